@@ -23,12 +23,18 @@ use crate::transport::buffer;
 /// the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
 const DIRECT_LEN_MIN: u64 = 64 << 10;
 
+/// As [`DIRECT_LEN_MIN`], for an owned message: from the read buffer it would be copied.
+const OWNED_DIRECT_LEN_MIN: u64 = 16 << 10;
+
 /// After a message of this length another one is expected: then the read that brings its head brings little of it, and the rest
 /// goes directly to the message.
 const LARGE_LEN_MIN: u32 = 256 << 10;
 
+/// As [`LARGE_LEN_MIN`], for an owned message: a further read takes no longer than the copy of this length.
+const OWNED_LARGE_LEN_MIN: u32 = 32 << 10;
+
 /// The most that the read for the head of a large message brings.
-const HEAD_READ_LEN: usize = 16 << 10;
+const HEAD_READ_LEN: usize = 4 << 10;
 
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
@@ -216,6 +222,14 @@ impl Receiver {
     }
 }
 
+/// While at least this much of a frame is missing, a read goes directly to the end of the message.
+fn direct_len_min(mode: DeliveryMode) -> u64 {
+    match mode {
+        DeliveryMode::Configured => DIRECT_LEN_MIN,
+        DeliveryMode::Whole => OWNED_DIRECT_LEN_MIN,
+    }
+}
+
 impl ActiveReceiver {
     fn new(inbound: Inbound) -> Self {
         Self {
@@ -281,7 +295,7 @@ impl ActiveReceiver {
                 state.handle_timeout();
                 continue;
             }
-            match self.poll_read(cx, state) {
+            match self.poll_read(cx, state, mode) {
                 Poll::Ready(true) => {
                     self.report_message(state);
                     if shared.is_observed() {
@@ -350,7 +364,7 @@ impl ActiveReceiver {
     /// Whether a read may complete a message in the buffer, where it needs no copy.
     fn should_read_on(&self, mode: DeliveryMode) -> bool {
         (mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages)
-            && self.reader.should_read_on(DIRECT_LEN_MIN as usize)
+            && self.reader.should_read_on(direct_len_min(mode) as usize)
     }
 
     /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
@@ -505,7 +519,7 @@ impl ActiveReceiver {
     }
 
     /// Ready when a read is done, with `true` when that completed a message.
-    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> Poll<bool> {
         if state.core.has_read_end() {
             // The queue is written first. Reading would find the end again, without a pause.
             return Poll::Pending;
@@ -518,18 +532,18 @@ impl ActiveReceiver {
         }
         if state.io.may_mix_directions() {
             let combined = state.register(Some((Waiter::Receiver, &*cx)));
-            return self.poll_read_with(&mut Context::from_waker(&combined), state);
+            return self.poll_read_with(&mut Context::from_waker(&combined), state, mode);
         }
-        self.poll_read_with(cx, state)
+        self.poll_read_with(cx, state, mode)
     }
 
-    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
-        let is_large = self.reader.payload_remaining() >= DIRECT_LEN_MIN;
+    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> Poll<bool> {
+        let is_large = self.reader.payload_remaining() >= direct_len_min(mode);
         if !is_large || !self.reader.has_slot() {
             if !self.reader.has_buffer() {
                 self.reader.set_buffer(buffer::take_bytes());
             }
-            return self.poll_read_buffer(cx, state);
+            return self.poll_read_buffer(cx, state, mode);
         }
         let mut space = self.reader.space();
         match ready!(state.io.poll_read(cx, space.bytes())) {
@@ -552,9 +566,18 @@ impl ActiveReceiver {
         }
     }
 
-    fn poll_read_buffer(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
+    fn poll_read_buffer(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &mut State,
+        mode: DeliveryMode,
+    ) -> Poll<bool> {
         // Compressed bytes are always read to the buffer.
-        let expects_large = self.last_len >= LARGE_LEN_MIN && !self.reader.inbound().is_compressed();
+        let large_len_min = match mode {
+            DeliveryMode::Configured => LARGE_LEN_MIN,
+            DeliveryMode::Whole => OWNED_LARGE_LEN_MIN,
+        };
+        let expects_large = self.last_len >= large_len_min && !self.reader.inbound().is_compressed();
         let len_max = if expects_large { HEAD_READ_LEN } else { usize::MAX };
         let mut space = self.reader.buffer_space();
         let bytes = space.bytes();
