@@ -14,7 +14,8 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 pub(super) struct KeepaliveTimer {
     config: Keepalive,
     received_at: Instant,
-    ping_sent: bool,
+    /// When the PING was sent, if nothing has been received since.
+    pinged_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,32 +27,44 @@ pub(super) enum KeepaliveAction {
 
 impl KeepaliveTimer {
     pub(super) fn new(config: Keepalive, now: Instant) -> Self {
-        Self { config, received_at: now, ping_sent: false }
+        Self { config, received_at: now, pinged_at: None }
     }
 
     pub(super) fn handle_received(&mut self, now: Instant) {
         self.received_at = now;
-        self.ping_sent = false;
+        self.pinged_at = None;
     }
 
     pub(super) fn deadline(&self) -> Instant {
+        self.dead_at().unwrap_or_else(|| after(self.received_at, self.config.ping_after))
+    }
+
+    /// `None` until the peer was pinged, unless `dead_after` leaves no time for a PING. A connection that was not driven for longer,
+    /// because the machine was suspended, leaves the peer as much time to answer as one that was.
+    fn dead_at(&self) -> Option<Instant> {
         let Keepalive { ping_after, dead_after } = self.config;
-        let timeout = if self.ping_sent { dead_after } else { ping_after };
-        // A deadline that the clock cannot represent never expires.
-        self.received_at.checked_add(timeout).unwrap_or(self.received_at + FAR)
+        let dead_at = after(self.received_at, dead_after);
+        match self.pinged_at {
+            Some(pinged_at) => Some(dead_at.max(after(pinged_at, dead_after.saturating_sub(ping_after)))),
+            None => (ping_after >= dead_after).then_some(dead_at),
+        }
     }
 
     pub(super) fn handle_deadline(&mut self, now: Instant) -> KeepaliveAction {
-        let silence = now - self.received_at;
-        if silence >= self.config.dead_after {
+        if self.dead_at().is_some_and(|dead_at| now >= dead_at) {
             KeepaliveAction::PeerDead
-        } else if silence >= self.config.ping_after && !self.ping_sent {
-            self.ping_sent = true;
+        } else if self.pinged_at.is_none() && now >= after(self.received_at, self.config.ping_after) {
+            self.pinged_at = Some(now);
             KeepaliveAction::SendPing
         } else {
             KeepaliveAction::Wait
         }
     }
+}
+
+/// A deadline that the clock cannot represent never expires.
+fn after(start: Instant, timeout: Duration) -> Instant {
+    start.checked_add(timeout).unwrap_or(start + FAR)
 }
 
 /// Measures how long a connection has been without streams.
@@ -195,6 +208,23 @@ mod tests {
         assert_eq!(timer.handle_deadline(at(25)), KeepaliveAction::Wait);
         assert_eq!(timer.handle_deadline(at(30)), KeepaliveAction::SendPing);
         assert_eq!(timer.handle_deadline(at(45)), KeepaliveAction::PeerDead);
+    }
+
+    // A machine that was suspended for longer than a peer may be silent.
+    #[tokio::test(start_paused = true)]
+    async fn keepalive_gives_up_no_peer_that_was_not_pinged() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let config = Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(25) };
+        let mut timer = KeepaliveTimer::new(config, start);
+        assert_eq!(timer.handle_deadline(at(3_600)), KeepaliveAction::SendPing);
+        assert_eq!(timer.deadline(), at(3_615));
+        assert_eq!(timer.handle_deadline(at(3_614)), KeepaliveAction::Wait);
+        assert_eq!(timer.handle_deadline(at(3_615)), KeepaliveAction::PeerDead);
+        // There is no time for a PING.
+        let config = Keepalive { ping_after: Duration::from_secs(25), dead_after: Duration::from_secs(25) };
+        let mut timer = KeepaliveTimer::new(config, start);
+        assert_eq!(timer.handle_deadline(at(25)), KeepaliveAction::PeerDead);
     }
 
     #[tokio::test(start_paused = true)]
