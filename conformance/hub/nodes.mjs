@@ -1,47 +1,36 @@
 // Nodes of a cluster for a test: `wireloom serve --nats` on ports of its own, and the NATS server between them.
 
 import { spawn, spawnSync } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 export const hasNats = spawnSync('nats-server', ['--version']).status === 0;
 
-function freePort() {
-  return new Promise((resolve) => {
-    const server = net.createServer().listen(0, '127.0.0.1', () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
-  });
-}
-
-async function reachable(port) {
-  for (let i = 0; i < 200; i++) {
-    const open = await new Promise((resolve) => {
-      const socket = net.connect(port, '127.0.0.1', () => resolve(true)).on('error', () => resolve(false));
-      socket.on('connect', () => socket.destroy());
-    });
-    if (open) return;
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-  throw new Error(`nothing listens on port ${port}`);
-}
-
 export class Nats {
   static async start() {
     const nats = new Nats();
-    nats.port = await freePort();
     nats.store = await mkdtemp(join(tmpdir(), 'nats-'));
     await nats.run();
     return nats;
   }
 
+  /** Runs a server on a port that it chooses, which it reports in a file, or on the port that it had before. */
   async run() {
-    const args = ['-a', '127.0.0.1', '-p', String(this.port), '-js', '-sd', this.store];
+    const port = String(this.port ?? -1);
+    const args = ['-a', '127.0.0.1', '-p', port, '-js', '-sd', this.store, '--ports_file_dir', this.store];
     this.process = spawn('nats-server', args, { stdio: 'ignore' });
-    await reachable(this.port);
+    const file = join(this.store, `nats-server_${this.process.pid}.ports`);
+    for (const end = Date.now() + 60_000; ; await new Promise((resolve) => setTimeout(resolve, 20))) {
+      if (Date.now() > end) throw new Error('nats-server does not start');
+      // It is not written at once.
+      const ports = await readFile(file, 'utf8').then(JSON.parse).catch(() => ({}));
+      if (ports.nats) {
+        this.port = Number(ports.nats[0].split(':').at(-1));
+        return;
+      }
+    }
   }
 
   async stop() {

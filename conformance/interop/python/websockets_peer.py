@@ -30,9 +30,15 @@ async def client(base):
         assert [len(message) async for message in socket] == [1000] * 500
         assert socket.close_code == 1000
     async with connect(base + "/rooms/interop") as one, connect(base + "/rooms/interop") as two:
-        await asyncio.sleep(0.1)
+        # Each has joined when it receives what it sent.
+        for socket, text in ((one, "first"), (two, "second")):
+            await socket.send(text)
+            while await socket.recv() != text:
+                pass
         await one.send("hello")
-        assert await one.recv() == await two.recv() == "hello"
+        for socket in (one, two):
+            while await socket.recv() != "hello":
+                pass
     async with connect(base + "/sink") as socket:
         await socket.send(b"x" * 20_000_001)
         try:
