@@ -252,8 +252,8 @@ impl Connector {
     /// Follows at most this number of redirects (RFC 6455 §4.1 allows it), 0 by default.
     ///
     /// Another origin (scheme, host and port) receives subprotocols, [`origin`](Self::origin) and extensions, but neither the
-    /// [`header`](Self::header)s, any of which may be a secret, nor credentials of the URL; [`host`](Self::host) and
-    /// [`server_name`](Self::server_name) are the URL's alone. A redirect from TLS to plain text is an
+    /// [`header`](Self::header)s, any of which may be a secret, nor credentials of the URL, nor a client certificate;
+    /// [`host`](Self::host) and [`server_name`](Self::server_name) are the URL's alone. A redirect from TLS to plain text is an
     /// error. For other rules, follow redirects yourself: [`Error::Refused`] has the `Location`.
     pub fn redirects_max(mut self, max: u8) -> Self {
         self.redirects_max = max;
@@ -392,8 +392,14 @@ impl Connector {
             let next = target.redirected(location).ok_or(Error::Redirect)?;
             if !next.is_same_origin(&target) {
                 headers.clear();
-                // They name the server of the URL.
-                connector = Cow::Owned(Self { host: None, server_name: None, ..self.clone() });
+                // They name the server of the URL, and identify the client to it.
+                connector = Cow::Owned(Self {
+                    host: None,
+                    server_name: None,
+                    #[cfg(feature = "tls")]
+                    tls: self.tls.without_identity(),
+                    ..self.clone()
+                });
             }
             #[cfg(feature = "tracing")]
             tracing::debug!(from = ?target, to = ?next, "redirected");

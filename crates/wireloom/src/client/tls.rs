@@ -24,6 +24,8 @@ use crate::transport::{Io, TlsInfo, Transport};
 pub struct ClientTls {
     trust: Trust,
     identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
+    /// The certificate is shown to nobody, that of a configuration of rustls neither.
+    hides_identity: bool,
     /// A choice was added to a configuration of rustls, which cannot be changed.
     conflicts: bool,
     built: Arc<OnceLock<Arc<ClientConfig>>>,
@@ -159,16 +161,18 @@ impl ClientTls {
         io: Io,
         protocols: Protocols,
     ) -> Result<(Io, TlsInfo), Error> {
-        handshake((*self.config().await?).clone(), host, io, protocols).await
-    }
-
-    /// Opens TLS to a proxy that is trusted as servers are. It is not shown the certificate, which would identify the client to it.
-    pub(crate) async fn connect_to_proxy(&self, host: &str, io: Io) -> Result<Io, Error> {
         // The same for all connections, so that sessions are resumed.
         static NO_IDENTITY: LazyLock<Arc<NoIdentity>> = LazyLock::new(Arc::default);
         let mut config = (*self.config().await?).clone();
-        config.client_auth_cert_resolver = NO_IDENTITY.clone();
-        Ok(handshake(config, host, io, Protocols::Http1).await?.0)
+        if self.hides_identity {
+            config.client_auth_cert_resolver = NO_IDENTITY.clone();
+        }
+        handshake(config, host, io, protocols).await
+    }
+
+    /// The same trust without a certificate: for a peer to which the client's would disclose who it is.
+    pub(crate) fn without_identity(&self) -> Self {
+        Self { hides_identity: true, ..self.clone() }
     }
 
     /// Whether one was cloned from the other and neither was changed since.

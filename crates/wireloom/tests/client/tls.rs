@@ -174,27 +174,9 @@ async fn only_the_name_that_was_sent_is_reported() {
     }
 }
 
-/// Whether a proxy that asks for a certificate is shown one.
-async fn certificate_of(connector: impl FnOnce(Proxy) -> Connector, server: &rustls::ServerConfig) -> bool {
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server.clone()));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let at = listener.local_addr().unwrap();
-    let proxy = Proxy::new(&format!("https://localhost:{}", at.port())).unwrap();
-    let connecting = connector(proxy).resolve("localhost", [at]);
-    let accepting = async {
-        let (stream, _) = listener.accept().await.unwrap();
-        acceptor.accept(stream).await.unwrap().get_ref().1.peer_certificates().is_some()
-    };
-    let (shown, connected) = tokio::join!(accepting, connecting.connect("ws://far.example/"));
-    // The proxy leaves after the handshake.
-    assert!(matches!(connected, Err(Error::Proxy(ProxyError::Cut))), "{connected:?}");
-    shown
-}
-
-#[tokio::test]
-async fn a_proxy_does_not_see_the_certificate_for_the_server() {
-    let authority = authority("ours");
-    let certificate = signed(&authority, "localhost", |_| ());
+/// A server that asks for a client certificate and continues without one.
+fn asking(authority: &CertifiedIssuer<'_, KeyPair>) -> tokio_rustls::TlsAcceptor {
+    let certificate = signed(authority, "localhost", |_| ());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();
     roots.add(authority.der().clone()).unwrap();
@@ -202,19 +184,23 @@ async fn a_proxy_does_not_see_the_certificate_for_the_server() {
         rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .allow_unauthenticated()
             .build();
-    let server = rustls::ServerConfig::builder_with_provider(provider)
+    let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_client_cert_verifier(verifier.unwrap())
         .with_single_cert(
             vec![certificate.0.der().clone()],
             PrivateKeyDer::Pkcs8(certificate.1.serialize_der().into()),
-        )
-        .unwrap();
-    let folder = std::env::temp_dir().join(format!("wireloom-proxy-tls-{}", std::process::id()));
+        );
+    Arc::new(config.unwrap()).into()
+}
+
+/// A client that trusts the authority, without and with a certificate signed by it. `name` is that of the test.
+fn clients(authority: &CertifiedIssuer<'_, KeyPair>, name: &str) -> (ClientTls, ClientTls) {
+    let folder = std::env::temp_dir().join(format!("wireloom-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let files = [folder.join("certificate.pem"), folder.join("key.pem")];
-    let client = signed(&authority, "anna", |params| {
+    let client = signed(authority, "anna", |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     });
     std::fs::write(&files[0], client.0.pem()).unwrap();
@@ -222,13 +208,70 @@ async fn a_proxy_does_not_see_the_certificate_for_the_server() {
     let trusting = ClientTls::default().with_root(authority.der().to_vec());
     let known = trusting.clone().with_identity(&files[0], &files[1]).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
+    (trusting, known)
+}
 
-    let for_server = |proxy| Connector::new().tls(known.clone()).proxy(proxy);
-    assert!(!certificate_of(for_server, &server).await);
+/// Whether the next client shows a certificate. It receives `response` to its request.
+async fn shows_certificate(
+    listener: &TcpListener,
+    acceptor: &tokio_rustls::TlsAcceptor,
+    response: &str,
+) -> bool {
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut stream = acceptor.accept(stream).await.unwrap();
+    if stream.read(&mut [0; 2_000]).await.is_ok() {
+        let _ = stream.write_all(response.as_bytes()).await;
+    }
+    let _ = stream.shutdown().await;
+    stream.get_ref().1.peer_certificates().is_some()
+}
+
+#[tokio::test]
+async fn a_proxy_does_not_see_the_certificate_for_the_server() {
+    let authority = authority("ours");
+    let acceptor = asking(&authority);
+    let (trusting, known) = clients(&authority, "proxy-tls");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let proxy = Proxy::new(&format!("https://localhost:{}", at.port())).unwrap();
+    let shown = async |for_servers: &ClientTls, proxy: Proxy| {
+        let connector = Connector::new().tls(for_servers.clone()).proxy(proxy).resolve("localhost", [at]);
+        let refusing = shows_certificate(&listener, &acceptor, "HTTP/1.1 403 Forbidden\r\n\r\n");
+        let (shown, connected) = tokio::join!(refusing, connector.connect("ws://far.example/"));
+        assert!(matches!(connected, Err(Error::Proxy(ProxyError::Refused(403)))), "{connected:?}");
+        shown
+    };
+    assert!(!shown(&known, proxy.clone()).await);
     // A proxy has a certificate of its own, or none.
-    assert!(!certificate_of(|proxy| for_server(proxy.tls(trusting.clone())), &server).await);
-    let for_proxy = |proxy: Proxy| Connector::new().tls(trusting.clone()).proxy(proxy.tls(known.clone()));
-    assert!(certificate_of(for_proxy, &server).await);
+    assert!(!shown(&known, proxy.clone().tls(trusting.clone())).await);
+    assert!(shown(&trusting, proxy.tls(known)).await);
+}
+
+#[tokio::test]
+async fn another_origin_does_not_see_the_certificate_after_a_redirect() {
+    let authority = authority("ours");
+    let acceptor = asking(&authority);
+    let (_, known) = clients(&authority, "redirect-tls");
+    let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [first, other] = listeners.map(|listener| {
+        listener.set_nonblocking(true).unwrap();
+        TcpListener::from_std(listener).unwrap()
+    });
+    let url = |listener: &TcpListener| format!("wss://localhost:{}/", listener.local_addr().unwrap().port());
+    let redirect = |to: &TcpListener| {
+        format!("HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: {}\r\n\r\n", url(to))
+    };
+    let connector = local(known).redirects_max(2);
+    let serving = async {
+        let at_first = shows_certificate(&first, &acceptor, &redirect(&first)).await;
+        let at_same_origin = shows_certificate(&first, &acceptor, &redirect(&other)).await;
+        let refusal = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
+        (at_first, at_same_origin, shows_certificate(&other, &acceptor, refusal).await)
+    };
+    let start = url(&first);
+    let (shown, connected) = tokio::join!(serving, connector.connect(&start));
+    assert!(matches!(connected, Err(Error::Refused(_))), "{connected:?}");
+    assert_eq!(shown, (true, true, false));
 }
 
 #[tokio::test]

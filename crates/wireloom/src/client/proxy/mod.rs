@@ -148,10 +148,8 @@ impl Proxy {
         let mut io = Io::Tcp(stream);
         #[cfg(feature = "tls")]
         if self.kind == Kind::Https {
-            io = match &self.tls {
-                Some(own) => own.connect(&self.host, io, super::Protocols::Http1).await?.0,
-                None => tls.connect_to_proxy(&self.host, io).await?,
-            };
+            let tls = self.tls.clone().unwrap_or_else(|| tls.without_identity());
+            io = tls.connect(&self.host, io, super::Protocols::Http1).await?.0;
         }
         let credentials = self.credentials.as_ref();
         match (self.kind, address) {
