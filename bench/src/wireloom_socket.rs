@@ -81,8 +81,6 @@ impl Writer for SocketWriter {
 
     #[inline]
     fn write(&mut self, message: &Bytes) {
-        let Socket { socket, runtime } = &mut self.0;
-        let _guard = runtime.enter();
-        run(async { socket.send(message.clone()).await.expect("an open connection") });
+        run(async { self.0.socket.send(message.clone()).await.expect("an open connection") });
     }
 }
