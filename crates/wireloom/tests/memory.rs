@@ -41,8 +41,6 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
 async fn serve(memory_max: usize) -> (SocketAddr, ServerHandle) {
     let mut config = ServerConfig::default();
     config.memory_max = memory_max;
-    // Raw clients answer no pings, however long a slow machine takes to connect 20,000 of them.
-    config.websocket.core.keepalive = None;
     config.deflate = Some(DeflateConfig::default());
     config.body_len_max = 64 << 20;
     config.body_timeout = Duration::from_secs(5);

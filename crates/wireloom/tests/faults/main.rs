@@ -165,7 +165,9 @@ async fn receive_until_the_end(url: String, is_http2: bool) -> usize {
 const BYTES: usize = 768;
 
 async fn fails_at_every_byte(end: End, is_up: bool, is_http2: bool) {
-    let (address, server) = begin(short_of_time()).await;
+    let mut config = ServerConfig::default();
+    config.deflate = Some(DeflateConfig::default());
+    let (address, server) = begin(config).await;
     let mut received = Vec::new();
     for begin in (0..BYTES).step_by(64) {
         let mut links = Vec::new();
