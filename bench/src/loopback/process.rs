@@ -60,7 +60,7 @@ impl Process {
         if let Some(address) = launch.address {
             let start = Instant::now();
             while let Err(error) = TcpStream::connect(address) {
-                if start.elapsed() > Duration::from_secs(10) || !process.is_running() {
+                if start.elapsed() > Duration::from_secs(60) || !process.is_running() {
                     return Err(format!("does not listen on {address}: {error}"));
                 }
                 std::thread::yield_now();

@@ -94,12 +94,13 @@ fn the_certificate_of_the_tls_guide_is_accepted() {
     let page = fs::read_to_string(root().join("docs/src/guides/tls.md")).unwrap();
     let (_, block) = page.split_once("```sh\nopenssl").unwrap();
     let (block, _) = block.split_once("```").unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listens = format!("(: </dev/tcp/127.0.0.1/{port}) 2>/dev/null");
+    // The server chooses the port, and prints it.
+    let printed = r"sed -n 's#.* on https://127\.0\.0\.1:\([0-9]*\).*#\1#p' serve.out";
+    let wait = format!("until port=$({printed}) && [ -n \"$port\" ]; do kill -0 %1 || exit; sleep 0.1; done");
     let block = block
-        .replace("serve --tls", &format!("serve --port 0 --tls --tls-listen 127.0.0.1:{port}"))
-        .replace("localhost:8443", &format!("localhost:{port}"))
-        .replace(" &\n", &format!(" &\nfor _ in $(seq 300); do {listens} && break; sleep 0.1; done\n"));
+        .replace("serve --tls", "serve --port 0 --tls --tls-listen 127.0.0.1:0")
+        .replace("localhost:8443", "localhost:$port")
+        .replace(" &\n", &format!(" >serve.out &\n{wait}\n"));
     let bin = Path::new(WIRELOOM).parent().unwrap().display();
     let script = format!(
         "trap 'kill %1' EXIT; PATH={bin}:$PATH; openssl{} --send hello --expect hello --timeout 60",
