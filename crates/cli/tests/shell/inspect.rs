@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::process::{Server, WIRELOOM, connect};
+use crate::process::{DEADLINE, Server, WIRELOOM, connect};
 
 const SCHEMA: &str = include_str!("../../../../docs/src/guides/inspect.schema.json");
 
@@ -259,6 +259,30 @@ fn follows_a_file_that_grows() {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// Waits until a process has read all of a file, and waits for more.
+#[cfg(unix)]
+fn wait_until_read(process: u32, path: &Path) {
+    let begin = std::time::Instant::now();
+    let len = std::fs::metadata(path).unwrap().len();
+    // What it prints would not show it: the table is printed at the end.
+    let has_read = || {
+        let folder = format!("/proc/{process}");
+        std::fs::read_dir(format!("{folder}/fd")).into_iter().flatten().flatten().any(|entry| {
+            let is_file = std::fs::read_link(entry.path()).is_ok_and(|target| target == *path);
+            let name = entry.file_name().into_string().unwrap();
+            let info = std::fs::read_to_string(format!("{folder}/fdinfo/{name}")).unwrap_or_default();
+            is_file && info.lines().next().is_some_and(|line| line == format!("pos:\t{len}"))
+        })
+    };
+    if cfg!(not(target_os = "linux")) {
+        return std::thread::sleep(std::time::Duration::from_secs(2));
+    }
+    while !has_read() {
+        assert!(begin.elapsed() < DEADLINE, "the file is not read");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn following_ends_at_a_signal_with_everything_that_was_read() {
@@ -273,8 +297,7 @@ fn following_ends_at_a_signal_with_everything_that_was_read() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // Nothing shows when it has read the file: the table is printed at the end.
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        wait_until_read(child.id(), &path);
         kill_process(Pid::from_child(&child), signal).unwrap();
         let mut table = String::new();
         child.stdout.take().unwrap().read_to_string(&mut table).unwrap();
