@@ -246,7 +246,7 @@ impl Driver {
         if self.memory.poll_read_allowed(cx).is_pending() {
             if let Some(keepalive) = &mut self.keepalive {
                 // The peer may have sent something.
-                keepalive.handle_received(Instant::now());
+                keepalive.handle_activity(Instant::now());
             }
             return Ok(Read::Pending);
         }
@@ -254,7 +254,7 @@ impl Driver {
             Poll::Ready(0) => Ok(Read::Eof),
             Poll::Ready(_) => {
                 if let Some(keepalive) = &mut self.keepalive {
-                    keepalive.handle_received(Instant::now());
+                    keepalive.handle_activity(Instant::now());
                 }
                 Ok(Read::Some)
             }
@@ -305,7 +305,7 @@ impl Driver {
 
     /// Writes until the core has no output or the transport accepts no more.
     fn write(&mut self, cx: &mut Context<'_>, state: &mut State) -> io::Result<()> {
-        self.blocked = false;
+        let was_blocked = std::mem::take(&mut self.blocked);
         loop {
             let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
             let (first, rest) = slices.split_at_mut(1);
@@ -328,6 +328,10 @@ impl Driver {
                 Poll::Ready(Ok(len)) => {
                     self.shrink.handle_written();
                     self.drain.handle_written(len, state.core.limits());
+                    if was_blocked && let Some(keepalive) = &mut self.keepalive {
+                        // The transport has room again: the peer has read. A PING is behind what it has not read.
+                        keepalive.handle_activity(Instant::now());
+                    }
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
                     state.core.transmitted(len - prefix_len);
@@ -428,7 +432,7 @@ impl Driver {
         let Some(keepalive) = &mut self.keepalive else { return };
         if !state.core.wants_read() {
             // Nothing was read: the peer may have sent something.
-            keepalive.handle_received(now);
+            keepalive.handle_activity(now);
         }
         match keepalive.handle_deadline(now) {
             KeepaliveAction::Wait => {}
@@ -496,7 +500,7 @@ mod tests {
 
     use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
     use wireloom_http2::field::{Field, Token};
-    use wireloom_testing::http2::{Frame, PREFACE, join};
+    use wireloom_testing::http2::{Frame, GET, PREFACE, join};
 
     use super::*;
 
@@ -601,5 +605,36 @@ mod tests {
         assert_eq!(content_read_after_shutdown(100, timeout).await, 40_000);
         // A client that takes less than 1,024 bytes in each timeout is stalled.
         assert!(content_read_after_shutdown(10, timeout).await < 40_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_reads_steadily_is_alive_without_an_answer() {
+        // What it reads lies before the PING, and it has no reason to send anything.
+        let (client, mut server) = tokio::io::duplex(1_000);
+        let window = 1 << 20;
+        let opening =
+            [Frame::settings(&[(4, window)]), Frame::settings_ack(), Frame::window_update(0, window)];
+        server.write_all(&join(&opening)).await.unwrap();
+        let keepalive =
+            Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(25) };
+        let driver = Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client))
+            .unwrap()
+            .with_keepalive(Some(keepalive));
+        let requests = driver.requests();
+        tokio::spawn(driver.run());
+        requests.ready().await.unwrap();
+        let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let (mut send, _recv) = requests.open(fields, false).unwrap();
+        send.send(vec![CONTENT; 200_000].into(), true).unwrap();
+        for _ in 0..100 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            server.read_exact(&mut [0; 100]).await.unwrap();
+            assert!(requests.is_open());
+        }
+        // One that does not read is dead.
+        tokio::time::sleep(Duration::from_secs(24)).await;
+        assert!(requests.is_open());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!requests.is_open());
     }
 }

@@ -13,8 +13,9 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// Sends a PING to a silent peer, and gives up one that does not answer (RFC 9113 §6.7).
 pub(super) struct KeepaliveTimer {
     config: Keepalive,
-    received_at: Instant,
-    /// When the PING was sent, if nothing has been received since.
+    /// When the peer has last sent something, or read output that was blocked.
+    active_at: Instant,
+    /// When the PING was sent, if the peer was not active since.
     pinged_at: Option<Instant>,
 }
 
@@ -27,23 +28,23 @@ pub(super) enum KeepaliveAction {
 
 impl KeepaliveTimer {
     pub(super) fn new(config: Keepalive, now: Instant) -> Self {
-        Self { config, received_at: now, pinged_at: None }
+        Self { config, active_at: now, pinged_at: None }
     }
 
-    pub(super) fn handle_received(&mut self, now: Instant) {
-        self.received_at = now;
+    pub(super) fn handle_activity(&mut self, now: Instant) {
+        self.active_at = now;
         self.pinged_at = None;
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        self.dead_at().unwrap_or_else(|| after(self.received_at, self.config.ping_after))
+        self.dead_at().unwrap_or_else(|| after(self.active_at, self.config.ping_after))
     }
 
     /// `None` until the peer was pinged, unless `dead_after` leaves no time for a PING. A connection that was not driven for longer,
     /// because the machine was suspended, leaves the peer as much time to answer as one that was.
     fn dead_at(&self) -> Option<Instant> {
         let Keepalive { ping_after, dead_after } = self.config;
-        let dead_at = after(self.received_at, dead_after);
+        let dead_at = after(self.active_at, dead_after);
         match self.pinged_at {
             Some(pinged_at) => Some(dead_at.max(after(pinged_at, dead_after.saturating_sub(ping_after)))),
             None => (ping_after >= dead_after).then_some(dead_at),
@@ -53,7 +54,7 @@ impl KeepaliveTimer {
     pub(super) fn handle_deadline(&mut self, now: Instant) -> KeepaliveAction {
         if self.dead_at().is_some_and(|dead_at| now >= dead_at) {
             KeepaliveAction::PeerDead
-        } else if self.pinged_at.is_none() && now >= after(self.received_at, self.config.ping_after) {
+        } else if self.pinged_at.is_none() && now >= after(self.active_at, self.config.ping_after) {
             self.pinged_at = Some(now);
             KeepaliveAction::SendPing
         } else {
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(timer.handle_deadline(at(10)), KeepaliveAction::SendPing);
         assert_eq!(timer.handle_deadline(at(11)), KeepaliveAction::Wait);
         assert_eq!(timer.deadline(), at(25));
-        timer.handle_received(at(20));
+        timer.handle_activity(at(20));
         assert_eq!(timer.handle_deadline(at(25)), KeepaliveAction::Wait);
         assert_eq!(timer.handle_deadline(at(30)), KeepaliveAction::SendPing);
         assert_eq!(timer.handle_deadline(at(45)), KeepaliveAction::PeerDead);
