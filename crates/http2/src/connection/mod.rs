@@ -279,6 +279,12 @@ impl Connection {
         self.streams.open_capacity() as usize
     }
 
+    /// Whether this side can open or promise a stream: `false` once the highest identifier is used (RFC 9113 §5.1.1). A client needs
+    /// another connection then.
+    pub const fn has_stream_ids(&self) -> bool {
+        self.streams.next_local().is_some()
+    }
+
     /// Whether input is handled: `false` while too much output is buffered, because the peer does not read. The caller stops
     /// reading until it has written output.
     ///

@@ -554,6 +554,11 @@ impl Streams {
 
 #[cfg(test)]
 impl Streams {
+    /// Skips the identifiers below `id`.
+    pub(crate) fn set_next_local(&mut self, id: StreamId) {
+        self.next_local = Some(id);
+    }
+
     /// The target of the receive windows of streams.
     pub(crate) fn recv_target(&self) -> u32 {
         self.window_tuner.target()

@@ -62,10 +62,11 @@ impl Requests {
         self.shared.lock().core.peer_settings().enable_connect_protocol
     }
 
-    /// Whether requests can be opened.
+    /// Whether requests can be opened on this connection.
     pub(crate) fn is_open(&self) -> bool {
         let state = self.shared.lock();
-        state.failure.is_none() && !state.core.is_going_away()
+        // RFC 9113 §5.1.1: without identifiers, the next request needs another connection.
+        state.failure.is_none() && !state.core.is_going_away() && state.core.has_stream_ids()
     }
 
     /// Opens a request, at once or when the server's concurrency limit allows it. Fields are sent as they are: pseudo-fields

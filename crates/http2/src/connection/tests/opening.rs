@@ -134,3 +134,20 @@ fn reset_promises_make_room_for_others() {
         settle(&mut client, &mut server);
     }
 }
+
+#[test]
+fn the_last_identifier_is_used_and_no_other_one_after_it() {
+    // RFC 9113 §5.1.1: then a client establishes a new connection.
+    let (mut client, mut server) = settled();
+    client.streams.set_next_local(StreamId::MAX);
+    assert!(client.has_stream_ids());
+    let (here, there) = ask(&mut client, &mut server);
+    assert_eq!(here.stream_id(), StreamId::MAX);
+    assert!(!client.has_stream_ids() && !client.is_going_away());
+    assert_eq!(client.send_request(GET, true), Err(Misuse::StreamIdsExhausted.into()));
+    server.send_response(there, OK, true).unwrap();
+    assert_eq!(settle(&mut client, &mut server).0, ["response 2147483647 200 true"]);
+    // A frame on a lower stream, which is closed, is no error of the connection.
+    let reset = Frame::rst_stream(1, 8).to_bytes();
+    assert!(feed(&mut client, &reset).is_empty());
+}

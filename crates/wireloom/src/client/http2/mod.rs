@@ -327,7 +327,7 @@ impl Http2 {
         Ok(Self { requests: self.requests.clone(), about })
     }
 
-    /// Whether requests can be sent: not after GOAWAY from either end.
+    /// Whether requests can be sent: not after GOAWAY from either end, nor once 2^30 requests were sent.
     pub fn is_open(&self) -> bool {
         self.requests.is_open()
     }
