@@ -622,3 +622,52 @@ async fn the_end_of_a_long_compressed_message_is_received_as_one() {
     let answer = client.recv().await.unwrap();
     assert_eq!(answer.and_then(|answer| answer.as_text().map(str::to_owned)), Some(LEN.to_string()));
 }
+
+// A handler that waits for something else than a message keeps the read buffer: 16 KiB each.
+#[tokio::test]
+async fn read_buffers_of_waiting_handlers_are_counted() {
+    const LEN: usize = 16 << 10;
+    // 64 buffers; from 48 on memory is near the limit.
+    let mut config = ServerConfig::default();
+    config.memory_max = 64 * LEN;
+    let is_free = Arc::new(tokio::sync::watch::Sender::new(false));
+    let freed = is_free.clone();
+    let handler = move |request: Request| {
+        let mut freed = freed.subscribe();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async move |mut socket| {
+                    let _ = socket.recv().await;
+                    let _ = freed.wait_for(|is_free| *is_free).await;
+                    while let Ok(Some(_)) = socket.recv().await {}
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    };
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, server_handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handler));
+    let (end, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    for count in 1..=60 {
+        let mut client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+        client.send("hello").await.unwrap();
+        let end = end.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(_)) = client.recv().await {}
+            end.send(client.end().unwrap().code()).unwrap();
+        });
+        if count <= 40 {
+            watch(&server_handle, |memory| memory.read_buffers == count * LEN).await;
+        }
+    }
+    // Handlers that wait for too long lose their connections.
+    watch(&server_handle, |memory| memory.evicted >= 13 && memory.total < 48 * LEN).await;
+    assert!(server_handle.stats().websockets_open >= 40, "{:?}", server_handle.stats());
+    // Handlers that wait for a message have no buffer.
+    is_free.send_replace(true);
+    watch(&server_handle, |memory| memory.total == 0).await;
+    for _ in 0..server_handle.stats().memory.evicted {
+        assert_eq!(ends.recv().await, Some(CloseCode::TRY_AGAIN_LATER));
+    }
+}

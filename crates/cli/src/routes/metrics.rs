@@ -141,6 +141,7 @@ fn memory(page: &mut Page, routes: &Routes) {
     page.gauge("memory_max_bytes", "The limit on memory held for clients (--max-memory).", total(|m| m.max));
     page.begin("wireloom_memory_bytes", "gauge", "Memory held for clients, by use.");
     for (kind, value) in [
+        ("read_buffers", total(|m| m.read_buffers)),
         ("assemblies", total(|m| m.assemblies)),
         ("inflated", total(|m| m.inflated)),
         ("send_queues", total(|m| m.send_queues)),

@@ -115,7 +115,7 @@ impl Account {
     }
 
     /// As [`add`](Self::add), within the limits of the group and the server.
-    pub(super) fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
+    pub(crate) fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
         let Some(inner) = &self.0 else { return Ok(()) };
         if inner.group.as_ref().is_some_and(|group| !group.has_room_for(len)) {
             inner.memory.refused.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +126,8 @@ impl Account {
         Ok(())
     }
 
-    pub(super) fn subtract(&self, category: Category, len: usize) {
+    /// Frees `len` bytes that were counted.
+    pub(crate) fn subtract(&self, category: Category, len: usize) {
         let Some(inner) = &self.0 else { return };
         inner.subtract_held(len);
         inner.memory.subtract(category, len);

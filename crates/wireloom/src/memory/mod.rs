@@ -42,6 +42,8 @@ pub use stats::MemoryStats;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Category {
+    /// Buffers with bytes that were read and not consumed.
+    ReadBuffer,
     /// Messages that are still arriving.
     Assembly,
     /// Inflated messages and deflate windows.
@@ -57,7 +59,7 @@ pub(crate) enum Category {
 }
 
 /// Categories.
-const CATEGORIES: usize = 6;
+const CATEGORIES: usize = 7;
 
 /// How close a server is to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

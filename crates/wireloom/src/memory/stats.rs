@@ -12,6 +12,8 @@ pub struct MemoryStats {
     pub max: usize,
     /// Bytes in use, of all categories.
     pub total: usize,
+    /// Bytes of the read buffers of WebSockets whose handlers wait for something else than a message.
+    pub read_buffers: usize,
     /// Bytes of messages that are still arriving.
     pub assemblies: usize,
     /// Bytes of inflated messages and deflate windows.
@@ -36,6 +38,7 @@ impl Memory {
         MemoryStats {
             max: self.max(),
             total: self.total.load(Ordering::Relaxed),
+            read_buffers: of(Category::ReadBuffer),
             assemblies: of(Category::Assembly),
             inflated: of(Category::Inflated),
             send_queues: of(Category::SendQueue),

@@ -18,7 +18,7 @@ const ALIGN: usize = 64;
 const LEN: usize = 256 << 10;
 
 /// The maximum length of a read in bytes while the process has [`LARGE_MAX`] large buffers.
-const LEN_SMALL: usize = 16 << 10;
+pub(crate) const LEN_SMALL: usize = 16 << 10;
 
 /// The maximum number of large buffers in a process; further buffers are small.
 const LARGE_MAX: usize = 64;

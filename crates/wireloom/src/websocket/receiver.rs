@@ -89,6 +89,7 @@ impl Receiver {
         }
         let mut active = ActiveReceiver::new(inbound);
         active.set_input(arrived);
+        shared.lock().take_read_buffer();
         Self { shared, active: Some(Box::new(active)) }
     }
 
@@ -311,6 +312,7 @@ impl ActiveReceiver {
                 Poll::Pending if self.reader.has_input() => {}
                 Poll::Pending => {
                     self.rest(shared);
+                    state.return_read_buffer();
                     state.last_len = self.last_len;
                     if !self.count_memory(state) {
                         self.overload(state);
@@ -542,6 +544,7 @@ impl ActiveReceiver {
         if !is_large || !self.reader.has_slot() {
             if !self.reader.has_buffer() {
                 self.reader.set_buffer(buffer::take_bytes());
+                state.take_read_buffer();
             }
             return self.poll_read_buffer(cx, state, mode);
         }
@@ -634,6 +637,7 @@ impl ActiveReceiver {
         self.ended = true;
         self.reader.release_buffers();
         self.release_memory();
+        state.return_read_buffer();
         self.memory = None;
         self.sleep = None;
         if self.failed.is_none() {
@@ -712,10 +716,12 @@ impl Drop for Receiver {
     /// Nothing will be received any more: messages that are sent from now on are written at once.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
-        if self.active.is_none() {
-            // A parked receiver would be held as long as there is a sender. It is dropped after the state is unlocked.
-            let parked = self.shared.lock().unpark();
-            drop(parked);
-        }
+        let parked = {
+            let mut state = self.shared.lock();
+            state.return_read_buffer();
+            // It would be held as long as there is a sender. It is dropped after the state is unlocked.
+            state.unpark()
+        };
+        drop(parked);
     }
 }

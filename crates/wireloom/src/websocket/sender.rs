@@ -239,7 +239,7 @@ impl Sender {
     /// task that is cancelled can give a reason. A task that panics closes with 1011.
     pub fn close_on_drop(&mut self, code: CloseCode) {
         if code.is_sendable() {
-            self.shared.lock().on_drop = code;
+            self.shared.lock().set_on_drop(code);
         }
     }
 

@@ -24,10 +24,13 @@ use super::{clock, codecs};
 use crate::error::Error;
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, PoisonError};
-use crate::transport::Io;
+use crate::transport::{Io, buffer};
 
 /// How long a transport is read and drained after a close with 1013.
 const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
+
+/// The memory that a read buffer is counted as. Longer ones are of the threads' pools, which have a bound of their own.
+const READ_BUFFER_LEN: usize = buffer::LEN_SMALL;
 
 /// Slices per write.
 const SLICES_MAX: usize = 32;
@@ -80,7 +83,7 @@ impl Shared {
                 receiver: None,
                 parked: None,
                 rare,
-                on_drop: CloseCode::GOING_AWAY,
+                read_buffer: ReadBuffer::None,
                 last_len: 0,
                 config,
             }),
@@ -300,7 +303,7 @@ pub(super) struct State {
     /// The state of a receiver that waits for the rest of a message.
     parked: Option<Box<ActiveReceiver>>,
     rare: Option<Box<Rare>>,
-    pub(super) on_drop: CloseCode,
+    read_buffer: ReadBuffer,
     /// See [`ActiveReceiver::last_len`]: kept while the connection is idle.
     pub(super) last_len: u32,
     /// Shared by the WebSockets of a server.
@@ -316,6 +319,17 @@ struct Rare {
     close_at: Option<(Duration, CloseCode)>,
     /// Messages that the policy for a slow peer has dropped.
     dropped: u64,
+    /// The close code for when the WebSocket is dropped while open.
+    on_drop: Option<CloseCode>,
+}
+
+/// The read buffer of the receiver. It is counted as memory of the connection only when the handler waits for something else than a
+/// message: most buffers are returned within the poll that takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReadBuffer {
+    None,
+    Held,
+    Counted,
 }
 
 /// How the transport has ended (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
@@ -441,6 +455,7 @@ impl State {
         if !self.flush.is_idle() || self.core.wants_write() {
             let _ = self.poll_flush(Some((Waiter::Driver, cx)));
         }
+        self.count_read_buffer();
     }
 
     /// Writes the queue. While the transport is full, a flusher is registered with it, and `waits` too.
@@ -623,6 +638,41 @@ impl State {
         }
     }
 
+    /// The close code for when the WebSocket is dropped while open.
+    fn on_drop(&self) -> CloseCode {
+        self.rare.as_ref().and_then(|rare| rare.on_drop).unwrap_or(CloseCode::GOING_AWAY)
+    }
+
+    pub(super) fn set_on_drop(&mut self, code: CloseCode) {
+        self.rare.get_or_insert_default().on_drop = Some(code);
+    }
+
+    /// The receiver has taken a read buffer.
+    #[inline]
+    pub(super) fn take_read_buffer(&mut self) {
+        if self.read_buffer == ReadBuffer::None {
+            self.read_buffer = ReadBuffer::Held;
+        }
+    }
+
+    /// The receiver has returned its read buffer.
+    #[inline]
+    pub(super) fn return_read_buffer(&mut self) {
+        if std::mem::replace(&mut self.read_buffer, ReadBuffer::None) == ReadBuffer::Counted {
+            self.account().subtract(Category::ReadBuffer, READ_BUFFER_LEN);
+        }
+    }
+
+    /// The end of a poll of the handler: counts the read buffer that it holds while it waits for something else than a message.
+    fn count_read_buffer(&mut self) {
+        // At the limit, this lets the server close connections that hold more.
+        if self.read_buffer == ReadBuffer::Held
+            && self.account().try_add(Category::ReadBuffer, READ_BUFFER_LEN).is_ok()
+        {
+            self.read_buffer = ReadBuffer::Counted;
+        }
+    }
+
     /// The policy for a slow peer.
     #[inline]
     pub(super) fn slow_peer(&self) -> &SlowPeer {
@@ -679,6 +729,8 @@ impl State {
             parked.fail_overloaded();
         }
         self.send_queue.set(0);
+        // The handler holds it until it uses the WebSocket again, which fails: no other connection should be closed for it.
+        self.return_read_buffer();
         let mut io = self.take_io(Error::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
@@ -773,7 +825,7 @@ impl State {
         if self.core.is_open() {
             let now = clock::now();
             // RFC 6455 §7.4.1: an unexpected condition.
-            let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop };
+            let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop() };
             let _ = self.core.close(now, code, "");
         }
         if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
@@ -840,6 +892,7 @@ impl Drop for State {
         if self.write_error().is_none() {
             self.close_on_drop();
         }
+        self.return_read_buffer();
         // A task that waits to flush ends.
         self.wake();
     }
