@@ -213,9 +213,6 @@ impl Connection {
         if has_passed(self.incomplete_deadline()) {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
-        if !self.streams.has_ready() {
-            self.window_timer = Timer::Stopped;
-        }
         if has_passed(self.write_timer.deadline(limits.stall_timeout))
             || has_passed(self.window_timer.deadline(limits.stall_timeout))
         {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Connection;
 use super::output::BY_REFERENCE;
+use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Misuse};
 use crate::event::PendingEvent;
@@ -338,6 +339,8 @@ impl Connection {
         }
         if self.streams.is_window_closed() {
             self.has_pending_timer |= self.window_timer.begin();
+        } else if !self.streams.has_ready() {
+            self.window_timer = Timer::Stopped;
         }
     }
 

@@ -6,7 +6,7 @@ use crate::wire::End;
 use wireloom_http2::error::{Error, Exceeded};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::frame::StreamId;
-use wireloom_http2::{Config, Ended, Role};
+use wireloom_http2::{Config, Connection, Ended, Role};
 use wireloom_testing::http2::{Frame, PREFACE, join};
 
 /// The default of `Limits::stall_timeout`.
@@ -124,4 +124,37 @@ fn output_that_the_transport_takes_in_small_steps_is_not_stalled() {
                 || matches!(connection.ended(), Some(Ended::Failed(Error::Limit { exceeded, .. })) if exceeded == stalled)
         );
     }
+}
+
+#[test]
+fn content_that_is_ready_later_has_the_whole_timeout() {
+    // The timeout does not count from when another stream, which was reset meanwhile, used up the window of the connection.
+    let mut end = End::with(Role::Server, Config::new(Role::Server));
+    let opening = [Frame::settings(&[(4, 1 << 20)]), Frame::settings_ack(), Frame::get(1), Frame::get(3)];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    let (first, second) = (end.key(1), end.key(3));
+    let connection = &mut end.connection;
+    let drain = |connection: &mut Connection| {
+        while connection.poll_transmit(&mut [&[][..]; 4]) > 0 {
+            connection.transmitted(usize::MAX);
+        }
+    };
+    let start = Duration::from_secs(1_000_000_000);
+    for key in [first, second] {
+        connection.send_response(key, [Field::known(Token::Status, b"200")], false).unwrap();
+    }
+    connection.send_data(first, vec![b'd'; 100_000], true).unwrap();
+    drain(connection);
+    connection.handle_timeout(start).unwrap();
+    assert_eq!(connection.poll_timeout(), Some(start + TIMEOUT));
+    let reset = Frame::rst_stream(1, 8).to_bytes();
+    connection.handle_input(start + TIMEOUT / 2, &reset).unwrap();
+    drain(connection);
+    // Nothing waits for the client, so that nobody has to pass the time.
+    assert_eq!(connection.poll_timeout(), None);
+    connection.send_data(second, "more", true).unwrap();
+    drain(connection);
+    let later = start + TIMEOUT - Duration::from_secs(1);
+    connection.handle_timeout(later).unwrap();
+    assert_eq!(connection.poll_timeout(), Some(later + TIMEOUT));
 }
