@@ -79,11 +79,10 @@ struct Clients {
 impl Clients {
     /// Counts a connection; false if `address` has `max` of them.
     fn add(&mut self, key: usize, address: IpAddr, max: usize) -> bool {
-        let count = self.connections.entry(address).or_default();
-        if *count >= max {
+        if self.connections.get(&address).copied().unwrap_or(0) >= max {
             return false;
         }
-        *count += 1;
+        *self.connections.entry(address).or_default() += 1;
         self.addresses.insert(key, address);
         true
     }
@@ -322,5 +321,19 @@ mod tests {
         assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
         assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
         assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
+    }
+
+    #[test]
+    fn refused_clients_leave_nothing_behind() {
+        let mut clients = Clients::default();
+        let [one, two] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        assert!(!clients.add(0, one, 0));
+        assert!(clients.connections.is_empty());
+        assert!(clients.add(0, one, 1) && !clients.add(1, one, 1) && clients.add(2, two, 1));
+        clients.remove(0);
+        clients.remove(1);
+        assert_eq!(clients.connections.keys().collect::<Vec<_>>(), [&two]);
+        clients.remove(2);
+        assert!(clients.connections.is_empty() && clients.addresses.is_empty());
     }
 }
