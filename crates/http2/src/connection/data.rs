@@ -40,10 +40,11 @@ impl Connection {
     #[cold]
     fn receive_closed_data(&mut self, id: StreamId, flow_len: u32, end_stream: bool) -> Result<(), Error> {
         self.check_closed_stream(id, false)?;
-        if flow_len == 0 && !end_stream {
-            self.charge(Charge::EmptyFrame)?;
+        if flow_len >= Limits::TINY_DATA_LEN as u32 {
+            return Ok(());
         }
-        Ok(())
+        // CVE-2019-9511, CVE-2019-9518: as on open streams. END_STREAM, which ends nothing here, may be repeated.
+        self.charge(if flow_len == 0 && !end_stream { Charge::EmptyFrame } else { Charge::TinyData })
     }
 
     /// Accepts a complete DATA frame that is valid and not rate limited. Otherwise returns `None` without changing anything.

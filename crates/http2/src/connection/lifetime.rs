@@ -58,7 +58,10 @@ impl Connection {
         }
         match self.streams.close_cause(id) {
             // RFC 9113 §5.1, §5.4.2: it may have been in flight when this side sent RST_STREAM.
-            Some(CloseCause::LocalReset) if self.was_just_reset(id) => Ok(()),
+            Some(CloseCause::LocalReset) if self.was_just_reset(id) => {
+                // CVE-2019-9511: HEADERS cost work, however many of them are in flight.
+                if headers { self.charge(Charge::TinyData) } else { Ok(()) }
+            }
             Some(CloseCause::LocalReset) => self.charge(Charge::UnknownFrame),
             // RFC 9113 §5.1 (closed): after RST_STREAM a stream error, STREAM_CLOSED.
             Some(CloseCause::PeerReset) => Err(Error::peer(Violation::FrameAfterReset, id)),

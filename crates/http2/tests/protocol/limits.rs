@@ -396,6 +396,37 @@ fn remembered_resets() {
 }
 
 #[test]
+fn tiny_frames_on_a_stream_that_was_just_reset() {
+    // They may have been in flight, but not without an end: each costs as much as on an open stream (CVE-2019-9511).
+    let floods = [
+        Frame::data(1, "x"),
+        Frame::data(1, "x").end_stream(),
+        Frame::data(1, "").end_stream(),
+        Frame::headers(1, &[(":status", "200")]),
+    ];
+    for frame in floods {
+        for (count, fails) in [(9, false), (10, false), (11, true)] {
+            let mut config = Config::new(Role::Server);
+            config.limits.tiny_data = Rate::new(10, 1);
+            let mut end = End::with(Role::Server, config);
+            let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+            end.receive(&[PREFACE, &join(&opening)].concat());
+            end.reset(1);
+            end.receive(&join(&vec![frame.clone(); count]));
+            assert_eq!(end.has_failed(), fails, "{count} of {frame:?}");
+        }
+    }
+    // Frames with content are not limited: the window of the connection is.
+    let mut config = Config::new(Role::Server);
+    config.limits.tiny_data = Rate::new(10, 1);
+    let mut end = End::with(Role::Server, config);
+    end.receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)])].concat());
+    end.reset(1);
+    end.receive(&join(&vec![Frame::data(1, vec![b'd'; 64]); 100]));
+    assert!(!end.has_failed());
+}
+
+#[test]
 fn unacknowledged_pings_of_the_caller() {
     let mut config = Config::new(Role::Server);
     config.limits.pings_unacknowledged_max = 3;
