@@ -78,8 +78,8 @@ pub struct Limits {
     pub settings: Rate,
     /// Empty HEADERS, CONTINUATION and DATA frames that do not end a block or message (CVE-2019-9518).
     pub empty_frames: Rate,
-    /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message, and HEADERS on streams that this side has
-    /// just reset. Streams of small messages have high rates, so the limit is high. Tunnels are not counted.
+    /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message, and on streams that this side has just
+    /// reset HEADERS and WINDOW_UPDATE too. Streams of small messages have high rates, so the limit is high. Tunnels are not counted.
     pub tiny_data: Rate,
     /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): a burst of 20 for each of 100 streams, and two for each of 100 requests a second.
     pub priorities: Rate,

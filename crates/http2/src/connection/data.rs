@@ -159,9 +159,8 @@ impl Connection {
             if self.streams.is_idle(id) {
                 return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
             }
-            if !self.was_just_reset(id) {
-                self.charge(Charge::WindowUpdate)?;
-            }
+            let just_reset = self.was_just_reset(id);
+            self.charge(if just_reset { Charge::TinyData } else { Charge::WindowUpdate })?;
             return Ok(None);
         };
         self.charge(Charge::WindowUpdate)?;

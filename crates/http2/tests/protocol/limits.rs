@@ -403,6 +403,7 @@ fn tiny_frames_on_a_stream_that_was_just_reset() {
         Frame::data(1, "x").end_stream(),
         Frame::data(1, "").end_stream(),
         Frame::headers(1, &[(":status", "200")]),
+        Frame::window_update(1, 1),
     ];
     for frame in floods {
         for (count, fails) in [(9, false), (10, false), (11, true)] {
