@@ -12,6 +12,19 @@ thread_local! {
 
     /// Counts instead of `HELD`, also while the thread ends.
     static HELD_ELSEWHERE: Cell<Option<&'static AtomicIsize>> = const { Cell::new(None) };
+
+    /// Destructors run in the reverse order of their registration.
+    static LAST: CountFrom = const { CountFrom(Cell::new(None)) };
+    static FIRST: CountFrom = const { CountFrom(Cell::new(None)) };
+}
+
+/// Sets `HELD_ELSEWHERE` when the thread ends.
+struct CountFrom(Cell<Option<&'static AtomicIsize>>);
+
+impl Drop for CountFrom {
+    fn drop(&mut self) {
+        HELD_ELSEWHERE.set(self.0.get());
+    }
 }
 
 fn count(len: isize) {
@@ -29,8 +42,13 @@ pub(crate) fn held_by<T: Send + 'static>(dropped: T) -> usize {
     let held_after_drop = |dropped: Option<T>| {
         let held: &'static AtomicIsize = Box::leak(Box::default());
         let thread = std::thread::spawn(move || {
+            LAST.with(|_| {});
             HELD_ELSEWHERE.set(Some(held));
             drop(dropped);
+            // Before the destructors, the standard library removes the thread from its table of all threads, and sometimes frees a
+            // part of that, or adds one.
+            HELD_ELSEWHERE.set(None);
+            FIRST.with(|first| first.0.set(Some(held)));
         });
         thread.join().unwrap();
         held.load(Ordering::Relaxed)
