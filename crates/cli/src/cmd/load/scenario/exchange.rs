@@ -82,6 +82,8 @@ fn poll(
     mut wake: Pin<&mut Sleep>,
 ) -> Poll<Result<Ended, Error>> {
     loop {
+        // Every answer that has arrived by now is read before others are given up.
+        let now = Instant::now();
         let has_more = match poll_answers(connection, exchange, cx, receiver)? {
             Poll::Ready(Answers::More) => true,
             Poll::Ready(Answers::End) => return Poll::Ready(Ok(Ended::Closed)),
@@ -94,7 +96,6 @@ fn poll(
         if has_more || (exchange.is_sending() && exchange.poll_due(cx).is_ready()) {
             continue;
         }
-        let now = Instant::now();
         let next = exchange.next_wake(now).into();
         if next < wake.deadline() {
             wake.as_mut().reset(next);
