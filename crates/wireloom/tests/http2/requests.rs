@@ -219,6 +219,7 @@ async fn responds_500_when_a_handler_panics() {
 async fn resets_a_request_without_a_reader() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
+    let start = Instant::now();
     let key = peer.ask("POST", "/hello", &[], false).await;
     assert_eq!(peer.whole(key).await.2, b"hello\n");
     loop {
@@ -229,6 +230,8 @@ async fn resets_a_request_without_a_reader() {
         peer.whole(other).await;
     }
     assert_eq!(peer.next(key.id()).await, Seen::Reset(ErrorCode::NO_ERROR));
+    // A client that sends, such as curl, has had time to read the response before.
+    assert!(start.elapsed() >= Duration::from_millis(250), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
