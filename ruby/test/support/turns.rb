@@ -20,7 +20,7 @@ module Wireloom
       thread.join
     end
 
-    # How often another thread ran while the block did.
+    # How often another thread ran while the block did; less often where other processes use up the processors.
     def turns
       count = 0
       stop = false
