@@ -75,7 +75,7 @@ impl Corpus {
 
 /// A copy that begins in the middle of a page.
 ///
-/// AMD's Zen 4 copies up to sixteen times slower when the destination lies a few bytes behind the source modulo
+/// AMD's Zen 4 copies much slower when the destination lies a few bytes behind the source modulo
 /// 4,096 bytes, a page. Allocators place long buffers at the beginning of a page, so a source at the beginning of one would strike
 /// contestants by luck.
 fn half_a_page_in(frames: &[u8]) -> Bytes {

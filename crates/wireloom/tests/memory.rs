@@ -562,53 +562,33 @@ async fn a_receiver_that_is_dropped_frees_the_message_that_was_arriving() {
 // A message that is received in chunks takes no more memory than one chunk, however long it is.
 #[tokio::test]
 async fn a_long_compressed_message_is_received_in_chunks() {
-    const LEN: usize = 16 << 20;
-    let mut config = ServerConfig::default();
-    config.memory_max = MEMORY_MAX;
-    config.deflate = Some(DeflateConfig::default());
-    config.websocket.core.delivery = wireloom::wireloom_ws::Delivery::Chunks;
-    let handler = |request: Request| async move {
-        match request.websocket() {
-            Ok(upgrade) => upgrade.on_open(async |mut socket| {
-                let mut len = 0;
-                while let Ok(Some(chunk)) = socket.recv().await {
-                    len += chunk.as_bytes().len();
-                    if chunk.is_last() {
-                        socket.send(len.to_string()).await.unwrap();
-                    }
-                }
-            }),
-            Err(refusal) => refusal,
-        }
-    };
-    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
-    let address = server.local_addr().unwrap();
-    tokio::spawn(server.serve(handler));
-    let connector = Connector::new().deflate(DeflateConfig::default());
-    let mut client = connector.connect(&format!("ws://{address}/")).await.unwrap();
-    assert!(client.is_compressed());
-    client.send(vec![b'x'; LEN]).await.unwrap();
-    let answer = client.recv().await.unwrap();
-    assert_eq!(answer.and_then(|answer| answer.as_text().map(str::to_owned)), Some(LEN.to_string()));
+    receive_long_compressed_message(false).await;
 }
 
 // The end of a long message may be collected: what was received in chunks takes no memory any more.
 #[tokio::test]
 async fn the_end_of_a_long_compressed_message_is_received_as_one() {
+    receive_long_compressed_message(true).await;
+}
+
+/// Receives a compressed message in chunks, and its end in one piece if `collects_end`. It is longer than the memory of the server.
+async fn receive_long_compressed_message(collects_end: bool) {
     const LEN: usize = 16 << 20;
     let mut config = ServerConfig::default();
     config.memory_max = MEMORY_MAX;
     config.deflate = Some(DeflateConfig::default());
     config.websocket.core.delivery = wireloom::wireloom_ws::Delivery::Chunks;
-    let handler = |request: Request| async move {
+    let handler = move |request: Request| async move {
         match request.websocket() {
-            Ok(upgrade) => upgrade.on_open(async |mut socket| {
+            Ok(upgrade) => upgrade.on_open(async move |mut socket| {
                 let mut len = 0;
-                while len < LEN - 100_000 {
-                    len += socket.recv().await.unwrap().unwrap().as_bytes().len();
+                while len < LEN {
+                    len += if collects_end && len >= LEN - 100_000 {
+                        socket.recv_owned().await.unwrap().unwrap().as_bytes().len()
+                    } else {
+                        socket.recv().await.unwrap().unwrap().as_bytes().len()
+                    };
                 }
-                let end = socket.recv_owned().await.unwrap().unwrap();
-                len += end.as_bytes().len();
                 socket.send(len.to_string()).await.unwrap();
             }),
             Err(refusal) => refusal,
@@ -619,6 +599,7 @@ async fn the_end_of_a_long_compressed_message_is_received_as_one() {
     tokio::spawn(server.serve(handler));
     let connector = Connector::new().deflate(DeflateConfig::default());
     let mut client = connector.connect(&format!("ws://{address}/")).await.unwrap();
+    assert!(client.is_compressed());
     client.send(vec![b'x'; LEN]).await.unwrap();
     let answer = client.recv().await.unwrap();
     assert_eq!(answer.and_then(|answer| answer.as_text().map(str::to_owned)), Some(LEN.to_string()));

@@ -88,7 +88,7 @@ async fn a_message_reaches_the_clients_of_every_node() {
     }
 }
 
-/// NATS learns of a subscription late over a slow link; the client must not be told before.
+/// Over a slow link a subscription reaches NATS late. The reply to the client has to wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscriber_receives_what_is_published_after_its_reply() {
     let Some(nats) = Nats::start() else { return };

@@ -242,7 +242,7 @@ pub(crate) fn give_memory(memory: Vec<u8>, len_max: usize) {
 /// A thread keeps the memory of dropped messages up to this many bytes together with other memory.
 const RECYCLED_LEN_MAX: usize = 4 << 20;
 
-/// Shorter memory is not worth keeping: it costs as little to allocate and to zero it.
+/// Shorter memory is left to the allocator.
 const RECYCLED_LEN_MIN: usize = 16 << 10;
 
 /// An owned message, by its range in the memory in which it was assembled. Its memory is kept for the next long message when the

@@ -23,14 +23,14 @@ use crate::transport::buffer;
 /// the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
 const DIRECT_LEN_MIN: u64 = 64 << 10;
 
-/// As [`DIRECT_LEN_MIN`], for an owned message: from the read buffer it would be copied.
+/// As [`DIRECT_LEN_MIN`], for an owned message.
 const OWNED_DIRECT_LEN_MIN: u64 = 16 << 10;
 
 /// After a message of this length another one is expected: then the read that brings its head brings little of it, and the rest
 /// goes directly to the message.
 const LARGE_LEN_MIN: u32 = 256 << 10;
 
-/// As [`LARGE_LEN_MIN`], for an owned message: a further read takes no longer than the copy of this length.
+/// As [`LARGE_LEN_MIN`], for an owned message: from the read buffer it would be copied.
 const OWNED_LARGE_LEN_MIN: u32 = 32 << 10;
 
 /// The most that the read for the head of a large message brings.

@@ -10,7 +10,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// At most so many attempts: a machine that delays each of them cannot run the test.
+    /// The maximum number of attempts. A machine that delays each of them cannot run the test.
     pub(crate) const ATTEMPTS_MAX: usize = 50;
 
     pub(crate) fn start() -> Self {
