@@ -15,8 +15,9 @@ use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog, MASK};
 use crate::limits::{FRAGMENT_LEN_EXCUSED, Limits};
 use crate::mask::{self, MaskKey};
 use crate::opcode::{Kind, Opcode};
+use crate::owned::OwnedMessage;
 use crate::role::Role;
-use crate::utf8;
+use crate::utf8::{self, InvalidUtf8};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -118,6 +119,71 @@ struct Message {
     /// Announced payload so far, in bytes; `len <= message_len_max`.
     len: u64,
     fragments: u64,
+}
+
+/// Unmasks the payload of a whole message, and validates text. (A closure in its place is not inlined, which costs a tenth of the
+/// instructions.)
+trait Unmask {
+    type Message;
+
+    /// `None` after invalid text: the decoder has failed.
+    fn unmask(
+        decoder: &mut Decoder,
+        kind: Kind,
+        data: &mut [u8],
+        key: Option<MaskKey>,
+    ) -> Option<Self::Message>;
+}
+
+/// In place.
+struct InPlace;
+
+impl Unmask for InPlace {
+    type Message = Whole;
+
+    #[inline(always)]
+    fn unmask(decoder: &mut Decoder, kind: Kind, data: &mut [u8], key: Option<MaskKey>) -> Option<Whole> {
+        let valid = match (kind, key) {
+            (Kind::Binary, None) => return Some(Whole::Binary),
+            (Kind::Binary, Some(key)) => {
+                mask::apply(data, key);
+                return Some(Whole::Binary);
+            }
+            (Kind::Text, None) => utf8::validate_text(data),
+            (Kind::Text, Some(key)) => utf8::unmask_validate_text(data, key),
+        };
+        decoder.or_fail(valid).map(Whole::Text)
+    }
+}
+
+/// Into memory of its own. If it were unmasked in place and then copied, the copy would wait for stores of another width than its
+/// loads.
+struct Owned;
+
+impl Unmask for Owned {
+    type Message = OwnedMessage;
+
+    #[inline(always)]
+    fn unmask(
+        decoder: &mut Decoder,
+        kind: Kind,
+        data: &mut [u8],
+        key: Option<MaskKey>,
+    ) -> Option<OwnedMessage> {
+        let key = key.unwrap_or_default();
+        let (copy, whole) = match kind {
+            Kind::Binary => {
+                let mut copy = Vec::with_capacity(data.len());
+                mask::extend(&mut copy, data, key);
+                (copy, Whole::Binary)
+            }
+            Kind::Text => {
+                let (copy, valid) = decoder.or_fail(utf8::unmasked_copy(data, key))?;
+                (copy, Whole::Text(valid))
+            }
+        };
+        Some(whole.with_payload(copy.into()))
+    }
 }
 
 impl Decoder {
@@ -256,6 +322,19 @@ impl Decoder {
     /// everything else, and for errors.
     #[inline(always)]
     pub(crate) fn whole_message(&mut self, bytes: &mut [u8]) -> Option<(Whole, usize, usize)> {
+        self.whole_with::<InPlace>(bytes)
+    }
+
+    /// [`Decoder::whole_message`], owned, with the length of its frame.
+    #[inline(always)]
+    pub(crate) fn whole_owned(&mut self, bytes: &mut [u8]) -> Option<(OwnedMessage, usize)> {
+        let (message, at, len) = self.whole_with::<Owned>(bytes)?;
+        Some((message, at + len))
+    }
+
+    /// A whole message, with the offset and length of its payload.
+    #[inline(always)]
+    fn whole_with<U: Unmask>(&mut self, bytes: &mut [u8]) -> Option<(U::Message, usize, usize)> {
         let &mut [first, second, ..] = bytes else { return None };
         let kind = match first {
             WHOLE_TEXT => Kind::Text,
@@ -268,7 +347,7 @@ impl Decoder {
         // A wrong mask bit makes this 128 or more.
         let len7 = second ^ self.mask_bit;
         if len7 >= 126 {
-            return self.whole_extended(bytes, kind, len7);
+            return self.whole_extended::<U>(bytes, kind, len7);
         }
         // With constant offsets the compiler checks one bound only.
         let len = usize::from(len7);
@@ -276,18 +355,23 @@ impl Decoder {
             return None;
         }
         if self.mask_bit == 0 {
-            let whole = self.unmask(kind, bytes.get_mut(2..2 + len)?, None)?;
-            Some((whole, 2, len))
+            let message = U::unmask(self, kind, bytes.get_mut(2..2 + len)?, None)?;
+            Some((message, 2, len))
         } else {
             let ([_, _, key @ ..], data) = bytes.get_mut(..6 + len)?.split_first_chunk_mut::<6>()?;
-            let whole = self.unmask(kind, data, Some(MaskKey::new(*key)))?;
-            Some((whole, 6, len))
+            let message = U::unmask(self, kind, data, Some(MaskKey::new(*key)))?;
+            Some((message, 6, len))
         }
     }
 
     /// The fast path of a payload of 126 bytes and more.
     #[inline(always)]
-    fn whole_extended(&mut self, bytes: &mut [u8], kind: Kind, len7: u8) -> Option<(Whole, usize, usize)> {
+    fn whole_extended<U: Unmask>(
+        &mut self,
+        bytes: &mut [u8],
+        kind: Kind,
+        len7: u8,
+    ) -> Option<(U::Message, usize, usize)> {
         let (len, key_at) = extended_len(bytes, len7)?;
         let at = key_at + usize::from(self.mask_bit >> 5);
         if len > self.whole_len_max || bytes.len() < at + len {
@@ -295,29 +379,16 @@ impl Decoder {
         }
         let (head, rest) = bytes.split_at_mut(at);
         let key = if self.mask_bit == 0 { None } else { Some(MaskKey::new(*head.last_chunk()?)) };
-        let whole = self.unmask(kind, &mut rest[..len], key)?;
-        Some((whole, at, len))
+        let message = U::unmask(self, kind, &mut rest[..len], key)?;
+        Some((message, at, len))
     }
 
-    /// Unmasks the payload of a whole message, and validates text.
     #[inline(always)]
-    fn unmask(&mut self, kind: Kind, data: &mut [u8], key: Option<MaskKey>) -> Option<Whole> {
-        let valid = match (kind, key) {
-            (Kind::Binary, None) => return Some(Whole::Binary),
-            (Kind::Binary, Some(key)) => {
-                mask::apply(data, key);
-                return Some(Whole::Binary);
-            }
-            (Kind::Text, None) => utf8::validate_text(data),
-            (Kind::Text, Some(key)) => utf8::unmask_validate_text(data, key),
-        };
-        match valid {
-            Ok(valid) => Some(Whole::Text(valid)),
-            Err(utf8::InvalidUtf8) => {
-                self.fail(PeerMisbehaved::InvalidUtf8.into());
-                None
-            }
+    fn or_fail<T>(&mut self, valid: Result<T, InvalidUtf8>) -> Option<T> {
+        if valid.is_err() {
+            self.fail(PeerMisbehaved::InvalidUtf8.into());
         }
+        valid.ok()
     }
 
     /// How many bytes of the message at the front of `bytes` are missing; `None` unless [`Decoder::whole_message`] will find it, or its

@@ -65,6 +65,15 @@ impl Whole {
             Self::Binary => Kind::Binary,
         }
     }
+
+    /// The message with this payload.
+    #[inline(always)]
+    pub(crate) fn with_payload(self, data: Bytes) -> OwnedMessage {
+        match self {
+            Self::Text(valid) => OwnedMessage::Text(Utf8Bytes::new(data, valid)),
+            Self::Binary => OwnedMessage::Binary(data),
+        }
+    }
 }
 
 /// The payload of a complete message.

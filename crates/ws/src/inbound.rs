@@ -10,6 +10,7 @@ use crate::event::{Binary, Chunk, Event, Payload, Pong, Text, Whole};
 use crate::frame::Header;
 use crate::limits::Limits;
 use crate::opcode::Opcode;
+use crate::owned::OwnedMessage;
 use crate::receive::{Arrival, Part, Place, Receiver};
 use crate::role::Role;
 use alloc::vec::Vec;
@@ -169,6 +170,12 @@ impl Inbound {
     #[inline(always)]
     pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Whole, usize, usize)> {
         self.receiver.whole_message(input)
+    }
+
+    /// [`Inbound::whole_message`], owned, with the length of its frame.
+    #[inline(always)]
+    pub(crate) fn whole_owned(&mut self, input: &mut [u8]) -> Option<(OwnedMessage, usize)> {
+        self.receiver.whole_owned(input)
     }
 
     /// [`handle_input`](Self::handle_input) without its fast path. It returns the place of the payload; Close frames are validated.

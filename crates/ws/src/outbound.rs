@@ -524,7 +524,7 @@ impl Outbound {
     /// [`take_buffer`](Self::take_buffer) before it waits.
     #[doc(hidden)]
     #[inline]
-    pub fn give_buffer(&mut self, buffer: impl FnOnce() -> Vec<u8>) {
+    pub fn give_buffer(&mut self, buffer: impl FnOnce() -> Box<[u8]>) {
         if self.sender.queue.is_unallocated() {
             self.sender.queue.set_buffer(buffer());
         }

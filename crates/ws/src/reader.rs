@@ -13,7 +13,7 @@ use crate::event::{Event, Whole};
 use crate::frame::Header;
 use crate::inbound::{IdleInbound, Inbound};
 use crate::opcode::Kind;
-use crate::owned::{OwnedMessage, Utf8Bytes};
+use crate::owned::OwnedMessage;
 use crate::receive::{Arrival, Part, Place};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -161,8 +161,7 @@ fn chunk_text(chunk: &[u8]) -> Option<&str> {
 #[inline(always)]
 fn owned(part: Part, data: Bytes) -> OwnedMessage {
     match part {
-        Part::Whole(Whole::Text(valid)) => OwnedMessage::Text(Utf8Bytes::new(data, valid)),
-        Part::Whole(Whole::Binary) => OwnedMessage::Binary(data),
+        Part::Whole(whole) => whole.with_payload(data),
         Part::Chunk { kind, .. } => OwnedMessage::from_chunk(kind, data),
     }
 }
@@ -370,6 +369,17 @@ impl Reader {
         self.part = Part::Whole(whole);
         self.place = Place::Input { at, len };
         true
+    }
+
+    /// As [`next_message`](Self::next_message), for a message that is not borrowed but kept: takes it as [`take_message`](Self::take_message)
+    /// does, in less time. The last message can no longer be borrowed.
+    #[inline(always)]
+    pub fn next_owned(&mut self) -> Option<OwnedMessage> {
+        let Buffer { bytes, start, end } = &mut self.buffer;
+        let (message, len) = self.inbound.whole_owned(&mut bytes[*start..*end])?;
+        *start += len;
+        (self.part, self.place) = NO_MESSAGE;
+        Some(message)
     }
 
     /// Whether to read before the next call of [`decode`](Self::decode): the buffer holds a large part of an uncompressed message in one

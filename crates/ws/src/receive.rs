@@ -17,6 +17,7 @@ use crate::error::{Error, LimitExceeded, PeerMisbehaved};
 use crate::event::Whole;
 use crate::limits::{INFLATE_RATIO_FREE, Limits};
 use crate::opcode::{Kind, Opcode};
+use crate::owned::OwnedMessage;
 use crate::utf8;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -141,6 +142,12 @@ impl Receiver {
     pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Whole, usize, usize)> {
         // Pending chunks of a compressed message come first; the decoder has consumed their bytes.
         if self.is_inflating() { None } else { self.decoder.whole_message(input) }
+    }
+
+    /// [`Receiver::whole_message`], owned, with the length of its frame.
+    #[inline(always)]
+    pub(crate) fn whole_owned(&mut self, input: &mut [u8]) -> Option<(OwnedMessage, usize)> {
+        if self.is_inflating() { None } else { self.decoder.whole_owned(input) }
     }
 
     /// How many bytes the message at the front of `input` lacks until [`Receiver::whole_message`] finds it.

@@ -300,9 +300,9 @@ impl SendQueue {
 
     /// Uses this buffer if there is none. Its content is overwritten.
     #[inline]
-    pub(crate) fn set_buffer(&mut self, buffer: Vec<u8>) {
+    pub(crate) fn set_buffer(&mut self, buffer: Box<[u8]>) {
         if self.inline.capacity() == 0 {
-            self.inline = buffer;
+            self.inline = buffer.into_vec();
         }
     }
 
@@ -394,7 +394,7 @@ mod tests {
         assert!(!queue.append(0x82, b"no memory", 1 << 16));
         for len in (0..300).chain([65_535, 65_536]) {
             let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            queue.set_buffer(vec![0xAA; 70_000]);
+            queue.set_buffer(vec![0xAA; 70_000].into());
             let fits = len < 65_536;
             assert_eq!(queue.append(0x82, &payload, 1 << 16), fits);
             let header = match len {
@@ -405,7 +405,7 @@ mod tests {
             assert_eq!(drain(&mut queue, usize::MAX), expected, "{len}");
             queue.release();
         }
-        queue.set_buffer(vec![0xAA; 70_000]);
+        queue.set_buffer(vec![0xAA; 70_000].into());
         while queue.append(0x82, &[1; 100], 1000) {}
         assert_eq!(queue.len(), 1020);
     }
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn returns_its_buffer_and_keeps_the_queued_bytes() {
         let mut queue = SendQueue::default();
-        queue.set_buffer(vec![7; 1 << 16]);
+        queue.set_buffer(vec![7; 1 << 16].into());
         queue.push(b"sent one ");
         queue.push_shared(Bytes::from_static(b"two "));
         queue.push(b"three");
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(queue.take_buffer().capacity(), 1 << 16);
         assert_eq!(queue.take_buffer().capacity(), 0, "too small to be returned");
         assert_eq!(drain(&mut queue, 3), b"one two three");
-        queue.set_buffer(vec![7; 1 << 16]);
+        queue.set_buffer(vec![7; 1 << 16].into());
         assert!(queue.inline.capacity() < 1 << 16, "the queue had a buffer");
     }
 
@@ -451,7 +451,7 @@ mod tests {
 
     fn filled(capacity: usize) -> SendQueue {
         let mut queue = SendQueue::default();
-        queue.set_buffer(vec![0; capacity]);
+        queue.set_buffer(vec![0; capacity].into());
         queue
     }
 

@@ -72,7 +72,8 @@ thread_local! {
     static LEFT: Cell<Option<Pin<Box<Linger>>>> = const { Cell::new(None) };
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
-    static BUFFERS: RefCell<[Vec<u8>; BUFFERS_MAX]> = const { RefCell::new([const { Vec::new() }; BUFFERS_MAX]) };
+    /// As boxes, which are passed in registers.
+    static BUFFERS: RefCell<[Option<Box<[u8]>>; BUFFERS_MAX]> = const { RefCell::new([const { None }; BUFFERS_MAX]) };
 }
 
 #[cfg(test)]
@@ -113,12 +114,12 @@ pub(super) const COPIED_LEN_MAX: usize = 16 << 10;
 const BUFFERS_MAX: usize = 4;
 
 /// Memory for a batch, of this thread's pool or new.
-pub(super) fn take_buffer() -> Vec<u8> {
-    let take = |buffers: &RefCell<[Vec<u8>; BUFFERS_MAX]>| {
-        buffers.borrow_mut().iter_mut().find(|kept| !kept.is_empty()).map(std::mem::take)
+pub(super) fn take_buffer() -> Box<[u8]> {
+    let take = |buffers: &RefCell<[Option<Box<[u8]>>; BUFFERS_MAX]>| {
+        buffers.borrow_mut().iter_mut().find_map(Option::take)
     };
     // There is none while the thread ends.
-    BUFFERS.try_with(take).ok().flatten().unwrap_or_else(|| vec![0; BUFFER_LEN])
+    BUFFERS.try_with(take).ok().flatten().unwrap_or_else(|| vec![0; BUFFER_LEN].into())
 }
 
 /// Keeps memory for the next batch of any connection.
@@ -128,8 +129,8 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
     }
     buffer.resize(BUFFER_LEN, 0);
     let _ = BUFFERS.try_with(|buffers| {
-        if let Some(slot) = buffers.borrow_mut().iter_mut().find(|kept| kept.is_empty()) {
-            *slot = buffer;
+        if let Some(slot) = buffers.borrow_mut().iter_mut().find(|kept| kept.is_none()) {
+            *slot = Some(buffer.into_boxed_slice());
         }
     });
 }

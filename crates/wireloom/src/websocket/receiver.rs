@@ -132,7 +132,10 @@ impl Receiver {
     /// # Errors
     /// As for [`recv`](Self::recv).
     pub fn poll_recv_owned(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnedMessage>, Error>> {
-        if !self.next_buffered() && !ready!(self.poll_found(cx, DeliveryMode::Whole)) {
+        if let Some(message) = self.next_owned() {
+            return Poll::Ready(Ok(Some(message)));
+        }
+        if !ready!(self.poll_found(cx, DeliveryMode::Whole)) {
             return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
         }
         Poll::Ready(Ok(self
@@ -158,12 +161,17 @@ impl Receiver {
         if !active.reader.next_message() {
             return false;
         }
-        let has_more = active.reader.has_input();
-        if has_more != active.more_buffered {
-            active.more_buffered = has_more;
-            self.shared.set_more_buffered(has_more);
-        }
+        active.report_more(&self.shared);
         true
+    }
+
+    /// [`Receiver::next_buffered`] for a message that is kept.
+    #[inline(always)]
+    fn next_owned(&mut self) -> Option<OwnedMessage> {
+        let active = self.active.as_mut()?;
+        let message = active.reader.next_owned()?;
+        active.report_more(&self.shared);
+        Some(message)
     }
 
     /// Ready when a message has been found, or, with `false`, at the end: then there may be a
@@ -232,6 +240,16 @@ fn direct_len_min(mode: DeliveryMode) -> u64 {
 }
 
 impl ActiveReceiver {
+    /// Reports whether further messages are buffered.
+    #[inline(always)]
+    fn report_more(&mut self, shared: &Shared) {
+        let has_more = self.reader.has_input();
+        if has_more != self.more_buffered {
+            self.more_buffered = has_more;
+            shared.set_more_buffered(has_more);
+        }
+    }
+
     fn new(inbound: Inbound) -> Self {
         Self {
             reader: Reader::new(inbound),

@@ -33,8 +33,8 @@ pub(crate) use short::{apply_short, is_ascii_short};
 /// Payloads below this many bytes take the inlined path.
 pub(crate) const SHORT: usize = 256;
 
-/// A masking key, rotated so that its first byte is for the next byte of the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A masking key, rotated so that its first byte is for the next byte of the payload. The default changes no byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaskKey(
     /// The first byte is the least significant one, on every machine.
     u32,
@@ -108,15 +108,26 @@ pub fn copy(dst: &mut [u8], src: &[u8], key: MaskKey) -> MaskKey {
 /// Appends `src`, masked, to `out` and returns the key for the byte after it.
 #[inline]
 pub fn extend(out: &mut Vec<u8>, src: &[u8], key: MaskKey) -> MaskKey {
+    extend_ascii(out, src, key);
+    key.advanced(src.len())
+}
+
+/// Appends `src`, masked, to `out`. True if it is known to be ASCII afterwards: if it is, and shorter than [`SHORT`].
+#[inline]
+pub(crate) fn extend_ascii(out: &mut Vec<u8>, src: &[u8], key: MaskKey) -> bool {
     #[cfg(target_arch = "x86_64")]
-    x86::extend(out, src, key.0);
+    return x86::extend(out, src, key.0);
     #[cfg(not(target_arch = "x86_64"))]
     {
         let start = out.len();
         out.extend_from_slice(src);
-        apply(&mut out[start..], key);
+        if src.len() < SHORT {
+            apply_short(&mut out[start..], key.0)
+        } else {
+            apply_long(&mut out[start..], key.0);
+            false
+        }
     }
-    key.advanced(src.len())
 }
 
 /// Masks at least eight bytes in place with the widest registers.

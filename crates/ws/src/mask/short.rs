@@ -7,7 +7,7 @@ use super::repeated;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
 
-const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+pub(super) const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
 /// Masks `data` in place, of any length, and returns whether all of it is ASCII afterwards.
 #[inline]
@@ -89,6 +89,7 @@ pub(crate) fn apply_words(data: &mut [u8], key: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mask::MaskKey;
     use alloc::vec::Vec;
 
     #[test]
@@ -105,6 +106,9 @@ mod tests {
                 let mut masked: Vec<u8> =
                     text.iter().enumerate().map(|(i, byte)| byte ^ key[i % 4]).collect();
                 let mut twin = masked.clone();
+                let (mut appended, is_short) = (Vec::new(), len < crate::mask::SHORT);
+                let is_ascii = crate::mask::extend_ascii(&mut appended, &masked, MaskKey::new(key));
+                assert_eq!((is_ascii, &appended), (is_short && high == len, &text), "{len} {high}");
                 assert_eq!(is_ascii_short(&text), high == len, "{len} {high}");
                 assert_eq!(apply_short(&mut masked, word), high == len, "{len} {high}");
                 assert_eq!(masked, text, "{len} {high}");

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use super::cpu::Level;
+use super::short::HIGH_BITS;
 use super::{SHORT, repeated, rotated};
 use alloc::vec::Vec;
 use core::arch::x86_64::*;
@@ -27,56 +28,70 @@ pub(super) fn apply(level: Level, data: &mut [u8], key: u32) {
 pub(super) fn copy(dst: &mut [u8], src: &[u8], key: u32) {
     assert_eq!(dst.len(), src.len());
     // SAFETY: both are slices of this length; `dst` is borrowed exclusively, so they do not overlap.
-    unsafe { copy_to(dst.as_mut_ptr(), src, key) }
+    unsafe { copy_to(dst.as_mut_ptr(), src, key) };
 }
 
-/// Appends `src`, masked, to `out`.
+/// Appends `src`, masked, to `out`; returns whether it is ASCII afterwards, if it is shorter than `SHORT`.
 #[inline]
-pub(super) fn extend(out: &mut Vec<u8>, src: &[u8], key: u32) {
+pub(super) fn extend(out: &mut Vec<u8>, src: &[u8], key: u32) -> bool {
     out.reserve(src.len());
     // SAFETY: the spare capacity holds at least `src.len()` bytes, apart from `src`, which `out` does not own while it
     // is borrowed exclusively; `copy_to` writes each of them before `set_len`.
     unsafe {
-        copy_to(out.as_mut_ptr().add(out.len()), src, key);
+        let is_ascii = copy_to(out.as_mut_ptr().add(out.len()), src, key);
         out.set_len(out.len() + src.len());
+        is_ascii
     }
 }
 
-/// Writes all of `src`, masked, to `dst`.
+/// Writes all of `src`, masked, to `dst`; returns whether it is ASCII afterwards, if it is shorter than `SHORT`.
 ///
 /// # Safety
 /// `dst` is valid for writes of `src.len()` bytes, initialised or not, and does not overlap `src`.
 #[inline]
-unsafe fn copy_to(dst: *mut u8, src: &[u8], key: u32) {
+unsafe fn copy_to(dst: *mut u8, src: &[u8], key: u32) -> bool {
     let (from, len) = (src.as_ptr(), src.len());
     // SAFETY: every access is at `i..i + width` with `i + width <= len`, in `src` or, by the contract, in `dst`.
     unsafe {
         if len >= SHORT {
             copy_long(dst, from, len, key);
-        } else if len >= 16 {
-            let last = _mm_xor_si128(load128(from.add(len - 16)), _mm_set1_epi32(rotated(key, len) as i32));
+            return false;
+        }
+        if len >= 16 {
+            let end = len - 16;
+            let last = _mm_xor_si128(load128(from.add(end)), _mm_set1_epi32(rotated(key, len) as i32));
             let keys = _mm_set1_epi32(key as i32);
+            let mut any = last;
             let mut i = 0;
-            while i < len - 16 {
-                _mm_storeu_si128(dst.add(i).cast(), _mm_xor_si128(load128(from.add(i)), keys));
+            while i < end {
+                let bytes = _mm_xor_si128(load128(from.add(i)), keys);
+                any = _mm_or_si128(any, bytes);
+                _mm_storeu_si128(dst.add(i).cast(), bytes);
                 i += 16;
             }
-            _mm_storeu_si128(dst.add(len - 16).cast(), last);
-        } else if len >= 8 {
+            _mm_storeu_si128(dst.add(end).cast(), last);
+            return _mm_movemask_epi8(any) == 0;
+        }
+        if len >= 8 {
             let first = from.cast::<u64>().read_unaligned() ^ repeated(key);
             let last = from.add(len - 8).cast::<u64>().read_unaligned() ^ repeated(rotated(key, len));
             dst.cast::<u64>().write_unaligned(first);
             dst.add(len - 8).cast::<u64>().write_unaligned(last);
-        } else if len >= 4 {
+            return (first | last) & HIGH_BITS == 0;
+        }
+        if len >= 4 {
             let first = from.cast::<u32>().read_unaligned() ^ key;
             let last = from.add(len - 4).cast::<u32>().read_unaligned() ^ rotated(key, len);
             dst.cast::<u32>().write_unaligned(first);
             dst.add(len - 4).cast::<u32>().write_unaligned(last);
-        } else {
-            for (i, (byte, key)) in src.iter().zip(key.to_le_bytes()).enumerate() {
-                dst.add(i).write(byte ^ key);
-            }
+            return (first | last) & HIGH_BITS as u32 == 0;
         }
+        let mut any = 0;
+        for (i, (byte, key)) in src.iter().zip(key.to_le_bytes()).enumerate() {
+            dst.add(i).write(byte ^ key);
+            any |= byte ^ key;
+        }
+        any < 0x80
     }
 }
 
@@ -94,7 +109,7 @@ unsafe fn copy_long(dst: *mut u8, from: *const u8, len: usize, key: u32) {
 unsafe fn xor(level: Level, dst: *mut u8, from: *const u8, len: usize, key: u32) {
     // SAFETY: a `Level` is created only for detected instructions; the other conditions are the contract of the caller.
     unsafe {
-        if level.has_avx512() {
+        if level.has_wide_stores() {
             xor_avx512(dst, from, len, key);
         } else if level.has_avx2() {
             xor_avx2(dst, from, len, key);

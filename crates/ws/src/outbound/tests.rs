@@ -161,7 +161,7 @@ fn logs_the_headers_of_frames_that_are_queued() {
     server.send_text("before").unwrap();
     assert_eq!(server.take_headers(), []);
     server.log_headers();
-    server.give_buffer(|| vec![0; 1 << 16]);
+    server.give_buffer(|| vec![0; 1 << 16].into());
     assert!(!server.append_message(Kind::Text, b"unlogged", 1 << 16), "the fast path logs nothing");
     server.send_text("1").unwrap();
     server.send_bytes(Bytes::from(vec![0; 5_000])).unwrap();
@@ -207,7 +207,7 @@ fn masks_with_keys_of_the_new_seed() {
 
 #[test]
 fn append_message_refuses_masking_compression_and_fragments() {
-    let buffer = || vec![0; 1 << 16];
+    let buffer = || vec![0; 1 << 16].into();
     let mut server = server();
     assert!(!server.append_message(Kind::Text, b"no memory", 1 << 16));
     server.give_buffer(buffer);
@@ -241,7 +241,7 @@ fn append_message_refuses_masking_compression_and_fragments() {
 #[test]
 fn gives_and_takes_the_buffer_of_the_queue() {
     let mut server = server();
-    server.give_buffer(|| vec![0; 1 << 16]);
+    server.give_buffer(|| vec![0; 1 << 16].into());
     server.give_buffer(|| panic!("the queue has a buffer"));
     server.send_text("queued").unwrap();
     assert_eq!(server.take_buffer().capacity(), 1 << 16);

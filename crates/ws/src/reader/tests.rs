@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::deflate::{DeflateConfig, DeflateParams};
-use crate::error::LimitExceeded;
+use crate::error::{LimitExceeded, PeerMisbehaved};
 use crate::frame::{FIN, HEADER_LEN_MAX, Header};
 use crate::limits::Limits;
 use crate::mask::{self, MaskKey};
@@ -57,6 +57,69 @@ fn a_message_can_be_borrowed_until_the_next_is_decoded() {
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
     assert!(reader.take_buffer().is_some() && !reader.has_buffer());
     assert_eq!(reader.message().payload(), b"");
+}
+
+/// Texts and binary messages of many lengths, the texts with a code point of several bytes at the given distance from the end.
+fn messages() -> impl Iterator<Item = (u8, Vec<u8>)> {
+    let lens = if cfg!(miri) {
+        vec![0, 1, 3, 4, 7, 8, 13, 16, 31, 200, 256, 300]
+    } else {
+        (0..=700).chain([16_384]).collect()
+    };
+    lens.into_iter().flat_map(|len: usize| {
+        let ascii: Vec<u8> = (0..len).map(|i| b'a' + (i % 26) as u8).collect();
+        let wide = [&ascii[len.div_ceil(2)..], "€".as_bytes(), &ascii[..len / 2]].concat();
+        let binary = ascii.iter().map(|byte| byte ^ 0xA5).collect();
+        [(0x81, ascii), (0x81, wide), (0x82, binary)]
+    })
+}
+
+#[test]
+fn takes_a_message_as_it_would_be_borrowed() {
+    for masked in [true, false] {
+        for (first, payload) in messages() {
+            let mut wire = frame(first, &payload);
+            let mut reader = reader(Config::default());
+            if !masked {
+                let at = wire.len() - payload.len();
+                wire = [&wire[..at - 4], &payload[..]].concat();
+                wire[1] ^= 0x80;
+                reader = Reader::new(Connection::client(Config::default(), None, [7; 32], NOW).split().0);
+                reader.set_buffer(vec![0; 1 << 16].into());
+            }
+            // Behind it: a byte of the next frame.
+            wire.push(0x81);
+            read(&mut reader, &wire).unwrap();
+            let message = reader.next_owned().unwrap();
+            let text = (first == 0x81).then(|| core::str::from_utf8(&payload).unwrap());
+            assert_eq!((message.as_text(), message.as_bytes()), (text, &payload[..]), "{masked}");
+            assert_eq!(reader.take_input(), [0x81]);
+            assert_eq!(reader.message().payload(), b"");
+            assert!(Vec::from(message.into_bytes()).capacity() <= payload.len());
+        }
+    }
+}
+
+#[test]
+fn takes_no_message_that_is_invalid_or_not_whole() {
+    for (wire, expected) in [
+        (frame(0x81, b"\xff"), Err(PeerMisbehaved::InvalidUtf8.into())),
+        (frame(0x81, &[&[b'x'; 199][..], b"\xe2\x82"].concat()), Err(PeerMisbehaved::InvalidUtf8.into())),
+        (frame(0x81, &[&[b'x'; 300][..], b"\xc3"].concat()), Err(PeerMisbehaved::InvalidUtf8.into())),
+        (frame(0x01, b"begun"), Ok("NeedsInput")),
+        (frame(0x89, b"ping"), Ok("Control")),
+        (frame(0x81, b"cut")[..8].to_vec(), Ok("NeedsInput")),
+    ] {
+        let mut reader = reader(Config::default());
+        read(&mut reader, &wire).unwrap();
+        assert_eq!(reader.next_owned(), None);
+        let step = reader.decode().map(|step| match step {
+            Step::NeedsInput => "NeedsInput",
+            Step::Control(_) => "Control",
+            Step::Message => "Message",
+        });
+        assert_eq!(step, expected, "{wire:x?}");
+    }
 }
 
 // Bytes that were read without room for them at the end of a message are never part of one.

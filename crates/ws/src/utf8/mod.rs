@@ -13,6 +13,7 @@
 //! `ED A0` at its second byte.
 
 use crate::mask::{self, MaskKey, SHORT};
+use alloc::vec::Vec;
 
 mod scalar;
 #[cfg(target_arch = "x86_64")]
@@ -181,6 +182,15 @@ pub(crate) fn validate_text(text: &[u8]) -> Result<Valid, InvalidUtf8> {
         return Ok(Valid(()));
     }
     check_complete(push(0, text)?)
+}
+
+/// Copies one whole text into memory of its own while it unmasks it, and validates it. The default key is for text that is not masked.
+#[inline(always)]
+pub(crate) fn unmasked_copy(text: &[u8], key: MaskKey) -> Result<(Vec<u8>, Valid), InvalidUtf8> {
+    let mut copy = Vec::with_capacity(text.len());
+    let valid =
+        if mask::extend_ascii(&mut copy, text, key) { Valid(()) } else { check_complete(push(0, &copy)?)? };
+    Ok((copy, valid))
 }
 
 /// [`unmask_validate`] with the proof.
