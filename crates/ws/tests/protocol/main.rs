@@ -10,5 +10,6 @@ mod handshake_hostile_server;
 mod hostile;
 mod pair;
 mod public_api;
+mod reader;
 mod rfc6455;
 mod rfc7692;
