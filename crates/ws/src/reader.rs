@@ -166,6 +166,25 @@ fn owned(part: Part, data: Bytes) -> OwnedMessage {
     }
 }
 
+/// The buffer of an owned message. It stays here until the message is dropped, so that nothing can change text that was validated.
+struct RecycledBuffer<F: Fn(Vec<u8>)> {
+    buffer: Vec<u8>,
+    message: Range<usize>,
+    recycle: F,
+}
+
+impl<F: Fn(Vec<u8>)> AsRef<[u8]> for RecycledBuffer<F> {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[self.message.clone()]
+    }
+}
+
+impl<F: Fn(Vec<u8>)> Drop for RecycledBuffer<F> {
+    fn drop(&mut self) {
+        (self.recycle)(core::mem::take(&mut self.buffer));
+    }
+}
+
 /// Space for the next read: read into the front of [`bytes`](Self::bytes), and pass the length to [`filled`](Self::filled).
 pub struct Space<'a> {
     reader: &'a mut Reader,
@@ -423,13 +442,19 @@ impl Reader {
     /// are copied.
     #[inline]
     pub fn take_message(&mut self) -> OwnedMessage {
-        self.take_message_with(|buffer, message| Bytes::from(buffer).slice(message))
+        self.take_with(|buffer, message| Bytes::from(buffer).slice(message))
     }
 
-    /// As [`take_message`](Self::take_message). A message that is moved out is made by `share` from its buffer, all of which is
-    /// initialized, and the range of the message in it; so the driver can use the buffer again after the message is dropped.
+    /// As [`take_message`](Self::take_message). If the message is moved out, its buffer is passed to `recycle` when the last reference to
+    /// the message is dropped.
     #[inline]
-    pub fn take_message_with(&mut self, share: impl FnOnce(Vec<u8>, Range<usize>) -> Bytes) -> OwnedMessage {
+    pub fn take_message_with(&mut self, recycle: impl Fn(Vec<u8>) + Send + 'static) -> OwnedMessage {
+        self.take_with(|buffer, message| Bytes::from_owner(RecycledBuffer { buffer, message, recycle }))
+    }
+
+    /// `share` makes the message from its buffer and its range there.
+    #[inline]
+    fn take_with(&mut self, share: impl FnOnce(Vec<u8>, Range<usize>) -> Bytes) -> OwnedMessage {
         let data = match self.place {
             Place::Input { at, len } => Bytes::copy_from_slice(&self.buffer.bytes[at..at + len]),
             // The assembly is empty afterwards.

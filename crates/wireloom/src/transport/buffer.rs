@@ -6,10 +6,7 @@
 //! ```
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use bytes::Bytes;
 
 /// Vector kernels and the kernel's copy are fastest on cache-line boundaries.
 const ALIGN: usize = 64;
@@ -245,30 +242,9 @@ const RECYCLED_LEN_MAX: usize = 4 << 20;
 /// Shorter memory is left to the allocator.
 const RECYCLED_LEN_MIN: usize = 16 << 10;
 
-/// An owned message, by its range in the memory in which it was assembled. Its memory is kept for the next long message when the
-/// last reference is dropped.
-pub(crate) fn share_memory(memory: Vec<u8>, message: Range<usize>) -> Bytes {
-    if memory.capacity() < RECYCLED_LEN_MIN {
-        return Bytes::from(memory).slice(message);
-    }
-    Bytes::from_owner(Recycled { memory, message })
-}
-
-/// The memory of an owned message.
-struct Recycled {
-    memory: Vec<u8>,
-    message: Range<usize>,
-}
-
-impl AsRef<[u8]> for Recycled {
-    fn as_ref(&self) -> &[u8] {
-        &self.memory[self.message.clone()]
-    }
-}
-
-impl Drop for Recycled {
-    fn drop(&mut self) {
-        let memory = std::mem::take(&mut self.memory);
+/// Keeps the memory of a message that was dropped for the next long message.
+pub(crate) fn recycle_memory(memory: Vec<u8>) {
+    if memory.capacity() >= RECYCLED_LEN_MIN {
         let _ = FREE_BUFFERS.try_with(|buffers| buffers.borrow_mut().recycle(memory));
     }
 }
@@ -334,19 +310,14 @@ mod tests {
     #[test]
     fn reuses_the_memory_of_a_dropped_message() {
         let thread = std::thread::spawn(|| {
-            let memory: Vec<u8> = (0..RECYCLED_LEN_MIN).map(|i| i as u8).collect();
+            let memory = vec![7; RECYCLED_LEN_MIN];
             let address = memory.as_ptr();
-            let message = share_memory(memory, 10..200);
-            assert_eq!(message, (10..200).collect::<Vec<u8>>());
-            let part = message.slice(5..);
-            drop(message);
-            assert!(take_memory(0).is_none(), "a part of the message is still in use");
-            drop(part);
+            recycle_memory(memory);
             assert_eq!(
                 take_memory(0).map(|memory| (memory.as_ptr(), memory.len())),
                 Some((address, RECYCLED_LEN_MIN))
             );
-            drop(share_memory(vec![0; RECYCLED_LEN_MIN - 1], 0..10));
+            recycle_memory(vec![7; RECYCLED_LEN_MIN - 1]);
             assert!(take_memory(0).is_none(), "too short");
         });
         thread.join().unwrap();

@@ -141,7 +141,7 @@ impl Receiver {
         Poll::Ready(Ok(self
             .active
             .as_mut()
-            .map(|active| active.reader.take_message_with(buffer::share_memory))))
+            .map(|active| active.reader.take_message_with(buffer::recycle_memory))))
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.

@@ -415,6 +415,35 @@ fn takes_messages_out_of_the_buffer() {
 }
 
 #[test]
+fn recycles_the_buffer_of_a_message_when_its_last_reference_is_dropped() {
+    use alloc::sync::Arc;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    let (recycled, mut reader) = (Arc::new(AtomicUsize::new(0)), reader(Config::default()));
+    let text = "x".repeat(10_000);
+    let wire = [frame(0x01, text.as_bytes()), frame(0x80, "ß".as_bytes())].concat();
+    let mut take = |memory_len: usize| {
+        reader.set_memory(vec![0; memory_len]);
+        read(&mut reader, &wire).unwrap();
+        assert!(decoded(reader.decode()));
+        let count = Arc::clone(&recycled);
+        let message =
+            reader.take_message_with(move |buffer| count.store(buffer.capacity(), Ordering::Relaxed));
+        drop(reader.take_memory());
+        message
+    };
+    let message = take(15_000);
+    assert_eq!(message.as_text(), Some(&*(text.clone() + "ß")));
+    let end = message.into_bytes().slice(10_000..);
+    assert_eq!((&end[..], recycled.load(Ordering::Relaxed)), ("ß".as_bytes(), 0));
+    drop(end);
+    assert_eq!(recycled.swap(0, Ordering::Relaxed), 15_000);
+    // A copy leaves the buffer to the reader.
+    assert_eq!(take(50_000).as_text(), Some(&*(text + "ß")));
+    assert_eq!(recycled.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn restores_an_idle_reader() {
     let mut reader = reader(Config { delivery: Delivery::Chunks, ..Config::default() });
     assert!(reader.idle().is_none(), "there is a buffer");
