@@ -42,9 +42,11 @@ pub struct Limits {
     pub resets_remembered_max: usize,
     /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     pub queued_opens_max: usize,
-    /// PING frames of the caller that the peer has not acknowledged, 24 bytes each. gRPC-Go has one at a time; a peer that has not
+    /// PING frames of the caller that the peer has not acknowledged, 32 bytes each. gRPC-Go has one at a time; a peer that has not
     /// acknowledged 64 does not read.
     pub pings_unacknowledged_max: usize,
+    /// SETTINGS frames that the peer has not acknowledged. A peer that has not acknowledged 16 does not read.
+    pub settings_unacknowledged_max: usize,
     /// Idle streams whose priority is stored (RFC 9218 §7.1), 8 bytes each. By default as many as streams may be open. Further
     /// PRIORITY_UPDATE frames for idle streams are ignored.
     pub idle_priorities_max: usize,
@@ -57,7 +59,8 @@ pub struct Limits {
     /// (CVE-2019-9517): long enough for a user who pauses a download. A peer that accepts at least 1,024 bytes in this time, also in
     /// small steps, is not stalled.
     pub stall_timeout: Duration,
-    /// The time in which the peer must acknowledge SETTINGS (RFC 9113 §6.5.3): several round trips of a slow link.
+    /// The time in which the peer must acknowledge SETTINGS (RFC 9113 §6.5.3), from the moment at which the transport has accepted
+    /// the frame: several round trips of a slow link.
     pub settings_timeout: Duration,
     /// The time in which a frame other than DATA, or a field block with its CONTINUATION frames, must arrive completely. 16 KiB take
     /// 13 seconds at 10 kbit/s.
@@ -114,6 +117,7 @@ impl Limits {
         resets_remembered_max: 1_024,
         queued_opens_max: 1 << 20,
         pings_unacknowledged_max: 64,
+        settings_unacknowledged_max: 16,
         idle_priorities_max: 256,
         promises_max: 100,
         answers_len_max: 64 * 1024,

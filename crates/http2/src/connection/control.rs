@@ -18,19 +18,48 @@ use crate::stream::StreamKey;
 
 /// The payload of PING that measures the round trip for flow control.
 pub(super) const PROBE: [u8; 8] = *b"wl probe";
-/// The payload of PING after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
+/// The payload of PING after the first GOAWAY.
 pub(super) const DRAIN: [u8; 8] = *b"wl drain";
 
 pub(super) struct Control {
     pub(super) peer: Settings,
     pub(super) acknowledged: Settings,
-    /// Settings that the peer has not acknowledged, in order, each with its timer.
-    unacknowledged: VecDeque<(Settings, Timer)>,
-    /// PING of the caller without an acknowledgement, and the times at which they were sent. At most
-    /// [`crate::Limits::pings_unacknowledged_max`].
-    pings: VecDeque<([u8; 8], Duration)>,
+    /// SETTINGS that the peer has not acknowledged, in the order in which they were sent: at most
+    /// [`crate::Limits::settings_unacknowledged_max`].
+    unacknowledged: VecDeque<SentSettings>,
+    /// PING that the peer has not acknowledged, in the order in which they were sent: at most
+    /// [`crate::Limits::pings_unacknowledged_max`] of the caller, a probe, and one after GOAWAY.
+    pings: VecDeque<SentPing>,
     pub(super) round_trip: Option<Duration>,
     first_settings: bool,
+}
+
+/// A SETTINGS frame without an acknowledgement.
+struct SentSettings {
+    settings: Settings,
+    /// The output up to the end of the frame that the transport has not accepted, in bytes.
+    unsent: usize,
+    /// The time for the acknowledgement. It begins when the transport has accepted the frame.
+    timer: Timer,
+}
+
+/// A PING without an acknowledgement.
+struct SentPing {
+    /// Not unique: the caller may use the payload of another PING. The first one in the list is acknowledged first.
+    payload: [u8; 8],
+    purpose: PingPurpose,
+    sent_at: Duration,
+}
+
+/// Why this side sent a PING.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PingPurpose {
+    /// [`Connection::send_ping`]
+    Caller,
+    /// To measure the round trip for flow control.
+    Probe,
+    /// To learn that the peer has read the first GOAWAY, which precedes it.
+    Drain,
 }
 
 impl Control {
@@ -46,27 +75,39 @@ impl Control {
     }
 
     pub(super) fn start_clocks(&mut self, now: Duration) {
-        self.unacknowledged.iter_mut().for_each(|(_, sent)| sent.start(now));
+        self.unacknowledged.iter_mut().for_each(|sent| sent.timer.start(now));
     }
 
-    /// Whether the timer of the last SETTINGS is pending.
+    /// Whether the timer of a SETTINGS frame is pending.
     pub(super) fn needs_time(&self) -> bool {
-        self.unacknowledged.back().is_some_and(|&(_, sent)| sent == Timer::Pending)
+        self.unacknowledged.iter().any(|sent| sent.timer == Timer::Pending)
     }
 
-    pub(super) fn sent_settings(&mut self, settings: Settings) {
-        self.unacknowledged.push_back((settings, Timer::Pending));
+    /// The transport has accepted `written` bytes of the output. Returns whether a timer is pending because of that.
+    #[inline]
+    pub(super) fn transmitted(&mut self, written: usize) -> bool {
+        let mut is_pending = false;
+        for sent in self.unacknowledged.iter_mut().filter(|sent| sent.unsent > 0) {
+            sent.unsent = sent.unsent.saturating_sub(written);
+            is_pending |= sent.unsent == 0 && sent.timer.begin();
+        }
+        is_pending
     }
 
     /// The largest SETTINGS_INITIAL_WINDOW_SIZE that the peer may use.
     pub(super) fn initial_window_max(&self) -> u32 {
-        let sent = self.unacknowledged.iter().map(|(settings, _)| settings.initial_window_size);
+        let sent = self.unacknowledged.iter().map(|sent| sent.settings.initial_window_size);
         sent.fold(self.acknowledged.initial_window_size, u32::max)
     }
 
     pub(super) fn settings_deadline(&self, timeout: Duration) -> Option<Duration> {
-        let (_, sent) = self.unacknowledged.front()?;
-        sent.deadline(timeout)
+        self.unacknowledged.front()?.timer.deadline(timeout)
+    }
+
+    /// Frees unused memory.
+    pub(super) fn shrink(&mut self) {
+        self.unacknowledged.shrink_to_fit();
+        self.pings.shrink_to_fit();
     }
 }
 
@@ -103,7 +144,7 @@ impl Connection {
     }
 
     pub(super) fn receive_settings_ack(&mut self) -> Result<Option<PendingEvent>, Error> {
-        let Some((settings, _)) = self.control.unacknowledged.pop_front() else {
+        let Some(SentSettings { settings, .. }) = self.control.unacknowledged.pop_front() else {
             // RFC 9113 §6.5.3 does not mention an acknowledgement without SETTINGS. It is ignored and counted.
             self.charge(Charge::UnknownFrame)?;
             return Ok(None);
@@ -123,7 +164,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Misuse::SettingInvalid`] if a value is out of range, if extended CONNECT is disabled after it was enabled (RFC 8441 §3), or
-    /// if SETTINGS_NO_RFC7540_PRIORITIES changes (RFC 9218 §2.1).
+    /// if SETTINGS_NO_RFC7540_PRIORITIES changes (RFC 9218 §2.1); [`Misuse::ConnectionClosed`], [`Misuse::SettingsUnacknowledged`].
     pub fn update_settings(&mut self, settings: Settings) -> Result<(), Error> {
         settings.check(self.role)?;
         let before = self.config.settings;
@@ -134,16 +175,19 @@ impl Connection {
             return Err(Misuse::SettingInvalid.into());
         }
         self.check_alive()?;
+        if self.control.unacknowledged.len() >= self.limits().settings_unacknowledged_max {
+            return Err(Misuse::SettingsUnacknowledged.into());
+        }
         frame::SettingsFrame::encode(settings.entries_since(&before), &mut self.out.bytes);
         self.config.settings = settings;
         self.settings_written(before.initial_window_size);
         Ok(())
     }
 
-    /// Records that the settings of the configuration were written, which replace `initial_window_before`.
+    /// Records that the output ends with the settings of the configuration, which replace `initial_window_before`.
     pub(super) fn settings_written(&mut self, initial_window_before: u32) {
-        let settings = self.config.settings;
-        self.control.sent_settings(settings);
+        let (settings, unsent) = (self.config.settings, self.out.len());
+        self.control.unacknowledged.push_back(SentSettings { settings, unsent, timer: Timer::Stopped });
         // The largest setting can only grow here, so no window closes.
         self.streams.set_recv_initial(self.control.initial_window_max());
         self.streams.announce_initial_window(
@@ -151,7 +195,6 @@ impl Connection {
             settings.initial_window_size,
             &self.config,
         );
-        self.has_pending_timer = true;
     }
 
     pub(super) fn receive_ping(&mut self, ping: Ping) -> Result<Option<PendingEvent>, Error> {
@@ -163,23 +206,38 @@ impl Connection {
             self.out.count_answer(start);
             return Ok(None);
         }
-        if ping.payload == PROBE
-            && let Some(round_trip) = self.streams.finish_probe(self.now)
-        {
-            self.control.round_trip = Some(round_trip);
-            return Ok(None);
-        }
-        if ping.payload == DRAIN && self.finish_drain() {
-            return Ok(None);
-        }
-        let position = self.control.pings.iter().position(|(payload, _)| *payload == ping.payload);
-        let Some((payload, sent_at)) = position.and_then(|at| self.control.pings.remove(at)) else {
+        let pings = &mut self.control.pings;
+        let position = pings.iter().position(|sent| sent.payload == ping.payload);
+        let Some(SentPing { payload, purpose, sent_at }) = position.and_then(|at| pings.remove(at)) else {
             self.charge(Charge::UnknownFrame)?;
             return Ok(None);
         };
+        if purpose == PingPurpose::Drain {
+            self.finish_drain();
+            return Ok(None);
+        }
         let round_trip = self.now.saturating_sub(sent_at);
         self.control.round_trip = Some(round_trip);
+        if purpose == PingPurpose::Probe {
+            self.streams.finish_probe(self.now);
+            return Ok(None);
+        }
         Ok(Some(PendingEvent::Pong { payload, round_trip }))
+    }
+
+    fn write_ping(&mut self, purpose: PingPurpose, payload: [u8; 8]) {
+        self.control.pings.push_back(SentPing { payload, purpose, sent_at: self.now });
+        Ping { ack: false, payload }.encode(&mut self.out.bytes);
+    }
+
+    /// Sends PING to measure the round trip for flow control.
+    pub(super) fn write_probe(&mut self) {
+        self.write_ping(PingPurpose::Probe, PROBE);
+    }
+
+    /// Sends PING to learn when the peer has read the output before it.
+    pub(super) fn write_drain_ping(&mut self) {
+        self.write_ping(PingPurpose::Drain, DRAIN);
     }
 
     /// Sends PING. [`crate::Event::Pong`] reports its acknowledgement and the round-trip time from `now` on.
@@ -188,12 +246,12 @@ impl Connection {
     /// [`Misuse::ConnectionClosed`], [`Misuse::PingsUnacknowledged`]
     pub fn send_ping(&mut self, now: Duration, payload: [u8; 8]) -> Result<(), Error> {
         self.check_alive()?;
-        if self.control.pings.len() >= self.limits().pings_unacknowledged_max {
+        let is_of_caller = |ping: &&SentPing| ping.purpose == PingPurpose::Caller;
+        if self.control.pings.iter().filter(is_of_caller).count() >= self.limits().pings_unacknowledged_max {
             return Err(Misuse::PingsUnacknowledged.into());
         }
         self.update_now(now);
-        self.control.pings.push_back((payload, self.now));
-        Ping { ack: false, payload }.encode(&mut self.out.bytes);
+        self.write_ping(PingPurpose::Caller, payload);
         Ok(())
     }
 

@@ -1,12 +1,11 @@
 //! DATA from the peer and WINDOW_UPDATE of both ends (RFC 9113 §6.1, §6.9).
 
 use super::Connection;
-use super::control::PROBE;
 use super::timer::Timer;
 use crate::Limits;
 use crate::error::{Error, Misuse, Violation};
 use crate::event::PendingEvent;
-use crate::frame::{Ping, StreamId, WindowUpdate};
+use crate::frame::{StreamId, WindowUpdate};
 use crate::rate_limit::Charge;
 use crate::stream::{DataCheck, StreamKey};
 
@@ -132,7 +131,7 @@ impl Connection {
             && !update.stream_id.is_connection()
             && self.streams.start_probe(self.now)
         {
-            Ping { ack: false, payload: PROBE }.encode(&mut self.out.bytes);
+            self.write_probe();
         }
         self.out.count_answer(start);
     }

@@ -8,11 +8,10 @@
 //! ```
 
 use super::Connection;
-use super::control::DRAIN;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Misuse, Violation};
 use crate::event::PendingEvent;
-use crate::frame::{Goaway, Ping, StreamId};
+use crate::frame::{Goaway, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::millis;
 
@@ -107,18 +106,14 @@ impl Connection {
         self.closing.draining = true;
         // RFC 9113 §6.8: the first GOAWAY has the maximum stream ID. The actual one follows after a round trip.
         self.write_goaway(StreamId::MAX, ErrorCode::NO_ERROR, b"");
-        Ping { ack: false, payload: DRAIN }.encode(&mut self.out.bytes);
+        self.write_drain_ping();
         self.refuse_waiting();
     }
 
-    /// Sends the second GOAWAY, because the peer has read the first. Returns `false` if there was none.
-    pub(super) fn finish_drain(&mut self) -> bool {
-        if !self.closing.draining || self.closing.sent != Some(StreamId::MAX) {
-            return false;
-        }
+    /// Sends the second GOAWAY, because the peer has read the first.
+    pub(super) fn finish_drain(&mut self) {
         self.write_goaway(self.streams.highest_peer(), ErrorCode::NO_ERROR, b"");
         self.check_drained();
-        true
     }
 
     /// Ends the connection immediately. Only GOAWAY is added to the output.

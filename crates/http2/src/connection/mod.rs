@@ -412,6 +412,7 @@ impl Connection {
     pub fn transmitted(&mut self, written: usize) {
         let was_paused = self.reader.incomplete_timer != Timer::Stopped && !self.wants_read();
         self.out.advance(written);
+        self.has_pending_timer |= self.control.transmitted(written);
         if was_paused && self.wants_read() {
             // The peer could not complete its frame while no input was taken.
             self.reader.incomplete_timer = Timer::Pending;
@@ -444,6 +445,7 @@ impl Connection {
         self.streams.shrink();
         self.out.shrink();
         self.reader.shrink();
+        self.control.shrink();
         self.fields = FieldList::new();
         self.scratch = Vec::new();
         if self.pending.is_empty() {

@@ -110,7 +110,11 @@ impl Pair {
                 settings.initial_window_size = self.random.u32(..100_000);
                 settings.max_concurrent_streams = self.random.u32(1..12);
                 settings.header_table_size = self.random.u32(..5000);
-                connection.update_settings(settings).unwrap();
+                let sent = connection.update_settings(settings);
+                assert!(
+                    matches!(sent, Ok(()) | Err(Error::Misuse(Misuse::SettingsUnacknowledged))),
+                    "{sent:?}"
+                );
             }
             18 => {
                 let priority = Priority { urgency: self.random.u8(..8), incremental: self.random.bool() };

@@ -185,6 +185,8 @@ misuses! {
     StreamQueueFull => "queue of the stream is full";
     /// The peer has not acknowledged [`crate::Limits::pings_unacknowledged_max`] PING frames.
     PingsUnacknowledged => "too many PING frames are not acknowledged";
+    /// The peer has not acknowledged [`crate::Limits::settings_unacknowledged_max`] SETTINGS frames.
+    SettingsUnacknowledged => "too many SETTINGS frames are not acknowledged";
     /// All stream identifiers of this side have been used.
     StreamIdsExhausted => "stream identifiers are used up";
     /// The peer has disabled push.

@@ -4,7 +4,7 @@
 //! error if the peer ended or reset the stream (§5.1, "closed"), or closed it by skipping its identifier (§5.1.1). The time of a
 //! reset is kept as well, because a frame can be in flight only for a while.
 
-use alloc::vec::Vec;
+use alloc::collections::{BTreeMap, VecDeque};
 
 use crate::frame::StreamId;
 
@@ -20,13 +20,11 @@ pub(crate) enum CloseCause {
 }
 
 const FINISHED_MAX: usize = 32;
-const BY_PEER: u32 = 1 << 31;
 
-/// A stream that was reset.
+/// How a stream was reset.
 #[derive(Clone, Copy)]
 struct Reset {
-    /// The identifier, and `BY_PEER` if the peer sent RST_STREAM.
-    id: u32,
+    by_peer: bool,
     /// The time of the reset, in milliseconds of the connection's clock (wrapping).
     at_ms: u32,
 }
@@ -36,9 +34,10 @@ pub(crate) struct ClosedStreams {
     finished: [StreamId; FINISHED_MAX],
     /// The number of streams that both sides ended (wrapping), which is the position in the ring.
     finished_at: usize,
-    /// A ring of streams that were reset: `resets.len() <= resets_max`.
-    resets: Vec<Reset>,
-    resets_at: usize,
+    /// The streams that were reset: `resets.len() <= resets_max`.
+    resets: BTreeMap<StreamId, Reset>,
+    /// The keys of `resets`, the oldest first.
+    reset_order: VecDeque<StreamId>,
     resets_max: usize,
 }
 
@@ -48,8 +47,8 @@ impl ClosedStreams {
         Self {
             finished: [StreamId::CONNECTION; FINISHED_MAX],
             finished_at: 0,
-            resets: Vec::new(),
-            resets_at: 0,
+            resets: BTreeMap::new(),
+            reset_order: VecDeque::new(),
             resets_max,
         }
     }
@@ -61,55 +60,48 @@ impl ClosedStreams {
         self.finished_at = self.finished_at.wrapping_add(1);
     }
 
-    /// One side reset the stream.
+    /// One side reset the stream. A later reset of the same stream replaces an earlier one.
     pub(crate) fn add_reset(&mut self, id: StreamId, by_peer: bool, now_ms: u32) {
-        let by_peer = if by_peer { BY_PEER } else { 0 };
-        self.push_reset(Reset { id: id.get() | by_peer, at_ms: now_ms });
-    }
-
-    #[inline]
-    fn push_reset(&mut self, entry: Reset) {
-        if self.resets.len() < self.resets_max {
-            self.resets.push(entry);
-        } else if let Some(oldest) = self.resets.get_mut(self.resets_at) {
-            *oldest = entry;
-            self.resets_at = (self.resets_at + 1) % self.resets_max;
+        if self.resets_max == 0 {
+            return;
         }
+        if self.resets.insert(id, Reset { by_peer, at_ms: now_ms }).is_some() {
+            return;
+        }
+        if self.reset_order.len() == self.resets_max
+            && let Some(oldest) = self.reset_order.pop_front()
+        {
+            self.resets.remove(&oldest);
+        }
+        self.reset_order.push_back(id);
     }
 
-    /// Why a stream was closed, if it is remembered. O(entries), which is a constant.
+    /// Why a stream was closed, if it is remembered.
     pub(crate) fn find(&self, id: StreamId) -> Option<CloseCause> {
-        if let Some(entry) = self.resets.iter().find(|entry| entry.id & !BY_PEER == id.get()) {
-            return Some(if entry.id & BY_PEER != 0 {
-                CloseCause::PeerReset
-            } else {
-                CloseCause::LocalReset
-            });
+        match self.resets.get(&id) {
+            Some(Reset { by_peer: true, .. }) => Some(CloseCause::PeerReset),
+            Some(_) => Some(CloseCause::LocalReset),
+            None => self.finished.contains(&id).then_some(CloseCause::EndStream),
         }
-        self.finished.contains(&id).then_some(CloseCause::EndStream)
     }
 
     /// Whether this side reset the stream at most `grace_ms` ago, so that a frame of the peer may have been in flight.
     pub(crate) fn was_just_reset(&self, id: StreamId, now_ms: u32, grace_ms: u32) -> bool {
-        let entry = self.resets.iter().find(|entry| entry.id == id.get());
-        entry.is_some_and(|entry| now_ms.wrapping_sub(entry.at_ms) <= grace_ms)
+        let reset = self.resets.get(&id).filter(|reset| !reset.by_peer);
+        reset.is_some_and(|reset| now_ms.wrapping_sub(reset.at_ms) <= grace_ms)
     }
 
     /// Handles RST_STREAM on a closed stream. Returns whether this side had reset it; `true` at most once for each stream.
     pub(crate) fn crossed_reset(&mut self, id: StreamId) -> bool {
-        match self.resets.iter_mut().find(|entry| entry.id == id.get()) {
-            Some(entry) => {
-                entry.id |= BY_PEER;
-                true
-            }
+        match self.resets.get_mut(&id) {
+            Some(reset) => !core::mem::replace(&mut reset.by_peer, true),
             None => false,
         }
     }
 
-    /// Frees memory and forgets the streams that were reset.
+    /// Frees unused memory. Nothing is forgotten: a frame on a stream whose reset is forgotten would be an error of the peer.
     pub(crate) fn shrink(&mut self) {
-        self.resets = Vec::new();
-        self.resets_at = 0;
+        self.reset_order.shrink_to_fit();
     }
 }
 
@@ -169,17 +161,34 @@ mod tests {
     }
 
     #[test]
-    fn shrinking_forgets_the_streams_that_were_reset() {
+    fn shrinking_forgets_nothing() {
         let mut closed = ClosedStreams::new(3);
         for n in 0..5 {
             closed.add_reset(id(2 * n + 1), false, 7);
         }
         closed.add_finished(id(11));
         closed.shrink();
-        assert_eq!((closed.resets.capacity(), closed.find(id(9))), (0, None));
+        assert_eq!(closed.find(id(3)), None);
+        for n in 2..5 {
+            assert_eq!(closed.find(id(2 * n + 1)), Some(CloseCause::LocalReset));
+        }
         assert_eq!(closed.find(id(11)), Some(CloseCause::EndStream));
-        closed.add_reset(id(13), false, 7);
-        assert_eq!(closed.find(id(13)), Some(CloseCause::LocalReset));
+        ClosedStreams::new(0).add_reset(id(1), false, 7);
+    }
+
+    #[test]
+    fn the_last_reset_of_a_stream_counts() {
+        let mut closed = ClosedStreams::new(2);
+        closed.add_reset(id(1), true, 7);
+        closed.add_reset(id(3), true, 7);
+        assert!(!closed.was_just_reset(id(1), 9, 100));
+        // This side answers a frame that came after RST_STREAM.
+        closed.add_reset(id(1), false, 9);
+        assert_eq!(closed.find(id(1)), Some(CloseCause::LocalReset));
+        assert!(closed.was_just_reset(id(1), 9, 100));
+        // It takes the place of the first one.
+        closed.add_reset(id(5), false, 9);
+        assert_eq!([1, 3, 5].map(|n| closed.find(id(n)).is_some()), [false, true, true]);
     }
 
     #[test]

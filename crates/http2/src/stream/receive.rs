@@ -214,9 +214,9 @@ impl Streams {
         self.window_tuner.start_probe(now)
     }
 
-    /// Handles the acknowledgement of the PING. Returns the round trip, or `None` if no PING was sent.
-    pub(crate) fn finish_probe(&mut self, now: Duration) -> Option<Duration> {
-        self.window_tuner.finish_probe(now)
+    /// Handles the acknowledgement of the PING.
+    pub(crate) fn finish_probe(&mut self, now: Duration) {
+        self.window_tuner.finish_probe(now);
     }
 }
 

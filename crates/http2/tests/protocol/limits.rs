@@ -396,6 +396,39 @@ fn remembered_resets() {
 }
 
 #[test]
+fn resets_are_remembered_while_the_connection_is_idle() {
+    // A driver calls `shrink` after a few quiet seconds. A slow client may send the end of a request later.
+    let late = [Frame::data(1, "late"), Frame::headers(1, &[("a", "b")]).end_stream()];
+    for frame in late {
+        let mut end = End::with(Role::Server, Config::new(Role::Server));
+        end.receive(&[hello(), Frame::post(1).to_bytes()].concat());
+        end.reset(1);
+        end.wait(Duration::from_secs(60));
+        end.connection.shrink();
+        let before = end.sent().len();
+        end.receive(&frame.to_bytes());
+        assert!(!end.has_failed(), "{frame:?}");
+        assert_eq!(end.sent().len(), before, "{frame:?}");
+        end.receive(&Frame::get(3).to_bytes());
+        assert_eq!(end.requests(), [1, 3]);
+    }
+}
+
+#[test]
+fn frames_after_a_reset_of_the_peer_are_answered_once() {
+    // RFC 9113 §5.1 (closed), §5.4.2: with a stream error, and RST_STREAM is sent once for each stream.
+    let mut config = Config::new(Role::Server);
+    config.limits.stream_errors = Rate::new(1, 1);
+    let mut end = End::with(Role::Server, config);
+    end.receive(&[hello(), join(&[Frame::post(1), Frame::rst_stream(1, code::CANCEL)])].concat());
+    end.receive(&join(&vec![Frame::data(1, "late"); 100]));
+    assert!(!end.has_failed());
+    let resets = |frame: &&Frame| frame.kind == kind::RST_STREAM && frame.stream == 1;
+    let codes = end.sent().iter().filter(resets).map(|frame| frame.word(0)).collect::<Vec<_>>();
+    assert_eq!(codes, [code::STREAM_CLOSED]);
+}
+
+#[test]
 fn tiny_frames_on_a_stream_that_was_just_reset() {
     // They may have been in flight, but not without an end: each costs as much as on an open stream (CVE-2019-9511).
     let floods = [
@@ -451,6 +484,29 @@ fn unacknowledged_pings_of_the_caller() {
         assert_eq!(ping(&mut end, 3), refused);
         end.drain();
     }
+}
+
+#[test]
+fn unacknowledged_settings() {
+    let mut config = Config::new(Role::Server);
+    config.limits.settings_unacknowledged_max = 3;
+    let mut end = End::with(Role::Server, config);
+    end.receive(&[PREFACE, &Frame::settings(&[]).to_bytes()].concat());
+    let mut settings = config.settings;
+    let mut change = |end: &mut End| {
+        settings.max_concurrent_streams += 1;
+        end.connection.update_settings(settings)
+    };
+    // The first ones are those of the preface.
+    assert_eq!([change(&mut end), change(&mut end)], [Ok(()), Ok(())]);
+    let refused = Err(Error::Misuse(Misuse::SettingsUnacknowledged));
+    assert_eq!(change(&mut end), refused);
+    end.drain();
+    let sent = |end: &End| end.sent().iter().filter(|frame| frame.kind == kind::SETTINGS).count();
+    // With the acknowledgement of those of the client.
+    assert_eq!(sent(&end), 3 + 1);
+    end.receive(&Frame::settings_ack().to_bytes());
+    assert_eq!([change(&mut end), change(&mut end)], [Ok(()), refused]);
 }
 
 #[test]

@@ -224,6 +224,10 @@ fn settings_are_acknowledged_in_time_or_the_connection_ends() {
     slow.limits.settings_timeout = timeout * 2;
     let mut pair = Pair::with(slow, Config::new(Role::Server));
     pair.client.writes = false;
+    // The timeout begins when SETTINGS have left.
+    pair.advance(timeout);
+    assert_eq!(pair.server.failure(), None);
+    pair.run(&mut rng);
     pair.advance(timeout);
     let violation = Violation::SettingsTimeout;
     assert!(
@@ -419,7 +423,8 @@ fn a_timeout_that_starts_after_an_idle_hour_has_its_full_length() {
     let mut settings = Config::new(Role::Server).settings;
     settings.max_concurrent_streams += 1;
     pair.server.connection.update_settings(settings).unwrap();
-    pair.server.writes = false;
+    pair.client.writes = false;
+    pair.run(&mut rng);
     pair.advance(limits.settings_timeout - Duration::from_millis(1));
     assert_eq!(pair.server.failure(), None);
     pair.advance(Duration::from_millis(1));

@@ -44,6 +44,35 @@ fn a_shutdown_is_announced_once() {
 }
 
 #[test]
+fn a_ping_of_the_caller_is_not_taken_for_one_of_the_connection() {
+    // The caller may choose any payload.
+    let (mut client, mut server) = settled();
+    ask(&mut client, &mut server);
+    server.send_ping(Duration::ZERO, control::DRAIN).unwrap();
+    server.shutdown();
+    drain(&mut server);
+    let pong = Frame::ping(control::DRAIN).flag(1);
+    assert_eq!(events_of(&mut server, &pong), ["pong"]);
+    assert!(drain(&mut server).is_empty(), "the client has not read GOAWAY");
+    assert!(events_of(&mut server, &pong).is_empty());
+    assert_eq!(drain(&mut server), Frame::goaway(1, 0, "").to_bytes());
+
+    let (mut client, mut server) = settled();
+    server.config.limits.pings_unacknowledged_max = 1;
+    let upload = client.send_request(GET, false).unwrap();
+    client.send_data(upload, vec![7; 200_000], false).unwrap();
+    let bytes = drain(&mut client);
+    feed(&mut server, &bytes);
+    server.send_ping(Duration::ZERO, control::PROBE).unwrap();
+    let sent = drain(&mut server);
+    let probe = Frame::ping(control::PROBE).to_bytes();
+    assert_eq!(sent.windows(probe.len()).filter(|bytes| *bytes == probe).count(), 2);
+    let pong = Frame::ping(control::PROBE).flag(1);
+    assert!(events_of(&mut server, &pong).is_empty(), "the connection sent the first PING");
+    assert_eq!(events_of(&mut server, &pong), ["pong"]);
+}
+
+#[test]
 fn refused_requests_are_safe_to_retry() {
     let (mut client, mut server) = settled();
     client.send_request(GET, true).unwrap();
