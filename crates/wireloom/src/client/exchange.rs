@@ -174,8 +174,8 @@ impl Exchange {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`Error::NotProcessed`] when the request is safe to be sent again; [`Error::StreamReset`]; [`Error::Malformed`]; the
-    /// connection failed.
+    /// [`Error::NotProcessed`] when the request is safe to be sent again; [`Error::StreamReset`]; [`Error::GoAway`];
+    /// [`Error::Malformed`]; the connection failed.
     pub async fn informational(&mut self) -> Result<Option<Informational>, Error> {
         if self.response.is_some() {
             return Ok(None);

@@ -57,6 +57,10 @@ pub enum Error {
     /// A stream of HTTP/2 ended before its time, by either end, with this code (RFC 9113 §7).
     #[cfg(feature = "http2")]
     StreamReset(wireloom_http2::error::ErrorCode),
+    /// The peer ended the HTTP/2 connection, with this code in GOAWAY (RFC 9113 §6.8). A request that was open may have been
+    /// processed.
+    #[cfg(feature = "http2")]
+    GoAway(wireloom_http2::error::ErrorCode),
     /// The peer has not processed the request: it may be sent again, on another connection (RFC 9113 §8.7).
     NotProcessed,
     /// HTTP/2 was wanted, and the server does not speak it: with the error that its first bytes caused, if it sent any.
@@ -122,6 +126,8 @@ impl fmt::Display for Error {
             Self::Http2(error) => write!(f, "HTTP/2: {error}"),
             #[cfg(feature = "http2")]
             Self::StreamReset(code) => write!(f, "the stream was reset: {code}"),
+            #[cfg(feature = "http2")]
+            Self::GoAway(code) => write!(f, "the peer ended the connection: {code}"),
             Self::NotProcessed => f.write_str("the peer has not processed the request"),
             #[cfg(feature = "http2")]
             Self::NoHttp2(_) => f.write_str("the server does not speak HTTP/2"),

@@ -34,6 +34,9 @@ const UNSENT_MAX: u32 = 64 << 10;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const LINGER_LEN_MAX: usize = 1 << 20;
 
+/// Reads after a write has failed: a peer that has closed cannot have sent more than the kernel has buffered.
+const READS_AFTER_FAILURE_MAX: usize = 64;
+
 /// The payload of keepalive PINGs.
 const KEEPALIVE_PING: [u8; 8] = *b"wl alive";
 
@@ -200,6 +203,11 @@ impl Driver {
                 return Poll::Ready(Progress::Incoming);
             }
             let written = self.write(cx, &mut state);
+            if let Err(error) = &written {
+                self.read_rest(cx, &mut state, &mut incoming);
+                state.core.handle_eof();
+                state.fail(transport_error(error));
+            }
             state.handle_events(&mut incoming);
             if written.is_err() || self.has_ended(&state, read) {
                 self.end(state);
@@ -303,6 +311,20 @@ impl Driver {
         Read::Some
     }
 
+    /// Reads what the peer had sent when a write failed: it may have sent GOAWAY with the reason before it closed.
+    fn read_rest(&mut self, cx: &mut Context<'_>, state: &mut State, incoming: &mut IncomingRequests<'_>) {
+        for _ in 0..READS_AFTER_FAILURE_MAX {
+            if state.core.ended().is_some() || !state.core.wants_read() {
+                return;
+            }
+            let read = self.read(cx);
+            if !matches!(read, Ok(Read::Some)) {
+                return;
+            }
+            self.handle_read(state, read, incoming);
+        }
+    }
+
     /// Writes until the core has no output or the transport accepts no more.
     fn write(&mut self, cx: &mut Context<'_>, state: &mut State) -> io::Result<()> {
         let was_blocked = std::mem::take(&mut self.blocked);
@@ -336,11 +358,7 @@ impl Driver {
                     self.prefix = &self.prefix[prefix_len..];
                     state.core.transmitted(len - prefix_len);
                 }
-                Poll::Ready(Err(error)) => {
-                    state.core.handle_eof();
-                    state.fail(transport_error(&error));
-                    return Err(error);
-                }
+                Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => {
                     self.blocked = true;
                     return Ok(());
@@ -497,10 +515,11 @@ fn yield_now<T>(cx: &mut Context<'_>) -> Poll<T> {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use std::pin::Pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
     use wireloom_http2::field::{Field, Token};
-    use wireloom_testing::http2::{Frame, GET, PREFACE, join};
+    use wireloom_testing::http2::{Frame, GET, PREFACE, code, join};
 
     use super::*;
 
@@ -562,6 +581,62 @@ mod tests {
         }
         assert!(is_going_away(), "the idle timeout of 60 s has passed");
         driving.abort();
+    }
+
+    /// A server that sends GOAWAY and closes when `closes` is set.
+    struct Closing {
+        input: Vec<u8>,
+        closes: Arc<AtomicBool>,
+    }
+
+    impl AsyncRead for Closing {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if self.input.is_empty() {
+                return Poll::Pending;
+            }
+            buf.put_slice(&std::mem::take(&mut self.input));
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Closing {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            if self.closes.load(Ordering::Relaxed) {
+                self.input = Frame::goaway(1, code::ENHANCE_YOUR_CALM, "").to_bytes();
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn the_reason_of_a_server_that_has_closed_is_read_after_a_failed_write() {
+        let closes = Arc::new(AtomicBool::new(false));
+        let io = Closing { input: Frame::settings(&[]).to_bytes(), closes: closes.clone() };
+        let driver = Driver::new(Io::Other(Box::new(io)), Role::Client, Config::new(Role::Client)).unwrap();
+        let requests = driver.requests();
+        tokio::spawn(driver.run());
+        requests.ready().await.unwrap();
+        closes.store(true, Ordering::Relaxed);
+        let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let (_send, mut recv) = requests.open(fields, true).unwrap();
+        assert_eq!(recv.head().await.unwrap_err(), Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
     }
 
     /// A byte that no head has.

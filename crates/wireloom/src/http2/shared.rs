@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) slots: Slots,
     pub(super) unread: UnreadRequests,
     pub(super) peer_preface: PeerPreface,
+    /// The code of the peer's last GOAWAY.
+    goaway: Option<ErrorCode>,
     /// Why the connection ended.
     pub(super) failure: Option<Error>,
     pub(super) driver: DriverHandle,
@@ -146,6 +148,7 @@ impl Shared {
             slots: Slots::default(),
             unread: UnreadRequests::default(),
             peer_preface: PeerPreface::Partial(0),
+            goaway: None,
             failure: None,
             driver: DriverHandle::default(),
             reported: Reported::Nothing,
@@ -388,8 +391,14 @@ impl State {
         self.slots.fail(key, error, &mut self.deferred);
     }
 
-    /// Ends the connection for every handle.
+    /// Ends the connection for every handle. When the transport has ended after GOAWAY with an error code, they report that code.
     pub(super) fn fail(&mut self, error: Error) {
+        let error = match self.goaway {
+            Some(code) if code != ErrorCode::NO_ERROR && matches!(error, Error::Cut | Error::Io(_)) => {
+                Error::GoAway(code)
+            }
+            _ => error,
+        };
         let Self { core, slots, deferred, .. } = self;
         // Requests that were never sent, and streams that ended before, have errors of their own.
         while let Some(event) = core.poll_event() {
@@ -446,6 +455,7 @@ impl State {
                 self.peer_preface = PeerPreface::Complete;
                 self.deferred.notify_ready = true;
             }
+            FollowUp::GoAway(code) => self.goaway = Some(code),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use slab::Slab;
+use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Event, StreamKey};
 
 use super::deferred::Deferred;
@@ -73,6 +74,8 @@ pub(super) enum FollowUp {
     /// Give back window for content without a reader.
     Release(StreamKey, usize),
     SettingsReceived,
+    /// The peer has sent GOAWAY with this code.
+    GoAway(ErrorCode),
 }
 
 impl Slots {
@@ -232,6 +235,7 @@ impl Slots {
                 }
             }
             Event::Settings => return FollowUp::SettingsReceived,
+            Event::GoAway { code, .. } => return FollowUp::GoAway(code),
             _ => {}
         }
         FollowUp::None

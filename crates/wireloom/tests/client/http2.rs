@@ -563,6 +563,25 @@ fn answer(core: &mut Connection, stream: StreamKey) {
     core.send_response(stream, status(b"200"), true).unwrap();
 }
 
+// RFC 9113 §6.8.
+#[tokio::test]
+async fn an_open_request_fails_with_the_code_of_goaway() {
+    for (code, expected) in [
+        (ErrorCode::ENHANCE_YOUR_CALM, Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM)),
+        (ErrorCode::NO_ERROR, Error::Cut),
+    ] {
+        let script = move |core: &mut Connection, happened: Happened<'_>| {
+            if let Happened::Asked(_) = happened {
+                core.abort(code, b"");
+            }
+        };
+        let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
+        assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), expected);
+        // Nothing of the next one is sent.
+        assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), Error::NotProcessed);
+    }
+}
+
 // RFC 8441 §3.
 #[tokio::test]
 async fn reports_a_server_without_extended_connect() {

@@ -366,7 +366,7 @@ impl Http2 {
 /// A request that could not be sent because the connection has ended was not processed.
 fn unsent(error: Error) -> Error {
     match error {
-        Error::Closed | Error::Cut | Error::Io(_) => Error::NotProcessed,
+        Error::Closed | Error::Cut | Error::GoAway(_) | Error::Io(_) => Error::NotProcessed,
         error => error,
     }
 }

@@ -130,7 +130,7 @@ impl LossReason {
                 // Over HTTP/2: the server goes away, or has no room, or failed.
                 Error::NotProcessed => true,
                 #[cfg(feature = "http2")]
-                Error::StreamReset(_) => true,
+                Error::StreamReset(_) | Error::GoAway(_) => true,
                 Error::Refused(response) => is_temporary_status(response.status()),
                 Error::Proxy(ProxyError::Refused(status)) => is_temporary_status(*status),
                 // RFC 1928 §6: failures of the network.
