@@ -101,7 +101,8 @@ impl Clients {
 
 /// A connection, or a WebSocket over a stream of one.
 struct Member {
-    is_connection: bool,
+    /// Whether it is a connection whose transport is open.
+    is_open: bool,
     /// The task of the connection, once it is spawned.
     task: Option<AbortHandle>,
     socket: Option<Weak<Shared>>,
@@ -194,7 +195,7 @@ impl Registry {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        entry.insert(Member { is_connection: true, task: None, socket: None });
+        entry.insert(Member { is_open: true, task: None, socket: None });
         self.counters.open.fetch_add(1, Ordering::Relaxed);
         Some(Registration { registry: self.clone(), key, account: self.memory.account() })
     }
@@ -205,6 +206,22 @@ impl Registry {
             self.connection_ended.notified().await;
         }
         // Another task may wait too.
+        self.connection_ended.notify_one();
+    }
+
+    /// Waits until no connection is open and the handlers of all have returned.
+    pub(crate) async fn wait_empty(&self) {
+        while !lock(&self.members).all.is_empty() {
+            self.connection_ended.notified().await;
+        }
+        self.connection_ended.notify_one();
+    }
+
+    /// A member has ended, which was an open connection or not.
+    fn count_end(&self, was_open: bool) {
+        if was_open {
+            self.counters.open.fetch_sub(1, Ordering::Relaxed);
+        }
         self.connection_ended.notify_one();
     }
 
@@ -224,7 +241,7 @@ impl Registry {
 
     /// Registers a WebSocket over a stream of a connection, whose WebSockets share the memory limit of `group`.
     pub(crate) fn admit_tunnel(self: &Arc<Self>, group: Arc<Group>) -> Registration {
-        let member = Member { is_connection: false, task: None, socket: None };
+        let member = Member { is_open: false, task: None, socket: None };
         let key = lock(&self.members).all.insert(member);
         Registration { registry: self.clone(), key, account: self.memory.account_in(Some(group)) }
     }
@@ -261,6 +278,18 @@ impl Registration {
         &self.account
     }
 
+    /// The transport of the connection is closed, so that the connection no longer counts as open. Handlers of its WebSockets may
+    /// still run: a shutdown waits until the registration is dropped.
+    #[cfg(feature = "http2")]
+    pub(crate) fn disconnect(&self) {
+        let mut members = lock(&self.registry.members);
+        let Some(member) = members.all.get_mut(self.key) else { return };
+        let was_open = std::mem::take(&mut member.is_open);
+        members.clients.remove(self.key);
+        drop(members);
+        self.registry.count_end(was_open);
+    }
+
     /// Marks the connection as an open WebSocket.
     pub(crate) fn open(&self, socket: &Arc<Shared>) {
         self.registry.counters.opened.fetch_add(1, Ordering::Relaxed);
@@ -291,10 +320,7 @@ impl Drop for Registration {
         if member.socket.is_some() && std::thread::panicking() {
             self.registry.count_panic();
         }
-        if member.is_connection {
-            self.registry.counters.open.fetch_sub(1, Ordering::Relaxed);
-            self.registry.connection_ended.notify_one();
-        }
+        self.registry.count_end(member.is_open);
     }
 }
 

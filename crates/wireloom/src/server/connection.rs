@@ -225,9 +225,7 @@ impl Connection {
         let message_len_max = config.websocket.core.limits.message_len_max;
         let tunnels_memory_max = config.http2.memory_max.max(message_len_max);
         let tunnels = Group::new(usize::try_from(tunnels_memory_max).unwrap_or(usize::MAX));
-        http2::serve(driver, first, origin, registry, (registration.account().clone(), tunnels), handler)
-            .await;
-        drop(registration);
+        http2::serve(driver, first, origin, registry, &registration, tunnels, handler).await;
     }
 
     /// The HTTP/2 connection that a request upgrades to, and its stream there. RFC 7540 §3.2.1: the upgrade of a request with

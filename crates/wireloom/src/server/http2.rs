@@ -28,7 +28,7 @@ use crate::http1::write::digits;
 pub(super) use crate::http2::Shared;
 use crate::http2::{Driver, HandlerRef, HeadMemory, Incoming, Progress, RecvStream, Tunnel, to_fields};
 use crate::memory::{Account, Group};
-use crate::registry::{Phase, Registry};
+use crate::registry::{Phase, Registration, Registry};
 use crate::transport::Io;
 
 /// Serves until the connection ends. `first` is the request of an upgrade; `tunnels` is the memory of all WebSockets
@@ -38,11 +38,12 @@ pub(super) async fn serve(
     first: Option<(StreamKey, Request)>,
     origin: Arc<Origin>,
     registry: Arc<Registry>,
-    (account, tunnels): (Account, Arc<Group>),
+    registration: &Registration,
+    tunnels: Arc<Group>,
     handler: &Arc<impl Handler>,
 ) {
     registry.counters.http2.fetch_add(1, Ordering::Relaxed);
-    let shared = driver.shared().clone();
+    let (shared, account) = (driver.shared().clone(), registration.account().clone());
     let connection = ConnectionState { shared, registry, account, tunnels, origin, handler: handler.clone() };
     let mut tasks = JoinSet::new();
     let mut incoming = Vec::new();
@@ -67,7 +68,8 @@ pub(super) async fn serve(
             }
         }
         driver.linger().await;
-        // WebSockets in tunnels notice the end of the connection and finish.
+        registration.disconnect();
+        // WebSockets in tunnels notice the end of the connection, and their handlers return.
         while tasks.join_next().await.is_some() {}
     };
     let drain = async {

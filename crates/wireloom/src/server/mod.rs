@@ -221,10 +221,10 @@ impl Server {
         }
         // New connections are refused at once.
         drop(listener);
-        let drained = tokio::time::timeout(config.shutdown_grace, registry.wait_below(1));
+        let drained = tokio::time::timeout(config.shutdown_grace, registry.wait_empty());
         let _ = until(&registry, Phase::Cut, drained).await;
         registry.abort();
-        registry.wait_below(1).await;
+        registry.wait_empty().await;
         Ok(())
     }
 }

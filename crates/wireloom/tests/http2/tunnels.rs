@@ -1,15 +1,17 @@
 //! WebSocket over HTTP/2 (RFC 8441).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use wireloom::{ServerConfig, SlowPeer};
+use tokio::sync::Notify;
+use wireloom::{Request, ServerConfig, SlowPeer};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Role, StreamKey};
 use wireloom_testing::frame::masked;
 
 use super::peer::{Peer, Seen};
-use super::{serve, value};
+use super::{Running, serve, value};
 
 async fn opened(peer: &mut Peer, path: &str) -> StreamKey {
     let key = peer.tunnel(path).await;
@@ -173,4 +175,40 @@ async fn sends_going_away_in_every_tunnel() {
         .await
         .unwrap();
     tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
+}
+
+// A handler may have work to do after the connection of its WebSocket has ended.
+#[tokio::test]
+async fn a_connection_without_a_transport_is_not_open_although_a_handler_runs() {
+    let released = Arc::new(Notify::new());
+    let release = released.clone();
+    let server = Running::start(ServerConfig::default(), move |request: Request| {
+        let released = released.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(move |mut socket| async move {
+                    while let Ok(Some(_)) = socket.recv().await {}
+                    released.notified().await;
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    })
+    .await;
+    let mut peer = Peer::connect(server.address).await;
+    opened(&mut peer, "/").await;
+    assert_eq!(server.handle.stats().connections_open, 1);
+    drop(peer);
+    let closed = async {
+        while server.handle.stats().connections_open > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), closed).await.expect("the transport is closed");
+    // A shutdown waits for the handler all the same.
+    server.handle.shut_down();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!server.task.is_finished() && server.handle.stats().websockets_open == 1);
+    release.notify_one();
+    tokio::time::timeout(Duration::from_secs(60), server.task).await.unwrap().unwrap().unwrap();
 }
