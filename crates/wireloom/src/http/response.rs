@@ -118,8 +118,11 @@ impl Response {
         Self { headers, body, ..Self::new(status) }
     }
 
+    /// The status, the headers and the body to send.
     pub(crate) fn into_parts(self) -> (u16, Headers, Body) {
-        (self.status, self.headers, self.body)
+        // RFC 9110 §15.3.6: a server does not generate content in a response with 205. Over HTTP/1.1 its length is 0.
+        let body = if self.status == 205 { Body::empty() } else { self.body };
+        (self.status, self.headers, body)
     }
 }
 
@@ -175,7 +178,7 @@ impl From<Error> for Response {
             Error::Malformed(why) => Self::text(400, format!("{why}\n")),
             Error::Cut | Error::Closed => Self::text(400, "the body broke off\n"),
             #[cfg(feature = "http2")]
-            Error::StreamReset(_) => Self::text(400, "the body broke off\n"),
+            Error::StreamReset(_) | Error::GoAway(_) => Self::text(400, "the body broke off\n"),
             _ => Self::text(500, "something went wrong here\n"),
         }
     }

@@ -94,6 +94,7 @@ fn reason(status: u16) -> &'static str {
         201 => "Created",
         202 => "Accepted",
         204 => "No Content",
+        205 => "Reset Content",
         301 => "Moved Permanently",
         302 => "Found",
         303 => "See Other",

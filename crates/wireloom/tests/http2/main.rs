@@ -41,6 +41,7 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             sender.abort();
             Response::new(200).with_body(kind, body)
         }
+        "/reset" => Response::new(205).with_body(kind, "content"),
         "/never" => std::future::pending().await,
         "/panic" => panic!("as asked"),
         "/panic-later" => {

@@ -339,6 +339,16 @@ async fn bytes_above_ascii_in_a_path_are_malformed() {
     assert_eq!(peer.whole(key).await.0, 200);
 }
 
+// RFC 9110 §15.3.6.
+#[tokio::test]
+async fn a_response_with_205_has_no_content() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("GET", "/reset", &[], true).await;
+    let (status, headers, content) = peer.whole(key).await;
+    assert_eq!((status, value(&headers, "content-length"), &*content), (205, Some(&b"0"[..]), &b""[..]));
+}
+
 #[tokio::test]
 async fn sends_goaway_with_the_reason_and_closes() {
     let server = serve(ServerConfig::default()).await;

@@ -47,6 +47,11 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             Response::new(204)
         }
         "/empty" => Response::new(204),
+        "/reset" => Response::new(205).with_body(kind, "content"),
+        "/reset-stream" => Response::new(205).with_body(
+            kind,
+            Body::from_stream(futures_util::stream::iter([Ok::<_, Error>("content".into())])),
+        ),
         // The body is left alone.
         _ => Response::not_found(),
     })
@@ -95,6 +100,13 @@ async fn delimits_bodies() {
     assert!(head.contains("Transfer-Encoding: chunked\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     let empty = ask(address, b"GET /empty HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     assert!(empty.starts_with("HTTP/1.1 204 No Content\r\n") && !empty.contains("Content-Length"), "{empty}");
+    // RFC 9110 §15.3.6: a server does not generate content in a response with 205.
+    for path in ["/reset", "/reset-stream"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let reset = ask(address, request).await;
+        assert!(reset.starts_with("HTTP/1.1 205 Reset Content\r\n"), "{reset}");
+        assert!(reset.contains("Content-Length: 0\r\n") && reset.ends_with("\r\n\r\n"), "{reset}");
+    }
     // A body that breaks off has no end.
     let broken = ask(address, b"GET /broken HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(broken.ends_with("4\r\nhalf\r\n"), "{broken}");
