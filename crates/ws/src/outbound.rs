@@ -48,11 +48,11 @@ struct Closing {
 ///   |                    |                                      |
 ///   | the peer broke a rule; our Close has the reason           | EOF
 ///   +--------------------+--------------> Failed ---------------+----> Draining -- all written --> Closed
-///   |                    |                                      |
-///   | a write to the transport failed                           |
-///   +--------------------+--------------> WriteFailed -- their Close --> Exchanged
+///   |                    |
+///   | a write to the transport failed
+///   +--------------------+--------------> WriteFailed
 ///   |                                         |
-///   | EOF, silence                            | EOF
+///   | EOF, silence                            | their Close, EOF
 ///   +-----------------------------------------+-----------------> Closed <-- close_timeout -- any but Open
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,7 +336,8 @@ impl Outbound {
         // RFC 6455 §7.1.7: without a Close frame that was sent or is queued, the connection is closed.
         let closing = self.closing_or(Phase::Closed { clean }, TRANSPORT_CLOSED);
         closing.phase = match closing.phase {
-            Phase::WriteFailed | Phase::Closed { .. } => Phase::Closed { clean },
+            Phase::Closed { .. } => return,
+            Phase::WriteFailed => Phase::Closed { clean },
             _ => Phase::Draining { clean },
         };
         if !clean {
@@ -658,8 +659,11 @@ impl Outbound {
             let end = End { by: Initiator::Peer, cause };
             return self.send_close(now, answer, Phase::Exchanged, end);
         };
-        if closing.accepts_input() {
-            closing.phase = Phase::Exchanged;
+        match closing.phase {
+            Phase::CloseSent => closing.phase = Phase::Exchanged,
+            // RFC 6455 §7.1.4: not clean, because ours was not sent.
+            Phase::WriteFailed => closing.phase = Phase::Closed { clean: false },
+            _ => {}
         }
         match &mut closing.end {
             // RFC 6455 §7.1.5: the code of the connection is the one received.

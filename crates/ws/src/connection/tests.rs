@@ -294,6 +294,27 @@ fn receives_a_close_after_a_write_has_failed() {
     assert_eq!(server.transport(), Transport::Close);
 }
 
+// RFC 6455 §7.1.4: a close is clean if both Close frames were exchanged. Ours was dropped with the queue, or never queued.
+#[test]
+fn a_close_after_a_write_has_failed_is_not_clean() {
+    for (mut end, mut peer, closes) in
+        [(client(), server(), false), (server(), client(), false), (server(), client(), true)]
+    {
+        if closes {
+            end.close(NOW, CloseCode::GOING_AWAY, "").unwrap();
+        }
+        end.handle_write_failed(NOW);
+        peer.close(NOW, CloseCode::NORMAL, "").unwrap();
+        let wire = peer.take_transmit();
+        assert_eq!(receive(&mut end, &wire, 5, false), ["close Some(CloseCode(1000)) "]);
+        assert!(!end.was_clean());
+        assert_eq!((end.transport(), end.poll_timeout()), (Transport::Close, None));
+        end.handle_eof();
+        assert!(!end.was_clean());
+        assert_eq!(end.end().unwrap().code(), CloseCode::NORMAL);
+    }
+}
+
 #[test]
 fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_remainder() {
     for step in [0, 1, 4, 200, 312, usize::MAX] {
