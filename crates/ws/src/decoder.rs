@@ -391,15 +391,15 @@ impl Decoder {
         valid.ok()
     }
 
-    /// How many bytes of the message at the front of `bytes` are missing; `None` unless [`Decoder::whole_message`] will find it, or its
-    /// text to be invalid, once they have arrived.
+    /// How many bytes of the message at the front of `bytes` are missing; `None` if none is, or unless [`Decoder::whole_message`] will
+    /// find it, or its text to be invalid, once they have arrived.
     pub(crate) fn missing_len(&self, bytes: &[u8]) -> Option<usize> {
         if !self.idle || !matches!(bytes.first(), Some(&(WHOLE_TEXT | WHOLE_BINARY))) {
             return None;
         }
         let (header, at) = Header::decode(bytes, self.sender, self.rsv_allowed).ok()??;
         let len = usize::try_from(header.payload_len).ok().filter(|&len| len <= self.whole_len_max)?;
-        at.checked_add(len)?.checked_sub(bytes.len())
+        at.checked_add(len)?.checked_sub(bytes.len()).filter(|&missing| missing > 0)
     }
 
     /// The general path: frames split anywhere, fragments, control frames, compressed messages, errors.

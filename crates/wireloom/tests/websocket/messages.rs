@@ -14,6 +14,7 @@ use wireloom::wireloom_ws::{Cause, End, Initiator, Keepalive, Role};
 use wireloom::{
     CloseCode, Error, Message, OwnedMessage, Sender, Session, SlowPeer, Transport, WebSocket, WebSocketConfig,
 };
+use wireloom_testing::frame::masked;
 
 fn open(transport: impl Transport, role: Role, config: WebSocketConfig) -> WebSocket {
     WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[])
@@ -687,6 +688,26 @@ async fn the_policy_holds_for_a_message_larger_than_the_queue() {
     server.send(&[0; 5000]).await.unwrap();
     server.send(&[0; 30_000]).await.unwrap();
     assert_eq!(server.halves().0.dropped(), 1);
+}
+
+// A message whose last byte is the last of the transport has arrived, whatever its length.
+#[tokio::test]
+async fn receives_a_message_that_is_followed_by_the_end_of_the_transport() {
+    for len in [1, 16 << 10, 20_000, 100_000] {
+        for owned in [false, true] {
+            let (mut client, server) = tokio::io::duplex(1 << 20);
+            client.write_all(&masked(0x82, vec![7; len])).await.unwrap();
+            drop(client);
+            let mut server = open(server, Role::Server, WebSocketConfig::default());
+            let received = if owned {
+                server.recv_owned().await.unwrap().map(|message| message.as_bytes().len())
+            } else {
+                server.recv().await.unwrap().map(|message| message.as_bytes().len())
+            };
+            assert_eq!(received, Some(len));
+            assert_eq!(server.recv().await.map(drop), Err(Error::Cut));
+        }
+    }
 }
 
 #[tokio::test]

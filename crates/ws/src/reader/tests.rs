@@ -172,6 +172,7 @@ fn should_read_on_while_a_message_can_be_completed_in_place() {
     );
     assert!(!reader.should_read_on(1 << 16), "no room for so much");
     read(&mut reader, &wire[IN_PLACE_LEN_MIN..]).unwrap();
+    assert!(!reader.should_read_on(1_000), "nothing is missing");
     assert!(reader.next_message() && matches!(reader.place, Place::Input { len: 40_000, .. }));
     assert_eq!(reader.message().text().map(str::len), Some(40_000));
 
