@@ -79,13 +79,20 @@ impl Control {
     }
 
     /// Whether the timer of a SETTINGS frame is pending.
+    #[inline]
     pub(super) fn needs_time(&self) -> bool {
-        self.unacknowledged.iter().any(|sent| sent.timer == Timer::Pending)
+        let is_pending = |sent: &SentSettings| sent.timer == Timer::Pending;
+        !self.unacknowledged.is_empty() && self.unacknowledged.iter().any(is_pending)
     }
 
     /// The transport has accepted `written` bytes of the output. Returns whether a timer is pending because of that.
     #[inline]
     pub(super) fn transmitted(&mut self, written: usize) -> bool {
+        !self.unacknowledged.is_empty() && self.settings_transmitted(written)
+    }
+
+    #[cold]
+    fn settings_transmitted(&mut self, written: usize) -> bool {
         let mut is_pending = false;
         for sent in self.unacknowledged.iter_mut().filter(|sent| sent.unsent > 0) {
             sent.unsent = sent.unsent.saturating_sub(written);

@@ -412,7 +412,9 @@ impl Connection {
     pub fn transmitted(&mut self, written: usize) {
         let was_paused = self.reader.incomplete_timer != Timer::Stopped && !self.wants_read();
         self.out.advance(written);
-        self.has_pending_timer |= self.control.transmitted(written);
+        if self.control.transmitted(written) {
+            self.has_pending_timer = true;
+        }
         if was_paused && self.wants_read() {
             // The peer could not complete its frame while no input was taken.
             self.reader.incomplete_timer = Timer::Pending;
