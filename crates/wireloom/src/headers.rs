@@ -171,7 +171,7 @@ impl Headers {
 
     /// Removes the fields that belong to one connection and must not be forwarded (RFC 9110 §7.6.1, RFC 9113 §8.2.2): the known ones,
     /// and those that `Connection` names.
-    #[cfg(any(feature = "http2", all(feature = "client", feature = "server")))]
+    #[cfg(any(feature = "http2", feature = "client", feature = "server"))]
     pub(crate) fn remove_connection_specific(&mut self) {
         let mut spans = std::mem::take(&mut self.spans);
         let connection: Vec<Span> = spans
@@ -188,6 +188,15 @@ impl Headers {
         self.spans = spans;
     }
 
+    /// Removes the fields that a sender does not generate in trailers (RFC 9110 §6.5.1): those of a connection, those that determine where
+    /// a message ends, and `Host`. A recipient that merges trailers with headers would take them for its own.
+    #[cfg(any(feature = "http2", feature = "client", feature = "server"))]
+    pub(crate) fn remove_forbidden_trailers(&mut self) {
+        self.remove_connection_specific();
+        self.remove("content-length");
+        self.remove("host");
+    }
+
     /// Converts all names to lower case (RFC 9113 §8.2).
     pub(crate) fn make_names_lowercase(&mut self) {
         for (span, _) in &self.spans {
@@ -200,7 +209,7 @@ impl Headers {
 }
 
 /// Whether a field belongs to one connection (RFC 9110 §7.6.1).
-#[cfg(any(feature = "http2", feature = "client"))]
+#[cfg(any(feature = "http2", feature = "client", feature = "server"))]
 pub(crate) fn is_connection_specific(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 6] =
         [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
@@ -279,7 +288,7 @@ mod tests {
         assert_eq!(format!("{headers:?}"), "[\"x-one\"]");
     }
 
-    #[cfg(any(feature = "http2", all(feature = "client", feature = "server")))]
+    #[cfg(any(feature = "http2", feature = "client", feature = "server"))]
     #[test]
     fn fields_of_a_connection_are_not_forwarded() {
         let mut headers = Headers::new();

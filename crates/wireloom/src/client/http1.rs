@@ -222,7 +222,7 @@ impl RequestTask {
                         Some(0) => {}
                         None => {
                             let mut last = Vec::new();
-                            last_chunk(&mut last, trailers.as_ref());
+                            last_chunk(&mut last, trailers);
                             self.out.push_back(last.into());
                         }
                     }

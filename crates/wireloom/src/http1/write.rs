@@ -69,10 +69,11 @@ pub(crate) fn chunk_size(out: &mut Vec<u8>, len: usize) {
 }
 
 /// The end of a chunked body.
-pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
+pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<Headers>) {
     out.extend_from_slice(b"0\r\n");
-    if let Some(trailers) = trailers {
-        fields(out, trailers);
+    if let Some(mut trailers) = trailers {
+        trailers.remove_forbidden_trailers();
+        fields(out, &trailers);
     }
     out.extend_from_slice(b"\r\n");
 }

@@ -108,7 +108,7 @@ impl SendStream {
     pub(crate) fn send_trailers(&mut self, trailers: &mut Headers) -> Result<(), Error> {
         trailers.make_names_lowercase();
         // RFC 9113 §8.2.2: trailers of HTTP/1.1 that are forwarded may have such fields.
-        trailers.remove_connection_specific();
+        trailers.remove_forbidden_trailers();
         self.command(true, |state, key| state.core.send_trailers(key, to_fields(trailers)))
     }
 

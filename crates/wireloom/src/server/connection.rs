@@ -376,7 +376,7 @@ impl Connection {
         }
         match ending {
             Ending::Chunked => {
-                write::last_chunk(&mut out, body.trailers().as_ref().filter(|_| trailers));
+                write::last_chunk(&mut out, body.trailers().filter(|_| trailers));
             }
             Ending::Length(_) if left > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             _ => {}

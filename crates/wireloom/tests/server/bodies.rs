@@ -89,6 +89,19 @@ async fn sends_chunks_and_trailers() {
     assert!(answers[2].ends_with("\r\n\r\n4\r\ndone\r\n0\r\n\r\n"), "{answer}");
 }
 
+// RFC 9110 §6.5.1: a recipient that merges trailers with headers would take these for its own.
+#[tokio::test]
+async fn forwards_no_trailers_that_frame_or_route_a_message() {
+    let address = serve(ServerConfig::default()).await;
+    let answer = ask(
+        address,
+        b"POST /trailers HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTE: trailers\r\nConnection: close\r\n\r\n\
+          0\r\nX-Sum: 42\r\nContent-Length: 9\r\ntransfer-encoding: gzip\r\nHOST: b\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\n",
+    )
+    .await;
+    assert!(answer.ends_with("\r\n4\r\ndone\r\n0\r\nX-Sum: 42\r\nX-Length: 0\r\n\r\n"), "{answer}");
+}
+
 // RFC 9112 §6.1: HTTP/1.0 has no chunks, RFC 9110 §9.3.2: HEAD no content, §15.3.5: nor has 204.
 #[tokio::test]
 async fn delimits_bodies() {
