@@ -249,7 +249,8 @@ impl Connection {
                 return arrived;
             }
             reservation.set(bytes.len());
-            let quiet = bytes.is_empty();
+            // An empty line, of which half has arrived, does not begin a request.
+            let quiet = matches!(**bytes, [] | [b'\r']);
             if !quiet && !std::mem::replace(&mut has_begun, true) {
                 deadline = Deadline::after(config.handshake_timeout);
             }
@@ -459,9 +460,11 @@ fn scan_head(
     len_max: usize,
 ) -> Option<HeadOutcome> {
     // RFC 9112 §2.2: empty lines before a request are ignored.
-    if *scanned == 0 {
-        let empty = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        bytes.advance(empty);
+    while let [b'\n', ..] | [b'\r', b'\n', ..] = **bytes {
+        bytes.advance(if bytes[0] == b'\n' { 1 } else { 2 });
+    }
+    if **bytes == *b"\r" {
+        return None;
     }
     #[cfg(feature = "http2")]
     if preface_allowed && bytes.starts_with(PREFACE) {

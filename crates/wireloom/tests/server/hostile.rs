@@ -94,9 +94,12 @@ fn statuses(answer: &str) -> Vec<&str> {
 }
 
 /// Requests that are refused, without their last lines.
-const REFUSED: [(&str, &str); 42] = [
+const REFUSED: [(&str, &str); 44] = [
     // Lines (RFC 9112 §2, §3).
     ("nonsense\r\n", "400"),
+    // §2.2: a CR alone is neither an empty line nor a part of one.
+    ("\rGET / HTTP/1.1\r\nHost: a\r\n", "400"),
+    ("\r\n\r\r\nGET / HTTP/1.1\r\nHost: a\r\n", "400"),
     ("GET /\r\n", "400"),
     ("GET / HTTP/1.1 \r\nHost: a\r\n", "400"),
     ("GET  / HTTP/1.1\r\nHost: a\r\n", "400"),
