@@ -123,8 +123,8 @@ impl<H: Handler> ConnectionState<H> {
             // RFC 8441 §4, RFC 9220 §3: an unknown protocol. RFC 9110 §9.3.6: this server is not a proxy.
             (RequestKind::ExtendedConnect | RequestKind::Connect, _) => {
                 let refusal = Response::text(501, "this server is not a proxy\n");
-                let _ = send_whole(&self.shared, key, refusal, false);
-                return;
+                let sent = send_whole(&self.shared, key, refusal, false);
+                return reset_if_unsent(&self.shared, key, sent);
             }
             (_, Some(mut content)) => {
                 let len = request.header("content-length").and_then(|len| std::str::from_utf8(len).ok());
@@ -217,11 +217,15 @@ async fn answer(
         true => send_whole(&shared, key, response, is_head),
         false => Box::pin(send_stream(&shared, key, response, is_head)).await,
     };
+    reset_if_unsent(&shared, key, answered);
+    None
+}
+
+/// Resets the stream of a response that was not sent, because the client does not accept a head of this size.
+fn reset_if_unsent(shared: &Shared, key: StreamKey, answered: Result<(), Error>) {
     if let Err(Error::Http2(_)) = answered {
-        // The client does not accept a head of this size.
         shared.reset(key, ErrorCode::INTERNAL_ERROR);
     }
-    None
 }
 
 /// Resets a stream whose handler was dropped before it returned.

@@ -212,3 +212,17 @@ async fn a_connection_without_a_transport_is_not_open_although_a_handler_runs() 
     release.notify_one();
     tokio::time::timeout(Duration::from_secs(60), server.task).await.unwrap().unwrap().unwrap();
 }
+
+// A client may announce that it accepts no fields at all.
+#[tokio::test]
+async fn a_refusal_that_cannot_be_sent_resets_the_stream() {
+    let server = serve(ServerConfig::default()).await;
+    let mut config = Config::new(Role::Client);
+    config.settings.max_header_list_size = 0;
+    let mut peer = Peer::with(server.address, config).await;
+    let fields = [(":method", "CONNECT"), (":authority", "a:80")];
+    let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+    let key = peer.core.send_request(fields, false).unwrap();
+    peer.flush().await;
+    assert_eq!(peer.next(key.id()).await, Seen::Reset(ErrorCode::INTERNAL_ERROR));
+}
