@@ -30,13 +30,17 @@ impl Level {
     #[inline]
     pub(crate) fn best() -> Self {
         match BEST.load(Ordering::Relaxed) {
-            0 => {
-                let rank = detect();
-                BEST.store(rank, Ordering::Relaxed);
-                Self(rank)
-            }
+            0 => Self::init(&BEST, detect),
             rank => Self(rank),
         }
+    }
+
+    /// Stores the rank that was detected, unless another thread has stored one meanwhile, such as a [cap](Self::cap).
+    #[cold]
+    fn init(best: &AtomicU8, detect: impl FnOnce() -> u8) -> Self {
+        let rank = detect();
+        let stored = best.compare_exchange(0, rank, Ordering::Relaxed, Ordering::Relaxed);
+        Self(stored.err().unwrap_or(rank))
     }
 
     /// Lowers [`best`](Self::best) to `isa`, or leaves it where the processor offers less.
@@ -137,6 +141,18 @@ mod tests {
         assert!(levels.contains(&Level::best()));
         assert!(levels.is_sorted());
         assert!(!Level::SSE2.has_ssse3() && !Level::SSE2.has_avx2() && !Level::SSE2.has_avx512());
+    }
+
+    #[test]
+    fn detection_does_not_undo_a_cap() {
+        let best = AtomicU8::new(0);
+        let level = Level::init(&best, || {
+            // Another thread sets a cap meanwhile.
+            best.store(1, Ordering::Relaxed);
+            4
+        });
+        assert_eq!((level, best.load(Ordering::Relaxed)), (Level::SSE2, 1));
+        assert_eq!(Level::init(&AtomicU8::new(0), || 4), Level(4));
     }
 
     #[test]
