@@ -146,7 +146,7 @@ impl Outbound {
         let limits = &config.limits;
         Self {
             role,
-            sender: Sender::new(keys, compressor, limits.queued_len_max),
+            sender: Sender::new(keys, compressor, limits),
             timers: Timers::new(config.keepalive, now),
             close_timeout_ms: config.close_timeout.as_millis().try_into().unwrap_or(u32::MAX),
             // An empty queue is never congested.
@@ -389,14 +389,13 @@ impl Outbound {
         Ok(self.sender.send_message(Kind::Binary, data, true)?)
     }
 
-    /// The fast path of the sends: appends a message to a batch of less than `batch_len_max` bytes if the payload is sent verbatim and
-    /// fits into the buffer. When it returns false, call one of the other sends. `payload` must be UTF-8 if it is sent as text.
+    /// The fast path of the sends: appends a message to a batch of less than `batch_len_max` bytes if the payload is sent unchanged, and fits
+    /// into the buffer and the limits of the queue. If it returns false, call one of the other sends. `payload` must be UTF-8 if it is sent
+    /// as text.
     #[doc(hidden)]
     #[inline(always)]
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
-        // Payloads queued by reference are not counted: the caller flushes them first.
-        let len_max = batch_len_max.min(self.queued_len_high);
-        self.is_open() && self.sender.append_message(kind, payload, len_max)
+        self.is_open() && self.sender.append_message(kind, payload, batch_len_max)
     }
 
     /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or

@@ -5,10 +5,11 @@ use crate::deflate::{Compressor, DeflateConfig, DeflatePool};
 use crate::error::Misuse;
 use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
+use crate::limits::Limits;
 use crate::mask;
 use crate::opcode::{Kind, Opcode};
 use crate::prepared::PreparedFrame;
-use crate::send_queue::SendQueue;
+use crate::send_queue::{APPENDED_LEN_MAX, SendQueue};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -26,6 +27,9 @@ pub(crate) const COMPRESSED: u8 = 4;
 pub(crate) struct Sender {
     pub(crate) queue: SendQueue,
     queued_len_max: usize,
+    /// The fast path appends only to a shorter queue, in bytes: one that is not congested, and in which the longest frame of the fast path
+    /// does not exceed `queued_len_max`.
+    append_len_max: u32,
     /// `None` if payloads are sent verbatim, neither masked nor compressed, and headers are not logged.
     processing: Option<Box<Processing>>,
     /// The fragmented message that is being sent, and whether it is compressed.
@@ -59,12 +63,15 @@ struct Deflate {
 }
 
 impl Sender {
-    pub(crate) fn new(keys: Option<MaskKeys>, compressor: Option<Compressor>, queued_len_max: usize) -> Self {
+    pub(crate) fn new(keys: Option<MaskKeys>, compressor: Option<Compressor>, limits: &Limits) -> Self {
+        let Limits { queued_len_max, queued_len_high, .. } = *limits;
+        let append_len_max = queued_len_max.saturating_sub(APPENDED_LEN_MAX).min(queued_len_high.max(1));
         let is_verbatim = keys.is_none() && compressor.is_none();
         let deflate = compressor.map(|compressor| Deflate { compressor, compressed: Vec::new() });
         Self {
             queue: SendQueue::default(),
             queued_len_max,
+            append_len_max: append_len_max.try_into().unwrap_or(u32::MAX),
             processing: (!is_verbatim).then(|| Box::new(Processing { keys, deflate, header_log: None })),
             fragmented: None,
         }
@@ -95,9 +102,11 @@ impl Sender {
     /// See [`Outbound::append_message`](crate::Outbound::append_message).
     #[inline(always)]
     pub(crate) fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
+        // Payloads queued by reference are not counted: the caller flushes them first.
+        let len_max = batch_len_max.min(self.append_len_max as usize);
         self.processing.is_none()
             && self.fragmented.is_none()
-            && self.queue.append(FIN | kind.opcode() as u8, payload, batch_len_max)
+            && self.queue.append(FIN | kind.opcode() as u8, payload, len_max)
     }
 
     /// Sends a message in one frame; a long payload is queued by reference.
@@ -371,13 +380,13 @@ mod tests {
     use alloc::vec;
 
     fn sender() -> Sender {
-        Sender::new(None, None, 1 << 20)
+        Sender::new(None, None, &Limits::default())
     }
 
     fn compressing() -> Sender {
         let config = DeflateConfig { min_len: 0, ..DeflateConfig::default() };
         let compressor = Compressor::new(Role::Server, &DeflateParams::default(), &config);
-        Sender::new(None, Some(compressor), 1 << 20)
+        Sender::new(None, Some(compressor), &Limits::default())
     }
 
     fn transmitted_slices(sender: &Sender) -> Vec<&[u8]> {
@@ -421,7 +430,7 @@ mod tests {
             [INITIALIZED_LEN_MAX - 1, INITIALIZED_LEN_MAX, INITIALIZED_LEN_MAX + 1, 10 * INITIALIZED_LEN_MAX]
         {
             for keys in [None, Some(MaskKeys::new([1; 32]))] {
-                let mut sender = Sender::new(keys, None, 1 << 20);
+                let mut sender = Sender::new(keys, None, &Limits::default());
                 sender.send_message(Kind::Binary, &vec![7; len], true).unwrap();
                 assert!(sender.queue.len() > len);
                 assert_eq!(sender.queue.take_buffer().capacity(), 0, "{len}");

@@ -11,6 +11,9 @@ use crate::mask::{self, MaskKey};
 /// The longest payload whose header takes two bytes, unmasked.
 const SHORT_LEN_MAX: usize = 125;
 
+/// The longest frame that [`SendQueue::append`] queues: with a length of two bytes.
+pub(crate) const APPENDED_LEN_MAX: usize = 4 + u16::MAX as usize;
+
 /// The longest slice that [`copy`] moves without a call.
 const INLINE_COPY_MAX: usize = 64;
 
@@ -160,7 +163,7 @@ impl SendQueue {
 
     #[inline(never)]
     fn append_long(&mut self, first: u8, payload: &[u8], len_max: usize) -> bool {
-        // Pooled buffers are no longer than that.
+        // Pooled buffers are hardly longer.
         let Ok(len) = u16::try_from(payload.len()) else { return false };
         let end = self.end + 4 + payload.len();
         if self.end >= len_max {

@@ -239,6 +239,18 @@ fn append_message_refuses_masking_compression_and_fragments() {
 }
 
 #[test]
+fn append_message_keeps_to_the_limit_of_the_queue() {
+    const FRAME_LEN: usize = 4 + 1000;
+    for queued_len_max in [0, 500, FRAME_LEN, 10 * FRAME_LEN - 1, 100_000, 200_000] {
+        let limits = Limits { queued_len_max, ..Limits::default() };
+        let mut server = with(Config { limits, ..Config::default() });
+        server.give_buffer(|| vec![0; 300_000].into());
+        while server.append_message(Kind::Binary, &[7; 1000], 1 << 20) {}
+        assert!(server.queued_len() <= queued_len_max, "{} of {queued_len_max}", server.queued_len());
+    }
+}
+
+#[test]
 fn gives_and_takes_the_buffer_of_the_queue() {
     let mut server = server();
     server.give_buffer(|| vec![0; 1 << 16].into());
