@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use tokio::time::Sleep;
-use wireloom_ws::{Cause, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step};
+use wireloom_ws::{
+    Cause, Config, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Role, Step,
+};
 
 use super::message::{Message, OwnedMessage};
 use super::notifications::Notification;
@@ -502,11 +504,12 @@ impl ActiveReceiver {
         self.free();
     }
 
-    /// Drops input and frees all memory.
+    /// Nothing is received any more: drops all input, also a message of which a part has arrived, and its memory.
     fn free(&mut self) {
         self.reader.discard_input();
-        self.reader.release_buffers();
         self.release_memory();
+        // A reader keeps the part of a message as long as it exists.
+        self.reader = Reader::new(IdleInbound::new(Role::Server, &Config::default()).into());
         self.memory = None;
     }
 
@@ -571,6 +574,10 @@ impl ActiveReceiver {
             Ok(len) if len > 0 => {
                 let completed = space.filled(len);
                 state.handle_read(len);
+                if !self.count_memory(state) {
+                    self.overload(state);
+                    return Poll::Ready(false);
+                }
                 let completed = match completed {
                     Ok(completed) => completed,
                     Err(error) => {
@@ -653,10 +660,8 @@ impl ActiveReceiver {
     /// The transport is no longer used: determines the error, and reports the end.
     fn finish(&mut self, shared: &Shared, state: &mut State) {
         self.ended = true;
-        self.reader.release_buffers();
-        self.release_memory();
+        self.free();
         state.return_read_buffer();
-        self.memory = None;
         self.sleep = None;
         if self.failed.is_none() {
             self.failed = match state.core.end().map(|end| &end.cause) {
@@ -741,5 +746,142 @@ impl Drop for Receiver {
             state.unpark()
         };
         drop(parked);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
+    use wireloom_testing::frame::masked;
+    use wireloom_ws::handshake::Negotiated;
+
+    use super::*;
+    use crate::memory::{Evict as _, Memory};
+    use crate::transport::Transport;
+    use crate::websocket::{Sender, WebSocket, WebSocketConfig};
+
+    /// Both halves of a server's WebSocket whose memory is counted.
+    fn open(memory: &Arc<Memory>, transport: impl Transport) -> (Sender, Receiver) {
+        let config = WebSocketConfig::default();
+        let socket =
+            WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
+        socket.shared().set_account(&memory.account());
+        socket.split()
+    }
+
+    fn is_pending<F: Future>(future: F) -> bool {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    /// A message of half a million bytes, of which all but the last 100,000 have arrived. Returns the rest of its frame.
+    async fn receive_most(peer: &mut DuplexStream, receiver: &mut Receiver) -> Vec<u8> {
+        let mut frame = masked(0x82, vec![7; 500_000]);
+        let rest = frame.split_off(frame.len() - 100_000);
+        peer.write_all(&frame).await.unwrap();
+        assert!(is_pending(receiver.recv()));
+        rest
+    }
+
+    #[tokio::test]
+    async fn an_eviction_frees_a_message_of_which_a_part_has_arrived() {
+        let memory = Memory::new(1 << 30);
+        let (mut peer, transport) = duplex(1 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        receive_most(&mut peer, &mut receiver).await;
+        assert!(memory.stats().assemblies >= 400_000);
+        receiver.shared.evict();
+        assert_eq!(memory.stats().assemblies, 0);
+        let parked = receiver.shared.lock().unpark().unwrap();
+        assert_eq!(parked.reader.inbound().memory_len(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_frees_a_message_of_which_a_part_has_arrived() {
+        let memory = Memory::new(1 << 30);
+        let (mut peer, transport) = duplex(1 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        receive_most(&mut peer, &mut receiver).await;
+        drop(peer);
+        assert_eq!(receiver.recv().await.unwrap_err(), Error::Cut);
+        assert_eq!(memory.stats().assemblies, 0);
+        assert_eq!(receiver.active.as_ref().unwrap().reader.inbound().memory_len(), 0);
+    }
+
+    // The peer no longer reads, and still sends.
+    #[tokio::test]
+    async fn a_message_that_arrives_after_a_failed_write_is_counted() {
+        let memory = Memory::new(1 << 30);
+        let (mut peer, reader) = duplex(1 << 20);
+        let (_, writer) = duplex(1);
+        let (mut sender, mut receiver) = open(&memory, tokio::io::join(reader, writer));
+        assert_eq!(sender.send("hello").await, Err(Error::Cut));
+        let rest = receive_most(&mut peer, &mut receiver).await;
+        assert!(memory.stats().assemblies >= 400_000);
+        peer.write_all(&rest).await.unwrap();
+        assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), [7; 500_000]);
+    }
+
+    // The last read completes it: the receiver does not wait.
+    #[tokio::test]
+    async fn a_message_that_arrives_at_once_is_counted() {
+        const LEN: usize = 2 << 20;
+        for max in [1 << 30, LEN / 4] {
+            let memory = Memory::new(max);
+            let (mut peer, transport) = duplex(2 * LEN);
+            let (_sender, mut receiver) = open(&memory, transport);
+            peer.write_all(&masked(0x82, vec![7; LEN])).await.unwrap();
+            if max > LEN {
+                assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
+                assert!(memory.stats().assemblies >= LEN);
+            } else {
+                assert_eq!(receiver.recv().await.unwrap_err(), Error::Overloaded);
+                assert_eq!(memory.stats().assemblies, 0);
+            }
+        }
+    }
+
+    // No poll of a handler ends.
+    #[tokio::test]
+    async fn the_read_buffer_of_a_receiver_in_another_task_is_counted() {
+        let memory = Memory::new(1 << 30);
+        let (mut peer, transport) = duplex(1 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+        assert_eq!(receiver.recv().await.unwrap().unwrap().as_text(), Some("hello"));
+        receiver.shared.release_if_idle();
+        assert_eq!(memory.stats().read_buffers, buffer::LEN_SMALL);
+        assert!(is_pending(receiver.recv()));
+        assert_eq!(memory.stats().read_buffers, 0);
+        receiver.shared.release_if_idle();
+        assert_eq!(memory.stats().read_buffers, 0);
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_not_written_any_more_is_not_counted() {
+        let memory = Memory::new(1 << 30);
+        let (peer, transport) = duplex(1 << 10);
+        let (mut sender, _receiver) = open(&memory, transport);
+        assert!(is_pending(sender.send(&[7; 100_000])));
+        assert!(memory.stats().send_queues >= 98_000);
+        drop(peer);
+        assert_eq!(sender.flush().await, Err(Error::Cut));
+        assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
+    }
+
+    // The handler keeps the WebSocket.
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_of_a_slow_peer_is_freed_when_it_is_disconnected() {
+        let memory = Memory::new(1 << 30);
+        let (mut peer, transport) = duplex(1 << 10);
+        let (mut sender, _receiver) = open(&memory, transport);
+        assert_eq!(sender.send(&[7; 100_000]).await, Err(Error::SlowPeer));
+        assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
+        let mut received = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut peer, &mut received).await.unwrap();
+        assert_eq!(received.len(), 1 << 10);
     }
 }

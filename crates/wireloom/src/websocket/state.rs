@@ -193,9 +193,10 @@ impl Shared {
         account.on_evict(this);
     }
 
-    /// Frees memory of a connection on which nothing has been transferred since the last call.
+    /// Frees memory of a connection on which nothing has been transferred since the last call, and counts its read buffer.
     pub(crate) fn release_if_idle(&self) {
         let mut state = self.lock();
+        state.count_read_buffer();
         match state.activity {
             Activity::Released => {}
             Activity::Recent => state.activity = Activity::Quiet,
@@ -326,8 +327,9 @@ struct Rare {
     on_drop: Option<CloseCode>,
 }
 
-/// The read buffer of the receiver. It is counted as memory of the connection only when the handler waits for something else than a
-/// message: most buffers are returned within the poll that takes them.
+/// The read buffer of the receiver. Most buffers are returned within the poll that takes them, and are not counted as memory of the
+/// connection. A buffer is counted if the receiver still holds it at the end of a poll of the handler, or, where another task polls
+/// the receiver, at the next [`release_if_idle`](Shared::release_if_idle).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadBuffer {
     None,
@@ -395,6 +397,11 @@ impl State {
             None | Some(LinkEnd::ShutDown) => None,
             Some(LinkEnd::WriteFailed(error) | LinkEnd::Closed(error)) => Some(error),
         }
+    }
+
+    /// Whether nothing is read or written any more.
+    fn is_link_closed(&self) -> bool {
+        matches!(self.link_end.as_deref(), Some(LinkEnd::Closed(_)))
     }
 
     /// A read has brought `len` bytes.
@@ -500,7 +507,8 @@ impl State {
     fn poll_slow(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
         let now = clock::now();
         if self.send_queue.try_set(self.core.queued_len()).is_err() {
-            self.fail(Error::Overloaded);
+            // The transport is full and accepts no Close frame.
+            self.reset(Error::Overloaded);
             return Poll::Ready(Err(Error::Overloaded));
         }
         if self.slow.wait(&self.config.slow_peer, now, self.core.queued_len())
@@ -686,7 +694,7 @@ impl State {
         }
     }
 
-    /// The end of a poll of the handler: counts the read buffer that it holds while it waits for something else than a message.
+    /// Counts the read buffer if the receiver holds it.
     fn count_read_buffer(&mut self) {
         // At the limit, this lets the server close connections that hold more.
         if self.read_buffer == ReadBuffer::Held
@@ -723,11 +731,18 @@ impl State {
         if self.write_error().is_none() {
             self.link_end = Some(Box::new(LinkEnd::WriteFailed(error.clone())));
         }
+        self.drop_queue();
+        self.wake();
+        self.write_error().cloned().unwrap_or(error)
+    }
+
+    /// Nothing is written any more: drops the queue.
+    fn drop_queue(&mut self) {
         let now = clock::now();
         self.core.handle_write_failed(now);
         self.flush = Flush::Idle;
-        self.wake();
-        self.write_error().cloned().unwrap_or(error)
+        self.slow.clear();
+        self.send_queue.set(0);
     }
 
     /// Nothing more will arrive, and nothing leaves.
@@ -746,12 +761,9 @@ impl State {
         let now = clock::now();
         let _ = self.core.close(now, CloseCode::TRY_AGAIN_LATER, "out of memory");
         let flushed = self.poll_flush(None);
-        self.core.handle_write_failed(now);
-        flush::put_buffer(self.core.take_buffer());
         if let Some(parked) = &mut self.parked {
             parked.fail_overloaded();
         }
-        self.send_queue.set(0);
         // The handler holds it until it uses the WebSocket again, which fails: no other connection should be closed for it.
         self.return_read_buffer();
         let mut io = self.take_io(Error::Overloaded);
@@ -775,7 +787,7 @@ impl State {
 
     /// Stores the state of a waiting receiver, so that [`overload`](Self::overload) can free it.
     pub(super) fn park(&mut self, active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
-        if self.write_error().is_some() {
+        if self.is_link_closed() {
             return Some(active);
         }
         self.parked = Some(active);
@@ -796,18 +808,22 @@ impl State {
 
     /// Both halves stop using the transport: for this reason, unless writing has failed before.
     pub(super) fn close_link(&mut self, error: Error) {
-        self.flush = Flush::Idle;
+        self.drop_queue();
         let first = self.write_error().cloned();
         self.link_end = Some(Box::new(LinkEnd::Closed(first.unwrap_or(error))));
     }
 
-    /// Ends a connection whose peer is too slow. It is reset, so that the kernel keeps nothing for it either.
+    /// Ends a connection whose peer is too slow.
     pub(super) fn disconnect_slow(&mut self) {
         #[cfg(feature = "tracing")]
         tracing::debug!(queued = self.core.queued_len(), "the peer is too slow and is disconnected");
         self.slow.count_disconnected();
-        self.io.abandon();
-        self.fail(Error::SlowPeer);
+        self.reset(Error::SlowPeer);
+    }
+
+    /// Drops the transport and what the kernel has buffered for it, although the application may keep both halves.
+    fn reset(&mut self, error: Error) {
+        self.take_io(error).abandon();
     }
 
     pub(super) fn wake(&mut self) {
@@ -821,7 +837,7 @@ impl State {
 
     /// Treats the transport as the core asks, once the queue is written. True when the connection has ended.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(LinkEnd::Closed(_)) = self.link_end.as_deref() {
+        if self.is_link_closed() {
             return true;
         }
         match self.core.transport() {
