@@ -263,7 +263,12 @@ impl<F: Future> Future for Driven<F> {
             polled
         };
         if let Some(shared) = this.shared.upgrade() {
-            shared.lock().flush_driven(cx);
+            let mut state = shared.lock();
+            state.flush_driven(cx);
+            if polled.is_ready() {
+                // It is not polled again, although its owner may keep it.
+                state.lose_driver();
+            }
         }
         polled
     }

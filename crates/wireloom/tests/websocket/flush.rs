@@ -215,6 +215,24 @@ fn messages_leave_after_the_runtime_of_earlier_ones_has_ended() {
     });
 }
 
+// A future that has ended is not polled again, although its owner may keep it.
+#[tokio::test]
+async fn messages_leave_although_the_driven_future_has_ended_and_is_kept() {
+    let transport = Scripted::default();
+    let (give, given) = tokio::sync::oneshot::channel();
+    let mut driven = Box::pin(open(transport.clone()).drive(|socket| async move {
+        let (mut sender, receiver) = socket.split();
+        sender.feed("first").await.unwrap();
+        assert!(give.send((sender, receiver)).is_ok());
+    }));
+    (&mut driven).await;
+    let halves = given.await.unwrap();
+    transport.make_room(100);
+    settle().await;
+    assert_eq!(transport.written(), b"\x81\x05first");
+    drop((driven, halves));
+}
+
 /// An operation of a task, which then awaits something unrelated to the WebSocket.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
