@@ -2,7 +2,7 @@
 //! socket that is closed with unread bytes is reset, and the peer may lose the bytes that it has not read yet (RFC 9112 §9.6 for HTTP).
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::time::{Instant, Sleep};
 
@@ -33,20 +33,50 @@ impl Future for Linger {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
+        let mut bytes = [0; READ_LEN];
+        let mut reads_left = READS_MAX;
+        while reads_left > 0 {
+            match this.io.poll_read(cx, &mut bytes) {
+                Poll::Ready(Ok(1..)) => reads_left -= 1,
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        // After the reads: bytes that arrived in time are read although this is polled late.
         if let Some(deadline) = this.deadline {
             let sleep = this.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
             if sleep.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
         }
-        let mut bytes = [0; READ_LEN];
-        for _ in 0..READS_MAX {
-            match ready!(this.io.poll_read(cx, &mut bytes)) {
-                Ok(len) if len > 0 => {}
-                _ => return Poll::Ready(()),
-            }
+        if reads_left == 0 {
+            // There may be more.
+            cx.waker().wake_by_ref();
         }
-        cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    // Closing the transport with them would reset the connection.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_have_arrived_are_read_at_the_deadline() {
+        let (mut peer, transport) = tokio::io::duplex(2 * READ_LEN);
+        peer.write_all(&[7; 2 * READ_LEN]).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let mut linger = Linger::new(Io::Other(Box::new(transport)), Some(deadline));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        (&mut linger).await;
+        // There is room again.
+        let written = tokio::time::timeout(Duration::from_secs(1), peer.write_all(&[7; 2 * READ_LEN])).await;
+        written.expect("the bytes were read").unwrap();
     }
 }

@@ -214,9 +214,11 @@ impl WebSocket {
     /// # Errors
     /// A code that may not be sent, a reason over 123 bytes; the transport failed.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        self.sender.close(code, reason).await?;
+        self.sender.begin_close(code, reason)?;
+        // The receiver writes the queue meanwhile: a peer that waits to be read may read nothing before.
         while self.receiver.recv().await?.is_some() {}
-        Ok(())
+        // An earlier failure to write.
+        self.sender.close(code, reason).await
     }
 
     /// The close code for when this is dropped while open; see [`Sender::close_on_drop`].

@@ -64,9 +64,10 @@ pub(super) async fn run(socket: WebSocket, mut session: impl Session) -> Result<
     }
     .await;
     if outcome.is_err() && receiver.end().is_none() {
+        // The code may be sent.
+        let _ = sender.begin_close(CloseCode::INTERNAL_ERROR, "");
         // Messages that still arrive are dropped until the peer answers the Close frame.
-        let closed = sender.close(CloseCode::INTERNAL_ERROR, "").await;
-        while closed.is_ok() && matches!(receiver.recv().await, Ok(Some(_))) {}
+        while matches!(receiver.recv().await, Ok(Some(_))) {}
     }
     let end = receiver.end();
     session.on_close(end.as_ref()).await;

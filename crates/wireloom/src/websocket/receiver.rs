@@ -35,6 +35,10 @@ const LARGE_LEN_MIN: u32 = 256 << 10;
 /// As [`LARGE_LEN_MIN`], for an owned message: from the read buffer it would be copied.
 const OWNED_LARGE_LEN_MIN: u32 = 32 << 10;
 
+/// After the close timeout, up to this many bytes are read before the connection is given up: what a socket has received may be as
+/// long, and the peer's Close frame at its end.
+const READ_AFTER_TIMEOUT_LEN: u64 = 4 << 20;
+
 /// The most that the read for the head of a large message brings.
 const HEAD_READ_LEN: usize = 4 << 10;
 
@@ -74,6 +78,8 @@ pub(super) struct ActiveReceiver {
     memory: Option<Reservation>,
     /// Bytes of the current message that no observer has been notified of.
     unreported_len: u64,
+    /// The number of bytes that had been received when the close timeout was found to have expired.
+    read_before_timeout: Option<u64>,
 }
 
 /// Whether a caller wants messages as configured, or complete ones only.
@@ -262,6 +268,7 @@ impl ActiveReceiver {
             sleep: None,
             memory: None,
             unreported_len: 0,
+            read_before_timeout: None,
         }
     }
 
@@ -311,8 +318,10 @@ impl ActiveReceiver {
                 self.finish(shared, state);
                 return Poll::Ready(false);
             }
-            if state.is_close_due() {
-                // A peer that sends without a pause must not delay it: the timer is polled only when there is nothing to read.
+            // The timer is polled only when there is nothing to read, and a peer that sends without a pause must not delay the end.
+            // Deadlines of keepalive do not matter here: a peer that sends is alive.
+            if state.must_begin_close() || state.must_end_close() && self.has_read_enough(state) {
+                self.read_before_timeout = None;
                 state.handle_timeout();
                 continue;
             }
@@ -331,6 +340,7 @@ impl ActiveReceiver {
                 // The rest of the message is not available yet: decode its beginning, which empties the buffer.
                 Poll::Pending if self.reader.has_input() => {}
                 Poll::Pending => {
+                    self.read_before_timeout = None;
                     self.rest(shared);
                     state.return_read_buffer();
                     state.last_len = self.last_len;
@@ -353,6 +363,13 @@ impl ActiveReceiver {
                 }
             }
         }
+    }
+
+    /// Whether much has been read since the close timeout expired. The peer's Close frame may have arrived before that, while this
+    /// end was not polled.
+    fn has_read_enough(&mut self, state: &State) -> bool {
+        let received = state.traffic.bytes_received;
+        received - *self.read_before_timeout.get_or_insert(received) >= READ_AFTER_TIMEOUT_LEN
     }
 
     /// Nothing has arrived: returns buffers and codecs to the pools of the thread.

@@ -228,11 +228,16 @@ impl Sender {
     /// # Errors
     /// A code that may not be sent, a reason over 123 bytes; the transport failed.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        begin_closing(&mut self.shared.lock(), code, reason)?;
+        self.begin_close(code, reason)?;
         match self.flush().await {
             Err(Error::Closed) => Ok(()),
             flushed => flushed,
         }
+    }
+
+    /// Queues the Close frame.
+    pub(super) fn begin_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        begin_closing(&mut self.shared.lock(), code, reason)
     }
 
     /// The close code for when the receiver and all senders are dropped while the connection is open: 1001 by default, so that a

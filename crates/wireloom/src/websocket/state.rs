@@ -453,7 +453,7 @@ impl State {
         }
     }
 
-    /// The future that flushed was dropped.
+    /// The future that flushed has ended or was dropped.
     pub(super) fn lose_driver(&mut self) {
         if let Flush::AtPollEnd = self.flush {
             self.schedule();
@@ -634,16 +634,16 @@ impl State {
         clock::instant_at(next)
     }
 
-    /// Whether the closing handshake has to begin or to end by now. Deadlines of keepalive do not count: while there is something
-    /// to read, the peer is alive.
+    /// Whether the closing handshake has to begin by now ([`Sender::close_after`](super::Sender::close_after)).
     #[inline]
-    pub(super) fn is_close_due(&self) -> bool {
-        let deadline = match self.close_at() {
-            Some((at, _)) if self.core.is_open() => Some(at),
-            _ if self.core.is_open() => None,
-            _ => self.core.poll_timeout(),
-        };
-        deadline.is_some_and(|deadline| deadline <= clock::now())
+    pub(super) fn must_begin_close(&self) -> bool {
+        self.core.is_open() && self.close_at().is_some_and(|(at, _)| at <= clock::now())
+    }
+
+    /// Whether the closing handshake has to end by now.
+    #[inline]
+    pub(super) fn must_end_close(&self) -> bool {
+        !self.core.is_open() && self.core.poll_timeout().is_some_and(|deadline| deadline <= clock::now())
     }
 
     pub(super) fn handle_timeout(&mut self) {
@@ -842,6 +842,8 @@ impl State {
         }
         match self.core.transport() {
             Transport::Open => false,
+            // The transport itself still buffers frames, as TLS does. The close timeout ends that.
+            _ if self.slow.waits() && self.core.poll_timeout().is_some() => false,
             Transport::ShutdownWrite => {
                 self.shut_down(cx);
                 false

@@ -724,3 +724,75 @@ async fn is_a_stream_and_a_sink() {
     assert!(client.next().await.is_none());
     server.await.unwrap().unwrap();
 }
+
+// Neither end can write before the other one reads.
+#[tokio::test(start_paused = true)]
+async fn both_ends_may_close_while_their_queues_are_full() {
+    let (mut client, mut server) = pair(1024);
+    client.feed(&vec![7; 100_000]).await.unwrap();
+    server.feed(&vec![7; 100_000]).await.unwrap();
+    let closed = tokio::join!(client.close(CloseCode::NORMAL, ""), server.close(CloseCode::NORMAL, ""));
+    assert_eq!(closed, (Ok(()), Ok(())));
+    assert_eq!(client.end().unwrap().code(), CloseCode::NORMAL);
+}
+
+/// Queues a long message and fails.
+struct Failing;
+
+impl Session for Failing {
+    async fn on_open(&mut self, sender: &mut Sender) -> Result<(), Error> {
+        sender.feed(&vec![7; 100_000]).await?;
+        Err(Error::Io(std::io::ErrorKind::InvalidData.into()))
+    }
+
+    async fn on_message(&mut self, _: &mut Sender, _: Message<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_may_fail_while_both_queues_are_full() {
+    let (mut client, server) = pair(1024);
+    client.feed(&vec![7; 100_000]).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    let (failed, closed) = tokio::join!(server.pump(Failing), client.close(CloseCode::NORMAL, ""));
+    assert_eq!(failed.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData.into()));
+    assert_eq!((closed, begin.elapsed()), (Ok(()), Duration::ZERO));
+}
+
+// This end was not polled for longer than the close timeout, in which the answer has arrived.
+#[tokio::test(start_paused = true)]
+async fn a_close_frame_that_waits_in_the_transport_is_read_after_the_close_timeout() {
+    for message_len in [0, 1_000_000] {
+        let (mut client, server) = tokio::io::duplex(2 << 20);
+        let mut server = open(server, Role::Server, WebSocketConfig::default());
+        assert!(give_up(server.close(CloseCode::NORMAL, ""), 1).await.is_none());
+        let message = wireloom_testing::frame::masked(0x82, vec![7; message_len]);
+        let close = wireloom_testing::frame::masked(0x88, b"\x03\xe8");
+        client.write_all(&[message, close].concat()).await.unwrap();
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        server.close(CloseCode::NORMAL, "").await.unwrap();
+        let end = server.end().unwrap();
+        assert!(matches!(end.cause, Cause::Close { .. }), "{end:?} behind {message_len} bytes");
+    }
+}
+
+// TLS accepts a frame before the socket does.
+#[tokio::test]
+async fn closing_waits_for_bytes_that_the_transport_buffers() {
+    let (mut client, server) = tokio::io::duplex(16);
+    let server = tokio::io::BufStream::new(server);
+    let mut server = open(server, Role::Server, WebSocketConfig::default());
+    server.feed(&[7; 100]).await.unwrap();
+    client.write_all(b"\x88\x82\0\0\0\0\x03\xe8").await.unwrap();
+    let peer = tokio::spawn(async move {
+        tokio::task::yield_now().await;
+        let mut received = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
+        received
+    });
+    assert!(server.recv().await.unwrap().is_none());
+    drop(server);
+    let received = peer.await.unwrap();
+    assert_eq!((received.len(), &received[102..]), (106, &b"\x88\x02\x03\xe8"[..]));
+}
