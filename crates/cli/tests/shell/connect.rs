@@ -149,7 +149,7 @@ async fn a_url_without_a_websocket_and_a_tls_port_are_named() {
     let (code, _, errors) = connect(&[&server.url("/healthz")], "").await;
     assert!(code == 1 && errors.contains("200 OK: there is no WebSocket at this URL"), "{errors}");
     let (code, _, errors) = connect(&[&format!("ws://{}/echo", server.addresses[1])], "").await;
-    assert!(code == 1 && errors.contains("TLS is spoken here"), "{errors}");
+    assert!(code == 1 && errors.contains("this port requires TLS"), "{errors}");
     let (address, _) = raw_server("\x15\x03\x01\0\x02\x02\x0A", "").await;
     for scheme in ["ws", "http"] {
         let (code, _, errors) = connect(&[&format!("{scheme}://{address}/")], "").await;

@@ -28,7 +28,7 @@ async fn certificates_are_renewed_while_it_serves() {
     let mut open = trusting(&old).connect(&url).await.unwrap();
 
     let new = renew(&certificate, &key);
-    server.logged("the certificate was read again").await;
+    server.logged("the certificate was reloaded").await;
     trusting(&new).connect(&url).await.unwrap();
     let refused = trusting(&old).connect(&url).await.unwrap_err();
     assert!(refused.to_string().starts_with("TLS: "), "{refused}");
@@ -42,7 +42,7 @@ async fn certificates_are_renewed_while_it_serves() {
     trusting(&new).connect(&url).await.unwrap();
 
     let newest = renew(&certificate, &key);
-    server.logged("the certificate was read again").await;
+    server.logged("the certificate was reloaded").await;
     trusting(&newest).connect(&url).await.unwrap();
     std::fs::remove_dir_all(folder).unwrap();
     server.signal("-TERM");

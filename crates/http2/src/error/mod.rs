@@ -144,7 +144,7 @@ impl core::error::Error for Error {}
 
 macro_rules! misuses {
     ($($(#[$doc:meta])* $name:ident => $reason:literal;)*) => {
-        /// A call that cannot be carried out as things are.
+        /// A call that the caller must not make in the present state. It had no effect.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Misuse {
@@ -166,11 +166,11 @@ misuses! {
     /// The stream has ended, or never existed.
     StreamGone => "stream has ended";
     /// This side has already sent END_STREAM.
-    SendAfterEnd => "stream is ended on this side";
+    SendAfterEnd => "END_STREAM has been sent";
     /// DATA or trailers before the header section.
-    SendBeforeHeaders => "fields of the message are not sent yet";
+    SendBeforeHeaders => "the header section has not been sent";
     /// The header section has already been sent.
-    HeadersSent => "fields of the message are sent already";
+    HeadersSent => "the header section has already been sent";
     /// A client cannot send responses or promises.
     NotServer => "only a server can do this";
     /// A server cannot send requests.
@@ -200,7 +200,7 @@ misuses! {
     /// The value of a setting is invalid.
     SettingInvalid => "value of a setting is out of range";
     /// More DATA is released than was received.
-    ReleaseTooMuch => "more is released than was received";
+    ReleaseTooMuch => "more DATA is released than was received";
     /// The length of the DATA would differ from `content-length`.
     ContentLengthMismatch => "DATA would differ from content-length";
 }
@@ -275,7 +275,7 @@ mod tests {
     fn misuse_is_not_sent_to_the_peer() {
         let error = Error::from(Misuse::SendAfterEnd);
         assert_eq!((error.code(), error.scope()), (None, None));
-        assert_eq!(error.to_string(), "stream is ended on this side");
+        assert_eq!(error.to_string(), "END_STREAM has been sent");
         assert_eq!(
             Error::peer(Violation::PathInvalid, STREAM).to_string(),
             ":path is invalid (stream 5, PROTOCOL_ERROR)"

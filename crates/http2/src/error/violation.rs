@@ -174,7 +174,7 @@ violations! {
     /// RFC 8441 §3: SETTINGS_ENABLE_CONNECT_PROTOCOL is neither 0 nor 1.
     EnableConnectProtocolValue => PROTOCOL_ERROR, Connection, "SETTINGS_ENABLE_CONNECT_PROTOCOL is neither 0 nor 1";
     /// RFC 8441 §3: SETTINGS_ENABLE_CONNECT_PROTOCOL changed from 1 to 0.
-    EnableConnectProtocolRevoked => PROTOCOL_ERROR, Connection, "SETTINGS_ENABLE_CONNECT_PROTOCOL is taken back";
+    EnableConnectProtocolRevoked => PROTOCOL_ERROR, Connection, "SETTINGS_ENABLE_CONNECT_PROTOCOL changes to 0";
     /// RFC 9218 §2.1: SETTINGS_NO_RFC7540_PRIORITIES is neither 0 nor 1.
     NoRfc7540PrioritiesValue => PROTOCOL_ERROR, Connection, "SETTINGS_NO_RFC7540_PRIORITIES is neither 0 nor 1";
     /// RFC 9218 §2.1: SETTINGS_NO_RFC7540_PRIORITIES changed after the first SETTINGS.

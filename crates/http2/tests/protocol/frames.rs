@@ -187,7 +187,7 @@ fn settings_are_validated_by_value() {
         case("§6.5.2: ENABLE_PUSH of 1 from a server", (2, 1), code::PROTOCOL_ERROR),
         fine("§6.5.2: ENABLE_PUSH of 0 from a server", (2, 0)),
         Case::frames(
-            "RFC 8441 §3: ENABLE_CONNECT_PROTOCOL is taken back",
+            "RFC 8441 §3: ENABLE_CONNECT_PROTOCOL changes to 0",
             &[Frame::settings(&[(8, 1)]), Frame::settings(&[(8, 0)])],
         )
         .connection_error(code::PROTOCOL_ERROR),

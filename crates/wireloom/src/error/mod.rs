@@ -44,12 +44,12 @@ pub enum Error {
     /// The memory limit of the server is reached ([`ServerConfig::memory_max`](crate::ServerConfig::memory_max)), or that of its
     /// HTTP/2 connection.
     Overloaded,
-    /// The server answered plain text with a TLS alert: its port speaks TLS only.
+    /// The server answered plain text with a TLS alert: its port accepts only TLS.
     TlsPort,
     /// TLS failed: a certificate was not accepted, or there is no protocol in common.
     #[cfg(feature = "tls")]
     Tls(Box<rustls::Error>),
-    /// A `wss` URL, and this build speaks no TLS.
+    /// The URL begins with `wss` or `https`, and this build has no TLS (feature `tls`).
     NoTls,
     /// HTTP/2: the peer broke the protocol, a limit was reached, or this end misused the API.
     #[cfg(feature = "http2")]
@@ -121,7 +121,7 @@ impl fmt::Display for Error {
                 tls::reason(error, f)
             }
             Self::TlsPort => f.write_str("the server speaks TLS on this port: use wss:// or https://"),
-            Self::NoTls => f.write_str("this build speaks no TLS"),
+            Self::NoTls => f.write_str("this build does not support TLS"),
             #[cfg(feature = "http2")]
             Self::Http2(error) => write!(f, "HTTP/2: {error}"),
             #[cfg(feature = "http2")]

@@ -43,7 +43,7 @@ impl fmt::Display for ProxyError {
             Self::HostLen => f.write_str("the name of the host is too long for the proxy"),
             Self::Malformed => f.write_str("the proxy does not speak its protocol"),
             Self::HeadLen => f.write_str("the answer of the proxy is too long"),
-            Self::Cut => f.write_str("the proxy hung up"),
+            Self::Cut => f.write_str("the proxy closed the connection"),
         }
     }
 }

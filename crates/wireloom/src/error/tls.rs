@@ -14,7 +14,7 @@ pub(super) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
                 "the peer finds no cipher in common, or wants a certificate (handshake_failure)"
             }
-            AlertDescription::ProtocolVersion => "the peer speaks no version of TLS that this end does",
+            AlertDescription::ProtocolVersion => "the peer supports no TLS version that this end supports",
             AlertDescription::CertificateRequired => "the peer wants a client certificate",
             AlertDescription::UnknownCA => "the peer does not know who signed the certificate shown to it",
             AlertDescription::BadCertificate
@@ -25,7 +25,9 @@ pub(super) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             AlertDescription::CertificateExpired => "the certificate shown to the peer has expired",
             AlertDescription::CertificateRevoked => "the certificate shown to the peer has been revoked",
             AlertDescription::UnrecognisedName => "the peer does not know this host name",
-            AlertDescription::NoApplicationProtocol => "the peer speaks no protocol in common (ALPN)",
+            AlertDescription::NoApplicationProtocol => {
+                "the peer supports none of the offered protocols (ALPN)"
+            }
             AlertDescription::AccessDenied => "the peer denies access",
             alert => return write!(f, "the peer refused ({alert:?})"),
         },

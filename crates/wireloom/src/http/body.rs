@@ -263,11 +263,11 @@ impl Body {
                 chunk
             }
             Source::Channel(receiver, aborted) => match ready!(receiver.poll_recv(cx)) {
-                Some(piece) => piece.data(&mut trailers).map(Ok),
+                Some(frame) => frame.data(&mut trailers).map(Ok),
                 None => aborted.load(Ordering::Acquire).then_some(Err(Error::Cut)),
             },
             Source::Stream(stream) => match ready!(stream.as_mut().poll_next(cx)) {
-                Some(Ok(piece)) => piece.data(&mut trailers).map(Ok),
+                Some(Ok(frame)) => frame.data(&mut trailers).map(Ok),
                 Some(Err(error)) => Some(Err(error)),
                 None => None,
             },

@@ -254,10 +254,10 @@ impl Request {
     pub fn websocket(&self) -> Result<Upgrade, Response> {
         let upgrade = self.check_handshake()?;
         if !self.origin.config.origins.allows(upgrade.request()) {
-            return Err(Response::text(403, "this origin may not connect\n"));
+            return Err(Response::text(403, "the origin is not allowed\n"));
         }
         match self.carrier {
-            Carrier::None => Err(Response::text(501, "no connection can be handed over here\n")),
+            Carrier::None => Err(Response::text(501, "this server cannot upgrade connections\n")),
             _ => Ok(upgrade),
         }
     }
@@ -272,7 +272,7 @@ impl Request {
             Ok(request) => Ok(self.upgrade(request)),
             // RFC 9110 §15.5.22: a valid request, but not a handshake.
             Err(HandshakeError::Request(RequestError::UpgradeMissing)) => {
-                Response::text(426, "this is a WebSocket\n")
+                Response::text(426, "a WebSocket handshake is required\n")
                     .with_header("Upgrade", "websocket")
                     .map_or_else(|error| Err(error.into()), Err)
             }
@@ -292,7 +292,7 @@ impl Request {
     fn check_http2(&self) -> Result<Upgrade, Response> {
         let (Some(protocol), Some(scheme)) = (self.protocol, self.scheme) else {
             // RFC 9113 §8.6: HTTP/2 has no Upgrade header, which 426 requires.
-            return Err(Response::text(400, "this is a WebSocket: connect to it with :protocol\n"));
+            return Err(Response::text(400, "a WebSocket over HTTP/2 requires CONNECT with :protocol\n"));
         };
         let pseudo = [
             (&b":method"[..], self.method().as_bytes()),

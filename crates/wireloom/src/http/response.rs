@@ -37,7 +37,7 @@ impl Response {
 
     /// 404.
     pub fn not_found() -> Self {
-        Self::text(404, "there is nothing here\n")
+        Self::text(404, "not found\n")
     }
 
     /// Adds a header. A `Date` replaces the server's own.
@@ -176,10 +176,10 @@ impl From<Error> for Response {
             // RFC 9110 §15.6.4.
             Error::Overloaded => Self::text(503, "the server is overloaded\n"),
             Error::Malformed(why) => Self::text(400, format!("{why}\n")),
-            Error::Cut | Error::Closed => Self::text(400, "the body broke off\n"),
+            Error::Cut | Error::Closed => Self::text(400, "the body is incomplete\n"),
             #[cfg(feature = "http2")]
-            Error::StreamReset(_) | Error::GoAway(_) => Self::text(400, "the body broke off\n"),
-            _ => Self::text(500, "something went wrong here\n"),
+            Error::StreamReset(_) | Error::GoAway(_) => Self::text(400, "the body is incomplete\n"),
+            _ => Self::text(500, "internal server error\n"),
         }
     }
 }

@@ -104,7 +104,7 @@ impl Upgrade {
             headers: &headers,
         };
         let Ok((answer, negotiated)) = self.request.accept(&acceptance) else {
-            return Response::text(500, "a header of the answer cannot be sent\n");
+            return Response::text(500, "a header of the response is invalid\n");
         };
         let mut response = Response::from(&answer);
         response.opening = Some(Box::new(Opening {

@@ -26,7 +26,7 @@ pub(crate) fn now() -> Date {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn tells_the_date_as_http_wants_it() {
+    fn formats_the_date_as_imf_fixdate() {
         let date = super::now();
         assert_eq!(date, super::now());
         let text = std::str::from_utf8(&date).unwrap();

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use super::date;
 use crate::headers::Headers;
 
-/// How the length of a body is indicated.
+/// How the head of a message indicates the length of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// No body and no length: 101, 204, 304.

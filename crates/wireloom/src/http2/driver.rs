@@ -132,7 +132,7 @@ impl Driver {
         self
     }
 
-    /// Sends a PING to a silent peer, and gives up one that does not answer.
+    /// Sends a PING to a silent peer, and ends the connection if there is no answer.
     pub(crate) fn with_keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
         self.keepalive = keepalive.map(|config| KeepaliveTimer::new(config, Instant::now()));
         self
@@ -193,7 +193,7 @@ impl Driver {
             state.core.wants_read()
         };
         loop {
-            // Not under the mutex: the other handles of the connection go on meanwhile.
+            // Without the mutex, so that other tasks can use the handles of the connection meanwhile.
             let read = if wants_read { self.read(cx) } else { Ok(Read::Paused) };
             let mut state = shared.lock();
             let read = self.handle_read(&mut state, read, &mut incoming);
@@ -303,7 +303,7 @@ impl Driver {
         match state.handle_input(bytes, buffer, incoming) {
             Ok(consumed) => self.input.consume(consumed),
             Err(error) => {
-                // GOAWAY is in the output; input is of no interest any more.
+                // GOAWAY is in the output, and further input is ignored.
                 self.input.clear();
                 state.fail(error);
             }
@@ -684,7 +684,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_reads_steadily_is_alive_without_an_answer() {
-        // What it reads lies before the PING, and it has no reason to send anything.
+        // It reads output that precedes the PING, and has no reason to send anything.
         let (client, mut server) = tokio::io::duplex(1_000);
         let window = 1 << 20;
         let opening =

@@ -20,7 +20,7 @@ const RATE: usize = 2_000_000;
 /// From one end to the other, in both directions.
 const PROPAGATION: Duration = Duration::from_millis(20);
 
-/// What the link accepts ahead of its rate, in bytes.
+/// The number of bytes that the link accepts ahead of its rate.
 const LINK_QUEUE: usize = 16 << 10;
 
 const LARGE: usize = 30 << 20;

@@ -19,7 +19,7 @@ use crate::sync::Arc;
 pub(crate) struct RecvStream {
     shared: Arc<Shared>,
     stream: StreamRef,
-    /// Send `100 Continue` when content is first asked for (RFC 9110 §10.1.1).
+    /// Send `100 Continue` when content is first read (RFC 9110 §10.1.1).
     continue_due: bool,
 }
 
@@ -28,7 +28,7 @@ impl RecvStream {
         Self { shared, stream, continue_due: false }
     }
 
-    /// Sends `100 Continue` when content is first asked for and none has arrived.
+    /// Sends `100 Continue` when content is first read and none has arrived.
     pub(crate) fn with_continue(mut self) -> Self {
         self.continue_due = true;
         self

@@ -96,7 +96,7 @@ impl Reported {
     }
 }
 
-/// What commands need to know of the driver.
+/// The state of the driver that commands use to wake it.
 #[derive(Default)]
 pub(super) struct DriverHandle {
     pub(super) state: DriverState,
@@ -236,7 +236,7 @@ impl Shared {
         Some(HandlerRef { shared: self.clone(), stream })
     }
 
-    /// Ends the connection gracefully: sends GOAWAY, and open streams go on.
+    /// Ends the connection gracefully: sends GOAWAY, and open streams continue.
     pub(crate) fn shut_down(&self) {
         self.command(|state| state.core.shutdown());
     }

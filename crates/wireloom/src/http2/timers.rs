@@ -10,7 +10,7 @@ use wireloom_ws::Keepalive;
 /// Thirty years.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Sends a PING to a silent peer, and gives up one that does not answer (RFC 9113 §6.7).
+/// Sends a PING to a silent peer, and ends the connection if there is no answer (RFC 9113 §6.7).
 pub(super) struct KeepaliveTimer {
     config: Keepalive,
     /// When the peer has last sent something, or read output that was blocked.
@@ -107,12 +107,12 @@ pub(super) enum Drain {
 impl Drain {
     /// Of a server: its clients may be far away.
     const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
-    /// Of a client, which has everything that it asked for.
+    /// Of a client, which has received all of its responses.
     const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// `is_blocked`: the transport does not accept all output.
     pub(super) fn update(&mut self, core: &Connection, streams: usize, is_blocked: bool, now: Instant) {
-        // A client has received all that it asked for. While a server is blocked, the core measures the progress.
+        // A client has received all of its responses. While a server is blocked, the core measures the progress.
         let may_wait = core.is_going_away() && streams == 0 && (core.role() == Role::Client || !is_blocked);
         *self = match (*self, core.ended()) {
             (last @ (Self::Flushing { .. } | Self::Failing { .. }), _) => last,

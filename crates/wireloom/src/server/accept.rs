@@ -24,8 +24,9 @@ use crate::{http::Origin, transport::tls::ServerTls};
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 impl Connection {
-    /// Waits for the first byte, and then for a permit: a silent client costs nothing, and one that waits holds no buffer. With
-    /// `secured`, bytes that may be TLS stay in the socket. `None` when the client has gone or the server shuts down.
+    /// Waits for the first byte, and then for a permit: a silent client needs no permit, and one that waits for a permit needs no
+    /// buffer. With `secured`, bytes that may be TLS stay in the socket. `None` when the client has disconnected or the server shuts
+    /// down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
         let Self { io, bytes, config, timeouts, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
@@ -56,13 +57,13 @@ impl Connection {
         }
     }
 
-    /// Accepts TLS. `None` when that fails or takes too long, or the client speaks another protocol.
+    /// Accepts TLS. `None` when that fails or takes too long, or the client does not use TLS.
     #[cfg(feature = "tls")]
     pub(super) async fn secure(mut self, tls: &ServerTls) -> Option<Self> {
         let failed = &self.registry.clone().counters.tls_failed;
         if !self.bytes.is_empty() {
             failed.fetch_add(1, Ordering::Relaxed);
-            self.refuse(400, "TLS is spoken here: the URL begins with https or wss").await;
+            self.refuse(400, "this port requires TLS: use https:// or wss://").await;
             return None;
         }
         let Self { io, origin, config, registry, registration, mut timeouts, bytes } = self;

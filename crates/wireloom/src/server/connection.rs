@@ -40,11 +40,11 @@ use crate::transport::{Io, poll_read, poll_read_at_most, poll_write_all};
 /// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The most that is read from such a peer, in bytes.
+/// The maximum number of bytes that are read from a refused peer before it is disconnected.
 const LINGER_LEN_MAX: usize = 1 << 20;
 
-/// The most that one read for a head brings, in bytes. What follows the head is held as long as the handler runs: it stays in the
-/// socket.
+/// The maximum length of a read for a head, in bytes. Bytes that follow the head stay in memory while the handler runs, so few are read
+/// ahead: the others stay in the socket.
 pub(super) const READ_LEN_MAX: usize = 16 << 10;
 
 /// RFC 7540 §3.2.
@@ -82,7 +82,7 @@ pub(super) enum Next {
     WebSocket(Box<dyn Open>),
 }
 
-/// The HTTP/2 connection that a request asked for, its stream, and the request.
+/// The HTTP/2 connection to which a request was upgraded, the stream of the request there, and the request.
 #[cfg(feature = "http2")]
 type Upgraded = (Arc<http2::Shared>, StreamKey, Request);
 
@@ -472,9 +472,9 @@ fn scan_head(
     }
     match bytes.first() {
         // RFC 8446 §5.1: a record of a TLS handshake.
-        Some(&TLS_HANDSHAKE) => return Some(HeadOutcome::Refused((400, "TLS is not spoken here"))),
+        Some(&TLS_HANDSHAKE) => return Some(HeadOutcome::Refused((400, "this port does not use TLS"))),
         Some(&byte) if !is_token_byte(byte) => {
-            return Some(HeadOutcome::Refused((400, "this is not HTTP")));
+            return Some(HeadOutcome::Refused((400, "the request is not HTTP")));
         }
         _ => {}
     }
@@ -509,7 +509,7 @@ struct Answer {
 fn encode_response(mut response: Response, traits: &RequestTraits, body_reader: &mut BodyReader) -> Answer {
     let mut opening = response.opening.take();
     if opening.is_some() && body_reader.end() != Some(BodyEnd::Complete) {
-        response = Response::text(400, "a WebSocket does not begin with a body\n");
+        response = Response::text(400, "a WebSocket handshake must not have a body\n");
         opening = None;
     }
     let allows_body = response.allows_body();
@@ -566,7 +566,7 @@ impl RequestTraits {
     }
 }
 
-/// The settings of a request that asks for HTTP/2 (RFC 7540 §3.2), on a connection where that may be.
+/// The settings of a request for an upgrade to HTTP/2 (RFC 7540 §3.2); `None` if the request may not be upgraded.
 #[cfg(feature = "http2")]
 fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     let head = request.head();
@@ -583,8 +583,8 @@ fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     settings.next().is_none().then(|| first.to_vec())
 }
 
-/// Ready when the client has disconnected or shut down its sending side, which looks the same. Bytes of another request are
-/// kept; after them nothing more is read.
+/// Ready when the client has disconnected, or shut down its sending side, which cannot be distinguished. Stores the bytes of another
+/// request, and reads nothing after them.
 fn poll_disconnected(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()> {
     if !bytes.is_empty() {
         return Poll::Pending;

@@ -211,7 +211,7 @@ async fn answer(
     }
     if is_connect && response.status() / 100 == 2 {
         // RFC 9110 §9.3.6, RFC 8441 §5: every 2xx opens the tunnel, and nothing here uses it.
-        response = Response::text(400, "there is no WebSocket here\n");
+        response = Response::text(400, "a 2xx response to CONNECT requires a WebSocket\n");
     }
     let answered = match response.body_mut().is_whole() {
         true => send_whole(&shared, key, response, is_head),

@@ -37,7 +37,7 @@ impl<F: Future<Output = Response>> Future for HandlerFuture<'_, F> {
         let polled = this.future.as_pin_mut().and_then(|future| catch(this.registry, || future.poll(cx)));
         match polled {
             Some(polled) => polled.map(|response| (response, false)),
-            None => Poll::Ready((Response::text(500, "something went wrong here\n"), true)),
+            None => Poll::Ready((Response::text(500, "internal server error\n"), true)),
         }
     }
 }

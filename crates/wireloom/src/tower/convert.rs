@@ -18,7 +18,7 @@ use crate::http::{Body, BodyFrame, Carrier, Open, Origin, Request, Response, Upg
 #[derive(Clone)]
 struct Own(Arc<Origin>);
 
-/// Among the extensions of a response: what becomes of the connection behind it.
+/// Among the extensions of a response: the WebSocket to open on the connection once the response is sent.
 #[derive(Clone)]
 struct AcceptedUpgrade(Arc<Mutex<Option<Box<dyn Open>>>>);
 

@@ -115,7 +115,7 @@ where
         };
         match answered {
             Ok(response) => convert::response_in(response),
-            Err(_) => Response::text(500, "something went wrong here\n"),
+            Err(_) => Response::text(500, "internal server error\n"),
         }
     }
 }

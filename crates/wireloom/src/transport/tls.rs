@@ -39,7 +39,7 @@ struct Files {
     /// The modification time of the files in use.
     read_at: Mutex<Option<(SystemTime, SystemTime)>>,
     /// The error of the last attempt to load them.
-    complaint: Mutex<Option<Error>>,
+    last_error: Mutex<Option<Error>>,
 }
 
 impl Files {
@@ -94,7 +94,7 @@ impl ServerTls {
             certificate: certificate.into(),
             key: key.into(),
             read_at: Mutex::default(),
-            complaint: Mutex::default(),
+            last_error: Mutex::default(),
         };
         *lock(&files.read_at) = files.modified().ok();
         let config = files.read()?;
@@ -143,20 +143,20 @@ impl ServerTls {
     pub(crate) fn reload_and_log(&self) {
         let reloaded = self.reload_if_changed();
         let Some(files) = &self.files else { return };
-        let complaint = std::mem::replace(&mut *lock(&files.complaint), reloaded.as_ref().err().cloned());
+        let last_error = std::mem::replace(&mut *lock(&files.last_error), reloaded.as_ref().err().cloned());
         #[cfg(feature = "tracing")]
         {
             let certificate = files.certificate.display();
             match reloaded {
-                Ok(true) => tracing::info!(%certificate, "the certificate was read again"),
-                Err(error) if complaint.as_ref() != Some(&error) => {
-                    tracing::warn!(%certificate, %error, "the certificate cannot be read again; the old one stays");
+                Ok(true) => tracing::info!(%certificate, "the certificate was reloaded"),
+                Err(error) if last_error.as_ref() != Some(&error) => {
+                    tracing::warn!(%certificate, %error, "the certificate cannot be reloaded; the old one stays in use");
                 }
                 _ => {}
             }
         }
         #[cfg(not(feature = "tracing"))]
-        drop(complaint);
+        drop(last_error);
     }
 
     pub(crate) fn accept(&self, stream: TcpStream) -> tokio_rustls::Accept<TcpStream> {
