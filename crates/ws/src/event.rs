@@ -20,7 +20,7 @@ pub enum Event<'a> {
     Binary(Binary<'a>),
     /// A chunk of a message; see [`Delivery::Chunks`](crate::Delivery::Chunks).
     Chunk(Chunk<'a>),
-    /// A ping; its pong is queued already (RFC 6455 §5.5.2).
+    /// A ping; its pong is queued already, unless this end is closing (RFC 6455 §5.5.2).
     Ping(&'a [u8]),
     /// A pong (RFC 6455 §5.5.3).
     Pong(Pong<'a>),

@@ -103,9 +103,9 @@ impl Header {
         let fin = first & FIN != 0;
         // RFC 6455 §5.2: reserved bits MUST be 0 unless an extension defines them; RFC 7692 §6.1: RSV1 marks the first
         // frame of a message and no control frame.
-        let owned = if matches!(opcode, Opcode::Text | Opcode::Binary) { rsv_allowed } else { 0 };
-        if rsv & !owned != 0 {
-            return Err(PeerMisbehaved::ReservedBits(rsv & !owned));
+        let allowed = if matches!(opcode, Opcode::Text | Opcode::Binary) { rsv_allowed } else { 0 };
+        if rsv & !allowed != 0 {
+            return Err(PeerMisbehaved::ReservedBits(rsv & !allowed));
         }
         // RFC 6455 §5.5: control frames MUST NOT be fragmented.
         if opcode.is_control() && !fin {
@@ -222,7 +222,7 @@ mod tests {
 
     // RFC 6455 §5.2, RFC 7692 §6.1.
     #[test]
-    fn owns_reserved_bits_on_first_frames_only() {
+    fn allows_reserved_bits_on_first_frames_only() {
         for rsv in 1..8u8 {
             let first = FIN | rsv << 4;
             assert!(Header::decode(&[first | 1, 0], Role::Server, rsv).is_ok());

@@ -453,7 +453,7 @@ impl Outbound {
     /// sent between fragments.
     ///
     /// # Errors
-    /// As for [`send_text`](Self::send_text), and when the message under way is binary.
+    /// As for [`send_text`](Self::send_text), and when the message that is being sent is binary.
     pub fn send_text_chunk(&mut self, piece: &str, fin: bool) -> Result<(), Error> {
         self.check_open()?;
         Ok(self.sender.send_fragment(Kind::Text, piece.as_bytes(), fin)?)
@@ -462,7 +462,7 @@ impl Outbound {
     /// Sends a fragment of a binary message; see [`send_text_chunk`](Self::send_text_chunk).
     ///
     /// # Errors
-    /// As for [`send_text`](Self::send_text), and when the message under way is text.
+    /// As for [`send_text`](Self::send_text), and when the message that is being sent is text.
     pub fn send_binary_chunk(&mut self, piece: &[u8], fin: bool) -> Result<(), Error> {
         self.check_open()?;
         Ok(self.sender.send_fragment(Kind::Binary, piece, fin)?)

@@ -390,8 +390,8 @@ impl Reader {
         true
     }
 
-    /// As [`next_message`](Self::next_message), for a message that is not borrowed but kept: takes it as [`take_message`](Self::take_message)
-    /// does, in less time. The last message can no longer be borrowed.
+    /// As [`next_message`](Self::next_message) and then [`take_message`](Self::take_message), but faster: the message is unmasked while it is
+    /// copied. If it returns a message, the last one can no longer be borrowed.
     #[inline(always)]
     pub fn next_owned(&mut self) -> Option<OwnedMessage> {
         let Buffer { bytes, start, end } = &mut self.buffer;

@@ -30,7 +30,7 @@ pub(crate) struct Sender {
     /// The fast path appends only to a shorter queue, in bytes: one that is not congested, and in which the longest frame of the fast path
     /// does not exceed `queued_len_max`.
     append_len_max: u32,
-    /// `None` if payloads are sent verbatim, neither masked nor compressed, and headers are not logged.
+    /// `None` if payloads are sent unchanged, neither masked nor compressed, and headers are not logged.
     processing: Option<Box<Processing>>,
     /// The fragmented message that is being sent, and whether it is compressed.
     fragmented: Option<(Kind, bool)>,
@@ -66,13 +66,13 @@ impl Sender {
     pub(crate) fn new(keys: Option<MaskKeys>, compressor: Option<Compressor>, limits: &Limits) -> Self {
         let Limits { queued_len_max, queued_len_high, .. } = *limits;
         let append_len_max = queued_len_max.saturating_sub(APPENDED_LEN_MAX).min(queued_len_high.max(1));
-        let is_verbatim = keys.is_none() && compressor.is_none();
+        let is_unchanged = keys.is_none() && compressor.is_none();
         let deflate = compressor.map(|compressor| Deflate { compressor, compressed: Vec::new() });
         Self {
             queue: SendQueue::default(),
             queued_len_max,
             append_len_max: append_len_max.try_into().unwrap_or(u32::MAX),
-            processing: (!is_verbatim).then(|| Box::new(Processing { keys, deflate, header_log: None })),
+            processing: (!is_unchanged).then(|| Box::new(Processing { keys, deflate, header_log: None })),
             fragmented: None,
         }
     }

@@ -12,8 +12,8 @@ use super::window::Window;
 use super::{DeflateConfig, DeflateParams, TAIL, WINDOW_BITS};
 use crate::role::Role;
 
-/// zlib's smallest window. Its matcher keeps_window 262 bytes of look-ahead inside the window, so that with 9 bits no distance
-/// exceeds 512 − 262 = 250: a stream made with 9 bits keeps_window within the 256 bytes of a window of 8 bits.
+/// zlib's smallest window. Its matcher keeps 262 bytes of look-ahead inside the window, so that with 9 bits no distance exceeds
+/// 512 − 262 = 250: a stream made with 9 bits stays within the 256 bytes of a window of 8 bits.
 const ZLIB_MIN_WINDOW_BITS: u8 = 9;
 
 /// The output buffer grows by at most this many bytes at a time.
@@ -89,7 +89,7 @@ impl Compressor {
     /// # Panics
     /// When a message begun by [`compress_chunk`](Self::compress_chunk) has not ended.
     pub fn compress(&mut self, payload: &[u8], out: &mut Vec<u8>) {
-        assert!(!self.in_message, "a message in chunks is under way");
+        assert!(!self.in_message, "a message begun by `compress_chunk` has not ended");
         self.compress_chunk(payload, true, out);
     }
 
@@ -124,7 +124,7 @@ impl Compressor {
         if fin {
             self.in_message = false;
             if self.has_input {
-                // RFC 7692 §7.2.1: the flush ended with an empty stored block; its last four octets do not travel.
+                // RFC 7692 §7.2.1: the flush ended with an empty stored block; its last four octets are not sent.
                 debug_assert!(out.ends_with(&TAIL));
                 out.truncate(out.len() - TAIL.len());
             } else {
@@ -187,10 +187,7 @@ impl Compressor {
             out.resize(start + room, 0);
             let (total_in, total_out) = (stream.total_in(), stream.total_out());
             let status = stream.compress(input, &mut out[start..], flush);
-            debug_assert!(
-                status.is_ok(),
-                "deflate only refuses input after Finish, which is never asked for"
-            );
+            debug_assert!(status.is_ok(), "deflate refuses input only after Finish, which is never passed");
             let consumed = (stream.total_in() - total_in) as usize;
             let produced = (stream.total_out() - total_out) as usize;
             out.truncate(start + produced);

@@ -3,9 +3,9 @@
 //! It owns the LZ77 window of the messages received, the length of the current message, and the check that the message is complete. Its
 //! input is the payloads of frames, split anywhere.
 //!
-//! Between messages only the negotiated window is kept. A codec has a window of 32 KiB, so a smaller negotiated window is not enforced
-//! within a message. A distance beyond the kept window, beyond the first byte of the connection, or, without context takeover, beyond
-//! the first byte of the message is corrupt.
+//! Between messages only the negotiated window is kept. A codec has a window of 32 KiB, so a smaller negotiated window is enforced only
+//! where another codec continues: there a distance beyond the kept window is corrupt. A distance beyond the first byte of the connection
+//! or, without context takeover, of the message is always corrupt.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -515,7 +515,7 @@ mod tests {
         );
         // A final block that ends the message with nothing after it.
         assert_eq!(inflate(client, &[last, first, last, last]), [hello(), hello(), hello(), hello()]);
-        // An empty final stored block, whose lengths are the tail that does not travel.
+        // An empty final stored block, whose lengths are the tail that is not sent.
         assert_eq!(inflate(client, &[&[0x01], first, &[0x01], b"", first]).last(), Some(&hello()));
     }
 
@@ -540,7 +540,7 @@ mod tests {
             ("stored block cut in its data", &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48]),
             ("stored block that takes the tail for data", &[0x00, 0x04, 0x00, 0xfb, 0xff]),
             ("stored block that takes the tail and more", &[0x00, 0x05, 0x00, 0xfa, 0xff]),
-            ("tail that travelled and half of another", &[0x00, 0x00, 0x00, 0xff, 0xff, 0x00, 0x00]),
+            ("tail that was sent and half of another", &[0x00, 0x00, 0x00, 0xff, 0xff, 0x00, 0x00]),
             ("block without its flush", &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07]),
             ("fixed block cut in its middle", &[0xf2, 0x48, 0xcd]),
             ("fixed block cut after its header", &[0x02]),

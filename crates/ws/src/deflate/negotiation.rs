@@ -173,7 +173,7 @@ impl DeflateConfig {
         };
         Ok(DeflateParams {
             server_no_context_takeover: answer.server_no_context_takeover,
-            // RFC 7692 §7.1.1.2: the client has to comply unasked, and keeps to its own hint.
+            // RFC 7692 §7.1.1.2: the client complies even if it gave no hint, and keeps to its own hint.
             client_no_context_takeover: answer.client_no_context_takeover || self.client_no_context_takeover,
             server_max_window_bits,
             client_max_window_bits,
@@ -399,9 +399,9 @@ mod tests {
         assert_eq!((&*response, params.server_max_window_bits), ("permessage-deflate", 10));
     }
 
-    // RFC 7692 §7.1.1.1, §7.1.1.2: both flags may be answered unasked.
+    // RFC 7692 §7.1.1.1, §7.1.1.2: both flags may be in an answer to an offer without them.
     #[test]
-    fn a_server_says_what_it_is_configured_to() {
+    fn a_server_answers_with_its_own_flags() {
         let config =
             DeflateConfig { server_no_context_takeover: true, client_no_context_takeover: true, ..config() };
         let (response, params) = answer(&config, "permessage-deflate").unwrap();
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(accepted(&config(), "permessage-bzip2"), Err(NegotiationError::NotPermessageDeflate));
     }
 
-    // RFC 7692 §7.1.1.1, §7.1.1.2, §7.1.2.1: what a server may say though the client did not mention it.
+    // RFC 7692 §7.1.1.1, §7.1.1.2, §7.1.2.1: what an answer may contain without having been offered.
     #[test]
     fn a_client_accepts_promises_and_demands_that_it_did_not_ask_for() {
         let response = "permessage-deflate; server_no_context_takeover; client_no_context_takeover; \

@@ -23,7 +23,7 @@ impl Level {
     const AVX2_RANK: u8 = 3;
     /// AVX-512 F, BW, VBMI and VBMI2: Ice Lake, Zen 4 and later, which run it without slowing their clock.
     const AVX512_RANK: u8 = 4;
-    /// AVX-512 on a processor that stores 512 bits as fast as 256.
+    /// AVX-512 on a processor that does not split stores of 512 bits.
     const WIDE_STORES_RANK: u8 = 5;
 
     /// The best level here. One relaxed load after the first call.
@@ -75,7 +75,7 @@ impl Level {
         self.0 >= Self::AVX512_RANK
     }
 
-    /// AVX-512, and stores of 512 bits are as fast as those of 256.
+    /// AVX-512 whose stores of 512 bits are not split.
     #[inline]
     pub(crate) const fn has_wide_stores(self) -> bool {
         self.0 >= Self::WIDE_STORES_RANK
@@ -118,7 +118,8 @@ fn detect() -> u8 {
     }
 }
 
-/// The rank of a processor with AVX-512. AMD's family 0x19 (Zen 4) splits each store of 512 bits: copies are a tenth faster by 256.
+/// The rank of a processor with AVX-512. AMD's family 0x19 (Zen 4) splits each store of 512 bits: with stores of 256 bits
+/// copies are a tenth faster.
 #[cold]
 #[allow(unsafe_code, unused_unsafe, reason = "`__cpuid` is unsafe until Rust 1.94")]
 fn avx512_rank() -> u8 {

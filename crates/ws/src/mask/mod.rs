@@ -4,7 +4,7 @@
 //!
 //! # How it is fast
 //! XOR with a key of four bytes is XOR with that key repeated over a register of any width, if the key is rotated for the offset of the
-//! register. Nothing is done byte by byte, not even the ends: the first and the last register of the payload are loaded before anything
+//! register. Only payloads of less than four bytes are masked byte by byte. The first and the last register of the payload are loaded before anything
 //! is stored, then the whole registers between them are masked, and the two ends are stored last. Where they overlap the middle they
 //! write the same bytes again.
 //!

@@ -67,8 +67,8 @@ fn set_ends<const N: usize>(data: &mut [u8], first: [u8; N], last: [u8; N]) {
     }
 }
 
-/// Masks at least eight bytes in place, a word at a time in a loop that compilers turn into what vectors there are;
-/// returns whether all of it is ASCII afterwards. The safe twin of the kernels in `x86`.
+/// Masks at least eight bytes in place, a word at a time, in a loop that compilers vectorize;
+/// returns whether all of it is ASCII afterwards. The safe equivalent of the kernels in `x86`.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 pub(crate) fn apply_words(data: &mut [u8], key: u32) -> bool {
     let len = data.len();

@@ -1,6 +1,6 @@
-//! Masking by SSE2, AVX2 and AVX-512. The safe twin is `short::apply_words`.
+//! Masking with SSE2, AVX2 and AVX-512. The safe implementation that tests compare it with is `short::apply_words`.
 //!
-//! One kernel in three widths XORs `len` bytes from one place to another or onto themselves: it loads the two ends,
+//! One kernel in three widths XORs `len` bytes in place or from one place to another: it loads the two ends,
 //! then walks whole registers whose *stores* are aligned (a store that crosses a cache line costs two; loads are
 //! cheaper to split), four at a time with all four loads ahead of the four stores. That order matters when the
 //! destination lies a few bytes beyond the source modulo 4,096, as it does when a payload is copied to behind a header:

@@ -35,7 +35,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Reads `wire` into the room that the reader offers; whether a message was completed by that.
+/// Reads `wire` into the space of the reader. Returns whether that completed a message.
 fn read(reader: &mut Reader, wire: &[u8]) -> Result<bool, Error> {
     let mut space = reader.space();
     space.bytes()[..wire.len()].copy_from_slice(wire);
@@ -122,7 +122,7 @@ fn takes_no_message_that_is_invalid_or_not_whole() {
     }
 }
 
-// Bytes that were read without room for them at the end of a message are never part of one.
+// Bytes are read directly behind a message only while it is being assembled.
 #[test]
 fn offers_a_slot_only_while_a_message_is_assembled() {
     let (mut reader, wire) = (reader(Config::default()), frame(0x81, &[b'x'; 60_000]));
@@ -170,7 +170,7 @@ fn should_read_on_while_a_message_can_be_completed_in_place() {
         "{} missing",
         40_008 - IN_PLACE_LEN_MIN
     );
-    assert!(!reader.should_read_on(1 << 16), "no room for so much");
+    assert!(!reader.should_read_on(1 << 16), "not enough space");
     read(&mut reader, &wire[IN_PLACE_LEN_MIN..]).unwrap();
     assert!(!reader.should_read_on(1_000), "nothing is missing");
     assert!(reader.next_message() && matches!(reader.place, Place::Input { len: 40_000, .. }));
@@ -184,7 +184,7 @@ fn should_read_on_while_a_message_can_be_completed_in_place() {
         read(&mut reader, &begin).unwrap();
         assert!(!reader.should_read_on(max));
     }
-    // A compressed message whose rest is taken first.
+    // A frame within a fragmented message.
     let mut reader = self::reader(config());
     read(&mut reader, &frame(0x01, b"within a message")).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
@@ -300,7 +300,7 @@ fn compressing_with(config: Config) -> (Reader, Connection) {
     (reader, Connection::client(Config::default(), params, [7; 32], NOW))
 }
 
-/// The message that was decoded: its length, whether it is whole, and whether it is the last chunk.
+/// Whether a message or a chunk was decoded.
 fn decoded(step: Result<Step<'_>, Error>) -> bool {
     match step.unwrap() {
         Step::Message => true,
@@ -586,7 +586,7 @@ fn a_compressed_message_comes_in_chunks_of_bounded_length() {
 }
 
 #[test]
-fn has_more_when_chunks_are_asked_for_of_what_was_collected() {
+fn has_more_if_collected_bytes_are_to_be_delivered_in_chunks() {
     let mut reader = reader(Config { delivery: Delivery::Chunks, ..Config::default() });
     assert!(!reader.has_more() && !reader.has_more_whole());
     read(&mut reader, &frame(0x02, b"collected")).unwrap();

@@ -184,7 +184,7 @@ pub(crate) fn validate_text(text: &[u8]) -> Result<Valid, InvalidUtf8> {
     check_complete(push(0, text)?)
 }
 
-/// Copies one whole text into memory of its own while it unmasks it, and validates it. The default key is for text that is not masked.
+/// Unmasks one whole text into a new vector, and validates it. The default key is for text that is not masked.
 #[inline(always)]
 pub(crate) fn unmasked_copy(text: &[u8], key: MaskKey) -> Result<(Vec<u8>, Valid), InvalidUtf8> {
     let mut copy = Vec::with_capacity(text.len());

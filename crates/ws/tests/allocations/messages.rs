@@ -27,7 +27,7 @@ fn serve(server: &mut Connection, wire: &[u8], buffer: &mut [u8]) -> usize {
             let len = slot.len().min(rest.len()).min(buffer.len());
             slot[..len].copy_from_slice(&rest[..len]);
             rest = &rest[len..];
-            if let Some(event) = slot.filled(NOW, len).expect("lawful") {
+            if let Some(event) = slot.filled(NOW, len).expect("valid") {
                 note(&event);
             }
             continue;
@@ -36,7 +36,7 @@ fn serve(server: &mut Connection, wire: &[u8], buffer: &mut [u8]) -> usize {
         buffer[..len].copy_from_slice(&rest[..len]);
         rest = &rest[len..];
         let mut used = 0;
-        while let (taken, Some(event)) = server.handle_input(NOW, &mut buffer[used..len]).expect("lawful") {
+        while let (taken, Some(event)) = server.handle_input(NOW, &mut buffer[used..len]).expect("valid") {
             used += taken;
             note(&event);
         }

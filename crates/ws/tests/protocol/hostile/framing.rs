@@ -36,17 +36,17 @@ fn masks(table: &mut Table) {
             wire.send_wrongly_masked(Frame::new(opcode, ""))
         });
     }
-    section.both("the second frame alone is with the wrong masking", Fails(1002), |wire| {
+    section.both("only the second frame has the wrong masking", Fails(1002), |wire| {
         wire.send(Frame::text("Hello")).send_wrongly_masked(Frame::text("Hello"))
     });
-    section.both("a continuation alone is with the wrong masking", Fails(1002), |wire| {
+    section.both("only a continuation has the wrong masking", Fails(1002), |wire| {
         begun(wire).send_wrongly_masked(Frame::continuation("b"))
     });
-    section.both("a ping within a message is with the wrong masking", Fails(1002), |wire| {
+    section.both("a ping within a message has the wrong masking", Fails(1002), |wire| {
         begun(wire).send_wrongly_masked(Frame::ping("b"))
     });
     section.both(
-        "a long frame is with the wrong masking, and only its first two bytes come",
+        "a long frame has the wrong masking, and only its first two bytes arrive",
         Fails(1002),
         |wire| {
             let sender = wire.sender;
