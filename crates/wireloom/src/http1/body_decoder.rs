@@ -199,7 +199,8 @@ impl BodyDecoder {
     fn trailer(&mut self, line: &[u8]) -> Option<()> {
         let colon = line.iter().position(|&byte| byte == b':')?;
         let name = std::str::from_utf8(&line[..colon]).ok()?;
-        self.trailers.push(name, line[colon + 1..].trim_ascii()).ok()
+        // The list refuses control characters. RFC 9112 §2.2: a CR at the edge of the value is not whitespace to be removed.
+        self.trailers.push(name, &line[colon + 1..]).ok()
     }
 }
 
@@ -262,6 +263,9 @@ mod tests {
             (b"11111111111111111\r\n", 400),
             (b"0\r\nno trailer\r\n\r\n", 400),
             (b"0\r\na b: c\r\n\r\n", 400),
+            (b"0\r\na: \rb\r\n\r\n", 400),
+            (b"0\r\na: b\x0c\r\n\r\n", 400),
+            (b"0\r\na:\r\r\n\r\n", 400),
         ] {
             assert_eq!(read(bytes, 3), Err(status), "{bytes:?}");
         }
