@@ -180,9 +180,14 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
 pub(super) fn linger(shared: &Weak<Shared>, account: &Account, make_linger: impl FnOnce() -> Linger) {
     if is_driven(shared) {
         let _ = LEFT.try_with(|left| left.set(Some(Box::pin(make_linger()))));
-    } else if account.is_of_server()
-        && let Ok(runtime) = Handle::try_current()
-    {
+    } else if account.is_of_server() {
+        spawn_linger(make_linger);
+    }
+}
+
+/// Lets the transport of an ended connection linger in a spawned task. It is closed at once outside of a runtime.
+pub(super) fn spawn_linger(make_linger: impl FnOnce() -> Linger) {
+    if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(make_linger());
     }
 }

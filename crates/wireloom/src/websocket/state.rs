@@ -869,17 +869,26 @@ impl State {
             let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop() };
             let _ = self.core.close(now, code, "");
         }
-        if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
-            self.shut_down(&mut Context::from_waker(Waker::noop()));
-            if self.core.poll_timeout().is_some() {
-                // `None` if the clock cannot represent it: it never passes.
-                let deadline = self.poll_timeout();
-                let account = self.account().clone();
-                flush::linger(&self.shared, &account, || {
-                    let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
-                    Linger::new(io, deadline)
-                });
-            }
+        let is_client = self.core.role() == Role::Client;
+        if !self.poll_write_all(None).is_ready() || is_client && !matches!(self.io, Io::Tunnel(_)) {
+            return;
+        }
+        self.shut_down(&mut Context::from_waker(Waker::noop()));
+        if self.core.poll_timeout().is_none() {
+            return;
+        }
+        // `None` if the clock cannot represent it: it never passes.
+        let deadline = self.poll_timeout();
+        let account = self.account().clone();
+        let mut make_linger = || {
+            let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
+            Linger::new(io, deadline)
+        };
+        if is_client {
+            // Dropping a stream of HTTP/2 resets it, and drops the frames that its connection has not written.
+            flush::spawn_linger(make_linger);
+        } else {
+            flush::linger(&self.shared, &account, make_linger);
         }
     }
 

@@ -10,7 +10,10 @@ use wireloom::client::{Http2, Request};
 use wireloom::wireloom_http2::error::ErrorCode;
 use wireloom::wireloom_http2::field::{Field, Token};
 use wireloom::wireloom_http2::{Config, Connection, Role, StreamKey};
-use wireloom::{Body, Connector, DeflateConfig, Error, Headers, Keepalive, Response, Server, Stage, Version};
+use wireloom::{
+    Body, CloseCode, Connector, DeflateConfig, Error, Headers, Keepalive, Response, Server, Stage, Version,
+    WebSocket,
+};
 
 use super::scripted::{self, Happened};
 use super::{polled, received_request};
@@ -223,6 +226,36 @@ async fn an_unread_websocket_does_not_stall_others() {
         for _ in 0..100 {
             assert_eq!(flood.recv().await.unwrap().unwrap().as_bytes().len(), 10_000);
         }
+    }
+}
+
+// A reset of the stream would drop both frames before they are written.
+#[tokio::test]
+async fn a_dropped_websocket_sends_its_messages_and_its_close_code() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let (report, mut reports) = mpsc::unbounded_channel();
+    tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let report = report.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(move |mut socket| async move {
+                    let len = socket.recv().await.map(|message| message.unwrap().as_bytes().len());
+                    let next = socket.recv_owned().await;
+                    report.send((len, next, socket.end().unwrap().code())).unwrap();
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let http2 = connect(address).await;
+    for driven in [false, true] {
+        let mut socket = http2.websocket("/").await.unwrap();
+        socket.close_on_drop(CloseCode::new(4000));
+        let send = async |mut socket: WebSocket| socket.send("x".repeat(50_000)).await;
+        let sent = if driven { socket.drive(send).await } else { send(socket).await };
+        sent.unwrap();
+        assert_eq!(reports.recv().await, Some((Ok(50_000), Ok(None), CloseCode::new(4000))));
     }
 }
 
