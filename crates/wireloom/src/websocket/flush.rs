@@ -69,7 +69,7 @@ thread_local! {
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
 
     /// The transport of that connection, when it was dropped during the current poll.
-    static LEFT: Cell<Option<Pin<Box<Linger>>>> = const { Cell::new(None) };
+    static LINGER: Cell<Option<Pin<Box<Linger>>>> = const { Cell::new(None) };
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
     /// As boxes, which are passed in registers.
@@ -179,7 +179,7 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
 /// in a spawned task. Elsewhere the transport is closed at once, because a client's runtime may have no timers.
 pub(super) fn linger(shared: &Weak<Shared>, account: &Account, make_linger: impl FnOnce() -> Linger) {
     if is_driven(shared) {
-        let _ = LEFT.try_with(|left| left.set(Some(Box::pin(make_linger()))));
+        let _ = LINGER.try_with(|linger| linger.set(Some(Box::pin(make_linger()))));
     } else if account.is_of_server() {
         spawn_linger(make_linger);
     }
@@ -262,8 +262,8 @@ impl<F: Future> Future for Driven<F> {
         let polled = {
             let _driving = DrivenScope::new(this.shared.as_ptr().addr());
             let polled = this.future.poll(cx);
-            if let Some(left) = LEFT.take() {
-                *this.linger = Some(left);
+            if let Some(linger) = LINGER.take() {
+                *this.linger = Some(linger);
             }
             polled
         };
@@ -283,18 +283,20 @@ impl<F: Future> Future for Driven<F> {
 struct DrivenScope {
     /// The connection whose future polls this one, if any.
     outer: usize,
+    /// The transport that it has dropped during its poll.
+    outer_linger: Option<Pin<Box<Linger>>>,
 }
 
 impl DrivenScope {
     fn new(id: usize) -> Self {
-        Self { outer: replace_driven(id) }
+        Self { outer: replace_driven(id), outer_linger: LINGER.try_with(Cell::take).ok().flatten() }
     }
 }
 
 impl Drop for DrivenScope {
     fn drop(&mut self) {
         replace_driven(self.outer);
-        // A panic leaves it set.
-        let _ = LEFT.try_with(Cell::take);
+        // After a panic this drops the transport of the inner connection.
+        let _ = LINGER.try_with(|linger| linger.set(self.outer_linger.take()));
     }
 }

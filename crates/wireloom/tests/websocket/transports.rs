@@ -153,6 +153,37 @@ async fn drop_with_unread_bytes(close_timeout: Duration) {
     assert_eq!(bytes, [0x88, 2, 0x03, 0xe9]);
 }
 
+// The handler continues with another WebSocket, as a proxy does.
+#[tokio::test]
+async fn a_dropped_websocket_is_closed_although_its_handler_drives_another_one() {
+    let mut config = ServerConfig::default();
+    config.websocket.core.close_timeout = Duration::from_millis(50);
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(|request: Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(|socket| async move {
+                let other = open(tokio::io::empty(), Role::Client, &[]);
+                drop(socket);
+                other.drive(|_other| std::future::pending::<()>()).await;
+            }),
+            Err(refusal) => refusal,
+        }
+    }));
+    let client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+    let (client, mut bytes) = client.into_inner();
+    let mut client = (client as Box<dyn Any>).downcast::<TcpStream>().unwrap();
+    client.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(bytes, [0x88, 2, 0x03, 0xe9]);
+    // After the timeout the connection is reset.
+    let sending = async {
+        while client.write_all(&[0; 1_000]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), sending).await.expect("the socket is closed");
+}
+
 /// A waker that panics the first time.
 #[derive(Default)]
 struct Panics(AtomicBool);
