@@ -880,7 +880,7 @@ impl State {
         // `None` if the clock cannot represent it: it never passes.
         let deadline = self.poll_timeout();
         let account = self.account().clone();
-        let mut make_linger = || {
+        let make_linger = || {
             let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
             Linger::new(io, deadline)
         };
