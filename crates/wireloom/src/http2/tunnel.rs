@@ -117,6 +117,8 @@ impl Drop for Tunnel {
 fn transport_error(error: Error) -> io::Error {
     match error {
         Error::Io(error) => error.kind().into(),
+        // The code is for the user of the tunnel.
+        Error::GoAway(_) => io::Error::new(io::ErrorKind::ConnectionReset, error),
         _ => io::ErrorKind::ConnectionReset.into(),
     }
 }

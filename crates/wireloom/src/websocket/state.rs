@@ -996,6 +996,11 @@ fn register(wakers: &mut Option<Arc<Wakers>>, waits: Option<(Waiter, &Context<'_
 
 /// The error for a transport's failure.
 fn failure(error: &io::Error) -> Error {
+    #[cfg(feature = "http2")]
+    // A tunnel of HTTP/2 reports the code of GOAWAY.
+    if let Some(goaway @ Error::GoAway(_)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return goaway.clone();
+    }
     match error.kind() {
         // TLS calls an end without close_notify unexpected; so do resets.
         io::ErrorKind::UnexpectedEof

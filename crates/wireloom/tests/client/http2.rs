@@ -615,6 +615,21 @@ async fn an_open_request_fails_with_the_code_of_goaway() {
     }
 }
 
+#[tokio::test]
+async fn an_open_websocket_fails_with_the_code_of_goaway() {
+    let mut config = Config::new(Role::Server);
+    config.settings.enable_connect_protocol = true;
+    let script = |core: &mut Connection, happened: Happened<'_>| match happened {
+        Happened::Asked(asked) => core.send_response(asked.stream, status(b"200"), false).unwrap(),
+        Happened::Data(..) => core.abort(ErrorCode::ENHANCE_YOUR_CALM, b""),
+        Happened::Reset(_) => {}
+    };
+    let http2 = connect(scripted::serve(config, script).await).await;
+    let mut socket = http2.websocket("/").await.unwrap();
+    socket.send("hello").await.unwrap();
+    assert_eq!(socket.recv().await.unwrap_err(), Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
+}
+
 // RFC 8441 §3.
 #[tokio::test]
 async fn reports_a_server_without_extended_connect() {
