@@ -205,7 +205,7 @@ impl Registry {
         while self.counters.open.load(Ordering::Relaxed) >= max {
             self.connection_ended.notified().await;
         }
-        // Another task may wait too.
+        // Another task may wait too: `notify_one` wakes one.
         self.connection_ended.notify_one();
     }
 

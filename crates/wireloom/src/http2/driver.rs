@@ -27,11 +27,13 @@ use crate::transport::Io;
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.
 const SLICES_MAX: usize = 64;
 
-/// Bytes that the kernel accepts before it can send them: they leave before a response that becomes urgent, at 2 MB/s within 33 ms.
+/// The limit on unsent bytes in the kernel's buffer (`TCP_NOTSENT_LOWAT`). Urgent frames wait for them: 33 ms at 2 MB/s.
 const UNSENT_MAX: u32 = 64 << 10;
 
-/// How long the transport is read after the end, so that the peer receives GOAWAY and not a reset, and how much.
+/// The time for which the transport is read after the end of the connection, so that the peer receives GOAWAY instead of a reset.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The maximum number of bytes that are read in this time.
 const LINGER_LEN_MAX: usize = 1 << 20;
 
 /// Reads after a write has failed: a peer that has closed cannot have sent more than the kernel has buffered.
@@ -57,7 +59,7 @@ pub(crate) struct Driver {
     memory: MemoryReport,
     /// Its memory is used again by each unlock.
     deferred: Deferred,
-    /// Tasks that were woken since the driver last yielded.
+    /// The number of tasks that were woken since the driver last yielded.
     woken_len: usize,
     ended: bool,
 }
@@ -182,8 +184,8 @@ impl Driver {
         let mut wants_read = {
             let mut state = shared.lock();
             let previous = std::mem::replace(&mut state.driver.state, DriverState::Running);
-            // One of several tasks that the last read woke has sent something: the others run first, and their output
-            // leaves in the same write.
+            // One of several tasks that the last read woke has sent something. The others run before the driver writes, so that their
+            // output leaves in the same write.
             if previous == DriverState::WokenByCommand && self.woken_len > 1 {
                 self.woken_len = 0;
                 drop(state);

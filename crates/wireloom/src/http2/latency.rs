@@ -1,4 +1,4 @@
-//! How soon a small response leaves behind a large one: both drivers, a link of 2 MB/s, and a paused clock.
+//! Measures how soon a small response is sent after a large one: both drivers, a link of 2 MB/s, and a paused clock.
 
 use std::future::poll_fn;
 use std::time::Duration;

@@ -45,7 +45,7 @@ pub(super) struct State {
     /// The driver must drop the transport without writing queued output.
     pub(super) is_aborted: bool,
     pub(super) deferred: Deferred,
-    /// Zero of the core's clock.
+    /// The time at which the core's clock is 0.
     epoch: Instant,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct DriverHandle {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DriverState {
-    /// It will see the effects of a command by itself.
+    /// It runs, and handles the effects of a command before it waits again.
     #[default]
     Running,
     /// It waits for the transport, a deadline or a command.

@@ -40,8 +40,8 @@ impl KeepaliveTimer {
         self.dead_at().unwrap_or_else(|| after(self.active_at, self.config.ping_after))
     }
 
-    /// `None` until the peer was pinged, unless `dead_after` leaves no time for a PING. A connection that was not driven for longer,
-    /// because the machine was suspended, leaves the peer as much time to answer as one that was.
+    /// The time at which the peer counts as dead; `None` before the PING, unless `dead_after` leaves no time for one. After the PING the
+    /// peer always has `dead_after - ping_after` to answer, even if the machine was suspended before.
     fn dead_at(&self) -> Option<Instant> {
         let Keepalive { ping_after, dead_after } = self.config;
         let dead_at = after(self.active_at, dead_after);

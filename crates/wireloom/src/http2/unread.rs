@@ -5,9 +5,11 @@ use std::time::Duration;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Connection, StreamKey};
 
-/// Content that is discarded before the stream is reset, in bytes, and for how long. A short request ends by itself, and no
-/// client takes that for a failure.
+/// The maximum length of the content that is discarded before the stream is reset, in bytes. A short request ends without a reset,
+/// which some clients would report as a failure.
 const LEN_MAX: usize = 64 << 10;
+
+/// The maximum time for which content is discarded before the stream is reset.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time in which a client reads the response before its stream is reset. Some clients, such as curl 7.88, take a reset that

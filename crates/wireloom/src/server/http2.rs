@@ -210,7 +210,7 @@ async fn answer(
         return Some(opening.open(io, &[], Some(registry.admit_tunnel(tunnels))));
     }
     if is_connect && response.status() / 100 == 2 {
-        // RFC 9110 §9.3.6, RFC 8441 §5: every 2xx opens the tunnel, and nothing here uses it.
+        // RFC 9110 §9.3.6, RFC 8441 §5: every 2xx response opens the tunnel, which the handler does not use.
         response = Response::text(400, "a 2xx response to CONNECT requires a WebSocket\n");
     }
     let answered = match response.body_mut().is_whole() {

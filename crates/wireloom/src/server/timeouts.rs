@@ -1,4 +1,4 @@
-//! Deadlines of a connection, and the phase of the server at which it stops waiting. No timer is made before a wait.
+//! Waiting with a deadline, or until the server reaches a phase of its shutdown. A timer is made by the first wait that is pending.
 
 use std::future::poll_fn;
 use std::pin::Pin;
