@@ -252,6 +252,9 @@ fn any_bytes_have_the_same_outcome_at_any_split() {
     let mangle = |rng: &mut Rng, bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
         for _ in 0..rng.usize(0..5) {
+            if bytes.is_empty() {
+                break;
+            }
             let at = rng.usize(0..bytes.len());
             match rng.u8(0..5) {
                 0 => bytes[at] = rng.u8(..),

@@ -137,21 +137,20 @@ impl Naive {
         let (mut message, mut start) = (Vec::new(), self.window.len());
         while bits.at < payload.len() * 8 {
             let last = bits.bit()? == 1;
-            match bits.bits(2)? {
-                0 => {
-                    bits.align();
-                    let within = bits.at / 8 < payload.len();
-                    self.stored(&mut bits)?;
-                    if within && bits.at / 8 > payload.len() {
-                        return Err(Corrupt);
-                    }
-                }
+            let kind = bits.bits(2)?;
+            let is_tail = kind == 0 && bits.at.div_ceil(8) == payload.len();
+            match kind {
+                0 => self.stored(&mut bits)?,
                 1 => self.coded(&mut bits, &fixed()?)?,
                 2 => {
                     let codes = dynamic(&mut bits)?;
                     self.coded(&mut bits, &codes)?;
                 }
                 _ => return Err(Corrupt),
+            }
+            // §7.2.1: what was removed is the lengths of an empty stored block, and so no symbols of another block.
+            if !is_tail && bits.at > payload.len() * 8 {
+                return Err(Corrupt);
             }
             if last {
                 // The end of the stream, and of its window.
