@@ -62,6 +62,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     let method = request.method.unwrap_or_default();
     let target = request.path.unwrap_or_default();
     let authority = check_target(method, target).ok_or((400, "invalid request target"))?;
+    let authority = authority.map(|authority| place(authority.as_bytes()));
     let version = if request.version == Some(0) { Version::Http10 } else { Version::Http11 };
     let mut hosts = 0;
     let mut fields = Vec::with_capacity(request.headers.len());
@@ -75,7 +76,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
             }
             // RFC 9112 §3.2.2: the authority of an absolute URI takes its place.
             if let Some(authority) = authority {
-                value = place(authority.as_bytes());
+                value = authority;
             }
         }
         fields.push((place(header.name.as_bytes()), value));
@@ -86,7 +87,14 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     }
     let method = place(method.as_bytes());
     let target = place(target.as_bytes());
-    Ok(Head { method, target, version, headers: Headers::from_arena(bytes, fields) })
+    let mut headers = Headers::from_arena(bytes, fields);
+    if hosts == 0
+        && let Some(authority) = authority
+    {
+        let host = headers.at(authority).to_vec();
+        headers.push_unchecked(b"Host", &host);
+    }
+    Ok(Head { method, target, version, headers })
 }
 
 /// Checks a target (RFC 9112 §3.2): `None` if it is invalid, and the authority of an absolute URI.
@@ -241,9 +249,10 @@ mod tests {
     // RFC 9112 §3.2.2.
     #[test]
     fn the_authority_of_an_absolute_uri_replaces_host() {
-        let head = b"GET http://b:81/c HTTP/1.1\r\nX: y\r\nHost: a\r\n\r\n";
-        let head = parse(head[..].into()).unwrap();
-        assert_eq!(head.headers.get("host"), Some(&b"b:81"[..]));
-        assert_eq!(head.headers.text(head.target), "http://b:81/c");
+        for rest in ["1.1\r\nX: y\r\nHost: a\r\n\r\n", "1.0\r\nHost: a\r\n\r\n", "1.0\r\nX: y\r\n\r\n"] {
+            let head = parse(format!("GET http://b:81/c HTTP/{rest}").into()).unwrap();
+            assert_eq!(head.headers.get_all("host").collect::<Vec<_>>(), [b"b:81"], "{rest:?}");
+            assert_eq!(head.headers.text(head.target), "http://b:81/c");
+        }
     }
 }
