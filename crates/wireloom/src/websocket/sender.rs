@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use wireloom_ws::{CloseCode, Misuse};
@@ -152,18 +152,11 @@ impl Sender {
     /// As for [`send`](Self::send), and when the message under way is of the other kind.
     pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
         let piece = piece.into();
-        let mut queued = false;
-        poll_fn(|cx| {
-            if !queued {
-                ready!(self.poll_queue(cx, false, |state| put_fragment(state, &piece, last)))?;
-                queued = true;
-                if last {
-                    notify_written(&mut self.shared.lock(), &piece);
-                }
-            }
-            self.poll_flush(cx)
-        })
-        .await
+        poll_fn(|cx| self.poll_queue(cx, false, |state| put_fragment(state, &piece, last))).await?;
+        if last {
+            notify_written(&mut self.shared.lock(), &piece);
+        }
+        self.flush().await
     }
 
     /// Ready when `put` has queued something, or with `false` when the policy has dropped it.
@@ -184,7 +177,7 @@ impl Sender {
         }
     }
 
-    /// Writes everything that was queued.
+    /// Waits until everything that was queued before is written.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -192,7 +185,13 @@ impl Sender {
     /// # Errors
     /// As for [`send`](Self::send).
     pub async fn flush(&mut self) -> Result<(), Error> {
-        poll_fn(|cx| self.poll_flush(cx)).await
+        let mut end = None;
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let end = *end.get_or_insert_with(|| state.queue_end());
+            state.poll_flush_to(end, Some((self.waiter, cx)))
+        })
+        .await
     }
 
     /// Sends a ping of up to 125 bytes. Keepalive is the core's, by [`wireloom_ws::Config::keepalive`].
@@ -200,14 +199,17 @@ impl Sender {
     /// # Errors
     /// As for [`send`](Self::send), and when the payload is too long.
     pub async fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
-        let mut queued = false;
+        let mut end = None;
         poll_fn(|cx| {
             let mut state = self.shared.lock();
-            if !std::mem::replace(&mut queued, true) {
-                let now = clock::now();
-                state.core.send_ping(now, payload)?;
-            }
-            state.poll_flush(Some((self.waiter, cx)))
+            let end = match end {
+                Some(end) => end,
+                None => {
+                    state.core.send_ping(clock::now(), payload)?;
+                    *end.insert(state.queue_end())
+                }
+            };
+            state.poll_flush_to(end, Some((self.waiter, cx)))
         })
         .await
     }

@@ -27,7 +27,7 @@ use super::config::SlowPeer;
 const PROGRESS_LEN_MIN: usize = 1 << 10;
 
 /// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
-const BUFFERED_LEN_MAX: usize = 64 << 10;
+pub(super) const BUFFERED_LEN_MAX: usize = 64 << 10;
 
 /// Counters of slow peers, for many WebSockets together.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::notifications::{self, Notification, NotificationQueue};
 use super::receiver::ActiveReceiver;
-use super::slow::{Slow, SlowCounters};
+use super::slow::{BUFFERED_LEN_MAX, Slow, SlowCounters};
 use super::wakers::{Waiter, Wakers};
 use super::{clock, codecs};
 use crate::error::Error;
@@ -494,6 +494,27 @@ impl State {
                 Poll::Ready(Err(error))
             }
         }
+    }
+
+    /// The number of bytes that have been sent when all that is queued now is written.
+    pub(super) fn queue_end(&self) -> u64 {
+        self.traffic.bytes_sent + self.core.queued_len() as u64
+    }
+
+    /// As [`poll_flush`](Self::poll_flush), but ready when the bytes before `end` are written: other senders may keep the queue from
+    /// becoming empty.
+    pub(super) fn poll_flush_to(
+        &mut self,
+        end: u64,
+        waits: Option<(Waiter, &Context<'_>)>,
+    ) -> Poll<Result<(), Error>> {
+        let flushed = self.poll_flush(waits);
+        // A transport that buffers has written bytes when as many others have followed as it can buffer.
+        let buffered = if self.io.has_buffered_writes() { BUFFERED_LEN_MAX } else { 0 };
+        if flushed.is_pending() && self.traffic.bytes_sent >= end.saturating_add(buffered as u64) {
+            return Poll::Ready(Ok(()));
+        }
+        flushed
     }
 
     fn end_flush(&mut self, had_to_wait: bool) {

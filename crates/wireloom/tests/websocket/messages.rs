@@ -796,3 +796,23 @@ async fn closing_waits_for_bytes_that_the_transport_buffers() {
     let received = peer.await.unwrap();
     assert_eq!((received.len(), &received[102..]), (106, &b"\x88\x02\x03\xe8"[..]));
 }
+
+// Another sender keeps the queue from becoming empty.
+#[tokio::test]
+async fn a_send_is_done_when_its_message_is_written() {
+    let (mut peer, transport) = tokio::io::duplex(1024);
+    let socket = open(transport, Role::Server, slow(SlowPeer::Wait { stall_timeout: LONG }));
+    let (mut sender, _receiver) = socket.split();
+    let mut other = sender.clone();
+    sender.feed(&[7; 3000]).await.unwrap();
+    let sending = tokio::spawn(async move { sender.send("hello").await });
+    tokio::task::yield_now().await;
+    let feeding = tokio::spawn(async move { while other.feed(&[7; 500]).await.is_ok() {} });
+    let mut bytes = [0; 512];
+    for _ in 0..1000 {
+        tokio::io::AsyncReadExt::read(&mut peer, &mut bytes).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert!(sending.is_finished() && !feeding.is_finished());
+    sending.await.unwrap().unwrap();
+}
