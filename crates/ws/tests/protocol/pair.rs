@@ -55,7 +55,8 @@ fn send_random(pair: &mut Pair, role: Role, rng: &mut Rng) -> Received {
                 5 => connection.send_bytes(data.clone().into()).unwrap(),
                 6 => connection.send_binary_uncompressed(&data).unwrap(),
                 _ => {
-                    for piece in data.chunks(1 + rng.len(20_000)) {
+                    // The receiver's limit on fragments allows 16,384.
+                    for piece in data.chunks((1 + rng.len(20_000)).max(data.len() / 10_000)) {
                         connection.send_binary_chunk(piece, false).unwrap();
                     }
                     connection.send_binary_chunk(b"", true).unwrap();
