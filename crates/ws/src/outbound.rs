@@ -450,7 +450,7 @@ impl Outbound {
     }
 
     /// Sends a fragment of a text message (RFC 6455 §5.4). The first call begins the message and `fin` ends it; control frames may be
-    /// sent between fragments.
+    /// sent between fragments. With compression, a frame is queued once the compressor has output: not for every call.
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text), and when the message that is being sent is binary.

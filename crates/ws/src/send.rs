@@ -32,8 +32,16 @@ pub(crate) struct Sender {
     append_len_max: u32,
     /// `None` if payloads are sent unchanged, neither masked nor compressed, and headers are not logged.
     processing: Option<Box<Processing>>,
-    /// The fragmented message that is being sent, and whether it is compressed.
-    fragmented: Option<(Kind, bool)>,
+    fragmented: Option<Fragmented>,
+}
+
+/// The message that is being sent in fragments.
+#[derive(Clone, Copy)]
+struct Fragmented {
+    kind: Kind,
+    is_compressed: bool,
+    /// Its first frame was queued.
+    is_begun: bool,
 }
 
 /// The steps between a payload and its frame.
@@ -92,7 +100,7 @@ impl Sender {
             return Err(Misuse::MessageUnderWay);
         }
         if compress && self.is_worthwhile(payload.len()) {
-            self.queue_compressed(kind.opcode(), payload, true, true);
+            self.queue_compressed(kind.opcode(), payload, true);
         } else {
             self.queue_frame(true, 0, kind.opcode(), payload);
         }
@@ -235,17 +243,19 @@ impl Sender {
     /// Sends the next fragment of a message (RFC 6455 §5.4).
     pub(crate) fn send_fragment(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<(), Misuse> {
         self.check_room(piece.len())?;
-        let (opcode, compress) = match self.fragmented {
-            None => (kind.opcode(), self.is_compressed()),
-            Some((begun, compress)) if begun == kind => (Opcode::Continuation, compress),
+        let mut message = match self.fragmented {
+            None => Fragmented { kind, is_compressed: self.is_compressed(), is_begun: false },
+            Some(message) if message.kind == kind => message,
             Some(_) => return Err(Misuse::MessageUnderWay),
         };
-        self.fragmented = (!fin).then_some((kind, compress));
-        if compress {
-            self.queue_compressed(opcode, piece, opcode != Opcode::Continuation, fin);
+        let opcode = if message.is_begun { Opcode::Continuation } else { kind.opcode() };
+        if message.is_compressed {
+            message.is_begun |= self.queue_compressed(opcode, piece, fin);
         } else {
             self.queue_frame(fin, 0, opcode, piece);
+            message.is_begun = true;
         }
+        self.fragmented = (!fin).then_some(message);
         Ok(())
     }
 
@@ -307,20 +317,23 @@ impl Sender {
         Ok(())
     }
 
-    /// Compresses `piece` and queues it as a frame. RFC 7692 §6.1: RSV1 is set only on the first frame of a compressed message.
-    fn queue_compressed(&mut self, opcode: Opcode, piece: &[u8], first: bool, fin: bool) {
-        let Some(Deflate { compressor, compressed }) = self.deflate_mut() else { return };
+    /// Compresses `piece` and queues it as a frame. Returns false if the compressor has no output yet: a frame without payload would only
+    /// count towards the limit that the peer has on fragments.
+    fn queue_compressed(&mut self, opcode: Opcode, piece: &[u8], fin: bool) -> bool {
+        let Some(Deflate { compressor, compressed }) = self.deflate_mut() else { return false };
         let mut compressed = core::mem::take(compressed);
-        if first && fin {
-            compressor.compress(piece, &mut compressed);
-        } else {
-            compressor.compress_chunk(piece, fin, &mut compressed);
+        compressor.compress_chunk(piece, fin, &mut compressed);
+        let has_output = !compressed.is_empty();
+        if has_output {
+            // RFC 7692 §6.1: RSV1 is set only on the first frame of a compressed message.
+            let rsv = if opcode == Opcode::Continuation { 0 } else { COMPRESSED };
+            self.queue_frame(fin, rsv, opcode, &compressed);
         }
-        self.queue_frame(fin, if first { COMPRESSED } else { 0 }, opcode, &compressed);
         compressed.clear();
         if let Some(deflate) = self.deflate_mut() {
             deflate.compressed = compressed;
         }
+        has_output
     }
 
     /// Whether a message of this length should be compressed.

@@ -28,15 +28,32 @@ fn client() -> End {
 fn marks_the_first_frame_of_a_compressed_message() {
     let mut server = server();
     server.connection.send_text("one frame").unwrap();
-    server.connection.send_text_chunk("three ", false).unwrap();
-    server.connection.send_text_chunk("frames ", false).unwrap();
-    server.connection.send_text_chunk("here", true).unwrap();
+    let noise = Rng::with_seed(1).bytes(60_000);
+    server.connection.send_binary_chunk(&noise[..20_000], false).unwrap();
+    server.connection.send_binary_chunk(&noise[20_000..40_000], false).unwrap();
+    server.connection.send_binary_chunk(&noise[40_000..], true).unwrap();
     let sent = server.sent_frames();
     let bits: Vec<_> =
         sent.iter().map(|frame| (frame.reserved(), frame.opcode(), frame.is_final())).collect();
-    assert_eq!(bits, [(RSV1, 1, true), (RSV1, 1, false), (0, 0, false), (0, 0, true)]);
+    assert_eq!(bits, [(RSV1, 1, true), (RSV1, 2, false), (0, 0, false), (0, 0, true)]);
     let received = client().receive(concat(&sent));
-    assert_eq!(received, [Received::text("one frame"), Received::text("three frames here")]);
+    assert_eq!(received, [Received::text("one frame"), Received::binary(&noise)]);
+}
+
+// §6.1: a fragment may be empty, but each one counts towards the receiver's limit. 4 MiB in chunks of 64 bytes is honest traffic.
+#[test]
+fn sends_no_fragment_before_there_is_compressed_data() {
+    let chunk = format!("{:064}", 7);
+    for (mut from, mut to) in [(client(), server()), (server(), client())] {
+        for _ in 0..(4 << 20) / 64 {
+            from.connection.send_text_chunk(&chunk, false).unwrap();
+        }
+        from.connection.send_text_chunk("", true).unwrap();
+        let sent = from.sent_frames();
+        let received = to.receive(concat(&sent));
+        assert!(received == [Received::text(&chunk.repeat((4 << 20) / 64))], "{:?}", received.last());
+        assert!(sent.iter().all(|frame| !frame.payload().is_empty()));
+    }
 }
 
 // §6: "An endpoint MAY send ... both compressed and uncompressed messages"; those have RSV1 unset.
@@ -62,7 +79,7 @@ fn sends_short_and_uncompressed_messages_uncompressed() {
 fn compresses_no_control_frame() {
     let mut server = server();
     let now = server.clock.now();
-    server.connection.send_text_chunk("begun", false).unwrap();
+    server.connection.send_binary_chunk(&Rng::with_seed(1).bytes(20_000), false).unwrap();
     server.connection.send_ping(now, &[b'p'; 125]).unwrap();
     server.connection.send_pong(&[b'q'; 125]).unwrap();
     server.connection.close(now, CloseCode::NORMAL, &"r".repeat(123)).unwrap();
