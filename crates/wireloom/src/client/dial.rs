@@ -139,20 +139,20 @@ mod tests {
         assert_eq!(interleave(vec!["1.1.1.1:1".parse().unwrap(); 100]).len(), ADDRESSES_MAX);
     }
 
-    /// The result of an attempt, and its time.
-    type Fate = (u64, Result<(), io::ErrorKind>);
+    /// The time that an attempt takes, and its result.
+    type Outcome = (u64, Result<(), io::ErrorKind>);
 
     /// When each attempt began, which won, and when, in milliseconds.
-    async fn run(fates: &[Fate]) -> (Vec<u64>, Result<usize, io::ErrorKind>, u64) {
-        let all: Vec<SocketAddr> = (0..fates.len()).map(|at| ([127, 0, 0, 1], at as u16).into()).collect();
+    async fn run(outcomes: &[Outcome]) -> (Vec<u64>, Result<usize, io::ErrorKind>, u64) {
+        let all: Vec<SocketAddr> = (0..outcomes.len()).map(|at| ([127, 0, 0, 1], at as u16).into()).collect();
         let begin = Instant::now();
         let began = Mutex::new(Vec::new());
         let won = race(&all, |address| {
-            let (after, fate) = fates[usize::from(address.port())];
+            let (after, outcome) = outcomes[usize::from(address.port())];
             began.lock().unwrap().push(begin.elapsed().as_millis() as u64);
             async move {
                 tokio::time::sleep(Duration::from_millis(after)).await;
-                fate.map(|()| usize::from(address.port())).map_err(io::Error::from)
+                outcome.map(|()| usize::from(address.port())).map_err(io::Error::from)
             }
         });
         let won = won.await.map_err(|error| error.kind());

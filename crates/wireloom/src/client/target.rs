@@ -62,7 +62,7 @@ impl Target {
         let (userinfo, authority) = split_userinfo(authority);
         let credentials = match userinfo {
             None => None,
-            // Browsers and curl send these as Basic; refusing them would help nobody.
+            // Browsers and curl send these as Basic; so they are accepted here too.
             Some(userinfo) => {
                 Some(Credentials::from_userinfo(userinfo).ok_or(Error::Url(UriError::UserInfo))?)
             }

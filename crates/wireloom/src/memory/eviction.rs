@@ -114,14 +114,14 @@ mod tests {
     /// Frees its reservation when it is evicted, or aborted.
     struct Holder {
         reservation: Mutex<Option<Reservation>>,
-        obeys: bool,
+        frees_on_evict: bool,
     }
 
     impl Holder {
-        fn new(account: &Account, len: usize, obeys: bool) -> Arc<Self> {
+        fn new(account: &Account, len: usize, frees_on_evict: bool) -> Arc<Self> {
             let mut reservation = account.reservation(Category::Assembly);
             reservation.try_set(len).unwrap();
-            let holder = Arc::new(Self { reservation: Mutex::new(Some(reservation)), obeys });
+            let holder = Arc::new(Self { reservation: Mutex::new(Some(reservation)), frees_on_evict });
             let weak = Arc::downgrade(&holder);
             account.on_evict(weak);
             holder
@@ -134,7 +134,7 @@ mod tests {
 
     impl Evict for Holder {
         fn evict(&self) {
-            if self.obeys {
+            if self.frees_on_evict {
                 lock(&self.reservation).take();
             }
         }

@@ -86,6 +86,7 @@ impl Group {
         }
     }
 
+    /// From this many bytes on, a message that was read must be freed before another account reads.
     fn crowded(&self) -> usize {
         self.max - self.max / 4
     }

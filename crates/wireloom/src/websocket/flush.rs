@@ -60,9 +60,9 @@ impl Flush {
     }
 }
 
-/// A flush task that runs beside the thread that sends, on a worker of the runtime, flushes once the batch has not grown for
-/// this number of its turns: a flush for every message would be a system call for every message.
-const QUIET_TURNS: u32 = 16;
+/// A flush task that runs in parallel to the thread that sends flushes once the batch has not grown for this number of yields: a
+/// flush for every message would be a system call for every message.
+const YIELDS_WITHOUT_GROWTH: u32 = 16;
 
 thread_local! {
     /// The connection whose future this thread polls, by address; 0 for none.
@@ -72,7 +72,7 @@ thread_local! {
     static LINGER: Cell<Option<Pin<Box<Linger>>>> = const { Cell::new(None) };
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
-    /// As boxes, which are passed in registers.
+    /// Boxes, because they are passed in registers.
     static BUFFERS: RefCell<[Option<Box<[u8]>>; BUFFERS_MAX]> = const { RefCell::new([const { None }; BUFFERS_MAX]) };
 }
 
@@ -142,14 +142,15 @@ pub(super) fn schedule(shared: &Weak<Shared>) -> Flush {
         return Flush::AtPollEnd;
     }
     let Ok(runtime) = Handle::try_current() else { return Flush::Idle };
-    let is_beside =
+    // The future of `block_on` runs beside the workers.
+    let is_parallel =
         tokio::task::try_id().is_none() && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
-    let flush = Flush::InTask(sync::spawn(&runtime, flush_in_task(shared.clone(), is_beside)));
+    let flush = Flush::InTask(sync::spawn(&runtime, flush_in_task(shared.clone(), is_parallel)));
     if flush.is_due() { flush } else { Flush::Idle }
 }
 
-async fn flush_in_task(shared: Weak<Shared>, is_beside: bool) {
-    if is_beside {
+async fn flush_in_task(shared: Weak<Shared>, is_parallel: bool) {
+    if is_parallel {
         wait_while_filling(&shared).await;
     }
     poll_fn(|cx| match shared.upgrade() {
@@ -161,8 +162,8 @@ async fn flush_in_task(shared: Weak<Shared>, is_beside: bool) {
 
 /// Waits while another thread appends to the batch. It needs no timer, which a runtime may lack.
 async fn wait_while_filling(shared: &Weak<Shared>) {
-    let (mut len, mut quiet_turns) = (0, 0);
-    while quiet_turns < QUIET_TURNS {
+    let (mut len, mut yields) = (0, 0);
+    while yields < YIELDS_WITHOUT_GROWTH {
         tokio::task::yield_now().await;
         let Some(shared) = shared.upgrade() else { return };
         let queued = shared.queued_len();
@@ -170,7 +171,7 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
             // The other thread has flushed it.
             return;
         }
-        quiet_turns = if queued == len { quiet_turns + 1 } else { 0 };
+        yields = if queued == len { yields + 1 } else { 0 };
         len = queued;
     }
 }
@@ -207,7 +208,7 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             // Halves that were moved out of the future continue without it.
             if let Some(shared) = this.project().shared.upgrade() {
-                shared.lock().lose_driver();
+                shared.lock().handle_driver_end();
             }
         }
     }
@@ -272,7 +273,7 @@ impl<F: Future> Future for Driven<F> {
             state.flush_driven(cx);
             if polled.is_ready() {
                 // It is not polled again, although its owner may keep it.
-                state.lose_driver();
+                state.handle_driver_end();
             }
         }
         polled

@@ -158,7 +158,7 @@ impl WebSocket {
     /// [`split`](Self::split) the socket, or use [`recv_owned`](Self::recv_owned).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Receiver::recv`].
     #[inline]
     pub fn recv(&mut self) -> Receiving<'_> {
         self.receiver.recv()
@@ -167,7 +167,7 @@ impl WebSocket {
     /// The next message, owned; see [`Receiver::recv_owned`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Receiver::recv_owned`].
     pub async fn recv_owned(&mut self) -> Result<Option<OwnedMessage>, Error> {
         self.receiver.recv_owned().await
     }
@@ -175,7 +175,7 @@ impl WebSocket {
     /// Sends a message; see [`Sender::send`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Sender::send`].
     #[inline]
     pub fn send<'a, M: Into<Payload<'a>>>(&'a mut self, message: M) -> Sending<'a, M> {
         self.sender.send(message)
@@ -184,7 +184,7 @@ impl WebSocket {
     /// Queues a message; see [`Sender::feed`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Sender::feed`].
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         self.sender.feed(message).await
     }
@@ -192,7 +192,7 @@ impl WebSocket {
     /// Writes all queued bytes; see [`Sender::flush`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Sender::flush`].
     pub async fn flush(&mut self) -> Result<(), Error> {
         self.sender.flush().await
     }
@@ -200,7 +200,7 @@ impl WebSocket {
     /// Sends a ping; see [`Sender::ping`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Sender::ping`].
     pub async fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
         self.sender.ping(payload).await
     }
@@ -229,7 +229,7 @@ impl WebSocket {
     /// Begins the closing handshake with this code after this time; see [`Sender::close_after`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Sender::close_after`].
     pub fn close_after(&mut self, deadline: impl Into<Option<(Duration, CloseCode)>>) -> Result<(), Error> {
         self.sender.close_after(deadline)
     }
@@ -237,7 +237,7 @@ impl WebSocket {
     /// Sends a fragment of a message that is too large to hold; see [`Sender::send_piece`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Sender::send_piece`].
     pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
         self.sender.send_piece(piece, last).await
     }

@@ -21,26 +21,26 @@ use crate::error::{Error, Stage};
 use crate::memory::{Category, FREE_LEN, Reservation};
 use crate::transport::buffer;
 
-/// While at least this much of a frame is missing, a read goes directly to the end of the message. Less is copied there from
-/// the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
+/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message. Fewer bytes are copied
+/// there from the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
 const DIRECT_LEN_MIN: u64 = 64 << 10;
 
 /// As [`DIRECT_LEN_MIN`], for an owned message.
 const OWNED_DIRECT_LEN_MIN: u64 = 16 << 10;
 
-/// After a message of this length another one is expected: then the read that brings its head brings little of it, and the rest
-/// goes directly to the message.
+/// After a message of this length another long one is expected. The read for its header is short then, and the rest of the message
+/// is read directly to its place.
 const LARGE_LEN_MIN: u32 = 256 << 10;
 
-/// As [`LARGE_LEN_MIN`], for an owned message: from the read buffer it would be copied.
+/// As [`LARGE_LEN_MIN`], for an owned message, which would be copied out of the read buffer.
 const OWNED_LARGE_LEN_MIN: u32 = 32 << 10;
 
 /// After the close timeout, up to this many bytes are read before the connection is given up: what a socket has received may be as
 /// long, and the peer's Close frame at its end.
 const READ_AFTER_TIMEOUT_LEN: u64 = 4 << 20;
 
-/// The most that the read for the head of a large message brings.
-const HEAD_READ_LEN: usize = 4 << 10;
+/// The maximum length of the read for the header of a large message.
+const HEADER_READ_LEN: usize = 4 << 10;
 
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
@@ -239,7 +239,7 @@ impl Receiver {
     }
 }
 
-/// While at least this much of a frame is missing, a read goes directly to the end of the message.
+/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message.
 fn direct_len_min(mode: DeliveryMode) -> u64 {
     match mode {
         DeliveryMode::Configured => DIRECT_LEN_MIN,
@@ -337,11 +337,11 @@ impl ActiveReceiver {
                 }
                 Poll::Ready(false) if self.should_read_on(mode) => continue,
                 Poll::Ready(false) => {}
-                // The rest of the message is not available yet: decode its beginning, which empties the buffer.
+                // The rest of the message has not arrived: decode the bytes that have, which empties the buffer.
                 Poll::Pending if self.reader.has_input() => {}
                 Poll::Pending => {
                     self.read_before_timeout = None;
-                    self.rest(shared);
+                    self.release(shared);
                     state.return_read_buffer();
                     state.last_len = self.last_len;
                     if !self.count_memory(state) {
@@ -373,7 +373,7 @@ impl ActiveReceiver {
     }
 
     /// Nothing has arrived: returns buffers and codecs to the pools of the thread.
-    fn rest(&mut self, shared: &Shared) {
+    fn release(&mut self, shared: &Shared) {
         self.release_memory();
         if shared.is_compressed() && shared.release.swap(false, Ordering::Relaxed) {
             self.reader.release_buffers();
@@ -623,7 +623,7 @@ impl ActiveReceiver {
             DeliveryMode::Whole => OWNED_LARGE_LEN_MIN,
         };
         let expects_large = self.last_len >= large_len_min && !self.reader.inbound().is_compressed();
-        let len_max = if expects_large { HEAD_READ_LEN } else { usize::MAX };
+        let len_max = if expects_large { HEADER_READ_LEN } else { usize::MAX };
         let mut space = self.reader.buffer_space();
         let bytes = space.bytes();
         let len_max = bytes.len().min(len_max);

@@ -48,14 +48,14 @@ impl Sender {
     /// What has been queued is written, whatever the task does next.
     ///
     /// # Errors
-    /// The connection is closed or has failed, or the peer is too slow and the policy is to cut it.
+    /// The connection is closed or has failed, or the peer is too slow and is disconnected ([`SlowPeer`]).
     #[inline]
     pub fn send<'a, M: Into<Payload<'a>>>(&'a mut self, message: M) -> Sending<'a, M> {
         Sending(Step::Untried(self, message))
     }
 
-    /// Sends a message if that needs no waiting: for those who send one message to many WebSockets, and must wait for none.
-    /// `false` when there is no room, as long as the policy is to wait; then nothing was queued.
+    /// Sends a message unless that would have to wait, so that one slow peer among many delays no other. Returns `false` if there
+    /// is no room and the policy is [`SlowPeer::Wait`]; then nothing was queued.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -92,8 +92,8 @@ impl Sender {
         Ok(count)
     }
 
-    /// Waits until there is room for a message: the [`Permit`] sends it without waiting. A `reserve` that is dropped has sent
-    /// nothing, so that a caller who gives up knows what became of its message.
+    /// Waits until there is room for a message: the [`Permit`] sends it without waiting. Dropping this future sends nothing, so that
+    /// the caller of a cancelled `reserve` knows that its message was not sent.
     ///
     /// ```
     /// # async fn example(sender: &mut wireloom::Sender) -> Result<(), wireloom::Error> {
@@ -305,7 +305,7 @@ impl Sender {
         let mut state = self.shared.lock();
         let queued = match queue(&mut state, true, |state| put(state, message)) {
             Poll::Ready(queued) => queued?,
-            // Another sender has used the room since, or the caller did not ask for it.
+            // Another sender has used the room since, or the caller did not wait for it.
             Poll::Pending => put(&mut state, message).map(|()| true)?,
         };
         if queued {
@@ -359,7 +359,7 @@ impl Permit<'_> {
 
 /// The future of [`Sender::send`].
 ///
-/// Most messages are sent without waiting. The state of a send that waits is boxed, so that futures stay small.
+/// Most messages are sent without waiting. The state of a send that waits is boxed, so that this future is small.
 #[must_use = "nothing is sent before this is awaited"]
 pub struct Sending<'a, M>(Step<'a, M>);
 
@@ -444,8 +444,8 @@ fn written(state: &mut State) -> Result<Sent, Error> {
     })
 }
 
-/// Ready with whether the message was queued; pending when there is no room. Fragments wait, unless the policy is to disconnect: a
-/// message without its middle would be another one.
+/// Ready with `true` when the message was queued, and with `false` when the policy has dropped it; pending when there is no room.
+/// Fragments are never dropped, because the rest of their message would be another message.
 #[inline]
 fn queue(
     state: &mut State,

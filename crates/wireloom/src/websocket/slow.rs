@@ -39,8 +39,8 @@ pub(crate) struct SlowCounters {
 /// The state of one WebSocket.
 #[derive(Default)]
 pub(super) struct Slow {
-    /// Bytes wait for the transport.
-    waits: Option<Box<Deadlines>>,
+    /// Set while bytes wait for the transport.
+    deadlines: Option<Box<Deadlines>>,
     counters: Option<Arc<SlowCounters>>,
 }
 
@@ -79,24 +79,24 @@ impl Slow {
 
     /// Whether bytes wait for the transport.
     #[inline]
-    pub(super) fn waits(&self) -> bool {
-        self.waits.is_some()
+    pub(super) fn is_waiting(&self) -> bool {
+        self.deadlines.is_some()
     }
 
     /// The transport has accepted `len` bytes.
     #[inline]
     pub(super) fn accepted(&mut self, len: usize) {
-        if let Some(waits) = &mut self.waits {
-            waits.queue.left = waits.queue.left.saturating_sub(len);
-            waits.stall.left = waits.stall.left.saturating_sub(len);
+        if let Some(deadlines) = &mut self.deadlines {
+            deadlines.queue.left = deadlines.queue.left.saturating_sub(len);
+            deadlines.stall.left = deadlines.stall.left.saturating_sub(len);
         }
     }
 
     /// No bytes wait.
     #[inline]
     pub(super) fn clear(&mut self) {
-        if self.waits.is_some() {
-            self.waits = None;
+        if self.deadlines.is_some() {
+            self.deadlines = None;
         }
     }
 
@@ -106,23 +106,23 @@ impl Slow {
         let all = if queued > 0 { queued } else { BUFFERED_LEN_MAX };
         let some = if queued > 0 { queued.min(PROGRESS_LEN_MIN) } else { BUFFERED_LEN_MAX };
         let deadline = |timeout, left| DrainDeadline { due: now.saturating_add(timeout), left };
-        match &mut self.waits {
-            Some(waits) => {
-                if waits.queue.left == 0 {
-                    waits.queue = deadline(queue_timeout, all);
+        match &mut self.deadlines {
+            Some(deadlines) => {
+                if deadlines.queue.left == 0 {
+                    deadlines.queue = deadline(queue_timeout, all);
                 }
-                if waits.stall.left == 0 {
-                    waits.stall = deadline(stall_timeout, some);
+                if deadlines.stall.left == 0 {
+                    deadlines.stall = deadline(stall_timeout, some);
                 }
                 false
             }
             none => {
-                let waits = Deadlines {
+                let deadlines = Deadlines {
                     queue: deadline(queue_timeout, all),
                     stall: deadline(stall_timeout, some),
                     sleep: None,
                 };
-                *none = Some(Box::new(waits));
+                *none = Some(Box::new(deadlines));
                 true
             }
         }
@@ -130,20 +130,23 @@ impl Slow {
 
     /// Whether bytes have waited for too long.
     pub(super) fn is_overdue(&self, now: impl FnOnce() -> Duration) -> bool {
-        self.waits.as_ref().is_some_and(|waits| waits.queue.left > 0 && waits.queue.due <= now())
+        self.deadlines
+            .as_ref()
+            .is_some_and(|deadlines| deadlines.queue.left > 0 && deadlines.queue.due <= now())
     }
 
     /// Ready when the peer is to be disconnected; `cx` is woken for that, if there is one.
     pub(super) fn poll_disconnect(&mut self, policy: &SlowPeer, cx: Option<&mut Context<'_>>) -> Poll<()> {
         let disconnects = matches!(policy, SlowPeer::Disconnect { .. });
-        let Some(waits) = &mut self.waits else { return Poll::Pending };
-        let due = if disconnects { waits.queue.due.min(waits.stall.due) } else { waits.stall.due };
+        let Some(deadlines) = &mut self.deadlines else { return Poll::Pending };
+        let due =
+            if disconnects { deadlines.queue.due.min(deadlines.stall.due) } else { deadlines.stall.due };
         if due <= clock::now() {
             return Poll::Ready(());
         }
         // A deadline that never comes needs no timer.
         let (Some(cx), Some(due)) = (cx, clock::instant_at(due)) else { return Poll::Pending };
-        let sleep = waits.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        let sleep = deadlines.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         // Most deadlines are renewed; the timer is moved when it fires.
         if sleep.deadline() > due || sleep.is_elapsed() {
             sleep.as_mut().reset(due);

@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     more_buffered: AtomicBool,
     /// Events wait to be delivered to the observer.
     has_notifications: AtomicBool,
-    /// Asks the receiver to free as much memory as it can.
+    /// Set to make the receiver free as much memory as it can.
     pub(super) release: AtomicBool,
     senders: AtomicU32,
     is_observed: bool,
@@ -115,7 +115,9 @@ impl Shared {
         // Nothing here is observed or needs a flusher.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
-        state.flush.is_due() && !state.slow.waits() && state.core.append_message(kind, payload, BATCH_LEN_MAX)
+        state.flush.is_due()
+            && !state.slow.is_waiting()
+            && state.core.append_message(kind, payload, BATCH_LEN_MAX)
     }
 
     /// Bytes that are queued for writing. Nothing else happens.
@@ -354,7 +356,7 @@ enum LinkEnd {
     Closed(Error),
 }
 
-/// Whether the server, which shuts down, closes this connection. Messages that arrive after its Close frame are read and dropped
+/// Whether a server that shuts down has closed this connection. Messages that arrive after its Close frame are read and dropped
 /// until the peer's Close frame or the close timeout: closing a socket with unread bytes would reset the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoingAway {
@@ -454,7 +456,7 @@ impl State {
     }
 
     /// The future that flushed has ended or was dropped.
-    pub(super) fn lose_driver(&mut self) {
+    pub(super) fn handle_driver_end(&mut self) {
         if let Flush::AtPollEnd = self.flush {
             self.schedule();
         }
@@ -468,21 +470,21 @@ impl State {
         self.count_read_buffer();
     }
 
-    /// Writes the queue. While the transport is full, a flusher is registered with it, and `waits` too.
-    pub(super) fn poll_flush(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
+    /// Writes the queue. While the transport is full, a flusher waits for it, and so does `task` if there is one.
+    pub(super) fn poll_flush(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
         if let Some(error) = self.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
         if self.flush.is_idle() && !self.core.wants_write() && !self.io.has_buffered_writes() {
             return Poll::Ready(Ok(()));
         }
-        let had_to_wait = self.slow.waits();
-        match self.poll_write_all(waits) {
+        let had_to_wait = self.slow.is_waiting();
+        match self.poll_write_all(task) {
             Poll::Pending => {
                 if !self.flush.is_due() {
                     self.schedule();
                 }
-                self.poll_slow(waits)
+                self.poll_slow(task)
             }
             Poll::Ready(Ok(())) => {
                 self.end_flush(had_to_wait);
@@ -506,9 +508,9 @@ impl State {
     pub(super) fn poll_flush_to(
         &mut self,
         end: u64,
-        waits: Option<(Waiter, &Context<'_>)>,
+        task: Option<(Waiter, &Context<'_>)>,
     ) -> Poll<Result<(), Error>> {
-        let flushed = self.poll_flush(waits);
+        let flushed = self.poll_flush(task);
         // A transport that buffers has written bytes when as many others have followed as it can buffer.
         let buffered = if self.io.has_buffered_writes() { BUFFERED_LEN_MAX } else { 0 };
         if flushed.is_pending() && self.traffic.bytes_sent >= end.saturating_add(buffered as u64) {
@@ -524,8 +526,8 @@ impl State {
         }
     }
 
-    /// The queue waits for the peer: ready when that has been slow for too long.
-    fn poll_slow(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
+    /// Called while the transport is full: ready when the peer has been slow for too long.
+    fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
         let now = clock::now();
         if self.send_queue.try_set(self.core.queued_len()).is_err() {
             // The transport is full and accepts no Close frame.
@@ -538,7 +540,7 @@ impl State {
             // It continues to write and watches the deadline, also when the future that sends is dropped.
             receiver.wake();
         }
-        let waker = waits.map(|waits| self.register(Some(waits)));
+        let waker = task.map(|task| self.register(Some(task)));
         // Without a task there is no timer: the flusher has one.
         let mut cx = waker.as_ref().map(Context::from_waker);
         ready!(self.slow.poll_disconnect(&self.config.slow_peer, cx.as_mut()));
@@ -551,11 +553,11 @@ impl State {
         self.core.is_congested() || self.slow.is_overdue(clock::now)
     }
 
-    fn poll_write_all(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
+    fn poll_write_all(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
         let mut total = 0;
         let written = loop {
-            match self.poll_write_slices(waits) {
-                Poll::Ready(Ok(0)) => break self.poll_flush_io(waits),
+            match self.poll_write_slices(task) {
+                Poll::Ready(Ok(0)) => break self.poll_flush_io(task),
                 Poll::Ready(Ok(len)) => {
                     total += len;
                     self.core.transmitted(len);
@@ -575,21 +577,21 @@ impl State {
     }
 
     /// Writes the first slices of the queue; ready with 0 only if it is empty.
-    fn poll_write_slices(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<usize>> {
+    fn poll_write_slices(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<usize>> {
         let mut slices: [&[u8]; SLICES_FEW] = [&[]; SLICES_FEW];
         let count = self.core.poll_transmit(&mut slices);
         if count == 0 {
             return Poll::Ready(Ok(0));
         }
         if count < SLICES_FEW {
-            return write(&mut self.io, &mut self.wakers, waits, &slices[..count]);
+            return write(&mut self.io, &mut self.wakers, task, &slices[..count]);
         }
         let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
         let count = self.core.poll_transmit(&mut slices);
-        write(&mut self.io, &mut self.wakers, waits, &slices[..count])
+        write(&mut self.io, &mut self.wakers, task, &slices[..count])
     }
 
-    fn poll_flush_io(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
+    fn poll_flush_io(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
         if !self.io.has_buffered_writes() {
             return Poll::Ready(Ok(()));
         }
@@ -597,7 +599,7 @@ impl State {
             Poll::Pending => {}
             ready => return ready,
         }
-        let waker = self.register(waits);
+        let waker = self.register(task);
         self.io.poll_flush(&mut Context::from_waker(&waker))
     }
 
@@ -640,7 +642,7 @@ impl State {
         }
         self.traffic.bytes_sent += len as u64;
         self.activity = Activity::Recent;
-        if self.slow.waits() {
+        if self.slow.is_waiting() {
             self.slow.accepted(len);
             let now = clock::now();
             self.core.handle_activity(now);
@@ -742,8 +744,8 @@ impl State {
     }
 
     /// A waker for the transport that wakes all waiting tasks, and this one too.
-    pub(super) fn register(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Waker {
-        register(&mut self.wakers, waits)
+    pub(super) fn register(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Waker {
+        register(&mut self.wakers, task)
     }
 
     /// Nothing can be written any more. Bytes that the peer has sent are still read: its Close frame may be among them.
@@ -856,7 +858,7 @@ impl State {
         }
     }
 
-    /// Treats the transport as the core asks, once the queue is written. True when the connection has ended.
+    /// Shuts the transport down when the core requires it, once the queue is written. True when the connection has ended.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
         if self.is_link_closed() {
             return true;
@@ -864,7 +866,7 @@ impl State {
         match self.core.transport() {
             Transport::Open => false,
             // The transport itself still buffers frames, as TLS does. The close timeout ends that.
-            _ if self.slow.waits() && self.core.poll_timeout().is_some() => false,
+            _ if self.slow.is_waiting() && self.core.poll_timeout().is_some() => false,
             Transport::ShutdownWrite => {
                 self.shut_down(cx);
                 false
@@ -969,18 +971,18 @@ impl Drop for State {
     }
 }
 
-/// Writes to a transport; while that is full, all waiting tasks are registered with it, and `waits` too.
+/// Writes to a transport. While that is full, it wakes all waiting tasks later, and `task` if there is one.
 fn write(
     io: &mut Io,
     wakers: &mut Option<Arc<Wakers>>,
-    waits: Option<(Waiter, &Context<'_>)>,
+    task: Option<(Waiter, &Context<'_>)>,
     slices: &[&[u8]],
 ) -> Poll<io::Result<usize>> {
     match try_write(io, slices) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         written => return Poll::Ready(written),
     }
-    let waker = register(wakers, waits);
+    let waker = register(wakers, task);
     let written = with_io_slices(slices, |slices| io.poll_write(&mut Context::from_waker(&waker), slices));
     written.map(|written| written.and_then(not_zero))
 }
@@ -1007,9 +1009,9 @@ fn with_io_slices<T>(slices: &[&[u8]], write: impl FnOnce(&[IoSlice<'_>]) -> T) 
     write(&io_slices[..slices.len().min(SLICES_MAX)])
 }
 
-fn register(wakers: &mut Option<Arc<Wakers>>, waits: Option<(Waiter, &Context<'_>)>) -> Waker {
+fn register(wakers: &mut Option<Arc<Wakers>>, task: Option<(Waiter, &Context<'_>)>) -> Waker {
     let wakers = wakers.get_or_insert_default();
-    if let Some((waiter, cx)) = waits {
+    if let Some((waiter, cx)) = task {
         wakers.register(waiter, cx);
     }
     wakers.waker()

@@ -178,10 +178,10 @@ async fn messages_before_a_violation_can_be_answered() {
     assert!(server.await.unwrap().is_err());
 }
 
-/// A direction that the peer has closed.
-struct Deaf;
+/// The writing side of a transport whose peer has closed its reading side.
+struct ClosedWriter;
 
-impl AsyncWrite for Deaf {
+impl AsyncWrite for ClosedWriter {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<std::io::Result<usize>> {
         Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()))
     }
@@ -199,7 +199,7 @@ impl AsyncWrite for Deaf {
 async fn receives_the_close_of_a_peer_that_no_longer_reads() {
     let (mut client, server) = tokio::io::duplex(1024);
     client.write_all(b"\x82\x81\0\0\0\0a\x82\x81\0\0\0\0b\x88\x82\0\0\0\0\x03\xe9").await.unwrap();
-    let server = tokio::io::join(server, Deaf);
+    let server = tokio::io::join(server, ClosedWriter);
     let (mut sender, mut receiver) = open(server, Role::Server, WebSocketConfig::default()).split();
     assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), b"a");
     assert_eq!(sender.feed("never").await, Ok(()));
@@ -226,12 +226,12 @@ async fn nothing_is_lost_when_futures_are_dropped() {
             let queued = sender.queued_len();
             let payload = [&sent.to_be_bytes()[..], &vec![7; random.usize(0..200)]].concat();
             // What was queued as a whole counts; a dropped `feed` queued nothing.
-            if give_up(sender.feed(&payload), polls).await.is_some_and(|fed| fed.is_ok()) {
+            if poll_and_drop(sender.feed(&payload), polls).await.is_some_and(|fed| fed.is_ok()) {
                 assert!(sender.queued_len() > queued);
                 sent += 1;
             }
-            give_up(sender.flush(), random.u32(0..4)).await;
-        } else if let Some(message) = give_up(receiver.recv(), polls).await {
+            poll_and_drop(sender.flush(), random.u32(0..4)).await;
+        } else if let Some(message) = poll_and_drop(receiver.recv(), polls).await {
             let message = message.unwrap().unwrap();
             assert_eq!(message.as_bytes()[..4], received.to_be_bytes());
             received += 1;
@@ -261,17 +261,17 @@ async fn every_future_may_be_dropped_at_any_point() {
                 0 | 1 => {
                     let payload = [&next.to_be_bytes()[..], &vec![next as u8; random.usize(0..400)]].concat();
                     let sent = match random.bool() {
-                        true => give_up(sender.send(&payload), polls).await,
-                        false => give_up(sender.feed(&payload), polls).await,
+                        true => poll_and_drop(sender.send(&payload), polls).await,
+                        false => poll_and_drop(sender.feed(&payload), polls).await,
                     };
                     if sent.is_some_and(|sent| sent.is_ok()) {
                         done.push(next);
                     }
                     next += 1;
                 }
-                2 => drop(give_up(sender.ping(b"?"), polls).await),
-                3 => drop(give_up(sender.flush(), polls).await),
-                _ => received.extend(give_up(receive_id(receiver), polls).await),
+                2 => drop(poll_and_drop(sender.ping(b"?"), polls).await),
+                3 => drop(poll_and_drop(sender.flush(), polls).await),
+                _ => received.extend(poll_and_drop(receive_id(receiver), polls).await),
             }
             tokio::task::yield_now().await;
         }
@@ -310,8 +310,8 @@ async fn closes_at_a_deadline_with_its_code() {
     server.close_after(None).unwrap();
     server.close_after((2 * minute, CloseCode::POLICY_VIOLATION)).unwrap();
     let begin = tokio::time::Instant::now();
-    let (server_heard, client_heard) = tokio::join!(server.recv(), client.recv());
-    assert!(server_heard.unwrap().is_none() && client_heard.unwrap().is_none());
+    let (server_received, client_received) = tokio::join!(server.recv(), client.recv());
+    assert!(server_received.unwrap().is_none() && client_received.unwrap().is_none());
     assert!(begin.elapsed() >= 2 * minute && begin.elapsed() < 3 * minute);
     assert_eq!(client.end().unwrap().code(), CloseCode::POLICY_VIOLATION);
 }
@@ -482,7 +482,7 @@ async fn keeps_every_chunk_of_a_message() {
 }
 
 /// Polls a future this number of times and drops it.
-async fn give_up<T>(future: impl Future<Output = T>, polls: u32) -> Option<T> {
+async fn poll_and_drop<T>(future: impl Future<Output = T>, polls: u32) -> Option<T> {
     let mut future = std::pin::pin!(future);
     for _ in 0..polls {
         if let Poll::Ready(value) = futures_util::poll!(&mut future) {
@@ -766,7 +766,7 @@ async fn a_close_frame_that_waits_in_the_transport_is_read_after_the_close_timeo
     for message_len in [0, 1_000_000] {
         let (mut client, server) = tokio::io::duplex(2 << 20);
         let mut server = open(server, Role::Server, WebSocketConfig::default());
-        assert!(give_up(server.close(CloseCode::NORMAL, ""), 1).await.is_none());
+        assert!(poll_and_drop(server.close(CloseCode::NORMAL, ""), 1).await.is_none());
         let message = wireloom_testing::frame::masked(0x82, vec![7; message_len]);
         let close = wireloom_testing::frame::masked(0x88, b"\x03\xe8");
         client.write_all(&[message, close].concat()).await.unwrap();

@@ -222,7 +222,7 @@ impl Reconnecting {
     /// Polls for the next event; see [`next`](Self::next).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`next`](Self::next).
     pub fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Step>, Error>> {
         loop {
             match &mut self.state {
@@ -263,7 +263,7 @@ impl Reconnecting {
                         }
                         Some(Check::Ping(at)) => {
                             ready!(poll_timer(&mut self.timer, at, cx));
-                            if !open.link.try_ask() {
+                            if !open.link.try_ping() {
                                 return Poll::Pending;
                             }
                         }
@@ -340,10 +340,10 @@ impl Reconnecting {
 
     /// Waits for the next attempt, if the policy allows one.
     fn wait(&mut self, reason: &LossReason) -> Option<Duration> {
-        let mut chance = [0; 8];
+        let mut random = [0; 8];
         // Without randomness the delay is the longest.
-        let chance = getrandom::getrandom(&mut chance).map_or(u64::MAX, |()| u64::from_ne_bytes(chance));
-        let delay = self.policy.delay(reason, self.attempt.failed, chance);
+        let random = getrandom::getrandom(&mut random).map_or(u64::MAX, |()| u64::from_ne_bytes(random));
+        let delay = self.policy.delay(reason, self.attempt.failed, random);
         self.attempt.failed = self.attempt.failed.saturating_add(1);
         #[cfg(feature = "tracing")]
         tracing::debug!(?delay, failed = self.attempt.failed, "the WebSocket is not open");
@@ -371,7 +371,7 @@ impl Reconnecting {
     /// [`SlowPeer`](crate::SlowPeer) bounds.
     ///
     /// # Cancel safety
-    /// As there. A message whose sending was cancelled counts as one that may have arrived.
+    /// As for [`Sender::send`](crate::Sender::send). A message whose sending was cancelled counts as one that may have arrived.
     ///
     /// # Errors
     /// [`Error::Closed`] while there is no connection: nothing was sent. Other errors are those of the connection, whose loss
@@ -394,7 +394,7 @@ impl Reconnecting {
     /// Closes without reconnecting; see [`WebSocket::close`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`WebSocket::close`].
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
         self.links.set(None);
         match std::mem::replace(&mut self.state, State::Ended) {
@@ -425,10 +425,10 @@ impl Open {
     fn next_check(&self, policy: &ReconnectPolicy, waker: &Waker) -> Option<Check> {
         let sent_messages = self.link.sent_messages_with_waker(waker);
         // A deadline that the clock cannot represent never expires.
-        if sent_messages.is_in_doubt() {
-            sent_messages.asked_at.checked_add(policy.confirm_after).map(Check::Ping)
-        } else if sent_messages.is_asking() {
-            let active_at = sent_messages.asked_at.max(self.received_at);
+        if sent_messages.needs_ping() {
+            sent_messages.pinged_at.checked_add(policy.confirm_after).map(Check::Ping)
+        } else if sent_messages.awaits_pong() {
+            let active_at = sent_messages.pinged_at.max(self.received_at);
             active_at.checked_add(policy.confirm_timeout).map(Check::Lost)
         } else {
             None

@@ -31,8 +31,8 @@ pub struct ReconnectPolicy {
     pub delay_first: Duration,
     /// The bound on all delays. 30 s.
     ///
-    /// A delay is drawn evenly from zero to its bound, so that many clients of a server that failed do not reconnect at once
-    /// (RFC 6455 §7.2.3).
+    /// A delay is random, between zero and its bound, so that many clients of a server that failed do not reconnect at once
+    /// (RFC 6455 §7.2.3). It is added to the `Retry-After` of a refusal, of which an hour is respected at most.
     pub delay_max: Duration,
     /// Consecutive attempts until a connection has been stable. Not limited by default.
     pub attempts_max: Option<u32>,
@@ -66,16 +66,16 @@ impl Default for ReconnectPolicy {
 }
 
 impl ReconnectPolicy {
-    /// The delay before the attempt after `failed` failed ones; `None` when there is none. `chance` is drawn evenly.
-    pub(super) fn delay(&self, reason: &LossReason, failed: u32, chance: u64) -> Option<Duration> {
+    /// The delay before the attempt after `failed` failed ones; `None` when there is none. `random` is uniformly distributed.
+    pub(super) fn delay(&self, reason: &LossReason, failed: u32, random: u64) -> Option<Duration> {
         if self.attempts_max.is_some_and(|max| failed >= max) || !(self.retry.0)(reason) {
             return None;
         }
         let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
-        let drawn = ((u128::from(nanos) * u128::from(chance)) >> 64) as u64;
+        let delay = ((u128::from(nanos) * u128::from(random)) >> 64) as u64;
         // Added to the server's `Retry-After`. Otherwise all of its clients would reconnect at the same time.
-        Some(reason.retry_after().saturating_add(Duration::from_nanos(drawn)))
+        Some(reason.retry_after().saturating_add(Duration::from_nanos(delay)))
     }
 }
 
@@ -154,14 +154,14 @@ impl LossReason {
         let Self::NotOpened(Error::Refused(response)) = self else { return Duration::ZERO };
         let value = response.header("retry-after").and_then(|value| std::str::from_utf8(value).ok());
         let Some(value) = value else { return Duration::ZERO };
-        let asked = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        let delay = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
             // A number that is too large is more than the maximum.
             Duration::from_secs(value.parse().unwrap_or(u64::MAX))
         } else {
             let date = httpdate::parse_http_date(value).ok();
             date.and_then(|date| date.duration_since(SystemTime::now()).ok()).unwrap_or_default()
         };
-        asked.min(RETRY_AFTER_MAX)
+        delay.min(RETRY_AFTER_MAX)
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
 
     // RFC 6455 §7.2.3.
     #[test]
-    fn delays_double_up_to_a_bound_and_are_drawn_from_all_of_it() {
+    fn delays_are_random_below_a_bound_that_doubles() {
         let policy = ReconnectPolicy::default();
         let reason = LossReason::Failed(Error::Cut);
         let seconds = |failed, chance| policy.delay(&reason, failed, chance).unwrap().as_secs_f64().round();
@@ -209,19 +209,19 @@ mod tests {
     }
 
     #[test]
-    fn passing_troubles_are_retried() {
+    fn temporary_failures_are_retried() {
         for code in [1001, 1011, 1012, 1013, 1014] {
             assert!(closed(code).is_temporary(), "{code}");
         }
         for code in [1000, 1002, 1003, 1007, 1008, 1009, 1010, 3000, 4000, 4999] {
             assert!(!closed(code).is_temporary(), "{code}");
         }
-        for (status, passes) in
+        for (status, is_temporary) in
             [(408, true), (429, true), (503, true), (401, false), (404, false), (501, false)]
         {
-            assert_eq!(refused(Response::refusal(status).unwrap()).is_temporary(), passes, "{status}");
+            assert_eq!(refused(Response::refusal(status).unwrap()).is_temporary(), is_temporary, "{status}");
         }
-        for (error, passes) in [
+        for (error, is_temporary) in [
             (Error::Host(None), true),
             (Error::Timeout(Stage::Connect), true),
             (Error::Io(std::io::ErrorKind::ConnectionRefused.into()), true),
@@ -233,14 +233,14 @@ mod tests {
             (Error::NoExtendedConnect, false),
             (Error::Redirect, false),
         ] {
-            assert_eq!(LossReason::NotOpened(error.clone()).is_temporary(), passes, "{error:?}");
+            assert_eq!(LossReason::NotOpened(error.clone()).is_temporary(), is_temporary, "{error:?}");
         }
         assert!(LossReason::Failed(Error::Timeout(Stage::Silence)).is_temporary());
     }
 
     // RFC 9110 §10.2.3.
     #[test]
-    fn obeys_retry_after_up_to_a_bound() {
+    fn respects_retry_after_up_to_a_bound() {
         let after = |value: &str| {
             let response = Response::refusal(503).unwrap().with_header("Retry-After", value).unwrap();
             ReconnectPolicy::default().delay(&refused(response), 0, 0).unwrap()

@@ -44,10 +44,10 @@ impl ReconnectingSender {
     /// Sends a message over the current connection; see [`Reconnecting::send`](super::Reconnecting::send).
     ///
     /// # Cancel safety
-    /// As there.
+    /// As for [`Reconnecting::send`](super::Reconnecting::send).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Reconnecting::send`](super::Reconnecting::send).
     pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let link = self.links.get().ok_or(Error::Closed)?;
         link.send(message.into()).await
@@ -121,16 +121,16 @@ impl Link {
         match &sent {
             Ok(()) => {
                 self.confirm(&sender);
-                let asks = {
+                let is_ping_due = {
                     let sent_messages = self.sent_messages();
-                    sent_messages.is_in_doubt() && sent_messages.asked_at.elapsed() >= self.confirm_after
+                    sent_messages.needs_ping() && sent_messages.pinged_at.elapsed() >= self.confirm_after
                 };
-                if asks {
-                    self.ask(&mut sender);
+                if is_ping_due {
+                    self.ping(&mut sender);
                 }
             }
             // It was not queued.
-            Err(Error::Closed | Error::WebSocket(_)) => self.sent_messages().take_back(),
+            Err(Error::Closed | Error::WebSocket(_)) => self.sent_messages().remove_last(),
             Err(_) => {}
         }
         drop(sender);
@@ -142,25 +142,25 @@ impl Link {
 
     /// Sends a ping, whose pong confirms the messages sent before it. False while a message is being sent: then its sender sends
     /// the ping, or wakes the task of [`sent_messages_with_waker`](Self::sent_messages_with_waker).
-    pub(super) fn try_ask(&self) -> bool {
-        self.sender.try_lock().map(|mut sender| self.ask(&mut sender)).is_ok()
+    pub(super) fn try_ping(&self) -> bool {
+        self.sender.try_lock().map(|mut sender| self.ping(&mut sender)).is_ok()
     }
 
-    fn ask(&self, sender: &mut Sender) {
+    fn ping(&self, sender: &mut Sender) {
         // Keepalive may send a ping in between: then the pong of this one has a higher number, which confirms as well.
         let number = sender.pings_sent().wrapping_add(1);
         {
             let payload = number.to_be_bytes();
             // The first poll queues the ping; the receiver writes it.
-            let mut asking = pin!(sender.ping(&payload));
-            let _ = asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut pinging = pin!(sender.ping(&payload));
+            let _ = pinging.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
-        self.sent_messages().ask(number, Instant::now());
+        self.sent_messages().record_ping(number, Instant::now());
     }
 
     /// Records the pongs of the peer.
     pub(super) fn confirm(&self, sender: &Sender) {
-        self.sent_messages().answer(sender.pings_answered());
+        self.sent_messages().handle_pong(sender.pings_answered());
     }
 }
 

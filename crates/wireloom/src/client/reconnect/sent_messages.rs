@@ -17,9 +17,9 @@ pub(super) struct SentMessages {
     sent: u64,
     confirmed: u64,
     /// The unanswered ping, and the number of messages sent before it.
-    asked: Option<(u32, u64)>,
+    pending_ping: Option<(u32, u64)>,
     /// When the last ping was sent.
-    pub(super) asked_at: Instant,
+    pub(super) pinged_at: Instant,
     kept: VecDeque<OwnedMessage>,
     kept_len: usize,
     keep_len_max: usize,
@@ -30,8 +30,8 @@ impl SentMessages {
         Self {
             sent: 0,
             confirmed: 0,
-            asked: None,
-            asked_at: now,
+            pending_ping: None,
+            pinged_at: now,
             kept: VecDeque::new(),
             kept_len: 0,
             keep_len_max,
@@ -66,7 +66,7 @@ impl SentMessages {
     }
 
     /// The message recorded last was not sent.
-    pub(super) fn take_back(&mut self) {
+    pub(super) fn remove_last(&mut self) {
         self.sent -= 1;
         if let Some(message) = self.kept.pop_back() {
             self.kept_len -= message.as_bytes().len();
@@ -74,27 +74,27 @@ impl SentMessages {
     }
 
     /// Whether a ping would confirm messages.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.asked.is_none() && self.unconfirmed() > 0
+    pub(super) fn needs_ping(&self) -> bool {
+        self.pending_ping.is_none() && self.unconfirmed() > 0
     }
 
     /// Whether a ping has not been answered yet.
-    pub(super) fn is_asking(&self) -> bool {
-        self.asked.is_some()
+    pub(super) fn awaits_pong(&self) -> bool {
+        self.pending_ping.is_some()
     }
 
     /// A ping with this number is being sent.
-    pub(super) fn ask(&mut self, ping: u32, now: Instant) {
-        self.asked = Some((ping, self.sent));
-        self.asked_at = now;
+    pub(super) fn record_ping(&mut self, ping: u32, now: Instant) {
+        self.pending_ping = Some((ping, self.sent));
+        self.pinged_at = now;
     }
 
-    /// The ping with this number, and so all before it, has been answered.
-    pub(super) fn answer(&mut self, ping: u32) {
-        if let Some((asked, sent)) = self.asked
-            && ping.wrapping_sub(asked) < 1 << 31
+    /// The ping with this number has been answered, which confirms the messages before it and before earlier pings.
+    pub(super) fn handle_pong(&mut self, ping: u32) {
+        if let Some((pending, sent)) = self.pending_ping
+            && ping.wrapping_sub(pending) < 1 << 31
         {
-            self.asked = None;
+            self.pending_ping = None;
             self.confirmed = sent;
             let unconfirmed = usize::try_from(self.unconfirmed()).unwrap_or(usize::MAX);
             self.forget(self.kept.len().saturating_sub(unconfirmed));
@@ -134,22 +134,22 @@ mod tests {
     async fn a_pong_confirms_what_was_sent_before_its_ping() {
         let now = Instant::now();
         let mut sent_messages = SentMessages::new(100, now);
-        assert!(!sent_messages.is_in_doubt());
+        assert!(!sent_messages.needs_ping());
         for text in ["a", "b"] {
             sent_messages.record(&text.into());
         }
-        assert!(sent_messages.is_in_doubt());
-        sent_messages.ask(u32::MAX, now);
-        assert!(!sent_messages.is_in_doubt());
+        assert!(sent_messages.needs_ping());
+        sent_messages.record_ping(u32::MAX, now);
+        assert!(!sent_messages.needs_ping());
         sent_messages.record(&"c".into());
         // An older one, such as keepalive's.
-        sent_messages.answer(u32::MAX - 1);
+        sent_messages.handle_pong(u32::MAX - 1);
         assert_eq!((sent_messages.unconfirmed(), kept(&sent_messages)), (3, vec!["a", "b", "c"]));
         // A later one; numbers wrap.
-        sent_messages.answer(0);
+        sent_messages.handle_pong(0);
         assert_eq!((sent_messages.unconfirmed(), kept(&sent_messages)), (1, vec!["c"]));
-        assert!(sent_messages.is_in_doubt());
-        sent_messages.take_back();
+        assert!(sent_messages.needs_ping());
+        sent_messages.remove_last();
         assert_eq!((sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.kept_len), (2, 0, 0));
     }
 
