@@ -182,7 +182,9 @@ async fn sends_going_away_in_every_tunnel() {
 async fn a_connection_without_a_transport_is_not_open_although_a_handler_runs() {
     let released = Arc::new(Notify::new());
     let release = released.clone();
-    let server = Running::start(ServerConfig::default(), move |request: Request| {
+    let mut config = ServerConfig::default();
+    config.shutdown_grace = Duration::from_secs(600);
+    let server = Running::start(config, move |request: Request| {
         let released = released.clone();
         async move {
             match request.websocket() {
