@@ -349,6 +349,23 @@ mod tests {
         assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
     }
 
+    #[cfg(feature = "http2")]
+    #[test]
+    fn a_connection_whose_transport_is_closed_frees_its_place_once() {
+        let registry = Registry::new();
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let open = || registry.counters.open.load(Ordering::Relaxed);
+        let first = registry.admit(address, Some(1)).unwrap();
+        assert!(registry.admit(address, Some(1)).is_none());
+        first.disconnect();
+        first.disconnect();
+        assert_eq!(open(), 0);
+        let _second = registry.admit(address, Some(1)).unwrap();
+        drop(first);
+        assert_eq!((open(), lock(&registry.members).all.len()), (1, 1));
+        assert!(registry.admit(address, Some(1)).is_none(), "the second one is still open");
+    }
+
     #[test]
     fn refused_clients_leave_nothing_behind() {
         let mut clients = Clients::default();
