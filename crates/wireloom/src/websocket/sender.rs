@@ -141,15 +141,16 @@ impl Sender {
         poll_fn(|cx| self.poll_queue(cx, true, put)).await.map(drop)
     }
 
-    /// Sends a fragment of a message that is too large to hold, in a frame of its own (RFC 6455 §5.4): the first begins the
-    /// message, `last` ends it. All fragments are text or all are binary; until the last, no other message can be sent. This
-    /// waits as [`send`](Self::send) does.
+    /// Sends a fragment of a message that is too large to hold (RFC 6455 §5.4): the first begins the message, `last` ends it. All
+    /// fragments are text or all are binary; until the last, no other message can be sent. This waits as [`send`](Self::send) does.
+    ///
+    /// Each fragment is a frame of its own. With compression, a frame is sent once the compressor has output.
     ///
     /// # Cancel safety
     /// As for [`send`](Self::send).
     ///
     /// # Errors
-    /// As for [`send`](Self::send), and when the message under way is of the other kind.
+    /// As for [`send`](Self::send), and when the message that is being sent is of the other kind.
     pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
         let piece = piece.into();
         poll_fn(|cx| self.poll_queue(cx, false, |state| put_fragment(state, &piece, last))).await?;
