@@ -189,7 +189,10 @@ impl Sender {
         let mut end = None;
         poll_fn(|cx| {
             let mut state = self.shared.lock();
-            let end = *end.get_or_insert_with(|| state.queue_end());
+            let end = match end {
+                Some(end) => end,
+                None => *end.insert(state.queue_end()?),
+            };
             state.poll_flush_to(end, Some((self.waiter, cx)))
         })
         .await
@@ -207,7 +210,7 @@ impl Sender {
                 Some(end) => end,
                 None => {
                     state.core.send_ping(clock::now(), payload)?;
-                    *end.insert(state.queue_end())
+                    *end.insert(state.queue_end()?)
                 }
             };
             state.poll_flush_to(end, Some((self.waiter, cx)))

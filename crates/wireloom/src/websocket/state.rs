@@ -498,25 +498,35 @@ impl State {
         }
     }
 
-    /// The number of bytes that have been sent when all that is queued now is written.
-    pub(super) fn queue_end(&self) -> u64 {
-        self.traffic.bytes_sent + self.core.queued_len() as u64
+    /// The number of bytes that will have been sent when all that is queued now is written.
+    ///
+    /// # Errors
+    /// Nothing can be written any more.
+    pub(super) fn queue_end(&self) -> Result<u64, Error> {
+        match self.write_error() {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.traffic.bytes_sent + self.core.queued_len() as u64),
+        }
     }
 
-    /// As [`poll_flush`](Self::poll_flush), but ready when the bytes before `end` are written: other senders may keep the queue from
-    /// becoming empty.
+    /// As [`poll_flush`](Self::poll_flush), but ready when the bytes before `end` are written. Other senders may keep the queue from
+    /// becoming empty, and the connection may have been closed since.
     pub(super) fn poll_flush_to(
         &mut self,
         end: u64,
         task: Option<(Waiter, &Context<'_>)>,
     ) -> Poll<Result<(), Error>> {
         let flushed = self.poll_flush(task);
-        // A transport that buffers has written bytes when as many others have followed as it can buffer.
-        let buffered = if self.io.has_buffered_writes() { BUFFERED_LEN_MAX } else { 0 };
-        if flushed.is_pending() && self.traffic.bytes_sent >= end.saturating_add(buffered as u64) {
-            return Poll::Ready(Ok(()));
-        }
-        flushed
+        let is_sent = match &flushed {
+            Poll::Ready(Err(Error::Closed)) => self.traffic.bytes_sent >= end,
+            // A transport that buffers has written bytes when as many others have followed as it can buffer.
+            Poll::Pending if self.io.has_buffered_writes() => {
+                self.traffic.bytes_sent >= end.saturating_add(BUFFERED_LEN_MAX as u64)
+            }
+            Poll::Pending => self.traffic.bytes_sent >= end,
+            Poll::Ready(_) => false,
+        };
+        if is_sent { Poll::Ready(Ok(())) } else { flushed }
     }
 
     fn end_flush(&mut self, had_to_wait: bool) {

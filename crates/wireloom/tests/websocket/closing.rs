@@ -1,0 +1,129 @@
+//! Closing handshakes in every order, over transports as short as a byte: all messages that were accepted arrive, and nothing waits
+//! for a timeout.
+
+use std::time::Duration;
+
+use tokio::io::BufStream;
+use wireloom::wireloom_ws::handshake::Negotiated;
+use wireloom::wireloom_ws::{Cause, Role};
+use wireloom::{CloseCode, Error, Receiver, Sender, Transport, WebSocket, WebSocketConfig};
+use wireloom_testing::Rng;
+
+/// How an end behaves when it has sent its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Closes with both halves in one task.
+    CloseSocket,
+    /// Closes with the sender, while another future receives.
+    CloseSender,
+    /// Waits for the peer's Close frame.
+    Wait,
+}
+
+#[derive(Debug)]
+struct Plan {
+    lens: Vec<usize>,
+    ending: Ending,
+    is_driven: bool,
+}
+
+impl Plan {
+    fn random(rng: &mut Rng) -> Self {
+        let endings = [Ending::CloseSocket, Ending::CloseSender, Ending::Wait];
+        Self {
+            lens: (0..rng.usize(0..8)).map(|_| rng.usize(0..1_500)).collect(),
+            ending: endings[rng.usize(0..endings.len())],
+            is_driven: rng.bool(),
+        }
+    }
+}
+
+/// The outcome of one end.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Messages that were accepted.
+    sent: usize,
+    received: usize,
+}
+
+fn open(transport: impl Transport, role: Role) -> WebSocket {
+    WebSocket::from_transport(transport, role, Negotiated::default(), None, WebSocketConfig::default(), &[])
+}
+
+/// Sends all messages; the peer's Close frame may arrive before the last one.
+async fn send_all(sender: &mut Sender, lens: &[usize]) -> usize {
+    let mut sent = 0;
+    for &len in lens {
+        match sender.send(&vec![7; len]).await {
+            Ok(()) => sent += 1,
+            Err(Error::Closed) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    sent
+}
+
+async fn receive_all(receiver: &mut Receiver) -> usize {
+    let mut received = 0;
+    while receiver.recv().await.unwrap().is_some() {
+        received += 1;
+    }
+    received
+}
+
+async fn run(mut socket: WebSocket, plan: Plan) -> Outcome {
+    let mut outcome = Outcome::default();
+    if plan.ending == Ending::CloseSocket {
+        for &len in &plan.lens {
+            if socket.feed(&vec![7; len]).await != Err(Error::Closed) {
+                outcome.sent += 1;
+            }
+        }
+        socket.close(CloseCode::NORMAL, "").await.unwrap();
+    } else {
+        let (sender, receiver) = socket.halves();
+        let sending = async {
+            let sent = send_all(sender, &plan.lens).await;
+            if plan.ending == Ending::CloseSender {
+                sender.close(CloseCode::NORMAL, "").await.unwrap();
+            }
+            sent
+        };
+        (outcome.sent, outcome.received) = tokio::join!(sending, receive_all(receiver));
+    }
+    let end = socket.end().unwrap();
+    assert!(matches!(end.cause, Cause::Close { .. }), "{end:?} {plan:?}");
+    outcome
+}
+
+async fn run_driven(socket: WebSocket, plan: Plan) -> Outcome {
+    if plan.is_driven { socket.drive(|socket| run(socket, plan)).await } else { run(socket, plan).await }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closing_handshake_needs_no_timeout_and_loses_no_message() {
+    for mut rng in wireloom_testing::generators(100) {
+        let (client, server) = tokio::io::duplex([1, 7, 64, 1_000, 100_000][rng.usize(0..5)]);
+        let (client, server) = if rng.bool() {
+            (open(client, Role::Client), open(server, Role::Server))
+        } else {
+            (open(BufStream::new(client), Role::Client), open(BufStream::new(server), Role::Server))
+        };
+        let (client_plan, mut server_plan) = (Plan::random(&mut rng), Plan::random(&mut rng));
+        if client_plan.ending == Ending::Wait && server_plan.ending == Ending::Wait {
+            server_plan.ending = Ending::CloseSender;
+        }
+        let context = format!("client {client_plan:?}, server {server_plan:?}, seed {}", rng.seed());
+        let begin = tokio::time::Instant::now();
+        let drops = [client_plan.ending, server_plan.ending].map(|ending| ending == Ending::CloseSocket);
+        let client = tokio::spawn(run_driven(client, client_plan));
+        let server = tokio::spawn(run_driven(server, server_plan));
+        let outcome = tokio::time::timeout(Duration::from_secs(100), async { tokio::join!(client, server) });
+        let (client, server) = outcome.await.unwrap_or_else(|_| panic!("{context}"));
+        let (client, server) = (client.expect(&context), server.expect(&context));
+        assert_eq!(begin.elapsed(), Duration::ZERO, "{context}");
+        // An end that closes with both halves drops messages.
+        assert!(drops[1] || client.sent == server.received, "{client:?} {server:?} {context}");
+        assert!(drops[0] || server.sent == client.received, "{client:?} {server:?} {context}");
+    }
+}
