@@ -186,13 +186,13 @@ impl fmt::Display for PeerMisbehaved {
             Self::ReservedOpcode(opcode) => write!(f, "reserved opcode {opcode}"),
             Self::ReservedBits(bits) => write!(f, "reserved bits {bits:03b} are set"),
             Self::FragmentedControl => f.write_str("fragmented control frame"),
-            Self::ControlTooLong => f.write_str("control frame over 125 bytes"),
+            Self::ControlTooLong => f.write_str("control frame of more than 125 bytes"),
             Self::NonMinimalLength => f.write_str("payload length not in its shortest form"),
-            Self::LengthOutOfRange => f.write_str("payload length over 63 bits"),
+            Self::LengthOutOfRange => f.write_str("payload length exceeds 63 bits"),
             Self::UnmaskedFrame => f.write_str("unmasked frame from a client"),
             Self::MaskedFrame => f.write_str("masked frame from a server"),
-            Self::UnexpectedContinuation => f.write_str("continuation without a message"),
-            Self::UnfinishedMessage => f.write_str("new message before the last one ended"),
+            Self::UnexpectedContinuation => f.write_str("continuation frame outside a message"),
+            Self::UnfinishedMessage => f.write_str("new message within a fragmented message"),
             Self::InvalidUtf8 => f.write_str("text is not UTF-8"),
             Self::TruncatedCloseCode => f.write_str("close code of one byte"),
             Self::InvalidCloseCode(code) => write!(f, "close code {code} may not be sent"),
@@ -205,11 +205,13 @@ impl fmt::Display for PeerMisbehaved {
 impl fmt::Display for LimitExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FrameTooLarge { len, max } => write!(f, "frame of {len} bytes is over {max}"),
-            Self::MessageTooLarge { max } => write!(f, "message is over {max} bytes"),
-            Self::TooManyFragments => f.write_str("message in too many fragments"),
-            Self::InflatedTooLarge { max } => write!(f, "message inflates to over {max} bytes"),
-            Self::InflateRatio { max } => write!(f, "message inflates by more than {max} times"),
+            Self::FrameTooLarge { len, max } => write!(f, "frame of {len} bytes exceeds the limit of {max}"),
+            Self::MessageTooLarge { max } => write!(f, "message exceeds the limit of {max} bytes"),
+            Self::TooManyFragments => f.write_str("message has too many fragments"),
+            Self::InflatedTooLarge { max } => write!(f, "message inflates to more than {max} bytes"),
+            Self::InflateRatio { max } => {
+                write!(f, "message inflates to more than {max} times its compressed length")
+            }
         }
     }
 }
@@ -223,9 +225,14 @@ impl fmt::Display for Misuse {
             Self::UnsendableCloseCode(code) => write!(f, "close code {code} may not be sent"),
             Self::CloseReasonTooLong(len) => write!(f, "close reason of {len} bytes is over 123"),
             Self::CloseReasonWithoutCode => f.write_str("close reason without a code"),
-            Self::PreparedForOthers => f.write_str("the prepared frame is compressed for other parameters"),
+            Self::PreparedForOthers => {
+                f.write_str("the prepared frame is compressed for parameters that were not negotiated")
+            }
             Self::QueueFull { queued, max } => {
-                write!(f, "{queued} bytes are queued; the limit is {max}")
+                write!(
+                    f,
+                    "the message does not fit into the send queue: {queued} of at most {max} bytes are queued"
+                )
             }
         }
     }
