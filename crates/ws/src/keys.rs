@@ -5,8 +5,8 @@ use alloc::boxed::Box;
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// Generates masking keys from a seed with ChaCha8: keys do not reveal later ones, and need no system call.
-#[derive(Debug)]
+/// Generates masking keys from a seed with ChaCha8: keys do not reveal later ones, and need no system call. It has no `Debug`, which would
+/// show the seed.
 pub(crate) enum MaskKeys {
     /// Before the first key.
     Seed([u8; 32]),
