@@ -2,6 +2,7 @@
 //! output remains within its limit.
 
 mod naive;
+mod pools;
 
 use naive::Naive;
 use wireloom_testing::split::Split;
