@@ -23,7 +23,6 @@ pub mod http;
 mod http1;
 #[cfg(all(feature = "http2", any(feature = "client", feature = "server")))]
 mod http2;
-#[allow(dead_code, reason = "some categories are reported by optional parts")]
 mod memory;
 #[cfg(feature = "server")]
 mod registry;

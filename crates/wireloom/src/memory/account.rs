@@ -63,11 +63,6 @@ impl Account {
         }
     }
 
-    /// How close the server is to its limit. Costs one atomic load: it is called before every read.
-    pub(crate) fn pressure(&self) -> Pressure {
-        self.0.as_ref().map_or(Pressure::Normal, |inner| inner.memory.pressure())
-    }
-
     /// Bytes that can be reserved before the limit is reached.
     pub(crate) fn available(&self) -> usize {
         let available = |inner: &Arc<Inner>| {
@@ -89,7 +84,7 @@ impl Account {
         if inner.memory.pressure() == Pressure::Normal || inner.held() <= SMALL_LEN || inner.is_evicted() {
             return Poll::Ready(());
         }
-        let normal = inner.memory.poll_normal(cx);
+        let normal = inner.memory.poll_normal(inner.key, cx);
         // It may have been evicted before the waker was registered.
         if inner.is_evicted() { Poll::Ready(()) } else { normal }
     }
@@ -100,11 +95,6 @@ impl Account {
         if let Some(Inner { group: Some(group), key, .. }) = self.0.as_deref() {
             group.message_read(*key);
         }
-    }
-
-    /// Ready when memory is not near the limit. Called before a flow-control window is granted.
-    pub(crate) fn poll_normal(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_ref().map_or(Poll::Ready(()), |inner| inner.memory.poll_normal(cx))
     }
 
     /// Counts `len` bytes that are held already.
@@ -241,9 +231,9 @@ mod tests {
         assert!(holder.poll_read_allowed(cx).is_ready());
         held.set(MAX / 4 * 3);
         assert!(holder.poll_read_allowed(cx).is_pending());
-        assert!(other.poll_read_allowed(cx).is_ready() && other.poll_normal(cx).is_pending());
+        assert!(other.poll_read_allowed(cx).is_ready());
         held.set(0);
-        assert!(holder.poll_read_allowed(cx).is_ready() && other.poll_normal(cx).is_ready());
+        assert!(holder.poll_read_allowed(cx).is_ready());
     }
 
     #[tokio::test(start_paused = true)]
@@ -258,5 +248,37 @@ mod tests {
         drop(of_b);
         tokio::time::timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap();
         assert_eq!(memory.stats().total, MAX / 2);
+    }
+    /// Counts how often it wakes.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl std::task::Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    // A search among all waiting tasks for each of them would take minutes.
+    #[test]
+    fn every_waiting_task_is_woken_once() {
+        const COUNT: usize = 100_000;
+        let memory = Memory::new(MAX);
+        let accounts: Vec<_> = (0..COUNT).map(|_| memory.account()).collect();
+        let mut held = accounts[0].reservation(Category::Body);
+        held.set(MAX);
+        // Two tasks may wait for one account, and a task may be polled again.
+        let tasks: Vec<[Arc<Wakes>; 2]> = (0..COUNT).map(|_| Default::default()).collect();
+        for (account, tasks) in accounts.iter().zip(&tasks) {
+            let key = account.0.as_ref().unwrap().key;
+            for task in [&tasks[0], &tasks[1], &tasks[0]] {
+                let waker = Waker::from(task.clone());
+                assert!(memory.poll_normal(key, &mut Context::from_waker(&waker)).is_pending());
+            }
+        }
+        held.set(0);
+        for task in tasks.iter().flatten() {
+            assert_eq!(task.0.load(Ordering::Relaxed), 1);
+        }
     }
 }

@@ -23,6 +23,7 @@ mod reservation;
 mod stats;
 mod turn;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -85,8 +86,8 @@ pub(crate) struct Memory {
     refused: AtomicU64,
     evicted: AtomicU64,
     accounts: Mutex<Slab<Weak<Inner>>>,
-    /// Tasks that wait until memory is no longer near the limit.
-    waiting: Mutex<Vec<Waker>>,
+    /// Tasks that wait until memory is no longer near the limit, by the key of their account.
+    waiting: Mutex<HashMap<usize, Vec<Waker>>>,
     has_waiting: AtomicBool,
     /// Notified when memory comes near the limit or is exhausted.
     pressed: Notify,
@@ -148,13 +149,15 @@ impl Memory {
         self.max() - self.max() / 4
     }
 
-    fn poll_normal(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when memory is not near the limit. `key` is that of the account that waits.
+    fn poll_normal(&self, key: usize, cx: &mut Context<'_>) -> Poll<()> {
         if self.pressure() == Pressure::Normal {
             return Poll::Ready(());
         }
         let mut waiting = lock(&self.waiting);
-        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            waiting.push(cx.waker().clone());
+        let wakers = waiting.entry(key).or_default();
+        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
         }
         self.has_waiting.store(true, Ordering::Release);
         drop(waiting);
@@ -202,7 +205,7 @@ impl Memory {
     fn wake_waiting(&self) {
         if self.has_waiting.swap(false, Ordering::AcqRel) {
             let waiting = std::mem::take(&mut *lock(&self.waiting));
-            waiting.into_iter().for_each(Waker::wake);
+            waiting.into_values().flatten().for_each(Waker::wake);
         }
     }
 }
