@@ -778,7 +778,7 @@ async fn a_close_frame_that_waits_in_the_transport_is_read_after_the_close_timeo
 }
 
 // TLS accepts a frame before the socket does.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn closing_waits_for_bytes_that_the_transport_buffers() {
     let (mut client, server) = tokio::io::duplex(16);
     let server = tokio::io::BufStream::new(server);
