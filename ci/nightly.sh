@@ -14,7 +14,10 @@ step_miri() {
     need_nightly src || return
     # Miri's own files are kept between runs.
     cargo "+$nightly" miri --version || { skip "no miri: rustup component add miri --toolchain $nightly"; return; }
-    local miri=(cargo "+$nightly" miri test --locked -p wireloom-ws --no-default-features --lib --target-dir "$target/miri")
+    # With AVX2, so that its kernels are checked too; Miri has no AVX-512.
+    local flags=${RUSTFLAGS-}
+    [ "$(uname -m)" != x86_64 ] || flags+=" -C target-feature=+avx2"
+    local miri=(env RUSTFLAGS="$flags" cargo "+$nightly" miri test --locked -p wireloom-ws --no-default-features --lib --target-dir "$target/miri")
     "${miri[@]}" --no-run || return
     # The kernels, and the UTF-8 validation that uses them, are all that is `unsafe`.
     bounded "$miri_seconds" "$logs/miri.tests" "${miri[@]}" -- mask:: utf8:: || return
