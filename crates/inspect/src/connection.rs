@@ -1,4 +1,4 @@
-//! One TCP connection of a capture: its ends, its two half-streams, the session above them.
+//! One TCP connection of a capture: its addresses, its two half-streams, and the protocol above them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The connection that begins with this segment.
+    /// A connection that begins with this segment.
     pub(crate) fn of_segment(id: u32, segment: &Segment<'_>, assume: Assume) -> Self {
         let (source, destination) = (segment.source, segment.destination);
         let from_client = match (segment.syn, segment.acknowledgment) {
@@ -143,7 +143,7 @@ impl Connection {
         deliver(&mut self.transport, &mut self.ended, &mut context, keys, Run::End);
     }
 
-    /// The connection or the capture has ended.
+    /// Handles the end of the connection or of the capture.
     pub(crate) fn finish(&mut self, budget: &Budget, keys: &KeyLog, out: &mut Vec<Entry>) {
         let Self { halves, transport, ended, .. } = self;
         for direction in [Direction::ToServer, Direction::ToClient] {

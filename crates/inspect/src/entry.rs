@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the client to the server.
@@ -23,7 +23,7 @@ impl Direction {
         }
     }
 
-    /// Who sends in this direction.
+    /// The sender: `client` or `server`.
     pub const fn sender(self) -> &'static str {
         match self {
             Self::ToServer => "client",
@@ -78,14 +78,14 @@ pub struct Detail {
     pub reference: &'static str,
 }
 
-/// Why an entry is not as it should be.
+/// The kind of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProblemKind {
     /// The sender broke a rule of the protocol.
     Violation,
     /// Bytes are missing in the capture.
     Missing,
-    /// The bytes are there but cannot be decoded: the keys or the state before them are missing.
+    /// The bytes were captured but cannot be decoded: keys or the preceding state are missing.
     Undecoded,
     /// A limit of the reader was reached.
     Limit,
@@ -128,7 +128,7 @@ pub enum Payload {
     Fields {
         /// The request or status line of HTTP/1.1; empty in HTTP/2.
         start: String,
-        /// Names and values as they came; values need not be text.
+        /// Names and values, unchanged; values need not be text.
         fields: Vec<(Vec<u8>, Vec<u8>)>,
     },
 }
@@ -138,11 +138,11 @@ pub enum Payload {
 pub struct Entry {
     /// Time since the Unix epoch; `None` where the input has none.
     pub time: Option<Duration>,
-    /// The connection, numbered from 1 in the order of their first packets.
+    /// The number of the connection, from 1, in the order of first packets.
     pub connection: u32,
-    /// Which way it went.
+    /// The direction.
     pub direction: Direction,
-    /// The stream of HTTP/2.
+    /// The HTTP/2 stream, if there is one.
     pub stream: Option<u32>,
     /// The protocol.
     pub protocol: Protocol,
@@ -150,17 +150,17 @@ pub struct Entry {
     pub kind: Cow<'static, str>,
     /// Names of the flags that are set.
     pub flags: Vec<&'static str>,
-    /// Bytes of payload on the wire.
+    /// The length of the payload on the wire, in bytes.
     pub len: u64,
-    /// The content: unmasked, inflated, of the whole message when this is its last frame.
+    /// The content, unmasked and inflated; the whole message if this is its last frame.
     pub payload: Payload,
-    /// Bytes of the whole content when `payload` holds only its beginning.
+    /// The length of the whole content in bytes, if `payload` holds only its beginning.
     pub payload_len: Option<u64>,
-    /// Frames of the message that `payload` holds, when there are several.
+    /// The number of frames of the message in `payload`, if there are several.
     pub fragments: Option<u64>,
     /// The fields of the frame.
     pub details: Vec<Detail>,
-    /// What is wrong with it.
+    /// Its problems.
     pub problems: Vec<Problem>,
 }
 
@@ -197,7 +197,7 @@ impl Entry {
     }
 }
 
-/// Where a decoder writes its entries, with the place in the capture.
+/// The position of a decoder in the capture, and where it writes entries.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) out: &'a mut Vec<Entry>,
@@ -209,7 +209,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// An entry of this place, not yet reported.
+    /// A new entry at this position; it is not reported yet.
     pub(crate) fn entry(&self, protocol: Protocol, kind: impl Into<Cow<'static, str>>) -> Entry {
         Entry {
             time: self.time,
@@ -232,18 +232,18 @@ impl Context<'_> {
         self.out.push(entry);
     }
 
-    /// The same place, borrowed.
+    /// The same position, reborrowed.
     pub(crate) fn on_same(&mut self) -> Context<'_> {
         let Self { time, connection, direction, stream, .. } = *self;
         Context { out: self.out, budget: self.budget, time, connection, direction, stream }
     }
 
-    /// The same place, on a stream of HTTP/2.
+    /// The same position, on an HTTP/2 stream.
     pub(crate) fn on_stream(&mut self, stream: u32) -> Context<'_> {
         Context { stream: Some(stream), ..self.on_same() }
     }
 
-    /// The same place, in the other direction.
+    /// The same position, in the other direction.
     pub(crate) fn reverse(&mut self) -> Context<'_> {
         Context { direction: self.direction.reverse(), ..self.on_same() }
     }

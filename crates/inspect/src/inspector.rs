@@ -1,4 +1,4 @@
-//! The connections of a capture: packets and runs of bytes in, entries out.
+//! The connections of a capture: takes packets or bytes, and returns entries.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub struct Skipped {
     pub fragments: u64,
     /// Packets that are malformed, or cut off within their headers.
     pub malformed: u64,
-    /// Packets of a link layer that is not known.
+    /// Packets of an unknown link layer.
     pub link: u64,
 }
 
@@ -55,22 +55,22 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// An inspector that has seen nothing.
+    /// Makes an inspector without connections.
     pub fn new(config: Config) -> Self {
         Self { config, ..Self::default() }
     }
 
-    /// Adds secrets in the format of SSLKEYLOGFILE. Lines that are none are ignored.
+    /// Adds secrets in the format of SSLKEYLOGFILE. Other lines are ignored.
     pub fn add_secrets(&mut self, text: &[u8]) {
         self.keys.add(text);
     }
 
-    /// Packets that were passed over.
+    /// The packets that were skipped, by reason.
     pub fn skipped(&self) -> Skipped {
         self.skipped
     }
 
-    /// Handles a captured packet.
+    /// Handles a captured packet, with its time since the Unix epoch, and appends its entries to `out`.
     pub fn handle_packet(&mut self, time: Duration, link: LinkType, data: &[u8], out: &mut Vec<Entry>) {
         let segment = match packet::segment(link, data) {
             Ok(segment) => segment,
@@ -111,7 +111,7 @@ impl Inspector {
         }
     }
 
-    /// Handles bytes of a connection that are in order already: of a recording, a hexdump, a file of raw bytes.
+    /// Handles bytes of a connection that are already in order: from a recording, a hexdump or a file of raw bytes.
     pub fn handle_bytes(
         &mut self,
         number: u64,
@@ -132,7 +132,7 @@ impl Inspector {
         }
     }
 
-    /// The end of one direction of a connection of [`Inspector::handle_bytes`].
+    /// Handles the end of one direction of a connection of [`Inspector::handle_bytes`].
     pub fn handle_end(
         &mut self,
         number: u64,
@@ -145,7 +145,7 @@ impl Inspector {
         }
     }
 
-    /// The number that the next connection gets, for entries that are made elsewhere.
+    /// Takes the number of the next connection, for entries that are made elsewhere.
     pub(crate) fn next_connection(&mut self) -> u32 {
         self.connections += 1;
         self.connections
@@ -159,7 +159,7 @@ impl Inspector {
         &self.budget
     }
 
-    /// The capture has ended: what is incomplete is reported as such.
+    /// Handles the end of the capture: reports everything that is incomplete.
     pub fn finish(&mut self, out: &mut Vec<Entry>) {
         let by_address = std::mem::take(&mut self.by_address).into_values();
         let mut open: Vec<Connection> =

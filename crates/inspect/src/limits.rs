@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The longest block of a capture file, in bytes. 16 MiB: a packet is 64 KiB at most, 16 MiB leave room for secrets and comments.
+/// The longest block of a capture file, in bytes. 16 MiB: a packet has at most 64 KiB; the rest is for secrets and
+/// comments.
 pub const BLOCK_LEN_MAX: usize = 16 << 20;
 
 /// The longest line of a hexdump, a key log or a recording, in bytes. 64 MiB: one read of a connection, in base64.
 pub const LINE_LEN_MAX: usize = 64 << 20;
 
-/// Connections that are followed at the same time. The least recently used are closed beyond that. 4,096: a load test.
+/// Connections that are followed at the same time. Beyond that the least recently used ones are closed. 4,096: enough
+/// for the capture of a load test.
 pub const CONNECTIONS_MAX: usize = 4096;
 
 /// Bytes of a connection's direction that wait for a missing segment. 1 MiB: a few windows of TCP.
@@ -45,19 +47,20 @@ pub const HTTP2_FRAME_LEN_MAX: usize = 1 << 20;
 /// The longest field block, in bytes, over its CONTINUATION frames.
 pub const FIELD_BLOCK_LEN_MAX: usize = 1 << 20;
 
-/// The largest dynamic table of HPACK, in bytes. 64 KiB: what browsers announce.
+/// The largest dynamic table of HPACK, in bytes. 64 KiB: what browsers use.
 pub const HPACK_TABLE_MAX: u32 = 64 << 10;
 
 /// Open streams of a connection of HTTP/2 that are followed.
 pub const STREAMS_MAX: usize = 4096;
 
-/// Sessions of TLS whose secrets are known.
+/// TLS sessions whose secrets are kept.
 pub const SECRETS_MAX: usize = 64 << 10;
 
-/// Bytes of TLS handshake messages of one direction that are assembled: hellos are a few KiB, certificates are skipped.
+/// Bytes of TLS handshake messages that are assembled in one direction. Hellos have a few KiB; certificates are
+/// skipped.
 pub const HANDSHAKE_LEN_MAX: usize = 64 << 10;
 
-/// Bytes held over all connections, counted.
+/// Counts the bytes that are held over all connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Budget(Arc<AtomicUsize>);
 
@@ -70,7 +73,7 @@ impl Budget {
     }
 }
 
-/// Bytes of a [`Budget`], returned on drop.
+/// Reserved bytes of a [`Budget`], released on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Budget,
@@ -83,7 +86,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The first bytes of something longer: up to [`CONTENT_LEN_MAX`], and as the budget allows.
+/// The first bytes of a content: at most [`CONTENT_LEN_MAX`], and as many as the budget allows.
 #[derive(Debug)]
 pub(crate) struct Content {
     bytes: Vec<u8>,
@@ -99,7 +102,7 @@ impl Content {
         Self { bytes: Vec::new(), len: 0, reservations: Vec::new(), reserved: 0, budget: budget.clone() }
     }
 
-    /// Counts `bytes` and keeps as many as there is room for.
+    /// Counts `bytes`, and keeps as many of them as fit.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let is_complete = self.is_complete();
         self.len = self.len.saturating_add(bytes.len() as u64);
@@ -109,7 +112,7 @@ impl Content {
         let len = bytes.len().min(CONTENT_LEN_MAX - self.bytes.len());
         let missing = (self.bytes.len() + len).saturating_sub(self.reserved);
         if missing > 0 {
-            // Each reservation doubles the last, so that there are few.
+            // Each reservation doubles the previous one, so that there are few.
             let more = missing.max(self.reserved).max(64);
             match self.budget.reserve(more) {
                 Some(reservation) => {

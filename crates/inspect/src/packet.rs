@@ -1,4 +1,4 @@
-//! From a captured packet to a TCP segment: the headers of link, IP and TCP are etherparse's.
+//! Finds the TCP segment in a captured packet. etherparse parses the link, IP and TCP headers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ impl LinkType {
     const IPV6: i32 = 229;
     const LINUX_SLL2: i32 = 276;
 
-    /// Whether packets of this link can be read.
+    /// Whether packets of this link type can be read.
     pub fn is_known(self) -> bool {
         Self::RAW_OF_OTHERS.contains(&self.0)
             || matches!(
@@ -58,7 +58,7 @@ pub(crate) enum NotTcp {
     Fragment,
     /// Cut off before the end of its headers, or malformed.
     Malformed,
-    /// A link layer that is not known.
+    /// An unknown link layer.
     Link,
 }
 
@@ -75,7 +75,8 @@ pub(crate) fn segment(link: LinkType, data: &[u8]) -> Result<Segment<'_>, NotTcp
     };
     let packet = match link.0 {
         LinkType::ETHERNET => LaxSlicedPacket::from_ethernet(data).map_err(|_| NotTcp::Malformed)?,
-        // Four bytes of address family, in the byte order of the machine; the IP version says the same.
+        // Skip four bytes of address family, which are in the byte order of the capturing machine; the IP version has
+        // the same information.
         LinkType::NULL | LinkType::LOOP => ip(4)?,
         LinkType::LINUX_SLL => ether_type(14, 16)?,
         LinkType::LINUX_SLL2 => ether_type(0, 20)?,

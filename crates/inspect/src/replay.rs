@@ -8,7 +8,7 @@ use crate::entry::{Direction, Payload, Protocol};
 use crate::input::{ReadError, read};
 use crate::inspector::{Config, Inspector};
 
-/// Bytes of messages that are read, in sum. 256 MiB.
+/// The maximum sum of the lengths of all messages, in bytes: 256 MiB.
 pub const LEN_MAX: usize = 256 << 20;
 
 /// A message that a client sent.
@@ -18,13 +18,14 @@ pub struct Message {
     pub offset: Duration,
     /// The connection, numbered from 1; streams of HTTP/2 count as connections of their own.
     pub connection: u32,
-    /// Text or binary.
+    /// Whether it is a text message.
     pub text: bool,
     /// The content, unmasked and inflated.
     pub data: Vec<u8>,
 }
 
-/// The messages that clients sent, in their order, from any capture that [`read`] reads. Messages that are not complete are left out.
+/// The messages that clients sent, in their order, from any capture that [`read`] reads. Incomplete messages are left
+/// out.
 ///
 /// # Errors
 /// The capture cannot be read to its end, or a message is longer than 1 MiB, or all together are longer than [`LEN_MAX`].
@@ -34,7 +35,7 @@ pub fn messages(input: impl Read + Send) -> Result<Vec<Message>, ReadError> {
     let (mut len, mut error) = (0, None);
     read(input, None, &mut inspector, &mut |entry| {
         let is_message = ["TEXT", "BINARY", "CONTINUATION"].contains(&&*entry.kind);
-        // A HAR has messages, whose flags are not known.
+        // A HAR contains whole messages, without flags.
         let is_last = entry.flags.contains(&"FIN") || entry.flags.is_empty();
         if entry.protocol != Protocol::WebSocket
             || entry.direction != Direction::ToServer

@@ -1,5 +1,5 @@
-//! Secrets in heads: which fields and parameters hold them. What is masked keeps its length, so that a capture stays readable
-//! by position.
+//! Secrets in heads: which fields and parameters contain them. A masked value keeps its length, so that offsets do not
+//! change.
 
 use crate::entry::{Entry, Payload};
 
@@ -19,7 +19,7 @@ const NAMES: [&str; 12] = [
     "signature",
 ];
 
-/// Short names of parameters that are compared whole.
+/// Names of parameters that are secret only if the whole name matches, because they are short.
 const PARAMETERS: [&str; 6] = ["auth", "key", "sig", "jwt", "code", "ticket"];
 
 /// The byte that replaces each byte of a secret.
@@ -73,7 +73,7 @@ pub(crate) fn mask_field(name: &[u8], value: &mut [u8]) {
 fn mask_text(text: &mut String, mask: impl Fn(&mut [u8])) {
     let mut bytes = std::mem::take(text).into_bytes();
     mask(&mut bytes);
-    // A byte of a character may have been replaced.
+    // Part of a multi-byte character may have been replaced.
     *text = String::from_utf8_lossy(&bytes).into_owned();
 }
 

@@ -1,4 +1,4 @@
-//! The bytes of one connection above TCP: which protocol they are, and its decoder.
+//! The protocol of one connection above TCP: its detection and its decoder.
 
 use crate::entry::{Context, Direction, Payload, Protocol};
 use crate::http1::{Http1, Next, Switch};
@@ -6,10 +6,10 @@ use crate::http2::{Http2, PREFACE};
 use crate::limits::Content;
 use crate::websocket::{Frames, text_or_binary};
 
-/// The protocol to take the first bytes for.
+/// The protocol that the first bytes are assumed to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Assume {
-    /// The one that the bytes look like.
+    /// Detected by the first bytes.
     #[default]
     Detect,
     /// WebSocket frames without a handshake.
@@ -23,7 +23,7 @@ pub enum Assume {
 /// The protocol of a connection, without TLS.
 #[derive(Debug)]
 pub(crate) enum Session {
-    /// Nothing has arrived that decides. Bytes by direction.
+    /// Not enough bytes have arrived to detect the protocol. The bytes, by direction.
     Detect([Vec<u8>; 2]),
     Http1(Box<Http1>),
     Http2(Box<Http2>),
@@ -31,7 +31,7 @@ pub(crate) enum Session {
     Other(Box<[Other; 2]>),
 }
 
-/// One direction of a protocol that is not known.
+/// One direction of an unknown protocol.
 #[derive(Debug)]
 pub(crate) struct Other {
     content: Content,
@@ -48,7 +48,7 @@ impl Session {
         }
     }
 
-    /// A WebSocket; `from_start` says that its handshake was captured.
+    /// A WebSocket. `from_start`: its handshake was captured.
     pub(crate) fn websocket(deflate: Option<wireloom_ws::deflate::DeflateParams>, from_start: bool) -> Self {
         let frames = |direction| Frames::new(direction, deflate, from_start);
         Self::WebSocket(Box::new([frames(Direction::ToServer), frames(Direction::ToClient)]))
@@ -100,7 +100,7 @@ impl Session {
         Self::Other(Box::new([side(), side()]))
     }
 
-    /// This many bytes were not captured.
+    /// Handles a gap: `len` bytes that were not captured.
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         match self {
             Self::Detect(buffers) => buffers[context.direction.index()].clear(),
@@ -111,7 +111,7 @@ impl Session {
         }
     }
 
-    /// The bytes of this direction have ended.
+    /// Handles the end of this direction.
     pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
         match self {
             Self::Detect(buffers) => {
@@ -134,7 +134,7 @@ impl Session {
 
 impl Other {
     fn report(&mut self, context: &mut Context<'_>) {
-        /// Bytes of an unknown protocol that an entry shows.
+        /// The number of bytes of an unknown protocol that an entry shows.
         const SHOWN: usize = 256;
         if self.content.len() == 0 || std::mem::replace(&mut self.reported, true) {
             return;
@@ -152,13 +152,13 @@ impl Other {
     }
 }
 
-/// Whether `bytes` begin as `prefix` does, as far as there are any.
+/// Whether `bytes` and `prefix` are equal up to the length of the shorter one.
 fn begins(bytes: &[u8], prefix: &[u8]) -> bool {
     let len = bytes.len().min(prefix.len());
     bytes[..len] == prefix[..len]
 }
 
-/// The protocol that begins with `bytes`; `None` when more are needed.
+/// Detects the protocol that begins with `bytes`; `None` if more bytes are needed.
 fn detect(context: &Context<'_>, bytes: &[u8]) -> Option<Session> {
     let direction = context.direction;
     if direction == Direction::ToServer && begins(bytes, PREFACE) {
@@ -171,7 +171,7 @@ fn detect(context: &Context<'_>, bytes: &[u8]) -> Option<Session> {
         return (bytes.len() >= 8).then(|| Session::Http1(Box::default()));
     }
     if Http2::is_plausible(bytes) {
-        // A server that sends its SETTINGS first, or the middle of a connection.
+        // A server whose SETTINGS arrive first (a connection from its start), or the middle of a connection.
         let from_start = bytes.get(3) == Some(&4);
         return Some(Session::Http2(Box::new(Http2::new(from_start))));
     }

@@ -1,21 +1,21 @@
-//! One direction of a TCP connection, put into order (RFC 9293 §3.4). Written by hand: no maintained crate reassembles
-//! streams of captures with bounded memory and marks what is missing.
+//! Reassembles one direction of a TCP connection (RFC 9293 §3.4). Written here, because no maintained crate reassembles
+//! captured streams with bounded memory and marks missing bytes.
 //!
 //! ```text
 //! sequence numbers   | delivered      | missing   | pending   |  | pending |
 //!                                     ^ next
 //! ```
-//! A segment at `next` is delivered without a copy. Segments behind a hole wait. The hole is given up as lost when the
-//! receiver has acknowledged bytes behind it, when too much waits, or when the capture ends.
+//! A segment at `next` is delivered without a copy. Segments after a gap are pending. The gap counts as lost when the
+//! receiver has acknowledged bytes after it, when too many bytes are pending, or when the capture ends.
 
 use std::collections::BTreeMap;
 
 use crate::limits::{Budget, PENDING_LEN_MAX, PENDING_SEGMENTS_MAX, REORDER_PACKETS_MAX, Reservation};
 
-/// A run of a stream, in order.
+/// A part of a stream, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run<'a> {
-    /// Bytes; the first of them begins a segment.
+    /// Bytes that begin at the start of a segment.
     Bytes(&'a [u8]),
     /// This many bytes are missing in the capture.
     Gap(u64),
@@ -41,7 +41,7 @@ pub(crate) struct HalfStream {
     ended: bool,
     /// The highest offset that the receiver has acknowledged.
     acknowledged: u64,
-    /// Packets since an acknowledgement covered the hole.
+    /// The number of packets since an acknowledgement covered the gap.
     waited: u32,
 }
 
@@ -54,14 +54,15 @@ impl HalfStream {
         })
     }
 
-    /// The first byte of the stream is `sequence` + 1.
+    /// Handles a SYN: the first byte of the stream has the number `sequence` + 1.
     pub(crate) fn handle_syn(&mut self, sequence: u32) {
         if self.next.is_none() {
             self.next = Some((0, sequence.wrapping_add(1)));
         }
     }
 
-    /// The offset of a sequence number, within 2^31 of the next byte; `None` before the beginning.
+    /// The offset of a sequence number, which is within 2^31 of the next byte; `None` if it is before the beginning of
+    /// the stream.
     fn offset(&self, sequence: u32) -> Option<u64> {
         let (offset, next) = self.next?;
         let distance = i64::from(sequence.wrapping_sub(next) as i32);
@@ -77,14 +78,14 @@ impl HalfStream {
         deliver: &mut dyn FnMut(Run<'_>),
     ) {
         if self.next.is_none() {
-            // The capture began later than the connection.
+            // The capture began after the connection.
             self.next = Some((0, sequence));
         }
         let Some((next, _)) = self.next else { return };
         if self.ended {
             return;
         }
-        // Bytes before the first that was captured.
+        // Bytes before the first captured one.
         let Some(at) = self.offset(sequence) else {
             return;
         };
@@ -105,7 +106,7 @@ impl HalfStream {
         self.check_end(deliver);
     }
 
-    /// The receiver has received everything before `acknowledgment`.
+    /// Handles an acknowledgment: the receiver has received everything before it.
     pub(crate) fn handle_acknowledgment(&mut self, acknowledgment: u32, deliver: &mut dyn FnMut(Run<'_>)) {
         let Some(at) = self.offset(acknowledgment) else { return };
         self.acknowledged = self.acknowledged.max(at);
@@ -118,7 +119,7 @@ impl HalfStream {
         }
     }
 
-    /// The capture or the connection has ended: everything that waits is delivered, with its gaps.
+    /// Handles the end of the connection or the capture: delivers all pending segments and the gaps between them.
     pub(crate) fn finish(&mut self, deliver: &mut dyn FnMut(Run<'_>)) {
         while !self.pending.is_empty() {
             self.give_up(deliver);
@@ -164,7 +165,7 @@ impl HalfStream {
             return;
         }
         let Some(reservation) = budget.reserve(bytes.len()) else {
-            // Nothing can be held: the hole counts as lost at once.
+            // No more can be held: the gap counts as lost at once.
             while !self.pending.is_empty() {
                 self.give_up(deliver);
             }
@@ -182,7 +183,7 @@ impl HalfStream {
         }
     }
 
-    /// Counts the first hole as lost.
+    /// Declares the first gap lost.
     fn give_up(&mut self, deliver: &mut dyn FnMut(Run<'_>)) {
         let (Some(&first), Some((next, _))) = (self.pending.keys().next(), self.next) else { return };
         if first > next {
@@ -197,7 +198,7 @@ impl HalfStream {
         self.waited = 0;
     }
 
-    /// Delivers what waits at the next byte.
+    /// Delivers the pending segments that begin at the next byte.
     fn drain(&mut self, deliver: &mut dyn FnMut(Run<'_>)) {
         while let Some((next, _)) = self.next
             && let Some(first) = self.pending.first_entry()
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
     use wireloom_testing::Rng;
 
-    /// What was delivered: bytes, `.` for each missing one, `$` for the end.
+    /// The delivered stream: its bytes, `.` for each missing one, `$` for the end.
     #[derive(Default)]
     struct Delivered(Vec<u8>);
 

@@ -11,10 +11,10 @@ use wireloom_ws::{PeerMisbehaved, role};
 use crate::entry::{Context, Direction, Entry, Payload, Protocol};
 use crate::limits::{Budget, Content, Reservation};
 
-/// The longest frame that is taken for one where decoding starts in the middle of a connection.
+/// The longest plausible frame, in bytes, if decoding starts in the middle of a connection.
 const PLAUSIBLE_LEN_MAX: u64 = 16 << 20;
 
-/// A compression window in use, as the budget counts it.
+/// The size of a compression window in use, in bytes, as the budget counts it.
 const WINDOW_LEN: usize = 32 << 10;
 
 /// The frames of one direction.
@@ -38,8 +38,8 @@ enum State {
     },
 }
 
-/// A header as it is on the wire, valid or not. Written by hand, because the decoder of `wireloom-ws` refuses the invalid
-/// ones that are to be shown.
+/// A header as it is on the wire, valid or not. The decoder of `wireloom-ws` cannot be used, because it rejects invalid
+/// headers, which are to be shown.
 #[derive(Clone, Copy, Debug)]
 struct RawHeader {
     first: u8,
@@ -57,7 +57,7 @@ struct Frame {
     entry: Entry,
     key: Option<MaskKey>,
     remaining: u64,
-    /// Payload of this frame; of a message in one frame the message has it.
+    /// The payload of this frame. If a message has only one frame, `Message` holds it instead.
     content: Content,
     missing: u64,
 }
@@ -71,7 +71,7 @@ struct Message {
     fragments: u64,
     wire_len: u64,
     utf8: Validator,
-    /// Not all of its bytes were captured, or the rest does not inflate.
+    /// Whether bytes are missing in the capture, or cannot be inflated.
     damage: Option<Damage>,
 }
 
@@ -90,7 +90,7 @@ struct Inflater {
     role: Role,
     params: DeflateParams,
     codec: Decompressor,
-    /// Earlier messages are missing, so that a reference to them is no violation.
+    /// Earlier messages are missing, so that a reference to them is not a violation.
     incomplete: bool,
     window: Option<Reservation>,
 }
@@ -104,7 +104,7 @@ impl Inflater {
         Self { role, params, codec: Decompressor::new(role, &params), incomplete: false, window: None }
     }
 
-    /// Earlier messages are unknown from here on.
+    /// Marks earlier messages as missing.
     fn forget(&mut self) {
         self.codec = Decompressor::new(self.role, &self.params);
         self.incomplete = true;
@@ -153,13 +153,13 @@ impl Inflater {
 }
 
 impl Frames {
-    /// The frames in this direction. `from_start` says that the handshake was captured.
+    /// The frames in this direction. `from_start`: the handshake was captured.
     pub(crate) fn new(direction: Direction, deflate: Option<DeflateParams>, from_start: bool) -> Self {
         let sender = match direction {
             Direction::ToServer => Role::Client,
             Direction::ToClient => Role::Server,
         };
-        // Without a handshake RSV1 is taken for permessage-deflate.
+        // Without a handshake, assume that RSV1 means permessage-deflate.
         let params = deflate.or((!from_start).then(DeflateParams::default));
         let mut inflater = params.map(|params| Inflater::new(sender, params));
         if let (false, Some(inflater)) = (from_start, &mut inflater) {
@@ -169,7 +169,8 @@ impl Frames {
         Self { sender, inflater, state, message: None, close_sent: false }
     }
 
-    /// Whether `bytes` begin with a header that this direction could hold. Used where the beginning is missing.
+    /// Whether `bytes` begin with a plausible header for this direction. Used if the beginning of the connection is
+    /// missing.
     pub(crate) fn is_plausible(direction: Direction, bytes: &[u8]) -> bool {
         let sender = match direction {
             Direction::ToServer => role::Role::Client,
@@ -229,7 +230,7 @@ impl Frames {
         }
     }
 
-    /// This many bytes were not captured.
+    /// Handles a gap: `len` bytes that were not captured.
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         if let State::Payload(frame) = &mut self.state {
             let missing = len.min(frame.remaining);
@@ -260,7 +261,7 @@ impl Frames {
         self.state = State::Lost { skipped: 0 };
     }
 
-    /// The bytes of this direction have ended.
+    /// Handles the end of this direction.
     pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
         match std::mem::replace(&mut self.state, State::Header(Vec::new())) {
             State::Header(head) if !head.is_empty() => {
@@ -448,7 +449,7 @@ impl Message {
             (true, Some(inflater), None | Some(Damage::NotUtf8)) => {
                 inflater.inflate(bytes, fin, budget, &mut sink)
             }
-            // The rest of a message that does not inflate.
+            // The rest of a message that could not be inflated.
             _ => Ok(()),
         };
         if let Err(damage) = result {
@@ -600,7 +601,7 @@ fn close_name(code: CloseCode) -> Option<&'static str> {
     })
 }
 
-/// Text when it is UTF-8 and has characters to read, bytes otherwise.
+/// Text if the bytes are UTF-8 and contain readable characters, otherwise binary.
 pub(crate) fn text_or_binary(bytes: Vec<u8>) -> Payload {
     if bytes.is_empty() {
         return Payload::None;

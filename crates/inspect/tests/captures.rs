@@ -124,9 +124,9 @@ fn reads_websockets_within_http2() {
     assert!(fields.contains(&(b":protocol".to_vec(), b"websocket".to_vec())));
 }
 
-/// Every capture, with single bytes changed: something is reported or refused, and nothing panics.
+/// Every capture with single bytes changed is reported or refused, without a panic.
 #[test]
-fn hostile_captures_are_survived() {
+fn changed_captures_cause_no_panic() {
     let mut rng = wireloom_testing::Rng::with_seed(1);
     for name in ["plain.pcap", "deflate.pcap", "http2.pcap", "tls13.pcap"] {
         let bytes = std::fs::read(path(name)).unwrap();
@@ -160,9 +160,9 @@ fn gives_the_messages_of_clients_for_replay() {
     assert!(plain.iter().all(|message| message.text && message.connection == 1));
     assert_eq!(messages("http2.pcap").len(), 1);
     assert_eq!(messages("deflate.pcap").len(), 2);
-    // Of ten connections, those whose messages break no rule: the fragmented one.
-    let lawful = messages("violations.pcap");
-    assert!(lawful.iter().any(|message| message.data == b"one two three"), "{lawful:?}");
+    // Of ten connections, only the fragmented message breaks no rule.
+    let valid = messages("violations.pcap");
+    assert!(valid.iter().any(|message| message.data == b"one two three"), "{valid:?}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn names_the_rule_of_http2_that_is_broken() {
     let cases: Vec<u32> = (1..=39).collect();
     let connections: BTreeSet<u32> = entries.iter().map(|entry| entry.connection).collect();
     assert!(connections.iter().eq(&cases), "{connections:?}");
-    // The first rule that each connection breaks, and who breaks it.
+    // The first rule that each connection breaks, and which side breaks it.
     let rules: Vec<String> = cases
         .iter()
         .map(|&case| {
@@ -207,7 +207,7 @@ fn names_the_rule_of_http2_that_is_broken() {
                 let violations =
                     entry.problems.iter().filter(|problem| problem.kind == ProblemKind::Violation);
                 violations.map(|problem| {
-                    // The first of the sections.
+                    // The first section that the rule names.
                     let rule = problem.rule.split([',', '(']).next().unwrap();
                     let rule = rule.split(" to ").next().unwrap().split(" with ").next().unwrap().trim_end();
                     format!("{case} {} {rule}", entry.direction.sender())

@@ -1,4 +1,5 @@
-//! The memory that reading a large capture takes, counted by the allocator. The captures are made as they are read.
+//! The memory that reading a large capture takes, counted by the allocator. The captures are generated while they are
+//! read.
 
 #![allow(clippy::unwrap_used)]
 // A global allocator is unsafe to implement.
@@ -14,7 +15,7 @@ use wireloom_inspect::{Assume, Config, Inspector, read};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// The allocator counts for the whole process.
+/// Held by each test, because the allocator counts for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Counting;
@@ -37,17 +38,17 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes of a capture of few frames, and of one of many.
+/// The lengths in bytes of a capture with few frames, and of one with many.
 const LARGE: usize = 200_000_000;
 const SMALL_FRAMES: usize = 40_000_000;
 const MIB: usize = 1 << 20;
 
-/// A pcap file of packets that are made when they are read.
+/// A pcap file whose packets are generated when they are read.
 struct Capture<P> {
     packets: P,
     buffer: Vec<u8>,
     at: usize,
-    /// Bytes to come.
+    /// The number of bytes that are still to be generated.
     left: usize,
 }
 
@@ -116,7 +117,7 @@ fn stream(client: u32, first: Vec<u8>, more: impl FnMut() -> Vec<u8>) -> impl It
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Reads a capture of this many bytes; the most memory that was held meanwhile, and how many entries there were.
+/// Reads a capture of `len` bytes; returns the peak memory in bytes and the number of entries.
 fn peak(assume: Assume, len: usize, packets: impl Iterator<Item = Vec<u8>> + Send) -> (usize, usize) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let before = HELD.load(Relaxed);
@@ -140,7 +141,7 @@ fn http2_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn many_messages() {
+fn many_messages_take_bounded_memory() {
     // Masked by a key of zeros: text of 1,000 bytes.
     let mut frame = vec![0x81, 0xfe, 0x03, 0xe8, 0, 0, 0, 0];
     frame.extend([b'x'; 1000]);
@@ -152,7 +153,7 @@ fn many_messages() {
 }
 
 #[test]
-fn one_message_without_an_end() {
+fn one_message_without_an_end_takes_bounded_memory() {
     let mut head = vec![0x82, 0xff];
     head.extend((1u64 << 40).to_be_bytes());
     head.extend([0; 4]);
@@ -161,7 +162,7 @@ fn one_message_without_an_end() {
 }
 
 #[test]
-fn a_head_and_a_body_without_an_end() {
+fn a_head_and_a_body_without_an_end_take_bounded_memory() {
     let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n".to_vec();
     let (peak_of_body, _) = peak(Assume::Detect, LARGE, stream(1, head, || vec![b'x'; 60_000]));
     assert!(peak_of_body < 8 * MIB, "{peak_of_body}");
@@ -171,9 +172,9 @@ fn a_head_and_a_body_without_an_end() {
 }
 
 #[test]
-fn connections_that_never_end() {
+fn connections_that_never_end_take_bounded_memory() {
     let packets = (0..).flat_map(|client| {
-        // A frame of a message that is not complete.
+        // The first frame of an incomplete message.
         let mut begun = vec![0x01, 0xfe, 0x03, 0xe8, 0, 0, 0, 0];
         begun.extend([b'x'; 1000]);
         [segment(client, 0, true, b""), segment(client, 1, false, &begun)]
@@ -185,7 +186,7 @@ fn connections_that_never_end() {
 }
 
 #[test]
-fn segments_after_holes() {
+fn segments_after_gaps_take_bounded_memory() {
     let packets = (0..).flat_map(|client| {
         let syn = segment(client, 0, true, b"");
         let behind = (1..100u32).map(move |number| segment(client, number * 20_000, false, &[b'x'; 10_000]));
@@ -197,7 +198,7 @@ fn segments_after_holes() {
 }
 
 #[test]
-fn streams_of_http2_that_never_end() {
+fn http2_streams_that_never_end_take_bounded_memory() {
     let mut id = 1u32;
     let more = move || {
         let mut frames = Vec::new();
@@ -215,10 +216,10 @@ fn streams_of_http2_that_never_end() {
 }
 
 #[test]
-fn field_blocks_without_an_end() {
+fn field_blocks_without_an_end_take_bounded_memory() {
     let mut is_first = true;
     let more = move || {
-        // HEADERS without END_HEADERS, then CONTINUATION for ever.
+        // HEADERS without END_HEADERS, then CONTINUATION without end.
         let kind = if std::mem::take(&mut is_first) { 1 } else { 9 };
         http2_frame(kind, 0, 1, &[b'x'; 16_384])
     };

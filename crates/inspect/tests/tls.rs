@@ -29,7 +29,7 @@ struct Pair {
     client: ClientConnection,
     server: ServerConnection,
     log: Arc<Log>,
-    /// Runs of bytes in their order.
+    /// The bytes in the order in which they were sent.
     wire: Vec<(Direction, Vec<u8>)>,
 }
 
@@ -60,8 +60,8 @@ impl Pair {
         Self { client, server: ServerConnection::new(Arc::new(server)).unwrap(), log, wire: Vec::new() }
     }
 
-    /// Carries bytes between the two until both are silent.
-    fn carry(&mut self) {
+    /// Transfers bytes between the two until both have nothing to send.
+    fn transfer(&mut self) {
         loop {
             let mut bytes = Vec::new();
             let mut carried = false;
@@ -101,15 +101,15 @@ impl Pair {
 
     fn send_to_server(&mut self, bytes: &[u8]) {
         self.client.writer().write_all(bytes).unwrap();
-        self.carry();
+        self.transfer();
     }
 
     fn send_to_client(&mut self, bytes: &[u8]) {
         self.server.writer().write_all(bytes).unwrap();
-        self.carry();
+        self.transfer();
     }
 
-    /// The entries of what was carried, cut into runs of `cut` bytes.
+    /// The entries of the transferred bytes, split into chunks of `cut` bytes.
     fn inspect(&self, cut: usize) -> Vec<Entry> {
         let mut inspector = Inspector::new(Config::default());
         inspector.add_secrets(self.log.0.lock().unwrap().as_bytes());
@@ -145,22 +145,22 @@ fn texts(entries: &[Entry]) -> Vec<String> {
 fn every_cipher_suite_is_decrypted() {
     let mut tested = 0;
     for &suite in ring::ALL_CIPHER_SUITES {
-        // The certificate is one of ECDSA.
+        // The certificate is for ECDSA.
         if format!("{:?}", suite.suite()).contains("_RSA_") {
             continue;
         }
         tested += 1;
         let mut pair = Pair::new(suite);
-        pair.carry();
+        pair.transfer();
         pair.send_to_server(REQUEST);
         pair.send_to_client(RESPONSE);
         pair.send_to_client(b"\x81\x05first");
         if matches!(suite, SupportedCipherSuite::Tls13(_)) {
             // RFC 8446 §4.6.3: keys change.
             pair.client.refresh_traffic_keys().unwrap();
-            pair.carry();
+            pair.transfer();
             pair.server.refresh_traffic_keys().unwrap();
-            pair.carry();
+            pair.transfer();
         }
         pair.send_to_client(b"\x81\x06second");
         pair.send_to_server(b"\x81\x85\0\0\0\0third");
@@ -176,7 +176,7 @@ fn every_cipher_suite_is_decrypted() {
 #[test]
 fn records_without_secrets_are_counted() {
     let mut pair = Pair::new(ring::ALL_CIPHER_SUITES[0]);
-    pair.carry();
+    pair.transfer();
     pair.send_to_client(b"\x81\x05first");
     pair.log.0.lock().unwrap().clear();
     let entries = pair.inspect(4096);
@@ -186,14 +186,14 @@ fn records_without_secrets_are_counted() {
         .flat_map(|entry| &entry.problems)
         .map(|problem| problem.text.as_str())
         .collect();
-    assert!(encrypted.contains(&"there are no secrets of this session"), "{encrypted:?}");
+    assert!(encrypted.contains(&"there are no secrets for this session"), "{encrypted:?}");
     assert!(entries.iter().all(|entry| entry.protocol == Protocol::Tls), "{entries:#?}");
 }
 
 #[test]
 fn decryption_continues_behind_missing_records() {
     let mut pair = Pair::new(ring::ALL_CIPHER_SUITES[0]);
-    pair.carry();
+    pair.transfer();
     pair.send_to_server(REQUEST);
     pair.send_to_client(RESPONSE);
     pair.send_to_client(b"\x81\x05first");

@@ -60,7 +60,7 @@ fn prints_a_line_per_frame() {
 
 // RFC 3339 ends with the year 9999.
 #[test]
-fn times_without_a_date_end_nothing() {
+fn times_after_the_year_9999_are_printed_without_a_date() {
     for started in ["253402300799", "253402300800", "1e15", "1e19"] {
         let recording = format!(
             "{{\"wireloom_recording\":1,\"started\":{started}}}\n\
@@ -84,7 +84,7 @@ fn explains_fields_and_rules() {
 }
 
 #[test]
-fn filters() {
+fn filters_entries() {
     let count = |args: &[&str]| {
         let mut all = vec!["--json"];
         all.extend(args);
@@ -167,7 +167,7 @@ fn decrypts_with_a_key_log() {
         .unwrap();
     assert_eq!(String::from_utf8(from_environment.stdout).unwrap(), with);
     let without = printed(&[&capture("tls12.pcap")]);
-    assert!(without.contains("there are no secrets of this session"), "{without}");
+    assert!(without.contains("there are no secrets for this session"), "{without}");
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn follows_a_file_that_grows() {
 fn wait_until_read(process: u32, path: &Path) {
     let begin = std::time::Instant::now();
     let len = std::fs::metadata(path).unwrap().len();
-    // What it prints would not show it: the table is printed at the end.
+    // Its output does not show it, because the table is printed at the end.
     let has_read = || {
         let folder = format!("/proc/{process}");
         std::fs::read_dir(format!("{folder}/fd")).into_iter().flatten().flatten().any(|entry| {

@@ -1,10 +1,10 @@
-//! Bodies of HTTP/1.1 (RFC 9112 §6): of a length, chunked, or up to the end of the connection.
+//! HTTP/1.1 bodies (RFC 9112 §6): of a given length, chunked, or up to the end of the connection.
 
 use crate::entry::{Context, Protocol};
 use crate::limits::{Budget, Content};
 use crate::websocket::text_or_binary;
 
-/// The longest line of a chunk's size or of a trailer.
+/// The longest line of a chunk size or a trailer, in bytes.
 const LINE_LEN_MAX: usize = 4096;
 
 /// How the end of a body is found (RFC 9112 §6.3).
@@ -32,7 +32,7 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailer,
-    /// The chunks cannot be followed.
+    /// The next chunk cannot be found.
     Lost,
 }
 
@@ -47,7 +47,7 @@ impl Body {
         Self { content: Content::new(budget), state, missing: 0, error: None }
     }
 
-    /// Takes bytes of the body from the front of `buffer`; whether the body has ended.
+    /// Removes bytes of the body from the front of `buffer`; returns whether the body has ended.
     pub(super) fn handle(&mut self, buffer: &mut Vec<u8>) -> bool {
         loop {
             match &mut self.state {
@@ -105,7 +105,7 @@ impl Body {
         self.state = State::Lost;
     }
 
-    /// Skips bytes that were not captured; whether they lie within the body.
+    /// Skips bytes that were not captured; returns whether they are within the body.
     pub(super) fn gap(&mut self, len: u64) -> bool {
         match &mut self.state {
             State::Bytes(left) | State::Chunk(left) if *left > len => {
@@ -123,7 +123,7 @@ impl Body {
         }
     }
 
-    /// Reports the body; `is_cut` says that its bytes have ended early.
+    /// Reports the body. `is_cut`: the bytes ended before the body did.
     pub(super) fn report(&mut self, context: &mut Context<'_>, is_cut: bool) {
         let mut entry = context.entry(Protocol::Http1, "body");
         entry.len = self.content.len();

@@ -1,4 +1,4 @@
-//! Heads of requests and responses, and what the WebSocket handshake demands of them (RFC 6455 §4).
+//! Heads of requests and responses, and the rules of the WebSocket handshake for them (RFC 6455 §4).
 
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::handshake::{self, Version, accept_key, extensions};
@@ -11,7 +11,7 @@ use crate::limits::HEADERS_MAX;
 /// The result of reading a head.
 #[derive(Debug)]
 pub(super) enum Parsed<T> {
-    /// The head, and its length.
+    /// The head, and its length in bytes.
     Complete(T, usize),
     Partial,
     Invalid(httparse::Error),
@@ -57,14 +57,14 @@ fn values<'a>(fields: &'a Fields, name: &'a str) -> impl Iterator<Item = &'a str
         .filter_map(|(_, value)| std::str::from_utf8(value).ok())
 }
 
-/// Whether a list of tokens names `token`.
+/// Whether a field with a list of tokens contains `token`.
 fn lists(fields: &Fields, name: &str, token: &str) -> bool {
     values(fields, name)
         .flat_map(|value| value.split(','))
         .any(|item| item.trim().eq_ignore_ascii_case(token))
 }
 
-/// RFC 9112 §6.3, items 4 to 8.
+/// The framing of a body (RFC 9112 §6.3, items 4 to 8).
 fn framing(fields: &Fields, without: Framing) -> Framing {
     if values(fields, "transfer-encoding").next().is_some() {
         return if lists(fields, "transfer-encoding", "chunked") {
@@ -250,7 +250,7 @@ pub(crate) fn deflate(entry: &mut Entry, lines: &[&str], offered: Option<bool>) 
     if offered == Some(false) {
         entry.violation("RFC 6455 §9.1", "the extension was not offered");
     }
-    // The default demands nothing, so that every valid answer is accepted.
+    // The default configuration requires no parameter, so that every valid response is accepted.
     match DeflateConfig::default().accept_response(extension) {
         Ok(params) => {
             entry.detail("permessage-deflate", describe_deflate(&params), "RFC 7692 §7.1");

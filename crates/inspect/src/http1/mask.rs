@@ -1,5 +1,5 @@
-//! Masks secrets in heads of HTTP/1.1, for recordings. Heads are held until they are complete; bodies are followed to find the next
-//! head; after an upgrade everything passes.
+//! Masks secrets in HTTP/1.1 heads, for recordings. Heads are buffered until they are complete; bodies are parsed to
+//! find the next head; after an upgrade all bytes pass unchanged.
 
 use std::collections::VecDeque;
 
@@ -30,13 +30,13 @@ enum State {
     Body(Box<Body>),
     /// An upgrade was requested: the bytes wait for the response.
     Waiting,
-    /// The bytes are HTTP/2, and are masked elsewhere.
+    /// The bytes are HTTP/2, which `mask_http2` masks.
     Http2,
     Pass,
 }
 
 impl MaskHttp1 {
-    /// The bytes to record now.
+    /// Handles bytes; returns those to record now.
     pub(crate) fn handle(&mut self, direction: Direction, bytes: &[u8]) -> Vec<u8> {
         self.sides[direction.index()].buffer.extend_from_slice(bytes);
         let mut out = Vec::new();
@@ -102,7 +102,7 @@ impl MaskHttp1 {
                             _ => None,
                         },
                     };
-                    // What is no head is masked as one.
+                    // Bytes that are not a head are masked like one.
                     let (len, state) = next.unwrap_or((held, State::Pass));
                     let side = &mut self.sides[direction.index()];
                     let mut head: Vec<u8> = side.buffer.drain(..len).collect();
@@ -114,17 +114,17 @@ impl MaskHttp1 {
         }
     }
 
-    /// The bytes of the client and of the server that are held after a switch to HTTP/2; `None` before it.
+    /// The buffered bytes of the client and of the server after a switch to HTTP/2; `None` before it.
     pub(crate) fn take_http2(&mut self) -> Option<[Vec<u8>; 2]> {
         let has_switched = self.sides.iter().all(|side| matches!(side.state, State::Http2));
         has_switched.then(|| self.sides.each_mut().map(|side| std::mem::take(&mut side.buffer)))
     }
 
-    /// The bytes that were held when the direction ended.
+    /// Handles the end of a direction; returns the bytes that were still buffered.
     pub(crate) fn finish(&mut self, direction: Direction) -> Vec<u8> {
         let side = &mut self.sides[direction.index()];
         let mut rest = std::mem::take(&mut side.buffer);
-        // What follows a request for an upgrade may be one more request.
+        // After a request for an upgrade, another request may follow.
         if matches!(side.state, State::Head | State::Waiting) {
             mask_head(&mut rest);
         }

@@ -17,20 +17,20 @@ use head::{Parsed, Request, Response};
 pub(crate) use head::{deflate, describe};
 pub(crate) use mask::MaskHttp1;
 
-/// The protocol that follows on the connection, with bytes that belong to it already.
+/// The protocol that follows on the connection, and the bytes that already belong to it.
 #[derive(Debug)]
 pub(crate) struct Switch {
     pub(crate) to: Next,
-    /// Bytes by direction.
+    /// The bytes, by direction.
     pub(crate) left: [Vec<u8>; 2],
 }
 
-/// A protocol that an upgrade leads to.
+/// A protocol that follows an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     WebSocket(Option<DeflateParams>),
     Http2,
-    /// A tunnel, or a protocol that is not known.
+    /// A tunnel, or an unknown protocol.
     Other,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Next {
 #[derive(Debug, Default)]
 pub(crate) struct Http1 {
     sides: [Side; 2],
-    /// Requests without a response.
+    /// Requests whose response has not arrived.
     requests: VecDeque<Request>,
 }
 
@@ -110,7 +110,7 @@ impl Http1 {
         }
     }
 
-    /// Reads a request; the outer `None` when more bytes are needed.
+    /// Reads a request. The outer `Option` is `None` if more bytes are needed.
     fn request(&mut self, context: &mut Context<'_>) -> Option<Option<Switch>> {
         let side = &mut self.sides[Direction::ToServer.index()];
         let (request, len) = match Request::parse(&side.buffer) {
@@ -170,7 +170,7 @@ impl Http1 {
         Some(None)
     }
 
-    /// This many bytes were not captured.
+    /// Handles a gap: `len` bytes that were not captured.
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         let side = &mut self.sides[context.direction.index()];
         let is_within_body = match &mut side.state {
@@ -184,7 +184,7 @@ impl Http1 {
         }
     }
 
-    /// The bytes of this direction have ended.
+    /// Handles the end of this direction.
     pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
         let side = &mut self.sides[context.direction.index()];
         side.finish(context, "the bytes end here");

@@ -21,7 +21,7 @@ use streams::Streams;
 /// The preface of a client of HTTP/2 (RFC 9113 §3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// SETTINGS that a direction has sent and the other has not acknowledged.
+/// The maximum number of SETTINGS frames of a direction that await acknowledgement.
 const SETTINGS_MAX: usize = 64;
 
 /// Both directions of a connection.
@@ -29,11 +29,11 @@ const SETTINGS_MAX: usize = 64;
 pub(crate) struct Http2 {
     sides: [Side; 2],
     streams: Streams,
-    /// The beginning of the connection was captured: what is not known did not happen.
+    /// The beginning of the connection was captured, so that its whole state is known.
     from_start: bool,
 }
 
-/// What one end sends.
+/// One direction: what one end sends.
 #[derive(Debug)]
 struct Side {
     buffer: Vec<u8>,
@@ -43,7 +43,7 @@ struct Side {
     /// The SETTINGS of this end.
     settings: Settings,
     is_first: bool,
-    /// Changes that count once they are acknowledged: the smallest table size, and by how much windows shrink.
+    /// Changes that take effect when they are acknowledged: the smallest table size, and by how much windows shrink.
     pending: VecDeque<(Option<u32>, i64)>,
     goaway: Option<u32>,
 }
@@ -63,7 +63,7 @@ enum State {
 /// The decoder of a direction's field blocks.
 struct Hpack {
     decoder: Decoder,
-    /// All blocks so far have been decoded, so that the table is that of the sender.
+    /// All blocks so far were decoded, so that the dynamic table equals the sender's.
     in_step: bool,
 }
 
@@ -110,7 +110,7 @@ impl Side {
 }
 
 impl Http2 {
-    /// A connection; `from_start` says that its beginning was captured.
+    /// A connection. `from_start`: its beginning was captured.
     pub(crate) fn new(from_start: bool) -> Self {
         let mut sides = [Side::new(State::Preface), Side::new(State::Frame)];
         if !from_start {
@@ -120,7 +120,7 @@ impl Http2 {
         Self { sides, streams: Streams::new(from_start), from_start }
     }
 
-    /// Whether `bytes` begin with a frame that is nothing else in all likelihood.
+    /// Whether `bytes` very likely begin with an HTTP/2 frame.
     pub(crate) fn is_plausible(bytes: &[u8]) -> bool {
         let Some(header) = bytes.first_chunk() else { return false };
         let FrameHeader { len, kind, flags, stream_id } = FrameHeader::decode(header);
@@ -154,7 +154,7 @@ impl Http2 {
         self.sides[context.direction.index()].buffer = buffer;
     }
 
-    /// Decodes the frames at the front of `bytes`; how many bytes they take.
+    /// Decodes the frames at the front of `bytes`; returns the number of consumed bytes.
     fn frames(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> usize {
         let mut at = 0;
         loop {
@@ -239,7 +239,7 @@ impl Http2 {
         if std::mem::take(&mut side.is_first) && self.from_start && header.kind != Kind::SETTINGS {
             violation(&mut entry, Violation::PrefaceWithoutSettings);
         }
-        // SETTINGS_MAX_FRAME_SIZE of the receiver; the smaller default until it is known.
+        // The receiver's SETTINGS_MAX_FRAME_SIZE; the default, which is the minimum, until it is known.
         if self.from_start
             && let Err(broken) = header.check_len(other.settings.max_frame_size)
         {
@@ -336,7 +336,7 @@ impl Http2 {
             }
             Frame::Settings(frame::SettingsFrame::Ack) => {
                 if let Some((table_size_min, shrinks)) = other.pending.pop_front() {
-                    // RFC 9113 §4.3.1: the encoder of this side keeps to the size from its acknowledgement on.
+                    // RFC 9113 §4.3.1: the encoder of this side must use the new size after its acknowledgement.
                     if let Some(smallest) = table_size_min {
                         side.decoder.decoder.set_table_size_max(smallest.min(HPACK_TABLE_MAX));
                         let size = other.settings.header_table_size.min(HPACK_TABLE_MAX);
@@ -419,7 +419,7 @@ impl Http2 {
         }
     }
 
-    /// This many bytes were not captured.
+    /// Handles a gap: `len` bytes that were not captured.
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         let side = &mut self.sides[context.direction.index()];
         let buffer = std::mem::take(&mut side.buffer);
@@ -448,7 +448,7 @@ impl Http2 {
         }
     }
 
-    /// The bytes of this direction have ended.
+    /// Handles the end of this direction.
     pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
         let side = &mut self.sides[context.direction.index()];
         let buffer = std::mem::take(&mut side.buffer);
@@ -493,7 +493,7 @@ fn flag_names(kind: Kind, flags: Flags) -> Vec<&'static str> {
     names.iter().filter(|(bit, _)| flags.0 & bit != 0).map(|(_, name)| *name).collect()
 }
 
-/// Whether the stream is one that its sender may open.
+/// Whether the sender may open a stream with this identifier.
 fn opens(direction: Direction, stream: u32) -> bool {
     StreamId::from_wire(stream).opener() == Some(role(direction))
 }

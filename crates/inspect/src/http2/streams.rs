@@ -1,5 +1,5 @@
-//! The streams of a connection: their states as far as the capture shows them (RFC 9113 §5.1), flow-control windows (§5.2), and
-//! the WebSockets in them (RFC 8441 §5).
+//! The streams of a connection: their states (RFC 9113 §5.1), as far as the capture shows them, flow-control windows
+//! (§5.2), and the WebSockets in them (RFC 8441 §5).
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,19 @@ use crate::http1::deflate;
 use crate::limits::STREAMS_MAX;
 use crate::websocket::{Frames, text_or_binary};
 
-/// Ranges of streams that an end has passed over: an honest one opens each, or begins at some number.
+/// The maximum number of ranges of streams that an end has skipped. A correct end opens each stream, or begins at some
+/// number.
 const PASSED_OVER_MAX: usize = 64;
 
 /// The streams that are open.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// In their order, so that the oldest is found at once.
+    /// Ordered by identifier, so that the oldest is found in O(log n).
     open: BTreeMap<u32, Stream>,
     /// The highest stream that each end has opened.
     highest: [u32; 2],
-    /// Streams that each end passed over when it opened a higher one: they are closed (RFC 9113 §5.1.1). First and last.
+    /// Ranges (first, last) of streams that each end skipped when it opened a higher one: they are closed (RFC 9113
+    /// §5.1.1).
     passed_over: [Vec<(u32, u32)>; 2],
     /// What each end may still send: on the connection, and on a new stream.
     windows: [i64; 2],
@@ -41,10 +43,10 @@ pub(super) struct Streams {
 struct Stream {
     /// Directions that have ended.
     ended: [bool; 2],
-    /// Heads that have passed, final ones only.
+    /// Directions whose final head has passed.
     has_head: [bool; 2],
     windows: [i64; 2],
-    /// The content that each end has announced and not sent yet.
+    /// The announced content that each end has not sent yet.
     content: [ContentLeft; 2],
     request: RequestKind,
     is_websocket: bool,
@@ -70,7 +72,7 @@ impl Streams {
         self.connect_protocol |= enabled;
     }
 
-    /// A larger window counts at once, a smaller one when it is acknowledged: until then either may be in use.
+    /// A larger window applies at once, a smaller one when it is acknowledged: until then the sender may use either.
     pub(super) fn raise_initial_window(&mut self, sender: Direction, size: u32) {
         let initial = &mut self.initial[sender.index()];
         *initial = (*initial).max(size.into());
@@ -80,7 +82,7 @@ impl Streams {
         self.initial[sender.index()] = size.into();
     }
 
-    /// Changes the windows of what `sender` sends (RFC 9113 §6.9.2).
+    /// Changes the windows of all streams for what `sender` sends (RFC 9113 §6.9.2).
     pub(super) fn resize(&mut self, sender: Direction, delta: i64) -> Option<Violation> {
         let mut broken = None;
         for stream in self.open.values_mut() {
@@ -110,7 +112,7 @@ impl Streams {
         self.open.insert(stream, record);
     }
 
-    /// HEADERS in `direction`: a new stream, or one that is open.
+    /// Handles HEADERS in `direction`, on a new or an open stream.
     pub(super) fn open(&mut self, entry: &mut Entry, direction: Direction, stream: u32) {
         if self.open.contains_key(&stream) {
             return;
@@ -190,7 +192,7 @@ impl Streams {
         }
     }
 
-    /// A field section has been decoded. `is_known` says that all its fields are.
+    /// Handles a decoded field section. `is_known`: all its fields could be decoded.
     pub(super) fn handle_fields(
         &mut self,
         context: &mut Context<'_>,
@@ -280,7 +282,7 @@ impl Streams {
         }
     }
 
-    /// This direction of the stream has ended.
+    /// Handles the end of this direction of the stream.
     pub(super) fn end(&mut self, context: &mut Context<'_>, id: u32) {
         let Some(stream) = self.open.get_mut(&id) else { return };
         stream.ended[context.direction.index()] = true;
@@ -292,7 +294,7 @@ impl Streams {
         }
     }
 
-    /// RST_STREAM in `direction`.
+    /// Checks RST_STREAM in `direction`.
     pub(super) fn check_reset(&self, entry: &mut Entry, direction: Direction, stream: u32) {
         // RFC 9113 §6.4.
         if self.is_idle(direction, stream) {
@@ -300,7 +302,7 @@ impl Streams {
         }
     }
 
-    /// The stream was reset, or is lost.
+    /// Removes a stream that was reset, or can no longer be followed.
     pub(super) fn reset(&mut self, context: &mut Context<'_>, id: u32) {
         let Some(mut stream) = self.open.remove(&id) else { return };
         for direction in [Direction::ToServer, Direction::ToClient] {
@@ -311,7 +313,7 @@ impl Streams {
         }
     }
 
-    /// DATA of a stream were not captured.
+    /// Handles a gap of `len` bytes in the DATA of a stream.
     pub(super) fn gap(&mut self, context: &mut Context<'_>, id: u32, len: u64) {
         let Some(stream) = self.open.get_mut(&id) else { return };
         let side = context.direction.index();
@@ -321,7 +323,7 @@ impl Streams {
         }
     }
 
-    /// Any frames of a direction were not captured.
+    /// Handles a gap in which any frames of a direction may be missing.
     pub(super) fn lose(&mut self, context: &mut Context<'_>) {
         self.from_start = false;
         let side = context.direction.index();
@@ -332,7 +334,7 @@ impl Streams {
         }
     }
 
-    /// The connection has ended in this direction.
+    /// Handles the end of the connection in this direction.
     pub(super) fn finish(&mut self, context: &mut Context<'_>) {
         let side = context.direction.index();
         for (&id, stream) in &mut self.open {

@@ -17,7 +17,7 @@ use crate::inspector::Inspector;
 use crate::limits::CONTENT_LEN_MAX;
 use crate::websocket::text_or_binary;
 
-/// The longest HAR, in bytes: one of its strings may be all of it. 1 GiB.
+/// The longest HAR, in bytes: 1 GiB. A single string may take up nearly all of it.
 const LEN_MAX: u64 = 1 << 30;
 
 #[derive(Deserialize)]
@@ -118,10 +118,10 @@ pub(super) fn read(
     }
 }
 
-/// The error by which a sink ends the reading.
+/// The text of the error that stops the parser when the sink breaks.
 const STOPPED: &str = "reading was stopped";
 
-/// Counts what has been read.
+/// Counts the bytes that have been read.
 struct Counter<R> {
     input: R,
     len: RefCell<u64>,
@@ -135,7 +135,7 @@ impl<R: Read> Read for Counter<R> {
     }
 }
 
-/// An object of which one member matters: `log`, and in it `entries`.
+/// An object of which one member is read: first `log`, and in it `entries`.
 struct Level<'v> {
     name: &'static str,
     visit: &'v mut dyn FnMut(HarEntry) -> bool,
@@ -212,7 +212,7 @@ fn report(context: &mut Context<'_>, har: HarEntry) {
     if let Some(response) = har.response {
         let taken = Duration::try_from_secs_f64(har.time.max(0.0) / 1000.0).unwrap_or_default();
         context.time = started.and_then(|started| started.checked_add(taken));
-        // The time of an open WebSocket is that of its end.
+        // The time of a WebSocket entry is that of its end.
         if !har.messages.is_empty() || response.status == 101 {
             context.time = started;
         }
@@ -240,7 +240,7 @@ fn head(
     body_size: i64,
 ) -> Entry {
     let mut entry = context.entry(protocol, kind);
-    // -1 says that the size is not known.
+    // -1 means that the size is not known.
     entry.len = u64::try_from(body_size).unwrap_or(0);
     let fields: Vec<(Vec<u8>, Vec<u8>)> =
         headers.into_iter().map(|Header { name, value }| (name.into_bytes(), value.into_bytes())).collect();
@@ -256,7 +256,7 @@ fn frame(context: &Context<'_>, message: Message) -> Entry {
         8 => "CLOSE".into(),
         9 => "PING".into(),
         10 => "PONG".into(),
-        // Chromium reports errors of a connection so.
+        // Chromium reports connection errors with this opcode.
         -1 => "error".into(),
         opcode => format!("opcode {opcode:#x}").into(),
     };

@@ -1,4 +1,5 @@
-//! Hexdumps: of xxd, `hexdump -C`, `od -t x1`, and plain digits. Written by hand, because no library reads more than one of them.
+//! Hexdumps of xxd, `hexdump -C` and `od -t x1`, and plain digits. Parsed here, because no library reads more than one
+//! of these formats.
 //!
 //! ```text
 //! > 00000000: 8185 37fa 213d 7f9f 4d51 58              ..7.!=..MQX      > client, < server (I and O of text2pcap as well)
@@ -13,7 +14,7 @@ use super::{ReadError, Sink, flush};
 use crate::entry::Direction;
 use crate::inspector::Inspector;
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     direction: Option<Direction>,
@@ -28,7 +29,7 @@ pub(super) fn read(
     let mut lines = Lines::new(input);
     let mut entries = Vec::new();
     let mut direction = inspector.sender();
-    // Rows of one direction are one run of bytes.
+    // Consecutive rows of one direction are joined.
     let mut run: Vec<u8> = Vec::new();
     while let Some(line) = lines.next()? {
         let row = match parse(line.bytes) {
@@ -59,7 +60,7 @@ pub(super) fn read(
 
 /// Whether the first lines are those of a hexdump.
 pub(super) fn is_hexdump(start: &[u8]) -> bool {
-    /// Lines that are looked at.
+    /// The number of lines that are examined.
     const LINES: usize = 4;
     let mut rows = 0;
     let is_whole = start.len() < 64 << 10;
@@ -123,7 +124,7 @@ fn parse(line: &[u8]) -> Result<Row, &'static str> {
     Ok(Row { direction, bytes })
 }
 
-/// Whether the line begins with an offset, and what follows it.
+/// Whether the line begins with an offset, and the text after it.
 fn after_offset(text: &str) -> (bool, &str) {
     let is_hex = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     if let Some((offset, rest)) = text.split_once(':')
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(bytes("\t0x0000:  8185 37fa 213d 7f9f 4d51 58       ..7.!=..MQX"), hello);
         assert!(bytes("0000000b").is_empty());
         assert!(bytes("# a comment").is_empty());
-        // Characters that are hexadecimal digits themselves.
+        // The character column may contain hexadecimal digits.
         assert_eq!(bytes("00000000: 6162 6364                                abcd"), *b"abcd");
         assert_eq!(
             bytes("00000000  61 62 63 64 65 66 61 62                           |abcdefab|"),

@@ -14,9 +14,9 @@ pub(super) struct Lines<R> {
 
 /// A line.
 pub(super) struct Line<'a> {
-    /// Without its end.
+    /// The bytes of the line, without the line break.
     pub(super) bytes: &'a [u8],
-    /// Where it begins, in bytes.
+    /// The offset of its first byte.
     pub(super) offset: u64,
     /// The input ends within it.
     pub(super) is_cut: bool,

@@ -1,4 +1,4 @@
-//! The formats of input: which one a file is, and the reader of each.
+//! The input formats: detection, and a reader for each.
 
 mod har;
 mod hexdump;
@@ -37,12 +37,12 @@ pub enum ReadError {
     Io(io::Error),
     /// The input ends within a block, a line or a value.
     Truncated {
-        /// Where that begins, in bytes.
+        /// The offset where that begins, in bytes.
         offset: u64,
     },
     /// The input breaks its format.
     Malformed {
-        /// Where, in bytes.
+        /// The offset, in bytes.
         offset: u64,
         /// What is wrong.
         reason: String,
@@ -71,15 +71,15 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// Takes entries in their order; [`ControlFlow::Break`] ends the reading.
+/// Receives the entries in order; [`ControlFlow::Break`] stops reading.
 pub type Sink<'a> = dyn FnMut(Entry) -> ControlFlow<()> + 'a;
 
-/// Hands the entries to the sink.
+/// Passes the entries to the sink.
 fn flush(entries: &mut Vec<Entry>, sink: &mut Sink<'_>) -> ControlFlow<()> {
     entries.drain(..).try_for_each(sink)
 }
 
-/// Reads the whole input, in `format` or the one that it looks like, and reports what it holds.
+/// Reads the whole input and reports its entries. Without a `format`, [`detect`] chooses it.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -98,7 +98,8 @@ fn flush(entries: &mut Vec<Entry>, sink: &mut Sink<'_>) -> ControlFlow<()> {
 /// ```
 ///
 /// # Errors
-/// [`ReadError`] when the input breaks off or breaks its format. What could be read before has been reported.
+/// [`ReadError`] if the input cannot be read, is truncated or is malformed. Everything before that point has
+/// been reported.
 pub fn read(
     input: impl Read + Send,
     format: Option<Format>,
@@ -124,7 +125,7 @@ pub fn read(
     result
 }
 
-/// The format that input looks like, by its first bytes.
+/// Detects the format of an input by its first bytes.
 pub fn detect(start: &[u8]) -> Format {
     const PCAP: [[u8; 4]; 7] = [
         [0xa1, 0xb2, 0xc3, 0xd4],
@@ -148,7 +149,7 @@ pub fn detect(start: &[u8]) -> Format {
     if hexdump::is_hexdump(start) { Format::Hexdump } else { Format::Raw }
 }
 
-/// The bytes themselves.
+/// Reads raw bytes.
 fn raw(input: &mut impl BufRead, inspector: &mut Inspector, sink: &mut Sink<'_>) -> Result<(), ReadError> {
     let mut entries = Vec::new();
     let sender = inspector.sender();

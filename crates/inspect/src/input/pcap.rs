@@ -1,4 +1,4 @@
-//! pcap and pcapng: the blocks are pcap-parser's. Times, links and secrets of interfaces are kept here.
+//! pcap and pcapng. pcap-parser parses the blocks; this module keeps the time resolutions, link types and secrets.
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::inspector::Inspector;
 use crate::limits::BLOCK_LEN_MAX;
 use crate::packet::LinkType;
 
-/// The first size of the buffer, in bytes.
+/// The initial size of the buffer, in bytes.
 const CAPACITY: usize = 64 << 10;
 
-/// Interfaces of a section of pcapng.
+/// The maximum number of interfaces in a section of pcapng.
 const INTERFACES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ pub(super) fn read(
                 }
             }
             PcapBlockOwned::NG(Block::SimplePacket(packet)) => {
-                // It has no time and belongs to the first interface.
+                // A Simple Packet Block has no time and belongs to the first interface.
                 if let Some(interface) = interfaces.first() {
                     let len = packet.data.len().min(packet.origlen as usize);
                     inspector.handle_packet(
@@ -137,7 +137,7 @@ pub(super) fn read(
     }
 }
 
-/// Makes room for a block that is larger than the buffer.
+/// Enlarges the buffer for a block that is larger.
 fn grow(reader: &mut dyn PcapReaderIterator, capacity: &mut usize, offset: u64) -> Result<(), ReadError> {
     *capacity *= 2;
     if *capacity > BLOCK_LEN_MAX || !reader.grow(*capacity) {

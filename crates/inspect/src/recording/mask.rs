@@ -1,4 +1,4 @@
-//! Masks secrets in the heads of one connection, while its bytes pass. Where bytes are no HTTP, nothing is masked.
+//! Masks secrets in the heads of one connection, as its bytes are recorded. Bytes that are not HTTP are not changed.
 
 use super::mask_http2::MaskHttp2;
 use crate::entry::Direction;
@@ -9,11 +9,11 @@ use crate::session::looks_like_request;
 /// Both directions of a connection.
 #[derive(Debug)]
 pub(super) enum Masker {
-    /// No bytes of the client have arrived that decide.
+    /// The client has not sent enough bytes to detect the protocol.
     Detect(Vec<u8>),
     Http1(Box<MaskHttp1>),
     Http2(Box<MaskHttp2>),
-    /// Nothing to mask.
+    /// Not HTTP: nothing is masked.
     Pass,
 }
 
@@ -24,7 +24,7 @@ impl Default for Masker {
 }
 
 impl Masker {
-    /// The bytes to record now: those of heads only when they are complete.
+    /// Handles bytes; returns those to record now. Bytes of a head are returned when the head is complete.
     pub(super) fn handle(&mut self, direction: Direction, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Detect(held) if direction == Direction::ToServer => {
@@ -59,7 +59,7 @@ impl Masker {
         }
     }
 
-    /// The bytes that were held when the direction ended.
+    /// Handles the end of a direction; returns the bytes that were still buffered.
     pub(super) fn finish(&mut self, direction: Direction) -> Vec<u8> {
         match self {
             Self::Detect(held) if direction == Direction::ToServer => std::mem::take(held),

@@ -1,5 +1,5 @@
-//! Masks fields of HTTP/2. A masked field cannot be replaced within a compressed block, so that blocks are decoded and encoded again,
-//! without a dynamic table: each block can then be read by itself, and reset tables cannot disagree.
+//! Masks HTTP/2 fields. A field cannot be replaced within a compressed block, so blocks are decoded and encoded again.
+//! They are encoded without a dynamic table, so that each block can be decoded by itself.
 
 use wireloom_http2::field::{Field, FieldLimits, FieldList};
 use wireloom_http2::frame::{BlockWriter, Flags, Frame, FrameHeader, Kind, StreamId};
@@ -22,7 +22,7 @@ struct Side {
     preface_passed: bool,
     codec: Option<Box<(Decoder, Encoder)>>,
     block: Option<Block>,
-    /// A block did not decode: no more blocks are recorded, because they could not be masked.
+    /// A block could not be decoded. No more blocks are recorded, because they could not be masked.
     failed: bool,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Side {
 }
 
 impl MaskHttp2 {
-    /// For a connection whose client has sent these bytes already, which are not recorded yet.
+    /// For a connection whose client has already sent these bytes, which are not recorded yet.
     pub(super) fn holding(client: Vec<u8>) -> Self {
         let mut mask = Self::default();
         mask.sides[Direction::ToServer.index()].buffer = client;
@@ -78,7 +78,8 @@ impl MaskHttp2 {
         out
     }
 
-    /// The bytes that were held: whole frames, and those of an incomplete frame without fields.
+    /// Handles the end of a direction; returns the buffered bytes: whole frames, and an incomplete frame if it has no
+    /// fields.
     pub(super) fn finish(&mut self, direction: Direction) -> Vec<u8> {
         let mut out = self.handle(direction, &[]);
         let buffer = std::mem::take(&mut self.sides[direction.index()].buffer);
@@ -129,7 +130,7 @@ impl Side {
     fn encode(&mut self, block: &Block, out: &mut Vec<u8>) -> Option<()> {
         let (decoder, encoder) = &mut **self.codec.get_or_insert_with(|| {
             let mut decoder = Decoder::new(TABLE_SIZE_DEFAULT);
-            // The limit is that of the other end, which is not followed here.
+            // The other end sets the limit, which is not tracked here: accept the largest.
             decoder.set_table_size_max(HPACK_TABLE_MAX);
             let mut encoder = Encoder::new();
             encoder.set_table_size_local(0);

@@ -49,13 +49,13 @@ const DATA_LEN_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Recorder<W> {
     writer: W,
-    /// Masks of connections, with the directions that have ended; `None` writes secrets as they are.
+    /// The masker of each connection, and the directions that have ended; `None` if secrets are not masked.
     masks: Option<HashMap<u64, (Masker, [bool; 2])>>,
     line: String,
 }
 
 impl<W: Write> Recorder<W> {
-    /// Begins a recording at `started`, the time since the Unix epoch.
+    /// Begins a recording. `started` is the time since the Unix epoch.
     ///
     /// # Errors
     /// The recording cannot be written.
@@ -64,7 +64,7 @@ impl<W: Write> Recorder<W> {
         Ok(Self { writer, masks: masks_secrets.then(HashMap::new), line: String::new() })
     }
 
-    /// Records bytes that were sent `offset` after the start.
+    /// Records bytes that were sent at `offset` after the start.
     ///
     /// # Errors
     /// The recording cannot be written.
@@ -148,7 +148,7 @@ pub(crate) enum Event {
         connection: u64,
         direction: Direction,
     },
-    /// A line of another kind.
+    /// Another line, which is ignored.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! ClientHello and ServerHello (RFC 8446 §4.1): the fields that decide about keys, and those worth showing.
+//! ClientHello and ServerHello (RFC 8446 §4.1): the fields that select the keys, and those that are shown.
 
 use crate::entry::{Context, Protocol};
 
@@ -30,7 +30,7 @@ pub(super) struct ServerHello {
 pub(super) enum Hello {
     Client(ClientHello),
     Server(ServerHello),
-    /// Another message, or one that is malformed.
+    /// Another message, or a malformed one.
     Other,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Hello {
-    /// Takes the first message from the front of `bytes`, once it is complete.
+    /// Removes and returns the first message of `bytes`; `None` if it is incomplete.
     pub(super) fn take(bytes: &mut Vec<u8>) -> Option<Self> {
         let mut reader = Reader(bytes);
         let kind = reader.number(1)?;
@@ -144,7 +144,7 @@ impl ServerHello {
     }
 }
 
-/// The extensions at the end of a hello; those that are cut off are left out.
+/// The extensions at the end of a hello; truncated ones are left out.
 fn extensions<'a>(reader: &mut Reader<'a>) -> Vec<(usize, &'a [u8])> {
     let Some(mut list) = reader.vector(2) else { return Vec::new() };
     std::iter::from_fn(|| Some((list.number(2)?, list.vector(2)?.0))).collect()

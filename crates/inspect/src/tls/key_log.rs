@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::limits::SECRETS_MAX;
 
-/// The longest secret: that of SHA-512.
+/// The longest secret, in bytes: the output of SHA-512.
 const SECRET_LEN_MAX: usize = 64;
 
 /// The secrets of sessions, by the random of their ClientHello.
@@ -16,7 +16,7 @@ pub(crate) struct KeyLog {
 /// The secrets of a session.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
-    /// TLS 1.2.
+    /// TLS 1.2: the master secret.
     pub(super) master: Option<Vec<u8>>,
     /// TLS 1.3, in the order of their use: early data, handshake, application; by direction.
     pub(super) traffic: [[Option<Vec<u8>>; 3]; 2],
@@ -30,7 +30,7 @@ impl std::fmt::Debug for KeyLog {
 }
 
 impl KeyLog {
-    /// Adds the secrets of `text`. Lines that hold none are ignored.
+    /// Adds the secrets of `text`. Other lines are ignored.
     pub(crate) fn add(&mut self, text: &[u8]) {
         text.split(|&byte| byte == b'\n').for_each(|line| {
             let _ = self.add_line(line);

@@ -1,5 +1,5 @@
-//! Keys of records: derived from secrets by rustls, used by ring, which takes keys of any length (rustls keeps the constructor of
-//! its own to itself).
+//! Keys of records. rustls derives them from secrets. ring decrypts with them, because rustls has no public constructor
+//! for its own decrypters.
 
 use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::SupportedCipherSuite;
@@ -9,7 +9,7 @@ use rustls::crypto::tls13::OkmBlock;
 pub(super) struct RecordKey {
     key: LessSafeKey,
     iv: [u8; 12],
-    /// TLS 1.3, or the nonces of TLS 1.2.
+    /// How the nonce of a record is made.
     nonces: Nonces,
     pub(super) sequence: u64,
     /// The secret of TLS 1.3 that a KeyUpdate continues from.
@@ -105,7 +105,7 @@ impl RecordKey {
         Some([direction(0)?, direction(1)?])
     }
 
-    /// Opens a record whose number is `sequence`: the range of the plaintext in `payload`.
+    /// Decrypts the record with the number `sequence` in place; returns the range of the plaintext in `payload`.
     pub(super) fn open(
         &self,
         sequence: u64,

@@ -1,6 +1,7 @@
-//! TLS below the session (RFC 8446, RFC 5246), decrypted where the secrets are known. Keys are derived by rustls and records
-//! opened by ring. Written by hand: the framing of records, which no library offers for both directions of a captured
-//! connection, and the few fields of the hellos; the maintained parsers bring a second generation of macro crates.
+//! TLS below the session (RFC 8446, RFC 5246), decrypted where the secrets are known. Keys are derived by rustls and
+//! records opened by ring. Records are framed here, because no library does it for both directions of a captured
+//! connection. The few fields of the hellos are parsed here, because the maintained parsers depend on many macro
+//! crates.
 
 mod hello;
 mod key_log;
@@ -17,7 +18,7 @@ use side::{Record, Side};
 /// A connection above TCP.
 #[derive(Debug)]
 pub(crate) enum Transport {
-    /// Nothing has arrived that decides. The first bytes, by direction.
+    /// Not enough bytes have arrived to detect TLS. The bytes, by direction.
     Detect(Assume, [Vec<u8>; 2]),
     Plain(Box<Session>),
     Tls(Box<Tls>),
@@ -28,7 +29,7 @@ impl Transport {
         Self::Detect(assume, Default::default())
     }
 
-    /// Whether a client has sent `bytes`; `None` when they do not show it.
+    /// Whether `bytes` were sent by a client; `None` if they do not show it.
     pub(crate) fn sent_by_client(bytes: &[u8]) -> Option<bool> {
         match bytes {
             [0x16, 3, _, _, _, 1, ..] => Some(true),
@@ -70,7 +71,7 @@ impl Transport {
         }
     }
 
-    /// This many bytes were not captured.
+    /// Handles a gap: `len` bytes that were not captured.
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         match self {
             Self::Detect(..) => {}
@@ -79,7 +80,7 @@ impl Transport {
         }
     }
 
-    /// The bytes of this direction have ended.
+    /// Handles the end of this direction.
     pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
         match self {
             Self::Detect(..) => {}
@@ -89,7 +90,7 @@ impl Transport {
     }
 }
 
-/// Both directions of a connection of TLS.
+/// Both directions of a TLS connection.
 #[derive(Debug)]
 pub(crate) struct Tls {
     client: Option<ClientHello>,
@@ -158,7 +159,7 @@ impl Tls {
                     hello.report(context);
                     match (hello, direction) {
                         (Hello::Client(hello), Direction::ToServer) => *client = Some(hello),
-                        // A HelloRetryRequest changes nothing that matters here.
+                        // A HelloRetryRequest does not affect the keys.
                         (Hello::Server(hello), Direction::ToClient) if !hello.is_retry => {
                             *server = Some(hello);
                         }
@@ -182,7 +183,7 @@ impl Tls {
 
     fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         let lost = self.sides[context.direction.index()].gap(len);
-        // The plaintext is shorter than the records by an amount that is not known when any of them is missing.
+        // The length of the missing plaintext is not known, because records are longer than their plaintext.
         let _ = lost;
         self.session.gap(context, u64::MAX);
     }

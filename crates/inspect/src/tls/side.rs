@@ -1,5 +1,5 @@
-//! One direction of TLS: records, and the keys that open them. Which key that is, is found by trial: a record that the current key
-//! does not open begins the next epoch (early data, handshake, application, KeyUpdate).
+//! One direction of TLS: its records, and the keys that decrypt them. The key is found by trial: a record that the
+//! current key does not decrypt begins the next epoch (early data, handshake, application, KeyUpdate).
 
 use super::hello::{ClientHello, ServerHello};
 use super::key_log::Secrets;
@@ -9,7 +9,7 @@ use crate::entry::Direction;
 /// The longest fragment of a record (RFC 5246 §6.2.3).
 const FRAGMENT_LEN_MAX: usize = (1 << 14) + 2048;
 
-/// Records that may be missing before one that is tried.
+/// The maximum number of records that may be missing before the next one: as many sequence numbers are tried.
 const MISSING_RECORDS_MAX: u64 = 64;
 
 /// The header of a record.
@@ -33,10 +33,10 @@ impl Record {
         let [kind, major, _, high, low] = header;
         let payload_len = usize::from(u16::from_be_bytes([high, low]));
         if !(20..=24).contains(&kind) || major != 3 {
-            return Some(Err("this is no record of TLS"));
+            return Some(Err("this is not a TLS record"));
         }
         if payload_len > FRAGMENT_LEN_MAX {
-            return Some(Err("the record is longer than records may be"));
+            return Some(Err("the record is longer than TLS allows"));
         }
         (bytes.len() >= Self::HEADER_LEN + payload_len).then_some(Ok(Self { kind, header, payload_len }))
     }
@@ -50,14 +50,14 @@ impl Record {
 #[derive(Debug, Default)]
 pub(super) struct Side {
     buffer: Vec<u8>,
-    /// Plain handshake messages that are not complete.
+    /// Incomplete plaintext handshake messages.
     pub(super) handshake: Vec<u8>,
-    /// TLS 1.2: what follows is encrypted.
+    /// TLS 1.2: records after ChangeCipherSpec are encrypted.
     pub(super) changed_cipher: bool,
     key: Option<RecordKey>,
-    /// The next of the secrets of TLS 1.3 to try.
+    /// The index of the next TLS 1.3 secret to try.
     phase: usize,
-    /// Records are missing before the next one.
+    /// Whether records are missing before the next one.
     has_gap: bool,
     /// Bytes of the current record that were not captured, and those that follow it.
     skip: usize,
@@ -66,7 +66,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// The bytes that wait, with `bytes` behind them.
+    /// The buffered bytes, followed by `bytes`.
     pub(super) fn fill(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
@@ -87,12 +87,12 @@ impl Side {
         self.buffer = buffer;
     }
 
-    /// Bytes of a record that is not complete.
+    /// The length of an incomplete record's bytes, if there is one.
     pub(super) fn incomplete(&self) -> Option<usize> {
         (!self.buffer.is_empty()).then_some(self.buffer.len())
     }
 
-    /// The next record cannot be found.
+    /// Gives up: the next record cannot be found.
     pub(super) fn lose(&mut self) {
         self.is_lost = true;
         self.has_gap = true;
@@ -100,14 +100,14 @@ impl Side {
         self.handshake = Vec::new();
     }
 
-    /// Skips bytes that were not captured; whether the next record is lost too.
+    /// Skips bytes that were not captured; returns whether the next record is lost too.
     pub(super) fn gap(&mut self, len: u64) -> bool {
         let announced = self.buffer.first_chunk().map(|&[_, _, _, high, low]: &[u8; 5]| {
             Record::HEADER_LEN + usize::from(u16::from_be_bytes([high, low]))
         });
         let left = announced.map_or(self.skip, |whole| whole - self.buffer.len().min(whole));
         if len <= left as u64 && (announced.is_some() || self.skip > 0) {
-            // The rest of the record that is damaged.
+            // Skip the rest of the damaged record.
             self.skip = left - len as usize;
             self.buffer = Vec::new();
             self.has_gap = true;
@@ -118,14 +118,14 @@ impl Side {
         true
     }
 
-    /// Counts a record; whether it is the first.
+    /// Counts a record that was not decrypted; returns whether it is the first.
     pub(super) fn count_undecrypted(&mut self, record: Record) -> bool {
         self.undecrypted.0 += record.payload_len as u64;
         self.undecrypted.1 += 1;
         self.undecrypted.1 == 1
     }
 
-    /// Bytes and records that were not decrypted.
+    /// The numbers of bytes and of records that were not decrypted.
     pub(super) fn undecrypted(&self) -> (u64, u64) {
         self.undecrypted
     }
@@ -142,7 +142,7 @@ impl Side {
         }
     }
 
-    /// Decrypts a record in place: its type, and its plaintext.
+    /// Decrypts a record in place; returns its type and its plaintext.
     pub(super) fn decrypt<'a>(
         &mut self,
         direction: Direction,
@@ -155,7 +155,7 @@ impl Side {
         let (Some(client), Some(server)) = (client, server) else {
             return Err("the handshake was not captured");
         };
-        let Some(secrets) = secrets else { return Err("there are no secrets of this session") };
+        let Some(secrets) = secrets else { return Err("there are no secrets for this session") };
         let payload = &mut bytes[Record::HEADER_LEN..];
         let is_tls13 = server.version == 0x0304;
         if !is_tls13 && self.key.is_none() {
@@ -196,7 +196,7 @@ impl Side {
         let mut attempt = |key: &mut RecordKey, missing_max: u64| {
             (0..=missing_max).find_map(|missing| {
                 let sequence = key.sequence.checked_add(missing)?;
-                // A failed attempt leaves anything behind.
+                // A failed attempt may have changed the buffer: restore it.
                 payload.copy_from_slice(&sealed);
                 let range = key.open(sequence, record.header, payload)?;
                 key.sequence = sequence.wrapping_add(1);
