@@ -1,4 +1,4 @@
-//! The server API: what an application's backend asks of a hub over HTTP, as Centrifugo's HTTP API names it.
+//! The server API: commands of an application's backend over HTTP, with the names of Centrifugo's HTTP API.
 //!
 //! `POST /api/METHOD` with a JSON object, answered by `{"result": …}` or `{"error": {"code": …, "message": …}}`.
 
@@ -22,7 +22,7 @@ use crate::node::{Node, PublishError};
 use crate::protocol::{ClientInfo, ErrorCode, Publication, StreamPosition};
 use crate::session::stats;
 
-/// Commands of one batch.
+/// The maximum number of commands in a batch.
 const BATCH_MAX: usize = 1_000;
 
 #[derive(Deserialize, Default)]
@@ -74,7 +74,7 @@ struct Batch {
     commands: Vec<BTreeMap<String, Box<RawValue>>>,
 }
 
-/// The answer to a wrong key. It does not say which part was wrong.
+/// The response to a wrong key. It does not say what is wrong with it.
 fn unauthorized() -> Response {
     Response::text(401, "unauthorized\n")
 }
@@ -318,7 +318,7 @@ fn error(code: ErrorCode) -> Value {
     json!({ "code": code.code(), "message": code.message() })
 }
 
-/// Publications carry JSON of their own, which passes through text.
+/// Converts through text, because publications contain raw JSON.
 fn to_value(value: &impl Serialize) -> Value {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or(Value::Null)
@@ -328,7 +328,7 @@ fn respond(value: &Value) -> Response {
     Response::new(200).with_body("application/json", value.to_string())
 }
 
-/// Whether a name fits a pattern in which `*` stands for any characters. An empty pattern fits all.
+/// Whether a name matches a pattern in which `*` stands for any characters. An empty pattern matches every name.
 fn matches(pattern: &str, name: &str) -> bool {
     if pattern.is_empty() {
         return true;

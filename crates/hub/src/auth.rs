@@ -22,10 +22,10 @@ pub(crate) struct Verifier {
     issuer: Option<String>,
 }
 
-/// Why a token does not count.
+/// Why a token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenError {
-    /// It was valid once.
+    /// Its `exp` has passed.
     Expired,
     /// It is malformed, forged, of another issuer or for another audience.
     Invalid,
@@ -43,7 +43,7 @@ pub(crate) struct ConnectClaims {
     b64info: Option<String>,
     /// Channels to subscribe the connection to.
     pub(crate) channels: Vec<String>,
-    /// The same, with options.
+    /// Channels to subscribe the connection to, with options.
     pub(crate) subs: HashMap<String, SubClaims>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct SubscribeClaims {
     pub(crate) sub: String,
     /// The channel.
     pub(crate) channel: String,
-    /// The connection; any of the user's when empty.
+    /// The connection; if empty, any connection of the user.
     pub(crate) client: String,
     exp: Option<NumericDate>,
     expire_at: Option<NumericDate>,
@@ -73,7 +73,7 @@ pub(crate) struct SubscribeClaims {
     b64info: Option<String>,
 }
 
-/// Since 1970. RFC 7519 §2: seconds, which may have a fraction.
+/// A time since 1970. In JSON (RFC 7519 §2): seconds, which may have a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NumericDate(Duration);
 
@@ -121,7 +121,7 @@ impl SubscribeClaims {
     }
 }
 
-/// `expire_at` overrides when the connection ends; 0 there means never.
+/// The time of expiry: `expire_at` overrides `exp`; an `expire_at` of 0 means never.
 fn expiry(exp: Option<NumericDate>, expire_at: Option<NumericDate>) -> Option<Duration> {
     match expire_at {
         Some(NumericDate(Duration::ZERO)) => None,
@@ -188,7 +188,7 @@ impl Verifier {
         in_time(claims.exp, now).map(|()| claims)
     }
 
-    /// The claims, when a key for the token's own algorithm verifies it. `exp` is checked by the callers, against the hub's
+    /// The claims of a token, verified with a key for the token's algorithm. Callers check `exp` against the hub's
     /// clock.
     fn verify<T: DeserializeOwned>(&self, token: &str) -> Result<T, TokenError> {
         let header = decode_header(token).map_err(|_| TokenError::Invalid)?;
@@ -209,7 +209,7 @@ impl Verifier {
         }
         let by_id = header.kid.as_deref().and_then(|id| self.jwks.find(id));
         if let Some(jwk) = by_id {
-            // RFC 8725 §3.1: a key is used with its own algorithm alone.
+            // RFC 8725 §3.1: a key is used only with its own algorithm.
             let own = jwk.common.key_algorithm.and_then(|own| own.to_string().parse::<Algorithm>().ok());
             if own.is_some_and(|own| own != header.alg) {
                 return Err(TokenError::Invalid);
@@ -407,7 +407,7 @@ mod tests {
                 let admin = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(r#"{"sub":"admin"}"#);
                 refused(&format!("{head}.{admin}.{signature}"));
                 refused(&token[..=token.rfind('.').unwrap()]);
-                // Another byte of the signature.
+                // One byte of the signature is changed.
                 let at = token.rfind('.').unwrap() + 5;
                 let other = if token.as_bytes()[at] == b'A' { "B" } else { "A" };
                 refused(&format!("{}{other}{}", &token[..at], &token[at + 1..]));

@@ -8,11 +8,11 @@ use tokio::runtime::Handle;
 use crate::client::Client;
 use crate::shards::lock;
 
-/// The connections that one task writes to. Other workers of the runtime take over the tasks for the rest.
+/// The maximum number of connections that one task writes to. Further tasks can run on other workers.
 const TASK_LEN: usize = 128;
 
 thread_local! {
-    /// The connections for which something was published on this thread since the task that writes to them began.
+    /// The connections with publications from this thread that no task has begun to write.
     static DUE: Arc<Due> = Arc::default();
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn write_later(mut clients: Vec<Arc<Client>>) {
     if clients.is_empty() {
         return;
     }
-    // There is no list while the thread ends.
+    // The list does not exist while the thread ends.
     let due = DUE.try_with(Arc::clone);
     let (Ok(due), Ok(runtime)) = (due, Handle::try_current()) else { return write(&clients) };
     let mut all = lock(&due);

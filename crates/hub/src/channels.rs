@@ -13,7 +13,7 @@ use crate::outbox::Pushed;
 use crate::protocol::{Join, Leave, Publication, Push, Reply, UnsubscribeCode, UnsubscribePush};
 use crate::shards::{Shards, lock};
 
-/// Publications that are kept for a subscriber while its history is read.
+/// The maximum number of publications that are kept for a subscriber while its history is read.
 const WAITING_MAX: usize = 10_000;
 
 /// The subscribers of this node, by channel.
@@ -25,7 +25,7 @@ pub(crate) struct Channels {
 #[derive(Debug, Default)]
 struct Channel {
     subscribers: Slab<Subscriber>,
-    /// The last publication with a place in the history, while a subscriber has deltas.
+    /// The last publication with an offset, kept while a subscriber has deltas.
     latest: Option<Latest>,
 }
 
@@ -53,58 +53,58 @@ struct Subscriber {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Deltas {
-    /// It did not ask for them, or may not have them.
+    /// It does not receive deltas.
     #[default]
     No,
-    /// It has no publication to which one could lead: the next is whole.
+    /// It has no base for a delta: the next publication is sent whole.
     NoBase,
-    /// It has the publication of its position.
+    /// It has the last publication, which is the base of the next delta.
     Following,
 }
 
-/// Receives the clients for which a publication did not fit.
+/// Called with each client whose queue had no room for a publication.
 pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
 
-/// How far a subscription has come.
+/// The phase of a subscription.
 #[derive(Debug)]
 enum Phase {
-    /// The history is being read; publications wait until then.
+    /// The history is being read; publications are kept meanwhile.
     Recovering(Vec<(u64, Arc<Publication>)>),
-    /// While the history was read, it was removed, or more was published than is kept meanwhile.
+    /// While the history was read, it was removed, or more was published than can be kept.
     Lost,
-    /// Publications are passed on as they come; without a position, gaps do not matter.
+    /// Publications are forwarded as they arrive. Without a position, gaps are not detected.
     Live,
-    /// Publications are passed on as they come, and each must follow the one before.
+    /// Publications are forwarded as they arrive, and each must follow the previous one.
     Positioned(Position),
 }
 
-/// The outcome of passing a publication on to a subscriber.
+/// The outcome of forwarding a publication to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Forwarded {
-    /// Nothing is left to do: it is queued, or the subscriber has it, or cannot get it.
+    /// Nothing is left to do: it is queued, the subscriber has it already, or it was dropped.
     Done,
-    /// It is queued, and a batch has to write it.
+    /// It is queued, and a batch must write it.
     Unwritten,
-    /// The subscriber has missed the one before: its subscription must end.
+    /// The subscriber has missed the previous one: its subscription must end.
     Gap,
 }
 
 /// The options of a subscriber.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
-    /// From where on publications must come without gaps.
+    /// The position after which publications must arrive without gaps.
     pub(crate) position: Option<Position>,
-    /// Joins and leaves are passed on.
+    /// Whether joins and leaves are forwarded.
     pub(crate) join_leave: bool,
     pub(crate) deltas: Deltas,
 }
 
-/// Whether a subscriber could start.
+/// The outcome of starting a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Started {
     /// It receives what is published.
     Following,
-    /// It has missed publications, and must start again.
+    /// It has missed publications, and must subscribe again.
     Gap,
     /// It has been removed.
     Removed,
@@ -115,12 +115,12 @@ impl Channels {
         Self { channels: Shards::new() }
     }
 
-    /// Channels with subscribers.
+    /// The number of channels with subscribers.
     pub(crate) fn len(&self) -> usize {
         self.channels.len()
     }
 
-    /// The channels and how many subscribers each has.
+    /// The channels and their numbers of subscribers.
     pub(crate) fn list(&self) -> Vec<(Arc<str>, usize)> {
         let each = |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Channel>>| {
             let each = shard.iter().map(|(name, channel)| (name.clone(), channel.subscribers.len()));
@@ -129,7 +129,7 @@ impl Channels {
         self.channels.each().flat_map(each).collect()
     }
 
-    /// Adds a subscriber that does not receive anything yet: its name and its key.
+    /// Adds a subscriber that does not receive anything yet. Returns the channel's name and the subscriber's key.
     pub(crate) fn add(&self, channel: &str, client: Arc<Client>) -> (Arc<str>, usize) {
         let mut shard = self.channels.lock(channel);
         let name = shard.get_key_value(channel).map_or_else(|| channel.into(), |(name, _)| name.clone());
@@ -155,7 +155,7 @@ impl Channels {
     ) -> Started {
         let mut shard = self.channels.lock(channel);
         let subscriber = shard.get_mut(channel).and_then(|channel| channel.subscribers.get_mut(key));
-        // Another client may have the key of one that was removed.
+        // The key of a removed subscriber may belong to another client now.
         let Some(subscriber) = subscriber.filter(|subscriber| Arc::ptr_eq(&subscriber.client, client)) else {
             return Started::Removed;
         };
@@ -169,7 +169,7 @@ impl Channels {
             Phase::Lost if needs_history => return Started::Gap,
             Phase::Lost | Phase::Live | Phase::Positioned(_) => return Started::Following,
         };
-        // A publication that arrived while the history was read may be in it already.
+        // A publication that arrived while the history was read may already be part of it.
         let (mut unwritten, mut has_gap) = (Vec::new(), false);
         for (previous, publication) in &waiting {
             match subscriber.forward(&mut Encoded::new(channel, None, publication), *previous, on_slow) {
@@ -195,7 +195,8 @@ impl Channels {
         }
     }
 
-    /// Passes a publication on to all subscribers. Those that cannot follow it are returned: their subscriptions must end.
+    /// Forwards a publication to all subscribers. Returns those that missed the previous one: their subscriptions must
+    /// end.
     pub(crate) fn publish(
         &self,
         channel: &str,
@@ -234,7 +235,8 @@ impl Channels {
         lost
     }
 
-    /// The history of a channel is gone: every subscriber that follows it. Those that are reading it cannot start.
+    /// Handles the removal of a history: returns every subscriber that follows it. Subscribers that are reading it will
+    /// not start.
     pub(crate) fn lose_history(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, latest }) = shard.get_mut(channel) else { return Vec::new() };
@@ -284,14 +286,14 @@ impl Channels {
 }
 
 impl Latest {
-    /// Whether the publication behind `previous` is the one after this.
+    /// Whether the publication that follows offset `previous` is the next one after this.
     fn precedes(&self, epoch: &str, previous: u64) -> bool {
         self.publication.offset == previous && self.epoch == epoch
     }
 }
 
 impl Subscriber {
-    /// Passes a publication on, if the subscription still follows the history that it is in.
+    /// Forwards a publication, if the subscription follows the history with its epoch.
     fn follow(
         &mut self,
         encoded: &mut Encoded<'_>,
@@ -300,7 +302,7 @@ impl Subscriber {
         on_slow: OnSlow<'_>,
     ) -> Forwarded {
         match &self.phase {
-            // The client is informed once its command is answered.
+            // The reply to its command will inform the client.
             Phase::Recovering(_) | Phase::Lost => Forwarded::Done,
             Phase::Positioned(position) if encoded.publication.offset > 0 && position.epoch != epoch => {
                 Forwarded::Gap
@@ -309,7 +311,7 @@ impl Subscriber {
         }
     }
 
-    /// Passes a publication on, unless the subscriber has it.
+    /// Forwards a publication, unless the subscriber already has it.
     fn forward(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> Forwarded {
         let offset = encoded.publication.offset;
         let mut follows = false;
@@ -340,21 +342,21 @@ impl Subscriber {
 }
 
 impl Deltas {
-    /// The form of the next publication. `follows`: the subscriber has the one before.
+    /// The form of the next publication. `follows`: the subscriber has the previous one.
     fn next(&mut self, has_offset: bool, follows: bool) -> Payload {
         let payload = match self {
             Self::No => return Payload::Plain,
             Self::Following if has_offset && follows => Payload::Delta,
             Self::NoBase | Self::Following => Payload::Whole,
         };
-        // Clients take deltas to lead from the publication that they received last, whatever it was.
+        // Clients apply a delta to the publication that they received last, even if that is in no history.
         *self = if has_offset { Self::Following } else { Self::NoBase };
         payload
     }
 }
 
-/// Ends a client's subscription on behalf of the server, and returns the rest of the work. A subscription that is being
-/// established is undone by the task that establishes it.
+/// Ends a client's subscription for the server; returns the state that the caller must undo. A pending subscription is
+/// undone by the task that establishes it.
 pub(crate) fn end_subscription(
     channels: &Channels,
     channel: &str,

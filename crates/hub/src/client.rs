@@ -12,14 +12,14 @@ use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, Push, Reply};
 use crate::shards::lock;
 
-/// How messages look on a connection.
+/// The format of messages on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Format {
     /// The client protocol.
     Protocol(Encoding),
-    /// Pushes alone, as server-sent events.
+    /// Only pushes, as server-sent events.
     EventStream,
-    /// Publications of one channel, and nothing around them.
+    /// Bare payloads of the publications of one channel.
     Bare,
 }
 
@@ -37,12 +37,12 @@ pub(crate) struct Identity {
 pub(crate) struct Client {
     pub(crate) id: String,
     pub(crate) format: Format,
-    /// `None` where the server that accepted the connection gives no address.
+    /// The client's address; `None` if the server that accepted the connection does not report it.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) outbox: Outbox,
     identity: OnceLock<Identity>,
     pub(crate) subscriptions: Mutex<HashMap<Arc<str>, Subscription>>,
-    /// Since 1970; when the connection's token expires.
+    /// When the connection's token expires, since 1970.
     expires_at: Mutex<Option<Duration>>,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
@@ -51,26 +51,26 @@ pub(crate) struct Client {
 /// A connection's subscription to a channel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Subscription {
-    /// The command is being carried out.
+    /// The subscribe command is being executed.
     Pending,
-    /// It is established. In a box: the list of a client has room for more than it holds.
+    /// It is established. Boxed, because the map of a client has spare capacity.
     Active(Box<Active>),
 }
 
-/// The state of a subscription that its end has to undo.
+/// The state of a subscription that must be undone when it ends.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Active {
-    /// Its place among the channel's subscribers.
+    /// Its key in the channel's subscribers.
     pub(crate) key: usize,
-    /// Set when the client is listed.
+    /// Whether the client is listed in presence.
     pub(crate) presence: bool,
-    /// Set when its leaving is announced.
+    /// Whether its leave is to be announced.
     pub(crate) announced: bool,
-    /// What others see of the client in this channel, beside what they see everywhere.
+    /// Information about the client that others see in this channel only, as JSON.
     pub(crate) info: bytes::Bytes,
-    /// Since 1970; when the subscription's token expires.
+    /// When the subscription's token expires, since 1970.
     pub(crate) expires_at: Option<Duration>,
-    /// The server made it; the client cannot end or renew it.
+    /// Whether the server made it. The client cannot end or renew such a subscription.
     pub(crate) server_side: bool,
 }
 
@@ -98,7 +98,7 @@ impl Client {
         self.identity().map_or("", |identity| &identity.user)
     }
 
-    /// False when the client has connected already.
+    /// Sets the identity; returns false if the client has connected already.
     pub(crate) fn connect(&self, identity: Identity) -> bool {
         self.identity.set(identity).is_ok()
     }
@@ -111,14 +111,14 @@ impl Client {
         *lock(&self.expires_at) = at;
     }
 
-    /// To be called before a subscription expires at this time.
+    /// Notes that a subscription expires at this time.
     pub(crate) fn note_subscription_expiry(&self, at: Option<Duration>) {
         if at.is_some() {
             self.has_expiring_subscriptions.store(true, Ordering::Relaxed);
         }
     }
 
-    /// When the first of its subscriptions expires.
+    /// The time at which the first of its subscriptions expires.
     pub(crate) fn subscriptions_expire_at(&self) -> Option<Duration> {
         if !self.has_expiring_subscriptions.load(Ordering::Relaxed) {
             return None;
@@ -146,13 +146,13 @@ impl Client {
         matches!(lock(&self.subscriptions).get(channel), Some(Subscription::Active(_)))
     }
 
-    /// Whether the server made the subscription to a channel.
+    /// Whether the server made the client's subscription to a channel.
     pub(crate) fn is_subscribed_by_server(&self, channel: &str) -> bool {
         let subscriptions = lock(&self.subscriptions);
         matches!(subscriptions.get(channel), Some(Subscription::Active(active)) if active.server_side)
     }
 
-    /// Sends a reply or a push; bare connections have none.
+    /// Sends a reply or a push; on bare connections it does nothing.
     pub(crate) fn send(&self, reply: &Reply) {
         let message = match self.format {
             Format::Protocol(encoding) => Some(encode(encoding, reply)),
@@ -174,14 +174,14 @@ impl Client {
 pub(crate) fn encode(encoding: Encoding, reply: &Reply) -> PreparedMessage {
     let bytes = protocol::encode_reply(encoding, reply);
     match encoding {
-        // JSON is written by serde, as UTF-8.
+        // serde writes JSON as UTF-8.
         Encoding::Json => PreparedMessage::text(std::str::from_utf8(&bytes).unwrap_or_default()),
         Encoding::Protobuf => PreparedMessage::binary(&bytes),
     }
 }
 
-/// A push as a server-sent event; a ping is an empty push, and the reply to `connect` is a push as well. There are no other
-/// replies where a client sends no commands.
+/// A push as a server-sent event. A ping is an empty push; the reply to `connect` is sent as a push. Clients of event
+/// streams send no commands, so there are no other replies.
 pub(crate) fn event(reply: &Reply) -> Option<PreparedMessage> {
     let push = match (&reply.push, &reply.connect) {
         (Some(push), _) => push.clone(),
@@ -189,7 +189,7 @@ pub(crate) fn event(reply: &Reply) -> Option<PreparedMessage> {
         (None, None) if *reply == Reply::default() => Push::default(),
         (None, None) => return None,
     };
-    // JSON holds no newline, so that one line of `data` is enough.
+    // JSON contains no newline here, so one line of `data` is enough.
     let json = serde_json::to_string(&push).unwrap_or_default();
     Some(PreparedMessage::text(&format!("data: {json}\n\n")))
 }

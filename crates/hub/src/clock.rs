@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Never goes back, unlike the system's clock.
+/// The time since 1970. Unlike the system's clock, it never goes back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     started: Instant,
@@ -22,7 +22,7 @@ impl Clock {
         self.started_at + self.started.elapsed()
     }
 
-    /// Since the clock was made.
+    /// The time since the clock was made.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -33,7 +33,7 @@ impl Clock {
     }
 }
 
-/// Far enough for a timer that need not fire.
+/// Far in the future, for a timer that need not fire.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Whole seconds, rounded up, so that a client does not refresh too early.

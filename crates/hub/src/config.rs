@@ -41,7 +41,7 @@ pub struct HubConfig {
     pub token: TokenConfig,
     /// The server API.
     pub api: ApiConfig,
-    /// Where calls of methods go that no callback answers.
+    /// The endpoint for RPC calls that no callback answers.
     pub rpc: RpcConfig,
     /// The memory of histories.
     pub history: HistoryConfig,
@@ -61,7 +61,7 @@ pub struct ClientConfig {
     /// The interval of the server's pings.
     #[serde(deserialize_with = "duration")]
     pub ping_interval: Duration,
-    /// How long a client may take to answer one.
+    /// How long a client may take to answer a ping.
     #[serde(deserialize_with = "duration")]
     pub pong_timeout: Duration,
     /// How long a client may take to send its connect command.
@@ -70,17 +70,17 @@ pub struct ClientConfig {
     /// How long a connection may stay after its token expired, for a refresh to arrive.
     #[serde(deserialize_with = "duration")]
     pub expired_grace: Duration,
-    /// Subscriptions of a connection.
+    /// The maximum number of subscriptions of a connection.
     pub channels_max: usize,
-    /// The length of a channel's name, in bytes.
+    /// The maximum length of a channel's name, in bytes.
     pub channel_name_len_max: usize,
-    /// The length of one message from a client, in bytes.
+    /// The maximum length of a message from a client, in bytes.
     pub message_len_max: usize,
-    /// Commands of one connection, on average over a few seconds.
+    /// The maximum rate of commands of a connection, per second; bursts of 5 s worth of commands are allowed.
     pub commands_per_s_max: u32,
-    /// Bytes that may wait for a slow client.
+    /// The maximum number of bytes in the send queue of a client.
     pub queue_len_max: usize,
-    /// How long anything may wait for a slow client.
+    /// The maximum time that a message may be in the send queue of a client.
     #[serde(deserialize_with = "duration")]
     pub queue_time_max: Duration,
     /// The policy for a publication that does not fit, on channels without recovery. On channels with recovery the client is
@@ -88,9 +88,9 @@ pub struct ClientConfig {
     pub slow: SlowPolicy,
     /// Origins of browsers that may connect; `*` allows all. The server's own origin may always connect.
     pub allowed_origins: Vec<String>,
-    /// Connections of the node.
+    /// The maximum number of connections of the node.
     pub connections_max: usize,
-    /// Connections of one user on the node; 0 for no limit.
+    /// The maximum number of connections of one user on the node; 0 means no limit.
     pub connections_per_user_max: usize,
 }
 
@@ -123,13 +123,13 @@ pub enum SlowPolicy {
     /// The client is disconnected with code 3008.
     #[default]
     Disconnect,
-    /// The oldest publications that wait are dropped.
+    /// The oldest queued publications are dropped.
     DropOldest,
     /// The publication is dropped.
     DropNewest,
 }
 
-/// How tokens are verified. Where nothing is set, every token is refused.
+/// How tokens are verified. Without any key, every token is refused.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenConfig {
@@ -143,7 +143,7 @@ pub struct TokenConfig {
     pub eddsa_public_key: Option<String>,
     /// A JSON Web Key Set (RFC 7517) as text, for tokens that name a key.
     pub jwks: Option<String>,
-    /// A file with a JSON Web Key Set, read again with the configuration.
+    /// A file with a JSON Web Key Set. It is read again when the configuration is reloaded.
     pub jwks_file: Option<std::path::PathBuf>,
     /// The audience that tokens must name.
     pub audience: Option<String>,
@@ -159,13 +159,13 @@ pub struct ApiConfig {
     pub key: Option<String>,
 }
 
-/// An HTTP endpoint of the application that answers `rpc`.
+/// An HTTP endpoint of the application that answers RPC calls.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcConfig {
     /// Its URL. Without one, and without a callback, `rpc` is refused.
     pub url: Option<String>,
-    /// The time that it has for an answer.
+    /// How long it may take to answer.
     #[serde(deserialize_with = "duration")]
     pub timeout: Duration,
 }
@@ -176,7 +176,7 @@ impl Default for RpcConfig {
     }
 }
 
-/// The memory of histories; applies when the hub is made.
+/// The memory of histories; takes effect when the hub is built.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
@@ -206,14 +206,14 @@ pub enum Access {
     Anyone,
 }
 
-/// How a client that returns is brought up to date.
+/// What a client that reconnects receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecoveryMode {
-    /// It receives every publication that it missed.
+    /// Every publication that it missed.
     #[default]
     Stream,
-    /// It receives the newest publication, if it does not have that already.
+    /// The newest publication, unless it has that already.
     Cache,
 }
 
@@ -221,22 +221,23 @@ pub enum RecoveryMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChannelOptions {
-    /// Publications that are kept.
+    /// The maximum number of publications that are kept.
     pub history_size: usize,
     /// How long each is kept.
     #[serde(deserialize_with = "duration")]
     pub history_ttl: Duration,
-    /// Clients may recover what they missed, without asking for it when they subscribe.
+    /// Clients can recover missed publications, even if they did not ask for that when they subscribed.
     pub force_recovery: bool,
-    /// How they are brought up to date.
+    /// What clients that recover receive.
     pub recovery_mode: RecoveryMode,
-    /// The kinds of deltas that clients may ask for. Needs a history: a delta leads from one publication to the next.
+    /// The kinds of deltas that clients may ask for. This needs a history, because a delta is relative to the previous
+    /// publication.
     pub allowed_delta_types: Vec<DeltaType>,
-    /// The clients of a channel are listed.
+    /// Presence: the clients of a channel are listed.
     pub presence: bool,
     /// Clients that subscribe and unsubscribe are announced, to clients that ask for it.
     pub join_leave: bool,
-    /// They are announced to all.
+    /// Joins and leaves are announced to all clients of the channel.
     pub force_push_join_leave: bool,
     /// The clients that may subscribe.
     pub subscribe: Access,
@@ -246,11 +247,11 @@ pub struct ChannelOptions {
     pub presence_access: Access,
     /// The clients that may read the history.
     pub history_access: Access,
-    /// Origins whose pages may subscribe; all that may connect when this is empty.
+    /// Origins whose pages may subscribe; if empty, all that may connect.
     pub allowed_origins: Vec<String>,
 }
 
-/// A kind of deltas, in which publications are sent as changes to the one before.
+/// A delta format, in which a publication is sent as the change from the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeltaType {
@@ -259,7 +260,7 @@ pub enum DeltaType {
 }
 
 impl DeltaType {
-    /// By its name in the client protocol.
+    /// The delta type with this name in the client protocol.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "fossil" => Some(Self::Fossil),
@@ -269,7 +270,7 @@ impl DeltaType {
 }
 
 impl ChannelOptions {
-    /// Publications are kept.
+    /// Whether publications are kept.
     #[must_use]
     pub fn has_history(&self) -> bool {
         self.history_size > 0 && !self.history_ttl.is_zero()
@@ -280,7 +281,7 @@ impl HubConfig {
     /// Reads the file format.
     ///
     /// # Errors
-    /// The text is not TOML, an option is unknown or has a value that it cannot have.
+    /// The text is not TOML, or an option is unknown or has an invalid value.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|error| ConfigError(error.to_string()))?;
         let client = &config.client;
@@ -332,7 +333,7 @@ impl HubConfig {
     }
 }
 
-/// A configuration that cannot be used, in words.
+/// Why a configuration cannot be used, as a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) String);
 
@@ -373,7 +374,7 @@ fn namespaces<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, Chan
         let options =
             table.try_into().map_err(|error| D::Error::custom(format!("namespace {name}: {error}")))?;
         if namespaces.insert(name.clone(), options).is_some() {
-            return Err(D::Error::custom(format!("namespace {name} is there twice")));
+            return Err(D::Error::custom(format!("namespace {name} is defined twice")));
         }
     }
     Ok(namespaces)

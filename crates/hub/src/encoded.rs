@@ -1,4 +1,4 @@
-//! A publication as subscribers receive it, encoded once for each kind of them.
+//! A publication as subscribers receive it, encoded once for each format.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::client::{Format, encode, event};
 use crate::fossil;
 use crate::protocol::{Encoding, Publication, Push, Reply, json_text};
 
-/// The tag of publications by bare connections: `text` when the payload is a JSON string that represents a text that is not
-/// JSON, `binary` when the message was binary.
+/// The tag of publications from bare connections: `text` when the payload is a JSON string that represents a text that
+/// is not JSON, `binary` when the message was binary.
 const BARE_TAG: &str = "bare";
 
 /// How a subscriber receives the payload of a publication.
@@ -18,17 +18,17 @@ const BARE_TAG: &str = "bare";
 pub(crate) enum Payload {
     /// As it was published.
     Plain,
-    /// For a subscriber with deltas, which needs no publication before it.
+    /// Whole, for a subscriber with deltas that has no base.
     Whole,
-    /// For a subscriber with deltas, which has the publication before it.
+    /// As a delta, for a subscriber that has the previous publication.
     Delta,
 }
 
-/// A publication in every form that a subscriber of the channel wants, each made once.
+/// A publication in each form that a subscriber of the channel needs. Each form is made once.
 pub(crate) struct Encoded<'a> {
     channel: &'a str,
     pub(crate) publication: &'a Arc<Publication>,
-    /// The publication before, where it is known: deltas lead from it.
+    /// The previous publication, if it is known: the base of deltas.
     base: Option<&'a Publication>,
     plain: Shared,
     whole: Shared,
@@ -71,7 +71,7 @@ fn push(channel: &str, publication: Publication) -> Reply {
     Reply { push: Some(push), ..Reply::default() }
 }
 
-/// Publications one after the other for a subscriber with deltas, the first of them whole.
+/// Consecutive publications for a subscriber with deltas; the first one is whole.
 pub(crate) fn with_deltas(encoding: Encoding, publications: &[Arc<Publication>]) -> Vec<Publication> {
     let bases = std::iter::once(None).chain(publications.iter().map(|base| Some(&**base)));
     bases.zip(publications).map(|(base, publication)| with_delta(encoding, base, publication)).collect()
@@ -86,7 +86,7 @@ fn with_delta(encoding: Encoding, base: Option<&Publication>, publication: &Publ
             let text = json_text(&publication.data);
             let delta =
                 base.and_then(|base| fossil::delta(json_text(&base.data).as_bytes(), text.as_bytes()));
-            // The delta between two texts is one.
+            // The delta between two texts is a text.
             let delta = delta.and_then(|delta| String::from_utf8(delta).ok());
             publication.delta = delta.is_some();
             let string = serde_json::Value::from(delta.unwrap_or_else(|| text.into_owned()));
@@ -102,7 +102,7 @@ fn with_delta(encoding: Encoding, base: Option<&Publication>, publication: &Publ
     publication
 }
 
-/// A push in every format but the bare one, each made once.
+/// A push in each format except the bare one. Each is made once.
 #[derive(Default)]
 pub(crate) struct Shared {
     json: Option<PreparedMessage>,
@@ -111,7 +111,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// `None` for formats that do not have this push.
+    /// The message for a format; `None` if the format does not have this push.
     pub(crate) fn get(&mut self, format: Format, reply: impl FnOnce() -> Reply) -> Option<PreparedMessage> {
         let (message, encoding) = match format {
             Format::Protocol(encoding @ Encoding::Json) => (&mut self.json, encoding),

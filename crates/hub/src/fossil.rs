@@ -10,13 +10,14 @@
 
 const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~";
 
-/// The base is searched for parts of this length, at multiples of it.
+/// The base is indexed in blocks of this length.
 const BLOCK_LEN: usize = 16;
 
-/// The places of the table that a block can have.
+/// The number of slots of the table that are tried for a block.
 const PLACES: usize = 4;
 
-/// The delta from `base` to `target`; `None` when it is not shorter than `target`. Between texts, it is a text.
+/// The delta from `base` to `target`; `None` when it is not shorter than `target`. If both are texts, the delta is a
+/// text.
 ///
 /// Takes time and memory proportional to the lengths, whatever the bytes are.
 pub(crate) fn delta(base: &[u8], target: &[u8]) -> Option<Vec<u8>> {
@@ -31,7 +32,7 @@ pub(crate) fn delta(base: &[u8], target: &[u8]) -> Option<Vec<u8>> {
             blocks.find(block).map(|from| Copy { from, at, len: BLOCK_LEN }.grow(base, target, written));
         let copy = copy.map(|copy| if is_text { copy.trim_to_chars(target) } else { copy });
         match copy {
-            // A shorter one would save nothing.
+            // A shorter copy would save nothing.
             Some(copy) if copy.len >= BLOCK_LEN => {
                 push_literal(&mut delta, &target[written..copy.at]);
                 push_number(&mut delta, copy.len);
@@ -56,7 +57,8 @@ pub(crate) fn delta(base: &[u8], target: &[u8]) -> Option<Vec<u8>> {
 /// The blocks of a base, by their bytes.
 struct Blocks<'a> {
     base: &'a [u8],
-    /// Numbers of blocks, counted from 1, each at a place for its hash; 0 where there is none. Blocks that find no place are not used.
+    /// Numbers of blocks, from 1, in a slot for their hash; 0 is an empty slot. Blocks without a free slot are not
+    /// used.
     table: Vec<u32>,
 }
 
@@ -73,7 +75,7 @@ impl<'a> Blocks<'a> {
         Some(blocks)
     }
 
-    /// Where the base has this block.
+    /// The position of this block in the base.
     fn find(&self, block: &[u8; BLOCK_LEN]) -> Option<usize> {
         let place = self.place(block);
         let numbers = self.table[place..place + PLACES].iter().take_while(|number| **number > 0);
@@ -81,17 +83,17 @@ impl<'a> Blocks<'a> {
         found.find(|from| self.base[*from..].first_chunk() == Some(block))
     }
 
-    /// The first place of a block.
+    /// The first slot of a block.
     fn place(&self, block: &[u8; BLOCK_LEN]) -> usize {
         let bits = (self.table.len() - PLACES).trailing_zeros();
         let bytes = u128::from_le_bytes(*block);
         let folded = bytes as u64 ^ ((bytes >> 64) as u64).rotate_left(29);
-        // The multiplier is 2^64 divided by the golden ratio: its product spreads every bit over the highest.
+        // The multiplier is 2^64 divided by the golden ratio: the product spreads every bit over the highest ones.
         (folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits)) as usize
     }
 }
 
-/// A part of the target that the base has.
+/// A part of the target that also occurs in the base.
 struct Copy {
     /// Where it begins in the base, and in the target.
     from: usize,
@@ -100,7 +102,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// Extends it both ways, but not over what has been written.
+    /// Extends it in both directions, but not over bytes that are already written.
     fn grow(self, base: &[u8], target: &[u8], written: usize) -> Self {
         let before = base[..self.from].iter().rev().zip(target[written..self.at].iter().rev());
         let before = before.take_while(|(base, target)| base == target).count();
@@ -109,7 +111,7 @@ impl Copy {
         Self { from: self.from - before, at: self.at - before, len: before + self.len + after }
     }
 
-    /// Leaves out parts of characters at both ends, so that no literal contains any.
+    /// Shrinks it to whole characters, so that no literal contains a part of one.
     fn trim_to_chars(mut self, target: &[u8]) -> Self {
         let is_inside_char = |at: usize| target.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
         while self.len > 0 && is_inside_char(self.at) {
@@ -150,7 +152,7 @@ pub(crate) mod tests {
     use super::*;
     use wireloom_testing::rng::{Rng, rounds};
 
-    /// Applies a delta by the description of the format.
+    /// Applies a delta, as the format is specified.
     pub(crate) fn apply(base: &[u8], mut delta: &[u8]) -> Vec<u8> {
         fn number(delta: &mut &[u8]) -> usize {
             let digit = |byte: &u8| DIGITS.iter().position(|digit| digit == byte);

@@ -1,11 +1,11 @@
-//! Entry points of the fuzz targets, for what an application cannot call.
+//! Entry points for the fuzz targets, for functions that are not public.
 
 use std::time::Duration;
 
 use crate::auth::{ConnectClaims, SubscribeClaims, Verifier};
 use crate::{Hub, HubConfig};
 
-/// Carries out a call of the server API. The length of the result.
+/// Executes a call of the server API; returns the length of the result.
 pub async fn call(hub: &Hub, method: &str, body: &[u8]) -> usize {
     hub.call(method, body).await.map_or(0, |result| result.to_string().len())
 }

@@ -12,9 +12,9 @@ use crate::protocol::Publication;
 /// A place in the history of a channel: the offset of its last publication, and which history the offset belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Position {
-    /// Counted from 1; 0 before the first publication.
+    /// The offset, from 1; 0 before the first publication.
     pub offset: u64,
-    /// Changes when a history is lost or removed. Empty where there is none.
+    /// The epoch, which changes when the history is lost or removed. Empty if there is no history.
     pub epoch: String,
 }
 
@@ -23,7 +23,7 @@ pub struct Position {
 pub struct Retention {
     /// Publications.
     pub size: usize,
-    /// How long each is kept.
+    /// How long each publication is kept.
     pub ttl: Duration,
 }
 
@@ -78,7 +78,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Bytes in memory, about.
+    /// The approximate memory of a publication, in bytes.
     fn cost(&self) -> usize {
         self.publication.encoded_len() + size_of::<Self>() + size_of::<Publication>()
     }
@@ -105,17 +105,17 @@ impl Log {
         Position { offset: self.top, epoch: self.epoch.clone() }
     }
 
-    /// The offset of the oldest publication that is kept; the next one's when none is.
+    /// The offset of the oldest kept publication; if none is kept, that of the next one.
     pub(crate) fn first(&self) -> u64 {
         self.top + 1 - self.kept.len() as u64
     }
 
-    /// The bytes of the publications that are kept, about.
+    /// The approximate memory of the kept publications, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Drops the oldest publications until `excess` bytes are gone or none is left.
+    /// Drops the oldest publications until `excess` bytes are freed or none is left.
     pub(crate) fn shorten(&mut self, excess: usize) {
         let len_max = self.len.saturating_sub(excess);
         while self.len > len_max && self.drop_oldest() {}
@@ -131,7 +131,7 @@ impl Log {
         self.used_at
     }
 
-    /// Adds a publication, which gets the next offset.
+    /// Adds a publication with the next offset.
     pub(crate) fn append(
         &mut self,
         mut publication: Publication,

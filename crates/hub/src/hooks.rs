@@ -30,7 +30,7 @@ pub struct ConnectEvent {
     pub data: Bytes,
     /// Headers that the client sent within its connect command.
     pub headers: HashMap<String, String>,
-    /// The address of the client.
+    /// The address of the client; `None` if the server that accepted the connection does not report it.
     pub peer: Option<SocketAddr>,
 }
 
@@ -114,14 +114,14 @@ pub struct DisconnectEvent {
     pub reason: Disconnect,
 }
 
-/// Why a callback refuses: a code of the protocol, or one of the application's own.
+/// A refusal by a callback: a code of the protocol, or of the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// 1 to 399 are the protocol's; applications use 400 to 1999.
     pub code: u32,
-    /// In words.
+    /// The reason, as a text.
     pub message: String,
-    /// The client may try again.
+    /// Whether the client may try again.
     pub temporary: bool,
 }
 
@@ -137,7 +137,7 @@ impl From<Refusal> for protocol::Error {
     }
 }
 
-/// The callbacks that were set.
+/// The callbacks of the application.
 #[derive(Default)]
 pub(crate) struct Hooks {
     pub(crate) connect: Hook<ConnectEvent, Result<ConnectGrant, Disconnect>>,

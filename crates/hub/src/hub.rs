@@ -1,4 +1,4 @@
-//! The hub as an application has it: how it is made, and the operations on it.
+//! The public API of a hub: how it is built, and its operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::metrics::{HubStats, SlowClient};
 use crate::node::{Node, PublishError, Settings};
 use crate::protocol::{Disconnect, Publication};
 
-/// Channels with a history that one node keeps, unless the engine was made with another limit.
+/// The default maximum number of channels with a history on a node.
 const CHANNELS_MAX: usize = 1_000_000;
 
 /// Channels, their subscribers and their histories. Clones are handles to the same hub.
@@ -85,15 +85,15 @@ impl HubBuilder {
     }
 
     hook!(
-        /// Decides who may connect, after a token was verified, and instead of `client.anonymous`.
+        /// Decides whether a client may connect, after its token was verified. Replaces `client.anonymous`.
         on_connect, connect, ConnectEvent, Result<ConnectGrant, Disconnect>
     );
     hook!(
-        /// Decides who may subscribe, instead of the namespace's `subscribe`.
+        /// Decides whether a client may subscribe. Replaces the namespace's `subscribe`.
         on_subscribe, subscribe, SubscribeEvent, Result<SubscribeGrant, Refusal>
     );
     hook!(
-        /// Decides who may publish, instead of the namespace's `publish`, and returns what is published.
+        /// Decides whether a client may publish, and returns the data to publish. Replaces the namespace's `publish`.
         on_publish, publish, PublishEvent, Result<Bytes, Refusal>
     );
     hook!(
@@ -105,11 +105,11 @@ impl HubBuilder {
         on_message, message, RpcEvent, ()
     );
     hook!(
-        /// Receives every connection that has ended after it was established.
+        /// Called for every established connection that has ended.
         on_disconnect, disconnect, DisconnectEvent, ()
     );
 
-    /// The hub.
+    /// Builds the hub.
     ///
     /// # Errors
     /// A key of the configuration cannot be read.
@@ -128,21 +128,22 @@ impl HubBuilder {
 pub struct PublishOptions {
     /// Tags, which subscribers see.
     pub tags: HashMap<String, String>,
-    /// Does not add it to the history.
+    /// Whether it is left out of the history.
     pub skip_history: bool,
-    /// Publications into one channel with the same key are published once: this node remembers a key, at most 128 bytes of it, for
-    /// five minutes, and returns the position of the first. Empty for none.
+    /// If not empty, publications with the same key into one channel are published once. This node remembers a key (at
+    /// most 128 bytes) for five minutes, and returns the position of the first publication.
     pub idempotency_key: String,
 }
 
 impl Hub {
-    /// Begins a hub.
+    /// A builder with the default configuration.
     #[must_use]
     pub fn builder() -> HubBuilder {
         HubBuilder::default()
     }
 
-    /// Publishes a JSON value, or any bytes, into a channel. Its position, when the channel has a history.
+    /// Publishes a JSON value, or any bytes, into a channel. Returns its position, whose offset is 0 if the channel has
+    /// no history.
     ///
     /// # Errors
     /// The channel's namespace does not exist, or the engine failed.
@@ -174,7 +175,8 @@ impl Hub {
         result.get_or_try_init(|| publishing).await.cloned()
     }
 
-    /// Removes the history of a channel. Its subscribers start again from a new position; clients that return cannot recover.
+    /// Removes the history of a channel. Its subscribers start again with a new epoch; clients that reconnect cannot
+    /// recover.
     ///
     /// # Errors
     /// The engine failed.
@@ -192,7 +194,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Asks every client to reconnect elsewhere, and refuses new ones. Returns once all have gone or after `grace`.
+    /// Asks every client to reconnect elsewhere, and refuses new ones. Returns when all have disconnected, or after
+    /// `grace`.
     pub async fn shut_down(&self, grace: Duration) {
         self.0.shut_down(grace).await;
     }

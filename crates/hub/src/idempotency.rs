@@ -9,13 +9,13 @@ use tokio::sync::OnceCell;
 use crate::history::Position;
 use crate::shards::lock;
 
-/// How long a key is remembered: that of Centrifugo.
+/// How long a key is remembered: as long as in Centrifugo.
 const KEY_TTL: Duration = Duration::from_secs(300);
 
-/// Keys that are remembered. When there are more, the oldest are forgotten before their time.
+/// The maximum number of remembered keys. If there are more, the oldest are forgotten early.
 const KEYS_MAX: usize = 100_000;
 
-/// The length of a key, in bytes.
+/// The maximum length of a key, in bytes.
 pub(crate) const KEY_LEN_MAX: usize = 128;
 
 /// A channel and a key.
@@ -33,8 +33,8 @@ struct Results {
 }
 
 impl Idempotency {
-    /// The result of the publication with this key, or the place for it. Requests that arrive while the first one is carried out
-    /// wait for it there; after a failure the next one is carried out.
+    /// The cell for the result of the publication with this key. Requests that arrive while the first one is executed
+    /// wait for the cell; after a failure the next request is executed.
     pub(crate) fn result(&self, channel: &str, key: &str, now: Duration) -> Arc<OnceCell<Position>> {
         self.bounded_result(channel, key, now, KEYS_MAX)
     }

@@ -18,9 +18,9 @@ pub(crate) struct Metrics {
     pub(crate) evicted_slow: Counter,
     pub(crate) recovered: Counter,
     pub(crate) unrecovered: Counter,
-    /// Commands, by the code of their error.
+    /// Refused commands, by error code.
     pub(crate) refused: Counters,
-    /// Connections, by the code with which they ended.
+    /// Ended connections, by code.
     pub(crate) ended: Counters,
 }
 
@@ -60,7 +60,8 @@ pub struct SlowClient {
     pub client: String,
     /// Empty for an anonymous client.
     pub user: String,
-    /// The address of the other end of the connection; `None` where the server that accepted it gives none.
+    /// The address of the other end of the connection; `None` if the server that accepted the connection does not
+    /// report it.
     pub peer: Option<SocketAddr>,
     /// The path of the hub: `/connection/websocket`, `/connection/uni_sse` or `/rooms`.
     pub path: &'static str,
@@ -91,13 +92,13 @@ impl SlowClient {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HubStats {
-    /// Connections now.
+    /// The current number of connections.
     pub clients: usize,
-    /// Channels with subscribers now.
+    /// The current number of channels with subscribers.
     pub channels: usize,
-    /// Connections so far.
+    /// The number of connections so far.
     pub connected: u64,
-    /// Publications so far, on this node.
+    /// The number of publications on this node so far.
     pub publications: u64,
     /// Publications that were dropped for slow clients.
     pub dropped: u64,

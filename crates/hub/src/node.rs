@@ -36,12 +36,12 @@ pub(crate) struct Node {
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
-    /// The runtime of the first connection; engines deliver from threads of their own.
+    /// The runtime of the first connection. Engines may deliver from other threads, and need it to spawn tasks.
     runtime: OnceLock<Handle>,
     this: Weak<Node>,
 }
 
-/// The state that a new configuration replaces as a whole.
+/// The state that a new configuration replaces.
 pub(crate) struct Settings {
     pub(crate) config: HubConfig,
     pub(crate) verifier: Verifier,
@@ -63,12 +63,12 @@ impl std::fmt::Debug for dyn Engine {
 #[derive(Debug, Default)]
 struct Clients {
     all: HashSet<Listed>,
-    /// Those of each user; none is listed without connections, and anonymous ones are not.
+    /// The connections of each user. Users without connections and anonymous clients are not listed.
     by_user: HashMap<String, Vec<Arc<Client>>>,
     is_closed: bool,
 }
 
-/// A connection, equal to itself alone.
+/// A connection, compared by identity.
 #[derive(Debug)]
 struct Listed(Arc<Client>);
 
@@ -92,7 +92,7 @@ impl Settings {
     }
 }
 
-/// Why something was not published.
+/// Why a publication failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -160,7 +160,7 @@ impl Node {
         self.settings().config.channel_options(channel).cloned()
     }
 
-    /// Starts what runs beside the connections, in the runtime of the first one.
+    /// Starts the background tasks, in the runtime of the first connection.
     pub(crate) fn start(&self) {
         self.runtime.get_or_init(|| {
             if let Some(node) = self.this.upgrade() {
@@ -198,7 +198,7 @@ impl Node {
         self.engine.publish(channel, publication, retention).await.map_err(PublishError::Engine)
     }
 
-    /// A new connection; `None` when there are too many, or when the hub shuts down.
+    /// Adds a connection. An error if there are too many, or the hub is shutting down.
     pub(crate) fn accept(&self, format: Format, peer: Option<SocketAddr>) -> Result<Arc<Client>, Disconnect> {
         self.start();
         let settings = self.settings();
@@ -219,7 +219,7 @@ impl Node {
         Ok(client)
     }
 
-    /// A connection now has a user. False when that user has too many.
+    /// Registers the user of a connection; returns false if the user has too many connections.
     pub(crate) fn identify(&self, client: &Arc<Client>) -> bool {
         let user_max = self.settings().config.client.connections_per_user_max;
         if !client.user().is_empty() {
@@ -234,7 +234,7 @@ impl Node {
         true
     }
 
-    /// Ends a connection's subscriptions. It can make no others.
+    /// Ends all subscriptions of a connection, which cannot subscribe any more.
     pub(crate) async fn leave_all(&self, client: &Client, reason: &Disconnect) {
         client.outbox.end(reason.clone());
         let subscriptions = std::mem::take(&mut *lock(&client.subscriptions));
@@ -288,7 +288,8 @@ impl Node {
         self.spawn(async move { node.leave(&channel, &client, active).await });
     }
 
-    /// A client can no longer follow a channel. Where it subscribed by a command it does so again; otherwise it has to reconnect.
+    /// Handles a client that can no longer follow a channel. If it subscribed by a command, its subscription ends so
+    /// that it subscribes again; otherwise it must reconnect.
     pub(crate) fn lose_position(&self, channel: &str, client: &Arc<Client>) {
         if matches!(client.format, Format::Protocol(_)) && !client.is_subscribed_by_server(channel) {
             self.unsubscribe(channel, client, UnsubscribeCode::InsufficientState);
@@ -320,7 +321,7 @@ impl Node {
         self.engine.history(channel, query, retention).await.map(Some)
     }
 
-    /// Ends every connection, and returns once all have gone or after `grace`.
+    /// Ends every connection. Returns when all have disconnected, or after `grace`.
     pub(crate) async fn shut_down(&self, grace: Duration) {
         let clients: Vec<_> = {
             let mut clients = lock(&self.clients);
@@ -379,7 +380,7 @@ impl Node {
     }
 }
 
-/// How much of a channel's history is kept, if any.
+/// How much of a channel's history is kept; `None` if it has no history.
 pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
     options.has_history().then_some(Retention { size: options.history_size, ttl: options.history_ttl })
 }
@@ -480,7 +481,7 @@ async fn maintain(node: Weak<Node>) {
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) peer: Option<SocketAddr>,
-    /// The origin of the page, where there is one.
+    /// The origin of the page, if there is one.
     pub(crate) origin: Option<String>,
     pub(crate) encoding: Encoding,
 }

@@ -1,4 +1,4 @@
-//! The messages that wait to be written to one connection, bounded in bytes.
+//! The send queue of one connection, bounded in bytes.
 //!
 //! ```text
 //!             batch.write() wrote all              the transport is full
@@ -23,14 +23,14 @@ use crate::config::SlowPolicy;
 use crate::protocol::Disconnect;
 use crate::shards::lock;
 
-/// The cost of one message beyond its bytes, so that many empty ones are bounded as well.
+/// The cost of a message in addition to its bytes, so that the number of empty messages is bounded too.
 const MESSAGE_COST: usize = 64;
 
-/// Messages for which an idle connection keeps room.
+/// The capacity, in messages, that an idle connection keeps.
 pub(crate) const CAPACITY_KEPT: usize = 16;
 
-/// The messages that wait to be written to one connection. Any task adds to it. The connection's own task empties it, and a
-/// [`batch`](crate::batch) those of many connections that got the same publication.
+/// The send queue of one connection. Any task adds messages. The connection's own task writes them; a
+/// [`batch`](crate::batch) writes those of many connections that received the same publication.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
@@ -39,34 +39,34 @@ pub(crate) struct Outbox {
 #[derive(Debug)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// The cost of the messages that wait. `len <= len_max`, except for replies, of which a client gets one per command.
+    /// The cost of the queued messages. `len <= len_max`, except for replies, of which there is one per command.
     len: usize,
     len_max: usize,
-    /// Bytes that the connection's task has taken, and is writing until it comes for more.
+    /// Bytes that the connection's task has taken and is writing. They count as written when it polls again.
     writing: usize,
     /// Bytes written.
     written: u64,
     policy: SlowPolicy,
     end: Option<Disconnect>,
-    /// For batches; `None` where they cannot write.
+    /// The sender for batches; `None` if they cannot write.
     sender: Option<Sender>,
     writer: Writer,
-    /// The connection's task, while it waits.
+    /// The waker of the connection's task, while it waits.
     task: Option<Waker>,
 }
 
-/// Who writes the messages that wait.
+/// Which task writes the queued messages.
 #[derive(Debug)]
 enum Writer {
     /// The connection's task.
     Task,
-    /// A batch, which has been informed when this is due.
+    /// A batch. `is_due`: a batch has been scheduled.
     Batch { is_due: bool },
     /// The connection's task, once it runs: the transport has not accepted all bytes of a batch.
     Stalled,
 }
 
-/// The bytes of messages, without framing.
+/// Bytes of messages, without framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backlog {
     /// Not written yet.
@@ -81,25 +81,25 @@ struct Waiting {
     may_drop: bool,
 }
 
-/// The content of an outbox, as its connection's task takes it.
+/// What the connection's task takes from an outbox.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Taken {
-    /// There were messages, which were moved out.
+    /// The messages were moved out.
     Messages,
-    /// Nothing more will come: the connection is to be closed.
+    /// There are no more messages: close the connection.
     End(Disconnect),
 }
 
 /// The outcome of adding a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// It waits to be written.
+    /// It is queued.
     Queued,
-    /// It waits for a batch, which has to be informed.
+    /// It is queued for a batch, which the caller must schedule.
     Unwritten,
     /// It, or an older one, was dropped.
     Dropped,
-    /// The connection is too slow and is being ended by this message.
+    /// The connection is too slow: this message ends it.
     Overflowed,
     /// The connection has ended.
     Ended,
@@ -123,19 +123,19 @@ impl Outbox {
         }
     }
 
-    /// Lets batches write to this connection, until the result is dropped.
+    /// Allows batches to write to this connection, until the result is dropped.
     pub(crate) fn open_to_batches(&self, sender: Sender) -> OpenToBatches<'_> {
         let mut queue = lock(&self.queue);
         queue.sender = Some(sender);
         OpenToBatches(self)
     }
 
-    /// Adds a reply, or anything else that this client alone receives.
+    /// Queues a reply, or another message that only this client receives.
     pub(crate) fn push(&self, message: PreparedMessage) -> Pushed {
         self.add(message, false, false)
     }
 
-    /// Adds what other clients receive as well.
+    /// Queues a message that other clients receive as well.
     pub(crate) fn publish(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
         self.add(message, may_drop, true)
     }
@@ -165,7 +165,7 @@ impl Outbox {
         {
             return if std::mem::replace(is_due, true) { pushed } else { Pushed::Unwritten };
         }
-        // The task takes everything at once: one wake-up does for all that comes until it runs.
+        // The task takes all messages at once, so one wake-up is enough for all that are queued until it runs.
         if let Some(task) = queue.task.take() {
             drop(queue);
             task.wake();
@@ -195,7 +195,7 @@ impl Outbox {
             *waiting = VecDeque::new();
         }
         if !waiting.is_empty() || queued_len > 0 {
-            // The task bounds the time that the rest may take, and finds the error of a connection that has failed.
+            // The task limits the time for the rest, and handles errors of the connection.
             *writer = Writer::Stalled;
             if let Some(task) = task.take() {
                 task.wake();
@@ -203,7 +203,7 @@ impl Outbox {
         }
     }
 
-    /// Ends the connection after the messages that wait have been written. The first reason counts.
+    /// Ends the connection after the queued messages have been written. Only the first reason counts.
     pub(crate) fn end(&self, reason: Disconnect) {
         let task = {
             let mut queue = lock(&self.queue);
@@ -222,7 +222,7 @@ impl Outbox {
         lock(&self.queue).end.is_some()
     }
 
-    /// Ready once the connection is being ended; registers the task until then.
+    /// Ready when the connection is being ended; otherwise registers the task.
     pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut queue = lock(&self.queue);
         if queue.end.is_some() {
@@ -238,13 +238,13 @@ impl Outbox {
         Backlog { queued: queue.bytes() + queue.writing, written: queue.written }
     }
 
-    /// Moves everything that waits to `into`, or registers the task when nothing does. There may be nothing to move when a batch has
-    /// stalled: then its bytes have to be flushed.
+    /// Moves the queued messages to `into`, or registers the task if there are none. Ready without messages after a
+    /// batch has stalled: then its bytes must be flushed.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);
         let is_stalled = matches!(queue.writer, Writer::Stalled);
         if !is_stalled {
-            // The task comes back when it has written everything that it took.
+            // The task polls again after it has written everything that it took.
             queue.written += std::mem::take(&mut queue.writing) as u64;
         }
         if !queue.waiting.is_empty() || is_stalled {
@@ -270,7 +270,7 @@ impl Outbox {
     }
 }
 
-/// While this lives, batches write to the connection of this outbox.
+/// While this exists, batches may write to the connection of this outbox.
 pub(crate) struct OpenToBatches<'a>(&'a Outbox);
 
 impl Drop for OpenToBatches<'_> {
@@ -284,12 +284,12 @@ impl Drop for OpenToBatches<'_> {
 }
 
 impl Queue {
-    /// The bytes of the messages that wait.
+    /// The number of bytes of the queued messages.
     fn bytes(&self) -> usize {
         self.len - self.waiting.len() * MESSAGE_COST
     }
 
-    /// Drops the oldest that may be dropped, until `cost` fits. False when there is not enough of it.
+    /// Drops the oldest droppable messages until `cost` fits; returns false if it does not fit even then.
     fn make_room(&mut self, cost: usize) -> bool {
         while self.len + cost > self.len_max {
             let Some(oldest) = self.waiting.iter().position(|waiting| waiting.may_drop) else { return false };
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(take(&outbox).0, Poll::Ready(Taken::End(Disconnect::Shutdown)));
     }
 
-    /// A server's WebSocket over a transport that takes so many bytes.
+    /// A server's WebSocket over a transport that buffers `len` bytes.
     fn open(len: usize) -> (WebSocket, DuplexStream) {
         let (peer, transport) = tokio::io::duplex(len);
         let config = WebSocketConfig::default();
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         assert_eq!(outbox.publish(text("first"), true), Pushed::Unwritten);
         outbox.write();
-        // The task flushes; what comes in the meantime waits for it.
+        // The task flushes; messages that are queued meanwhile wait for it.
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec![]));
         assert_eq!(outbox.publish(text("second"), true), Pushed::Queued);
         outbox.write();

@@ -12,7 +12,7 @@ use crate::config::RpcConfig;
 use crate::hooks::{Refusal, RpcEvent};
 use crate::protocol::{Disconnect, Encoding, ErrorCode};
 
-/// The largest response that is read.
+/// The maximum length of a response, in bytes.
 const RESPONSE_LEN_MAX: usize = 1 << 20;
 
 /// Why a call has no result.

@@ -20,7 +20,7 @@ pub(crate) fn token() -> String {
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // It fails where there is no source of randomness: then no id is safe.
+    // Without a source of randomness no id is safe: panic.
     getrandom::getrandom(&mut bytes).expect("the operating system's source of randomness");
     bytes
 }

@@ -9,11 +9,11 @@ use crate::node::Origin;
 use crate::protocol::Encoding;
 use crate::transport;
 
-/// Where clients of the client protocol connect.
+/// The path for clients of the client protocol.
 const WEBSOCKET_PATH: &str = "/connection/websocket";
-/// Where clients that only receive connect.
+/// The path for clients that only receive (server-sent events).
 const EVENT_STREAM_PATH: &str = "/connection/uni_sse";
-/// Where plain WebSocket clients join a channel of the namespace `rooms`.
+/// The prefix of paths where plain WebSocket clients join a channel of the namespace `rooms`.
 const ROOMS_PATH: &str = "/rooms/";
 
 impl Hub {

@@ -48,20 +48,20 @@ enum State {
 /// The server pings, the client answers.
 #[derive(Clone, Copy, Debug)]
 enum Ping {
-    /// The next one is due.
+    /// The next ping is due at this time.
     DueAt(Duration),
-    /// One was sent, and must be answered.
+    /// A ping was sent, and must be answered by this time.
     MissingAt(Duration),
 }
 
-/// Commands that a client may still send; it refills with time.
+/// The rate limit of commands: a token bucket.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     commands: f64,
     filled_at: Duration,
 }
 
-/// A client may save up its budget for this long.
+/// The size of the bucket, as a time at the average rate.
 const BURST: Duration = Duration::from_secs(5);
 
 impl Budget {
@@ -97,7 +97,8 @@ impl Session {
         self.expires_at().map_or(ping, |at| at.min(ping))
     }
 
-    /// When the connection's token, or that of one of its subscriptions, has been expired for long enough.
+    /// The time at which the grace period of an expired token ends: the connection's, or that of one of its
+    /// subscriptions.
     fn expires_at(&self) -> Option<Duration> {
         let expiries = self.client.subscriptions_expire_at().into_iter().chain(self.client.expires_at());
         expiries.min().map(|at| at.saturating_add(self.node.settings().config.client.expired_grace))
@@ -117,7 +118,7 @@ impl Session {
             State::Connected { ping: Ping::DueAt(at) } if at <= now => {
                 self.client.send(&Reply::default());
                 let ping = match self.client.format {
-                    // It sends nothing, so that a pong cannot be asked for.
+                    // The client cannot send a pong.
                     Format::EventStream => Ping::DueAt(now + config.ping_interval),
                     _ => Ping::MissingAt(now + config.pong_timeout),
                 };
@@ -129,7 +130,7 @@ impl Session {
         self.check_expiry(now);
     }
 
-    /// Ends a connection whose token, or that of one of its subscriptions, has been expired for long enough.
+    /// Ends the connection if the grace period of an expired token is over.
     fn check_expiry(&self, now: Duration) {
         let expired_grace = self.node.settings().config.client.expired_grace;
         if self.client.expires_at().is_some_and(|at| at.saturating_add(expired_grace) <= now) {
@@ -143,17 +144,17 @@ impl Session {
         self.client.outbox.end(reason);
     }
 
-    /// Carries out the commands of one message, in order. Gives up at the first that breaks the protocol.
+    /// Executes the commands of one message, in order. Stops at the first one that breaks the protocol.
     pub(crate) async fn handle_message(&mut self, message: Bytes) {
         let Format::Protocol(encoding) = self.client.format else { return };
         let mut commands = Commands::new(encoding, message).peekable();
-        // Nothing else would count a message without a command.
+        // A message without a command would otherwise not be rate limited.
         if commands.peek().is_none() {
             return self.end(Disconnect::BadRequest);
         }
         let per_s = self.node.settings().config.client.commands_per_s_max;
         for command in commands {
-            // A batch may take long, and deadlines are not checked elsewhere meanwhile.
+            // A batch may take long, and deadlines are not checked elsewhere during it.
             self.check_expiry(self.node.clock.now());
             if self.client.outbox.has_ended() {
                 return;
@@ -207,7 +208,7 @@ impl Session {
         match &mut self.state {
             State::Connecting { .. } => Err(Disconnect::BadRequest),
             State::Connected { ping } => {
-                // One that was not asked for does no harm.
+                // An unsolicited pong is ignored.
                 if let Ping::MissingAt(_) = ping {
                     let interval = self.node.settings().config.client.ping_interval;
                     *ping = Ping::DueAt(self.node.clock.now() + interval);
@@ -217,7 +218,7 @@ impl Session {
         }
     }
 
-    /// Establishes a connection whose client sends nothing else. It is subscribed to what it names, too.
+    /// Establishes a unidirectional connection, and its subscriptions to the channels in the request.
     pub(crate) async fn connect_one_way(&mut self, request: ConnectRequest) -> Result<(), Disconnect> {
         let wanted = request.subs.clone();
         self.connect(0, request).await?;
@@ -372,7 +373,7 @@ pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
     Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
 }
 
-/// Why a client did not connect.
+/// Why a client could not connect.
 enum Denied {
     /// It may send another connect command.
     Refused(ErrorCode),

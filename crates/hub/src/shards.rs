@@ -1,4 +1,4 @@
-//! A map from channel names, split so that different channels rarely wait for one lock.
+//! A map from channel names, sharded so that different channels rarely contend for a lock.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,7 +8,7 @@ const SHARDS: usize = 64;
 
 type Shard<T> = HashMap<Arc<str>, T>;
 
-/// A map from channel names, in parts with a lock each.
+/// A map from channel names, in shards with a lock each.
 #[derive(Debug)]
 pub(crate) struct Shards<T> {
     shards: Box<[Mutex<Shard<T>>]>,
@@ -20,13 +20,13 @@ impl<T> Shards<T> {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
     }
 
-    /// The part of the map that holds `name`.
+    /// Locks the shard that contains `name`.
     pub(crate) fn lock(&self, name: &str) -> MutexGuard<'_, Shard<T>> {
         let shard = self.hasher.hash_one(name) as usize % SHARDS;
         lock(&self.shards[shard])
     }
 
-    /// Every part, one after the other.
+    /// Locks every shard, one after the other.
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<T>>> {
         self.shards.iter().map(lock)
     }
@@ -36,7 +36,7 @@ impl<T> Shards<T> {
     }
 }
 
-/// A mutex whose data stays valid when a thread panics while it is locked.
+/// Locks a mutex whose data is valid even if a thread panicked while holding the lock.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

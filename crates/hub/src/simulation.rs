@@ -66,7 +66,7 @@ async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
         .collect();
     for number in 0..300 {
         let channel = CHANNELS[rng.usize(..CHANNELS.len())];
-        // A failure leaves open whether it was published; the model knows.
+        // After a failure it may have been published or not; the model records which.
         let _ = hub.publish(channel, payload(number)).await;
         match rng.u32(..100) {
             0 => drop(hub.remove_history(channel).await),
@@ -98,7 +98,7 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
         rounds += 1;
     }
     println!("{all:?}");
-    // One round alone may have few of each.
+    // A single round may have few of each.
     if rounds >= ROUNDS {
         assert!(all.received > 500 && all.recoveries > 50 && all.gaps > 50 && all.deltas > 100, "{all:?}");
     }

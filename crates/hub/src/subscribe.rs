@@ -1,4 +1,4 @@
-//! Subscribing: rights, history, presence, in the order in which they have to happen.
+//! Subscribing: rights, history and presence, in the required order.
 //!
 //! ```text
 //! Pending -> subscriber added, publications wait -> history read -> reply, what waited, live -> presence, join
@@ -26,7 +26,7 @@ use crate::shards::lock;
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) command: SubscribeRequest,
-    /// The server, or the connection's token, grants it.
+    /// The grant of the server or of the connection's token, if there is one.
     pub(crate) granted: Option<Grant>,
     /// The origin of the client's page.
     pub(crate) origin: Option<String>,
@@ -41,7 +41,7 @@ pub(crate) struct Grant {
     pub(crate) server_side: bool,
 }
 
-/// A subscription whose publications wait until it is [started](Established::start).
+/// A subscription whose publications are kept until it is [started](Established::start).
 pub(crate) struct Established {
     reserved: Reserved,
     active: Active,
@@ -51,7 +51,8 @@ pub(crate) struct Established {
     pub(crate) result: SubscribeResult,
 }
 
-/// A subscription that is being made. Dropping it undoes the steps so far, also when a connection ends amid a command.
+/// A subscription that is being established. Dropping it undoes the steps so far, also if the connection ends during
+/// the command.
 struct Reserved {
     node: Arc<Node>,
     client: Arc<Client>,
@@ -96,7 +97,7 @@ impl Request {
     }
 }
 
-/// Subscribes a client, up to the place where publications begin to arrive.
+/// Subscribes a client; publications are kept until the subscription is started.
 pub(crate) async fn subscribe(
     node: &Arc<Node>,
     client: &Arc<Client>,
@@ -114,7 +115,7 @@ pub(crate) async fn subscribe(
     let options = config.channel_options(name).ok_or(ErrorCode::UnknownChannel)?.clone();
     {
         let mut subscriptions = lock(&client.subscriptions);
-        // `Node::leave_all` ends the outbox before it takes the list: nothing is added behind it.
+        // `Node::leave_all` ends the outbox before it takes the list, so that nothing is added afterwards.
         if client.outbox.has_ended() {
             return Err(ErrorCode::Internal.into());
         }
@@ -132,7 +133,7 @@ pub(crate) async fn subscribe(
     add(reserved, &request, options, grant).await
 }
 
-/// Whether the client may subscribe, and what comes with it.
+/// Checks whether the client may subscribe; returns the properties of the subscription.
 async fn authorise(
     node: &Node,
     client: &Client,
@@ -164,7 +165,7 @@ async fn authorise(
         let expires_at = grant.expires_at;
         return Ok(Grant { info: grant.info, data: grant.data, expires_at, server_side: false });
     }
-    // A channel that names users, as in `chat#7,42`, is for them alone.
+    // A channel that names users, such as `chat#7,42`, is only for them.
     if let Some((_, users)) = channel.split_once('#') {
         let is_named = !client.user().is_empty() && users.split(',').any(|user| user == client.user());
         return if is_named { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) };
@@ -233,7 +234,7 @@ fn refusal(error: EngineError) -> Refusal {
     }
 }
 
-/// Where the subscription begins, and what the client missed.
+/// The position at which the subscription begins, and what the client missed.
 async fn position(
     reserved: &Reserved,
     command: &SubscribeRequest,
@@ -276,8 +277,8 @@ async fn position(
 }
 
 impl Established {
-    /// Sends the replies, then lets publications arrive, then announces the join. The replies of several subscriptions may be one.
-    /// False when the server has ended the subscription before any of that.
+    /// Sends the replies, then the kept and all further publications, then announces the join. One reply may be for
+    /// several subscriptions. Returns false, without doing any of this, if the server has ended the subscription.
     pub(crate) async fn start(self, replies: Vec<Reply>) -> bool {
         let Self { mut reserved, active, start, options, .. } = self;
         let (node, client, channel) =
@@ -286,11 +287,11 @@ impl Established {
         client.note_subscription_expiry(active.expires_at);
         match lock(&client.subscriptions).get_mut(&*channel) {
             Some(subscription) => *subscription = Subscription::Active(Box::new(active)),
-            // The connection, or the server API, ended it meanwhile.
+            // The connection ended, or the server API ended the subscription.
             None => return false,
         }
         reserved.step = Step::Done;
-        // Before the reply: a client that is subscribed is listed.
+        // Before the reply, so that a subscribed client is listed.
         if options.presence
             && let Err(error) = node.engine().add_presence(&channel, &info).await
         {

@@ -1,8 +1,8 @@
 //! Histories that survive a restart, in one file of redb.
 //!
-//! A publication is delivered and acknowledged only after it was committed, so that no client ever knows a position that a
-//! crash takes back. One thread writes; everything that arrives while it commits goes into the next commit. Histories are read
-//! from memory, which holds the same.
+//! A publication is delivered and acknowledged only after it was committed, so that no client knows a position that a
+//! crash could undo. One thread writes; everything that arrives during a commit goes into the next one. Histories are
+//! read from memory, which has the same content.
 
 use std::fmt;
 use std::path::Path;
@@ -24,18 +24,18 @@ const POSITIONS: TableDefinition<'_, &str, (&str, u64)> = TableDefinition::new("
 /// By channel and offset: when it expires, in milliseconds since 1970, and the publication as Protobuf.
 const PUBLICATIONS: TableDefinition<'_, (&str, u64), (u64, &[u8])> = TableDefinition::new("publications");
 
-/// Publications of one commit.
+/// The maximum number of publications in a commit.
 const BATCH_MAX: usize = 1_024;
 
 /// Histories in a file, and presence in memory; there are no other nodes.
 pub struct DiskEngine {
     memory: std::sync::Arc<MemoryEngine>,
-    /// `None` once the engine is being dropped: the writer ends when there is no sender.
+    /// `None` while the engine is being dropped: the writer ends when its sender is dropped.
     jobs: Option<std::sync::mpsc::SyncSender<Job>>,
     writer: Option<std::thread::JoinHandle<()>>,
 }
 
-/// The file cannot be used, in words.
+/// Why the file cannot be used, as a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskError(String);
 
@@ -56,7 +56,7 @@ enum Job {
     },
     /// Everything before this offset has expired.
     Expire { channel: String, first: u64 },
-    /// The history was removed or has not been used for long.
+    /// The history was removed, or has not been used for a long time.
     Remove { channel: String, done: Option<oneshot::Sender<Result<Position, EngineError>>> },
 }
 
@@ -67,11 +67,11 @@ impl fmt::Debug for DiskEngine {
 }
 
 impl DiskEngine {
-    /// Opens, or makes, the histories in a directory. Other processes cannot open them meanwhile. What is kept is in memory, too, which
-    /// bounds it.
+    /// Opens the histories in a directory, or creates them. While they are open, other processes cannot open them. All
+    /// kept publications are in `memory` too, whose limits apply.
     ///
     /// # Errors
-    /// The directory cannot be made, the file cannot be opened, or it is damaged.
+    /// The directory cannot be created, or the file cannot be opened or is damaged.
     pub fn open(directory: &Path, memory: MemoryEngine) -> Result<Self, DiskError> {
         let failed = |error: &dyn fmt::Display| DiskError(format!("{}: {error}", directory.display()));
         std::fs::create_dir_all(directory).map_err(|error| failed(&error))?;
@@ -104,13 +104,13 @@ impl Drop for DiskEngine {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(writer) = self.writer.take() {
-            // It commits what was submitted.
+            // It commits all submitted jobs first.
             let _ = writer.join();
         }
     }
 }
 
-/// Reads every history that is kept.
+/// Loads all histories into memory.
 fn load(database: &Database, memory: &MemoryEngine) -> Result<(), redb::Error> {
     let write = database.begin_write()?;
     write.open_table(POSITIONS)?;
@@ -148,7 +148,7 @@ fn load(database: &Database, memory: &MemoryEngine) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// The writer's side.
+/// The state of the writer.
 struct Store {
     database: Database,
     memory: std::sync::Arc<MemoryEngine>,
@@ -158,7 +158,7 @@ impl Store {
     fn run(self, jobs: &std::sync::mpsc::Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
             let mut batch = vec![first];
-            // Offsets are assigned from what memory holds, so that nothing may follow a removal in its batch.
+            // Offsets are computed from the state of memory, so a removal must be the last job of its batch.
             while batch.len() < BATCH_MAX && !matches!(batch.last(), Some(Job::Remove { .. })) {
                 match jobs.try_recv() {
                     Ok(job) => batch.push(job),
@@ -180,7 +180,7 @@ impl Store {
         }
     }
 
-    /// Writes a batch as if it had been applied: offsets continue from what memory holds.
+    /// Writes a batch to disk before it is applied to memory: offsets continue from those in memory.
     fn commit(&self, batch: &[Job]) -> Result<(), redb::Error> {
         let now = self.memory.clock().now();
         let write = self.database.begin_write()?;
@@ -194,7 +194,7 @@ impl Store {
                         let position = match tops.entry(channel) {
                             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
                             std::collections::hash_map::Entry::Vacant(entry) => {
-                                // The limit of channels is reported when the batch is applied.
+                                // If there are too many channels, the error is reported when the batch is applied.
                                 let Ok(position) = self.memory.position(channel) else { continue };
                                 entry.insert(position)
                             }
@@ -208,7 +208,7 @@ impl Store {
                         publications.insert((&**channel, position.offset), value)?;
                         positions.insert(&**channel, (&*position.epoch, position.offset))?;
                         if let Some(last) = position.offset.checked_sub(retention.size as u64) {
-                            // The size may have become smaller: older ones are removed as well.
+                            // The configured size may have become smaller: remove older ones as well.
                             publications.retain_in((&**channel, 0)..=(&**channel, last), |_, _| false)?;
                         }
                     }
@@ -229,7 +229,7 @@ impl Store {
     fn apply(&self, job: Job) {
         match job {
             Job::Publish { channel, publication, retention, done } => {
-                // The publisher may have gone.
+                // The publisher may have been cancelled.
                 let _ = done.send(self.memory.append(&channel, *publication, retention));
             }
             Job::Expire { .. } => {}
@@ -327,7 +327,7 @@ impl Engine for DiskEngine {
             |channel, first| expired.push((channel.to_owned(), first)),
             |channel| forgotten.push(channel.to_owned()),
         );
-        // Jobs that the queue has no room for are repeated when the file is loaded.
+        // If the queue has no room for a job, its work is done when the file is loaded.
         let expired = expired.into_iter().map(|(channel, first)| Job::Expire { channel, first });
         let forgotten = forgotten.into_iter().map(|channel| Job::Remove { channel, done: None });
         expired.chain(forgotten).for_each(|job| drop(self.submit(job)));

@@ -16,11 +16,11 @@ use crate::shards::Shards;
 /// The most publications that one recovery returns.
 const RECOVER_MAX: usize = 10_000;
 
-/// One part in this many, of channels and of bytes, is made free every second.
+/// The fraction (one in this many) of channels and of bytes that is kept free.
 const SPARE: usize = 8;
 
-/// How long the position of a channel without subscribers outlives its last publication. A client that returns later
-/// cannot recover.
+/// How long the position of a channel without subscribers is kept after its last publication. A client that reconnects
+/// later cannot recover.
 const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Histories and presence in the memory of one process; there are no other nodes.
@@ -30,7 +30,7 @@ pub struct MemoryEngine {
     logs: Shards<Entry>,
     count: AtomicUsize,
     channels_max: usize,
-    /// The bytes of all histories. `len <= len_max`.
+    /// The number of bytes of all histories. `len <= len_max`.
     len: AtomicUsize,
     len_max: usize,
     presence: Shards<BTreeMap<String, ClientInfo>>,
@@ -45,8 +45,8 @@ struct Entry {
 }
 
 impl MemoryEngine {
-    /// An engine that keeps at most this many channels with history. Near the limit those without subscribers that were not used for the
-    /// longest time are forgotten: clients that return to them cannot recover.
+    /// Makes an engine that keeps at most `channels_max` channels with history. Near the limit, channels without
+    /// subscribers that were not used for the longest time are dropped: clients that return to them cannot recover.
     #[must_use]
     pub fn new(channels_max: usize) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl MemoryEngine {
         }
     }
 
-    /// Keeps at most this many bytes of publications, of all channels together: see [`HistoryConfig::len_max`].
+    /// Sets the maximum number of bytes of publications of all channels together: see [`HistoryConfig::len_max`].
     #[must_use]
     pub fn history_len_max(mut self, len_max: usize) -> Self {
         self.len_max = len_max;
@@ -76,7 +76,7 @@ impl MemoryEngine {
         self.delivery.get()?.upgrade()
     }
 
-    /// The histories that were kept elsewhere, before the first publication.
+    /// Restores a history that was stored elsewhere; called before the first publication.
     pub(super) fn restore(&self, channel: &str, mut log: Log) {
         self.account(0, &mut log);
         let entry = Entry { log: Some(log), subscribers: 0 };
@@ -101,7 +101,7 @@ impl MemoryEngine {
         self.with_log(channel, |log, now| {
             let publication = log.append(publication, retention, now);
             let position = log.position();
-            // The lock of the history is held, so that publications are delivered in the order of their offsets.
+            // Deliver while the history is locked, so that publications arrive in the order of their offsets.
             if let Some(delivery) = delivery {
                 delivery.deliver_publication(channel, &position.epoch, position.offset - 1, &publication);
             }
@@ -139,7 +139,7 @@ impl MemoryEngine {
                 if log.first() != first {
                     on_expired(channel, log.first());
                 }
-                // A history that nothing was published into is made again when it is asked for.
+                // A history without publications can be made again when it is needed.
                 let ttl = if log.position().offset == 0 { Duration::ZERO } else { POSITION_TTL };
                 let is_forgotten = log.used_at() + ttl <= now
                     || eviction.forgotten_until.is_some_and(|until| log.used_at() <= until);
@@ -154,13 +154,14 @@ impl MemoryEngine {
         }
     }
 
-    /// Counts the change of a history that had `len` bytes. Over the limit it loses its oldest publications.
+    /// Accounts for the change of a history that had `len` bytes before. Over the limit, the history loses its oldest
+    /// publications.
     fn account(&self, len: usize, log: &mut Log) {
         let Some(grown) = log.len().checked_sub(len) else {
             self.len.fetch_sub(len - log.len(), Ordering::Relaxed);
             return;
         };
-        // A history that is only read does not pay for what others add meanwhile.
+        // A history that did not grow must not lose publications because others grew.
         if grown > 0 {
             let (len, all) = (log.len(), self.len.fetch_add(grown, Ordering::Relaxed) + grown);
             log.shorten(all.saturating_sub(self.len_max));
@@ -168,7 +169,7 @@ impl MemoryEngine {
         }
     }
 
-    /// The histories to evict so that a part of both limits is free.
+    /// Chooses the histories to evict so that a part of both limits is free.
     fn eviction(&self) -> Eviction {
         let excess =
             |used: &AtomicUsize, max: usize| used.load(Ordering::Relaxed).saturating_sub(max - max / SPARE);
@@ -197,7 +198,7 @@ impl MemoryEngine {
         eviction
     }
 
-    /// Runs `act` on the history of a channel, which is made if it is not there.
+    /// Calls `act` with the history of a channel, which is created if it does not exist.
     fn with_log<T>(
         &self,
         channel: &str,
@@ -236,11 +237,11 @@ impl MemoryEngine {
 struct Eviction {
     /// Longer ones are cut to this many bytes.
     len_max: usize,
-    /// Those without subscribers that were last used at or before this time are forgotten.
+    /// Histories without subscribers that were last used at or before this time are dropped.
     forgotten_until: Option<Duration>,
 }
 
-/// The length to which the longest have to be cut so that together they lose `excess`.
+/// The length to which the longest must be shortened so that together they lose `excess`.
 fn level(mut lens: Vec<usize>, excess: usize) -> usize {
     lens.sort_unstable_by(|a, b| b.cmp(a));
     let mut sum = 0;
@@ -254,7 +255,7 @@ fn level(mut lens: Vec<usize>, excess: usize) -> usize {
     0
 }
 
-/// A result that needs no waiting.
+/// A future that is ready with this result.
 fn ready<'a, T: Send + 'a>(result: Result<T, EngineError>) -> EngineFuture<'a, T> {
     Box::pin(std::future::ready(result))
 }
@@ -265,7 +266,7 @@ impl Engine for MemoryEngine {
     }
 
     fn start(&self, delivery: Weak<dyn Delivery>) {
-        // A second start would be a second hub on one engine; the first keeps it.
+        // An engine belongs to the hub that starts it first.
         let _ = self.delivery.set(delivery);
     }
 
@@ -440,7 +441,7 @@ mod tests {
         assert_eq!(publish(&engine, "new", 1), Err(EngineError::ChannelLimit));
         engine.maintain();
         publish(&engine, "new", 1).unwrap();
-        // The oldest but the one with a subscriber gave way.
+        // The oldest ones without a subscriber were dropped.
         let count = |channel: &str| engine.logs.lock(channel).contains_key(channel);
         assert_eq!(["0", "1", "2", "3", "15"].map(count), [true, false, false, true, true]);
     }

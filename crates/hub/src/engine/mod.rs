@@ -28,7 +28,7 @@ pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// It keeps as many channels as it may.
+    /// The limit of channels is reached.
     ChannelLimit,
     /// The storage or the network failed; the message describes it.
     Unavailable(String),
@@ -45,7 +45,7 @@ impl fmt::Display for EngineError {
 
 impl std::error::Error for EngineError {}
 
-/// A client of a channel joined or left.
+/// A change of a channel's clients.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Membership {
     /// It subscribed.
@@ -54,12 +54,12 @@ pub enum Membership {
     Leave(ClientInfo),
 }
 
-/// A command of the server API to the connections of a user, wherever they are.
+/// A command of the server API for the connections of a user, on every node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Control {
     /// The user.
     pub user: String,
-    /// Only this connection; every one of the user's when empty.
+    /// Only this connection; if empty, every connection of the user.
     pub client: String,
     /// The action.
     pub action: Action,
@@ -72,7 +72,7 @@ pub enum Action {
     Disconnect {
         /// See [`Disconnect`](crate::protocol::Disconnect).
         code: u16,
-        /// In words.
+        /// The reason, as a text.
         reason: String,
         /// The connections to keep.
         except: Vec<String>,
@@ -96,30 +96,30 @@ pub enum Action {
 
 /// The receiving end of an engine: the hub of this node.
 pub trait Delivery: Send + Sync {
-    /// A publication for this node's subscribers. The publications of a channel with history come in the order of their
-    /// offsets; `previous` is the offset of the one before, or 0 when that is not kept any more; `epoch` is that of the history.
-    /// A publication that is in no history has offset 0.
+    /// Delivers a publication to this node's subscribers. The publications of a channel with history are delivered in
+    /// the order of their offsets. `previous` is the offset of the previous one, or 0 if that is no longer kept;
+    /// `epoch` is that of the history. A publication that is in no history has offset 0.
     fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>);
-    /// A client joined or left.
+    /// Delivers a join or a leave.
     fn deliver_membership(&self, channel: &str, membership: &Membership);
-    /// The history of a channel is no longer the one that its subscribers follow.
+    /// Reports that the history which the subscribers of a channel follow no longer exists.
     fn deliver_history_lost(&self, channel: &str);
-    /// A command of the server API.
+    /// Delivers a command of the server API.
     fn deliver_control(&self, control: &Control);
-    /// How much of a channel's history is kept; `None` when it has none.
+    /// How much of a channel's history is kept; `None` if it has no history.
     fn retention(&self, channel: &str) -> Option<Retention>;
 }
 
 /// Where histories and presence are kept, and how publications reach the other nodes.
 pub trait Engine: Send + Sync + 'static {
-    /// The name, for logs.
+    /// The engine's name, for logs.
     fn name(&self) -> &'static str;
 
-    /// Called once, before anything else, within the runtime that drives the hub.
+    /// Starts the engine. Called once, before the other methods, within the runtime of the hub.
     fn start(&self, delivery: Weak<dyn Delivery>);
 
-    /// Adds a publication to the history, where `retention` asks for one, and delivers it on every node. Its position; that of
-    /// offset 0 without a history.
+    /// Adds a publication to the history, if there is a `retention`, and delivers it on every node. Returns its
+    /// position, with offset 0 if there is no history.
     fn publish<'a>(
         &'a self,
         channel: &'a str,
@@ -130,13 +130,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Announces a client that joined or left, on every node.
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()>;
 
-    /// A client of this node subscribes: publications are delivered from the time this returns on.
+    /// Subscribes this node to a channel for one of its clients. Publications after this returns are delivered.
     fn subscribe<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()>;
 
-    /// A client of this node has unsubscribed.
+    /// Ends one subscription of this node's clients.
     fn unsubscribe(&self, channel: &str);
 
-    /// Part of a history.
+    /// Returns part of a history.
     fn history<'a>(
         &'a self,
         channel: &'a str,
@@ -144,7 +144,7 @@ pub trait Engine: Send + Sync + 'static {
         retention: Retention,
     ) -> EngineFuture<'a, History>;
 
-    /// The publications that a client at `since` missed; the position alone without `since`.
+    /// Returns the publications that a client at `since` missed; without `since`, only the position.
     fn recover<'a>(
         &'a self,
         channel: &'a str,
@@ -153,29 +153,30 @@ pub trait Engine: Send + Sync + 'static {
         retention: Retention,
     ) -> EngineFuture<'a, Recovery>;
 
-    /// Drops a history. Its subscribers start again from a new epoch.
+    /// Removes a history. Its subscribers start again with a new epoch.
     fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()>;
 
-    /// Lists a client of this node under a channel. Called again every [`PRESENCE_REFRESH`] while the client is subscribed.
+    /// Adds a client of this node to a channel's presence. Called again every [`PRESENCE_REFRESH`] while the client is
+    /// subscribed.
     fn add_presence<'a>(&'a self, channel: &'a str, info: &'a ClientInfo) -> EngineFuture<'a, ()>;
 
-    /// No longer lists a client.
+    /// Removes a client from a channel's presence.
     fn remove_presence<'a>(&'a self, channel: &'a str, client: &'a str) -> EngineFuture<'a, ()>;
 
-    /// The clients of a channel, on every node.
+    /// Returns the clients of a channel, on every node.
     fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>>;
 
-    /// Carries out a command of the server API on every node.
+    /// Executes a command of the server API on every node.
     fn control(&self, control: Control) -> EngineFuture<'_, ()>;
 
-    /// The other nodes that are alive, by name.
+    /// The names of the other nodes that are alive.
     fn peers(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Called every second: drops expired publications.
+    /// Drops expired publications. Called every second.
     fn maintain(&self);
 }
 
-/// How often presence is refreshed; an entry that was not for three times as long is dropped.
+/// The interval at which presence is refreshed. An entry that has not been refreshed for three intervals is dropped.
 pub const PRESENCE_REFRESH: Duration = Duration::from_secs(10);

@@ -6,8 +6,9 @@
 //! every node follows wl.live.*.CHANNEL for each channel with local subscribers
 //! ```
 //!
-//! An offset is a sequence of the stream. The server sends the sequence of the channel's previous publication along, so that a
-//! node notices a gap and reads what is missing before it goes on. The epoch is the time at which the stream was made.
+//! An offset is a sequence of the stream. With each publication, the server sends the sequence of the channel's
+//! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is the time at
+//! which the stream was made.
 
 mod follower;
 mod history;
@@ -38,10 +39,10 @@ use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
 use crate::random::token;
 use crate::shards::{Shards, lock};
 
-/// How often a followed history is compared with its stream, in calls of [`Engine::maintain`].
+/// The number of calls of [`Engine::maintain`] between two comparisons of a followed history with its stream.
 const SYNC_EVERY: u64 = 10;
 
-/// A connection over which nothing arrives for this long is asked for a sign of life; the second missing one ends it.
+/// The interval of pings to NATS. After two unanswered pings, the connection is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Histories and presence in NATS, shared by every node that is connected to it.
@@ -50,14 +51,14 @@ pub struct NatsEngine {
     name: String,
     channels: Shards<Followed>,
     presence: OnceCell<kv::Store>,
-    /// The clients of this node, while NATS cannot be reached.
+    /// Presence of this node's clients, used while NATS cannot be reached.
     local: MemoryEngine,
     peers: Arc<Peers>,
-    /// Taken by the task that follows them.
+    /// Moved into the task that follows them.
     announcements: Mutex<Option<Announcements>>,
     delivery: Arc<OnceLock<Weak<dyn Delivery>>>,
     ticks: AtomicU64,
-    /// Set by each new connection to NATS.
+    /// Set when a connection to NATS is established again.
     reconnected: Arc<AtomicBool>,
 }
 
@@ -93,7 +94,7 @@ fn unavailable(error: impl std::fmt::Display) -> EngineError {
 }
 
 impl NatsEngine {
-    /// Connects to a server, or to several of a cluster, named by URLs with commas between them.
+    /// Connects to a server, or to the servers of a cluster. `urls` are separated by commas.
     ///
     /// # Errors
     /// No server can be reached, or it runs without JetStream.
@@ -161,7 +162,8 @@ impl NatsEngine {
                 Ok(ack) => {
                     return Ok(Position { offset: ack.sequence, epoch: epoch(stream.cached_info()) });
                 }
-                // The server was restarted without its disk, or the stream was deleted: nothing was published.
+                // The server was restarted without its data, or the stream was deleted: nothing was published, so
+                // retry.
                 Err(error) if error.kind() == PublishErrorKind::StreamNotFound && !is_retry => {
                     is_retry = true;
                     self.nats.forget_streams();
@@ -171,7 +173,7 @@ impl NatsEngine {
         }
     }
 
-    /// Publishes on a core subject, for the other nodes. Without NATS there are none.
+    /// Publishes on a core subject for the other nodes. Without a connection to NATS it does nothing.
     async fn broadcast(&self, subject: String, payload: Vec<u8>) -> Result<(), EngineError> {
         if !self.nats.is_connected() {
             return Ok(());
@@ -183,7 +185,7 @@ impl NatsEngine {
         self.channels.lock(channel).get(channel).map(|followed| followed.follower.clone())
     }
 
-    /// Subscribes to the live messages of a channel, once.
+    /// Subscribes to the live messages of a channel, if this node has not done so yet.
     async fn follow(
         &self,
         channel: &str,
@@ -228,7 +230,7 @@ impl Engine for NatsEngine {
     ) -> EngineFuture<'a, Position> {
         Box::pin(async move {
             let Some(retention) = retention.filter(|_| self.nats.is_connected()) else {
-                // Without NATS no offset can be given: the node's own subscribers receive it, and it cannot be recovered.
+                // Without NATS there is no offset: only this node's subscribers receive it, and it cannot be recovered.
                 let payload = publication.encode_to_vec();
                 if let Some(delivery) = self.delivery() {
                     delivery.deliver_publication(channel, "", 0, &Arc::new(publication));

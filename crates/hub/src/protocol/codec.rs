@@ -1,4 +1,5 @@
-//! The two encodings of the client protocol. JSON: one value a line. Protobuf: each message behind its length as a varint.
+//! The two encodings of the client protocol. JSON: one value a line. Protobuf: each message after its length as a
+//! varint.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,7 +22,7 @@ use super::reply::Reply;
 pub enum Encoding {
     /// Text, one JSON value a line.
     Json,
-    /// Binary, each message behind its length.
+    /// Binary, each message after its length.
     Protobuf,
 }
 
@@ -40,7 +41,7 @@ pub struct DecodeError;
 #[derive(Debug)]
 pub struct Commands {
     encoding: Encoding,
-    /// Empty after an error: the rest of a malformed message has no meaning.
+    /// Empty after an error, because the rest of a malformed message cannot be decoded.
     rest: Bytes,
 }
 
@@ -55,7 +56,7 @@ impl Commands {
         match self.encoding {
             Encoding::Json => {
                 let begin = self.rest.iter().position(|byte| !byte.is_ascii_whitespace())?;
-                // serde would also take an array of the fields for an object.
+                // serde would also accept an array of the fields.
                 if self.rest[begin] != b'{' {
                     return Some(Err(DecodeError));
                 }
@@ -89,18 +90,18 @@ impl Iterator for Commands {
 #[must_use]
 pub fn encode_reply(encoding: Encoding, reply: &Reply) -> Vec<u8> {
     match encoding {
-        // The only values that could fail to be written are maps with keys that are not strings; there are none.
+        // Serialization fails only for maps whose keys are not strings; there are none.
         Encoding::Json => serde_json::to_vec(reply).unwrap_or_default(),
         Encoding::Protobuf => reply.encode_length_delimited_to_vec(),
     }
 }
 
-/// Fields with the value that they have by default are left out of JSON.
+/// Fields with their default value are left out of JSON.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// An object or null. What serde derives for a struct would also take an array of its fields.
+/// Deserializes an object or null. The implementation that serde derives would also accept an array of the fields.
 pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     struct Object<T>(PhantomData<T>);
 

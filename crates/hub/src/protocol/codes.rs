@@ -94,7 +94,7 @@ impl From<ErrorCode> for Error {
 pub enum Unsubscribe {
     /// The server API or the application ended it.
     Server,
-    /// The server can no longer vouch for the position; the client resubscribes and recovers.
+    /// The server can no longer guarantee the position; the client resubscribes and recovers.
     InsufficientState,
     /// The subscription has expired.
     Expired,
@@ -127,9 +127,9 @@ impl Unsubscribe {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Disconnect {
-    /// The client went first.
+    /// The client closed the connection.
     ConnectionClosed,
-    /// This node shuts down; another one takes the client.
+    /// This node shuts down; the client reconnects to another one.
     Shutdown,
     /// The server failed.
     Internal,
@@ -139,7 +139,7 @@ pub enum Disconnect {
     SubscriptionExpired,
     /// The client reads too slowly.
     Slow,
-    /// The server can no longer vouch for a position; the client reconnects and recovers.
+    /// The server can no longer guarantee a position; the client reconnects and recovers.
     InsufficientState,
     /// The server API asks the client to reconnect.
     ForceReconnect,
@@ -153,7 +153,7 @@ pub enum Disconnect {
     BadRequest,
     /// The client did not send a connect command in time.
     Stale,
-    /// The server API asks the client to stay away.
+    /// The server API asks the client not to reconnect.
     ForceNoReconnect,
     /// The connection limit is reached.
     ConnectionLimit,

@@ -45,7 +45,7 @@ messages! {
         string name = 4;
         /// Its version.
         string version = 5;
-        /// Headers for the application, from where no HTTP header can be set.
+        /// Headers for the application, from clients that cannot set HTTP headers.
         map<string, string> headers = 6;
         /// Bits of options; ignored.
         int64 flag = 7;
@@ -71,7 +71,7 @@ messages! {
         uint64 offset = 7;
         /// Data for the application.
         bytes data = 8;
-        /// Asks for a watched position.
+        /// Asks the server to check the position for gaps.
         bool positioned = 9;
         /// Asks for recovery.
         bool recoverable = 10;

@@ -20,9 +20,9 @@ messages! {
         MessagePush message = 8;
         /// The server has subscribed this connection.
         SubscribePush subscribe = 9;
-        /// The connection is established; on transports that only send.
+        /// The connection is established; for unidirectional transports.
         ConnectPush connect = 10;
-        /// The connection ends; on transports without close codes.
+        /// The connection ends; for transports without close codes.
         DisconnectPush disconnect = 11;
         /// The connection now expires at another time.
         RefreshPush refresh = 12;
@@ -86,7 +86,7 @@ messages! {
         string epoch = 4;
         /// The offset of the position.
         uint64 offset = 5;
-        /// The position is watched.
+        /// The server checks the position for gaps.
         bool positioned = 6;
         /// Data of the application.
         bytes data = 7;

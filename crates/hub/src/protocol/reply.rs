@@ -20,7 +20,7 @@ messages! {
         uint32 id = 1;
         /// The command was refused.
         Error error = 2;
-        /// Not an answer.
+        /// A push, which is not an answer.
         Push push = 4;
         /// Answers `connect`.
         ConnectResult connect = 5;
@@ -100,7 +100,7 @@ messages! {
         bool recovered = 8;
         /// The offset of the position.
         uint64 offset = 9;
-        /// The position is watched.
+        /// The server checks the position for gaps.
         bool positioned = 10;
         /// Data of the application.
         bytes data = 11;

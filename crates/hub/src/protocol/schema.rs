@@ -19,7 +19,7 @@
 /// }
 /// ```
 macro_rules! messages {
-    // One field a step: the field becomes a field of Rust in the second list.
+    // Each step moves one field, translated to Rust, into the second list.
     (@fields $head:tt [$($done:tt)*] $(#[$doc:meta])* bytes $name:ident = $tag:tt; $($rest:tt)*) => {
         messages! { @fields $head [$($done)*
             $(#[$doc])*

@@ -20,7 +20,7 @@ use crate::proxy;
 use crate::shards::lock;
 use crate::subscribe::by_token;
 
-/// Publications that one history command returns.
+/// The maximum number of publications that one history command returns.
 const HISTORY_MAX: usize = 1_000;
 
 impl Session {
@@ -85,7 +85,7 @@ impl Session {
                     subscriptions.remove(channel);
                     active
                 }
-                // Commands are carried out one after the other, so that none can be under way.
+                // Commands are executed one after the other, so that no subscribe command is in progress.
                 Some(Subscription::Pending) | None => return Ok(()),
             }
         };
@@ -94,7 +94,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the namespace, or a subscription, lets this client do something on a channel.
+    /// Checks that the namespace's `access` lets this client act on a channel.
     fn may(&self, channel: &str, access: Access) -> Result<(), ErrorCode> {
         let has_user = !self.client.user().is_empty();
         let may = match access {
@@ -114,7 +114,7 @@ impl Session {
         let options = self.node.options(&channel).ok_or(ErrorCode::UnknownChannel)?;
         let data = match self.origin.encoding {
             Encoding::Json => data,
-            // It is a slice of the message, all of which would stay in memory with the history.
+            // Copied, because a slice would keep the whole message in memory as long as the history.
             Encoding::Protobuf => Bytes::copy_from_slice(&data),
         };
         let data = match &self.node.hooks.publish {

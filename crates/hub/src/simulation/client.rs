@@ -28,7 +28,7 @@ use crate::session::Session;
 struct Channel {
     position: Option<Position>,
     record: Vec<Step>,
-    /// Payloads are whole, or deltas from the one before, which is in `payload`.
+    /// Whether payloads may be deltas from the previous one, which is in `payload`.
     has_deltas: bool,
     payload: Vec<u8>,
 }
@@ -79,7 +79,7 @@ struct Connection {
 
 impl Connection {
     fn send(&mut self, command: &Command) {
-        // A session that has ended takes no commands.
+        // The session may have ended.
         let _ = self.commands.send(serde_json::to_vec(command).unwrap().into());
     }
 
@@ -129,7 +129,7 @@ impl Roaming {
             let connection =
                 Connection { commands, pending: HashMap::new(), next_id: 1, wants_deltas: self.wants_deltas };
             let _ = timeout(until, self.connection(&client, connection)).await;
-            // The connection is lost in the middle of anything.
+            // Lose the connection at any point.
             serving.abort();
             if let Err(error) = serving.await
                 && error.is_panic()
@@ -251,7 +251,7 @@ impl Roaming {
     }
 }
 
-/// Carries out the commands of a connection.
+/// Executes the commands of a connection.
 async fn serve(mut session: Session, mut commands: mpsc::UnboundedReceiver<Bytes>) {
     loop {
         let deadline = session.node.clock.instant(session.poll_timeout());

@@ -8,7 +8,7 @@ use crate::config::RecoveryMode;
 use crate::history::{Position, Recovery, Retention};
 use crate::shards::lock;
 
-/// How long a position outlives the last publication.
+/// How long a position is kept after the last publication.
 const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Everything that was published, by channel.
@@ -28,7 +28,7 @@ struct Channel {
 }
 
 impl Channel {
-    /// The engine has named this epoch.
+    /// Records an epoch that the engine reported.
     fn enter(&mut self, epoch: &str, now: Duration) {
         if self.epochs.last().is_some_and(|last| last == epoch) && !self.may_begin {
             return;
@@ -64,7 +64,7 @@ impl Model {
         channel.may_begin = true;
     }
 
-    /// Panics unless this is the recovery that the promise of the history asks for.
+    /// Panics unless this is the recovery that the history guarantees.
     pub(super) fn check(
         &self,
         channel: &str,

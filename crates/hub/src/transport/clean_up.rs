@@ -1,4 +1,4 @@
-//! The end of a connection, whatever ends it.
+//! Clean-up at the end of a connection, however it ends.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ pub(super) struct CleanUp {
     progress: Progress,
 }
 
-/// The part of a connection's end that is done.
+/// The progress of the clean-up.
 enum Progress {
-    /// Nothing: it is open.
+    /// The connection is open.
     Open,
-    /// Its end is counted, under this reason.
+    /// Its end has been counted, with this reason.
     Counted(Disconnect),
-    /// The node has removed it.
+    /// The node has removed the connection.
     Forgotten,
 }
 
@@ -28,8 +28,8 @@ impl CleanUp {
         Self { node: node.clone(), client: client.clone(), progress: Progress::Open }
     }
 
-    /// Ends the subscriptions, for this reason. The closing handshake with a client that does not read takes long: others need not
-    /// wait for it to see the client leave.
+    /// Ends the subscriptions, for this reason. Done before the closing handshake, which takes long with a client that
+    /// does not read: others should see the client leave at once.
     pub(super) async fn leave(&mut self, reason: Disconnect) {
         if let Some(reason) = self.counted(reason) {
             self.node.leave_all(&self.client, &reason).await;
@@ -44,7 +44,7 @@ impl CleanUp {
         self.progress = Progress::Forgotten;
     }
 
-    /// The reason of the end, counted once: the first that was given. `None` when nothing is left to do.
+    /// Counts the end once and returns its reason, the first one that was given; `None` if nothing is left to do.
     fn counted(&mut self, reason: Disconnect) -> Option<Disconnect> {
         match &self.progress {
             Progress::Open => {

@@ -15,10 +15,10 @@ use crate::outbox::Taken;
 use crate::protocol::{ConnectRequest, Disconnect, DisconnectPush, Push, Reply};
 use crate::session::Session;
 
-/// How long a client may take to receive the reason of the end.
+/// How long a client may take to receive the reason when the connection ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The answer to a client that wants events, which go on until it leaves.
+/// The response to a client of server-sent events: a body that lasts as long as the connection.
 pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Origin) -> Response {
     let client = match node.accept(Format::EventStream, origin.peer) {
         Ok(client) => client,
@@ -29,7 +29,7 @@ pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Ori
         let mut clean_up = CleanUp::new(&node, &client);
         let session = Session::new(node.clone(), client.clone(), origin);
         let reason = run(&node, &client, session, request, &mut body).await;
-        // The client may not read. Others need not wait for that to see it leave.
+        // The client may not read. Others should see it leave at once.
         let sending = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&mut body, &reason));
         let _ = tokio::join!(sending, clean_up.leave(reason.clone()));
         drop(body);
@@ -68,7 +68,8 @@ async fn run(
     }
 }
 
-/// Sends events, unless the client is too slow for them. The end of a connection does not wait for a client that does not read.
+/// Sends events, unless the client is too slow. If the connection is being ended, it does not wait for the client to
+/// read.
 async fn send(node: &Node, client: &Client, body: &mut BodySender, events: Bytes) -> Result<(), Disconnect> {
     let queue_time_max = node.settings().config.client.queue_time_max;
     let sent = tokio::select! {
@@ -91,7 +92,7 @@ async fn send(node: &Node, client: &Client, body: &mut BodySender, events: Bytes
     }
 }
 
-/// Events have no close code: the last one has the reason.
+/// Sends the reason as the last event, because event streams have no close code.
 async fn send_reason(body: &mut BodySender, reason: &Disconnect) {
     let disconnect = DisconnectPush {
         code: reason.code().into(),
@@ -100,7 +101,7 @@ async fn send_reason(body: &mut BodySender, reason: &Disconnect) {
     };
     let push = Push { disconnect: Some(disconnect), ..Push::default() };
     if let Some(event) = crate::client::event(&Reply { push: Some(push), ..Reply::default() }) {
-        // The client may have left.
+        // The client may have disconnected.
         let _ = body.send(event.as_bytes().to_vec()).await;
     }
 }

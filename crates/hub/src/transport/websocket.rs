@@ -1,7 +1,7 @@
 //! Connections over WebSocket: the client protocol, and bare messages of one channel.
 //!
-//! One task serves a connection. It writes what its outbox holds, reads commands, and carries them out one after the other;
-//! while a command waits for the engine or for a callback, publications go on.
+//! One task serves a connection. It writes the messages of its outbox, reads commands, and executes them one after the
+//! other. While a command waits for the engine or for a callback, publications are still written.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin)
     let clean_up = CleanUp::new(&node, &client);
     let session = Box::new(Session::new(node.clone(), client.clone(), origin));
     let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
-    // In a box, as everything is that happens once: an open connection needs no room for it.
+    // Boxed, like every future that runs once, so that it takes no memory while the connection is open.
     Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
 }
 
@@ -43,11 +43,11 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin)
 enum Work {
     /// It waits for the next message.
     Idle(Box<Session>),
-    /// It carries out a command.
+    /// It executes a command.
     Busy(Pin<Box<dyn Future<Output = Box<Session>> + Send>>),
 }
 
-/// Serves a session until it ends; why it did.
+/// Serves a session until it ends; returns the reason.
 async fn run(
     node: &Node,
     client: &Client,
@@ -61,7 +61,7 @@ async fn run(
     loop {
         let is_idle = match &work {
             Work::Idle(session) => {
-                // Most deliveries leave the deadline as it is: the timer is registered again only when it changes.
+                // Most deliveries do not change the deadline: the timer is reset only if it changes.
                 let deadline = node.clock.instant(session.poll_timeout());
                 if timer.deadline() != deadline {
                     timer.as_mut().reset(deadline);
@@ -93,7 +93,8 @@ async fn run(
     }
 }
 
-/// One step: an idle session receives a message, a busy one finishes its command. An error at the end of the connection.
+/// One step: an idle session receives a message, a busy one finishes its command. Returns an error at the end of the
+/// connection.
 ///
 /// # Cancel safety
 /// Nothing is lost when the future is dropped.
@@ -119,7 +120,7 @@ async fn next(work: &mut Work, receiver: &mut Receiver) -> Result<Work, Disconne
     }
 }
 
-/// The close code with which the WebSocket answered what the client did wrong.
+/// The reason for a connection that the WebSocket failed with a close code.
 fn broken(error: &wireloom::Error) -> Disconnect {
     let code = match error {
         wireloom::Error::WebSocket(error) => error.close_code(),
@@ -131,7 +132,7 @@ fn broken(error: &wireloom::Error) -> Disconnect {
     }
 }
 
-/// Writes all messages at once, unless the client is too slow for that.
+/// Writes all messages, unless the client is too slow.
 async fn write(
     node: &Node,
     client: &Client,
@@ -159,7 +160,7 @@ async fn write(
     written
 }
 
-/// Waits for a write. Most end at once; only one that waits needs a timer, and memory for it.
+/// Waits for a write. Most are ready at once; only a pending one needs a timer, and memory for it.
 async fn written_in_time(
     node: &Node,
     client: &Client,
@@ -173,7 +174,7 @@ async fn written_in_time(
             let waiting = async {
                 tokio::select! {
                     written = tokio::time::timeout(queue_time_max, writing) => Some(written),
-                    // The end of a connection does not wait for a client that does not read.
+                    // If the connection is being ended, do not wait for a client that does not read.
                     () = poll_fn(|cx| client.outbox.poll_ended(cx)) => None,
                 }
             };
@@ -199,7 +200,7 @@ async fn written_in_time(
     }
 }
 
-/// The close code for a client that does not know those of the protocol.
+/// The close code for a bare client, which does not know those of the protocol.
 fn bare_code(reason: &Disconnect) -> CloseCode {
     match reason {
         Disconnect::ConnectionClosed => CloseCode::NORMAL,
@@ -220,7 +221,7 @@ async fn close(sender: &mut Sender, format: Format, reason: &Disconnect) {
     let _ = sender.close(code, reason.reason()).await;
 }
 
-/// Ends the subscriptions beside the closing handshake. The core bounds how long that may take.
+/// Ends the subscriptions while the closing handshake runs, whose duration the core limits.
 async fn finish(
     mut clean_up: CleanUp,
     sender: &mut Sender,

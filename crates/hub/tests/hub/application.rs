@@ -21,7 +21,7 @@ async fn join(State(hub): State<Hub>, Path(room): Path<String>, upgrade: WebSock
 }
 
 #[tokio::test]
-async fn a_hub_in_an_application_of_axum() {
+async fn serves_clients_within_an_axum_application() {
     let hub = Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).build().unwrap();
     let router =
         Router::new().route("/ws", any(connect)).route("/join/{room}", any(join)).with_state(hub.clone());

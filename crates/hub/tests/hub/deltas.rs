@@ -64,7 +64,7 @@ async fn a_subscriber_receives_the_changes_that_it_asked_for() {
         assert_eq!(publication(&mut without).await["data"], expected);
     }
 
-    // The client takes a delta to lead from the last publication, which this one is not part of the history of.
+    // Clients apply a delta to the last publication that they received. This one is not in the history.
     let mut options = PublishOptions::default();
     options.skip_history = true;
     served.hub.publish_with("state:x", state(3), options).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_subscriber_receives_the_changes_that_it_asked_for() {
     publish(&served, 5).await;
     assert_eq!(publication(&mut with_deltas).await["delta"], true);
 
-    // What was missed is a chain of its own, on which the next publication follows.
+    // Recovered publications are deltas of each other; the next publication is a delta of the last one.
     drop(with_deltas);
     let mut back = served.connect().await;
     let mut recover = subscribe;

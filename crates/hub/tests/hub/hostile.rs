@@ -62,7 +62,7 @@ async fn malformed_messages_end_the_connection() {
 }
 
 #[tokio::test]
-async fn a_second_connect_and_a_reply_nobody_asked_for_end_the_connection() {
+async fn a_second_connect_and_an_unsolicited_reply_end_the_connection() {
     let served = Served::start(CONFIG, |hub| hub).await;
     for message in [r#"{"id":9,"connect":{}}"#, r#"{"publish":{"channel":"chat:x","data":1}}"#] {
         let mut client = served.connect().await;
@@ -154,7 +154,7 @@ async fn floods_of_publications_and_subscriptions_end_the_connection() {
         }
         assert_eq!(client.ended().await, 3013);
         served.has_ended(3013, count as u64 + 1).await;
-        // Nobody else is affected.
+        // Other clients are not affected.
         others.call("ping", json!({})).await;
     }
     // The saved budget of five seconds, and 200 for each second since.

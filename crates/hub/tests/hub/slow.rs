@@ -138,7 +138,7 @@ async fn the_end_of_an_event_stream_does_not_wait_for_its_reader() {
         );
         stalled.write_all(request.as_bytes()).await.unwrap();
         let padding = format!("\"{}\"", "x".repeat(1 << 20));
-        // The reader takes nothing: what the buffers do not hold is queued.
+        // The client does not read: messages that exceed the buffers are queued.
         let mut published = 0;
         while served.hub.slowest(1).first().is_none_or(|slow| slow.queued_len < 8 << 20)
             && !served.hub.stats().ended.contains_key(&3008)

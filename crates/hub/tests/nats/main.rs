@@ -13,7 +13,7 @@ use std::time::Duration;
 use jsonwebtoken::{EncodingKey, Header};
 use node::Node;
 use serde_json::{Value, json};
-use server::{Link, Nats, Weather};
+use server::{Link, LinkState, Nats};
 use wireloom_hub::HubConfig;
 
 const CONFIG: &str = r#"
@@ -95,7 +95,7 @@ async fn a_subscriber_receives_what_is_published_after_its_reply() {
     let link = Link::to(nats.port).await;
     let (one, two) = (node(&nats).await, Node::connect_to(link.port, CONFIG).await);
     let mut client = two.connect().await;
-    link.set(Weather::Slow(Duration::from_millis(200)));
+    link.set(LinkState::Slow(Duration::from_millis(200)));
     for (number, channel) in ["plain", "log:x", "chat:x"].into_iter().enumerate() {
         client.call("subscribe", json!({ "channel": channel })).await;
         one.hub.publish(channel, number.to_string()).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_new_node_carries_out_commands_from_its_first_client_on() {
     let config = format!("{WITH_API}{CONFIG}");
     let link = Link::to(nats.port).await;
     let one = Node::connect_to(nats.port, &config).await;
-    link.set(Weather::Slow(Duration::from_millis(200)));
+    link.set(LinkState::Slow(Duration::from_millis(200)));
     let two = Node::connect_to(link.port, &config).await;
     let mut client = two.connect_with(json!({ "token": token("7") })).await;
     one.api("disconnect", json!({ "user": "7" })).await;
@@ -259,8 +259,8 @@ async fn a_node_that_shuts_down_sends_its_clients_away() {
     assert_eq!(payloads(result["publications"].as_array().unwrap()), [1]);
 }
 
-/// Receives until the client has `payload`, or an error that it cannot continue.
-async fn received_or_told(client: &mut node::Client, payload: u64) -> bool {
+/// Receives until the client has `payload`, or is informed that it cannot recover. Returns whether it was informed.
+async fn received_or_informed(client: &mut node::Client, payload: u64) -> bool {
     while !client.ended && payloads(&client.publications).last() != Some(&payload) {
         client.receive().await;
     }
@@ -268,7 +268,7 @@ async fn received_or_told(client: &mut node::Client, payload: u64) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_missed_more_than_the_history_keeps_tells_its_clients() {
+async fn a_node_that_missed_more_than_the_history_keeps_informs_its_clients() {
     let Some(nats) = Nats::start() else { return };
     let link = Link::to(nats.port).await;
     let (one, two) = (node(&nats).await, Node::connect_to(link.port, CONFIG).await);
@@ -277,17 +277,17 @@ async fn a_node_that_missed_more_than_the_history_keeps_tells_its_clients() {
         client.call("subscribe", json!({ "channel": "chat:x" })).await;
         one.hub.publish("chat:x", "0").await.unwrap();
         client.payloads(1).await;
-        link.set(Weather::Cut);
+        link.set(LinkState::Cut);
         for n in 1..=missed {
             one.hub.publish("chat:x", n.to_string()).await.unwrap();
         }
-        link.set(Weather::Clear);
-        let told = received_or_told(&mut client, missed).await;
+        link.set(LinkState::Clear);
+        let informed = received_or_informed(&mut client, missed).await;
         let received = payloads(&client.publications);
         if missed <= 100 {
-            assert!(!told, "{missed} are kept");
+            assert!(!informed, "{missed} are kept");
         }
-        assert!(told || received == (0..=missed).collect::<Vec<_>>(), "{received:?}");
+        assert!(informed || received == (0..=missed).collect::<Vec<_>>(), "{received:?}");
     }
 }
 
@@ -337,7 +337,7 @@ async fn clients_follow_a_history_whose_size_was_changed() {
     let larger = CONFIG.replace("history_size = 100", "history_size = 200");
     one.hub.reload(HubConfig::from_toml(&larger).unwrap()).unwrap();
     one.hub.publish("chat:x", "10").await.unwrap();
-    assert!(received_or_told(&mut client, 10).await, "its position is in another stream");
+    assert!(received_or_informed(&mut client, 10).await, "its position is in another stream");
     client.call("subscribe", json!({ "channel": "chat:x" })).await;
     client.publications.clear();
     one.hub.publish("chat:x", "11").await.unwrap();

@@ -1,4 +1,4 @@
-//! A NATS server of a test's own, and a link to it that can be cut, stalled and slowed.
+//! A NATS server for a test, and a link to it that can be cut, stalled and slowed down.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ impl Nats {
         let file = store.path().join(format!("nats-server_{}.ports", process.id()));
         let begin = Instant::now();
         loop {
-            // It is not written at once.
+            // The file is not written at once.
             if let Some((port, monitor)) = std::fs::read(&file).ok().and_then(|ports| ports_of(&ports)) {
                 return Some(Self { process, port, monitor, store });
             }
@@ -108,7 +108,7 @@ fn run(port: &str, monitor: &str, store: &std::path::Path) -> std::io::Result<Ch
 
 /// The state of a [`Link`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Weather {
+pub(crate) enum LinkState {
     /// Bytes pass at once.
     Clear,
     /// Each chunk takes this long.
@@ -122,17 +122,17 @@ pub(crate) enum Weather {
 /// A TCP link to a port of this machine.
 pub(crate) struct Link {
     pub(crate) port: u16,
-    weather: watch::Sender<Weather>,
+    state: watch::Sender<LinkState>,
 }
 
 impl Link {
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (weather, changes) = watch::channel(Weather::Clear);
-        let link = Self { port: listener.local_addr().unwrap().port(), weather };
+        let (state, changes) = watch::channel(LinkState::Clear);
+        let link = Self { port: listener.local_addr().unwrap().port(), state };
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                if *changes.borrow() == Weather::Cut {
+                if *changes.borrow() == LinkState::Cut {
                     continue;
                 }
                 let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
@@ -150,40 +150,40 @@ impl Link {
         link
     }
 
-    pub(crate) fn set(&self, weather: Weather) {
-        self.weather.send_replace(weather);
+    pub(crate) fn set(&self, state: LinkState) {
+        self.state.send_replace(state);
     }
 }
 
 async fn pump(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
-    mut weather: watch::Receiver<Weather>,
+    mut state: watch::Receiver<LinkState>,
 ) {
     let mut buffer = vec![0; 16 << 10];
     loop {
-        let now = *weather.borrow_and_update();
+        let now = *state.borrow_and_update();
         match now {
-            Weather::Cut => return,
-            Weather::Stalled => {
-                if weather.changed().await.is_err() {
+            LinkState::Cut => return,
+            LinkState::Stalled => {
+                if state.changed().await.is_err() {
                     return;
                 }
                 continue;
             }
-            Weather::Clear | Weather::Slow(_) => {}
+            LinkState::Clear | LinkState::Slow(_) => {}
         }
         let len = tokio::select! {
             read = from.read(&mut buffer) => match read {
                 Ok(len) if len > 0 => len,
                 _ => return,
             },
-            changed = weather.changed() => match changed {
+            changed = state.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
         };
-        if let Weather::Slow(delay) = now {
+        if let LinkState::Slow(delay) = now {
             tokio::time::sleep(delay).await;
         }
         if to.write_all(&buffer[..len]).await.is_err() {

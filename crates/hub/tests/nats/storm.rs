@@ -14,7 +14,7 @@ use wireloom_testing::rng::generator;
 
 use crate::node::Node;
 use crate::roaming::{Acknowledged, Plan, Roaming};
-use crate::server::{Link, Nats, Weather};
+use crate::server::{Link, LinkState, Nats};
 
 const CONFIG: &str = r#"
 client.anonymous = true
@@ -149,9 +149,9 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
         }
         let hurt = rng.usize(..NODES);
         match fault % 5 {
-            0 => nodes[hurt].link.set(Weather::Cut),
-            1 => nodes[hurt].link.set(Weather::Slow(Duration::from_millis(20))),
-            2 => nodes[hurt].link.set(Weather::Stalled),
+            0 => nodes[hurt].link.set(LinkState::Cut),
+            1 => nodes[hurt].link.set(LinkState::Slow(Duration::from_millis(20))),
+            2 => nodes[hurt].link.set(LinkState::Stalled),
             3 => {
                 nodes[hurt].kill();
                 nodes[hurt] = Killable::start(nats.port).await;
@@ -165,7 +165,7 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
             }
         }
         sleep(Duration::from_millis(rng.u64(100..1_000))).await;
-        nodes[hurt].link.set(Weather::Clear);
+        nodes[hurt].link.set(LinkState::Clear);
         println!("fault {fault} after {} publications", count.load(Ordering::Relaxed));
     }
     for publisher in publishers {

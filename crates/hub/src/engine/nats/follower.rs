@@ -1,4 +1,4 @@
-//! Follows the live publications of one channel, and reads from its stream whatever did not arrive.
+//! Follows the live publications of one channel, and reads missing ones from its stream.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -16,32 +16,32 @@ use crate::engine::{Delivery, EngineError, Membership};
 use crate::history::{Position, Recovery, Retention};
 use crate::protocol::{Publication, Push};
 
-/// How long after a failure the stream is read again.
+/// The delay before the stream is read again after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Follows the live publications of one channel.
 pub(super) struct Follower {
     channel: String,
     cursor: Mutex<Option<Cursor>>,
-    /// Compares the history with the stream.
+    /// Requests a comparison of the history with the stream.
     pub(super) sync: Notify,
 }
 
-/// How far a channel has been delivered.
+/// The sequences up to which a channel has been delivered.
 #[derive(Clone, Debug, PartialEq)]
 struct Cursor {
     retention: Retention,
     epoch: String,
     /// Nothing after this is missing. `delivered <= complete` but for the first publications after a subscription.
     complete: u64,
-    /// Nothing up to this is delivered again.
+    /// Publications up to this sequence are not delivered again.
     delivered: u64,
 }
 
-/// A publication that the stream's server has sent on.
+/// A publication that the stream's server has republished.
 struct Live<'a> {
     sequence: u64,
-    /// The sequence of the channel's publication before it; 0 when that is not kept.
+    /// The sequence of the channel's previous publication; 0 if that is no longer kept.
     previous: u64,
     retention: Retention,
     payload: &'a [u8],
@@ -52,7 +52,7 @@ impl Follower {
         Self { channel: channel.into(), cursor: Mutex::default(), sync: Notify::new() }
     }
 
-    /// A subscriber starts after this position: from there on nothing may be missed.
+    /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
     pub(super) async fn follow_from(&self, position: &Position, retention: Retention) {
         self.cursor.lock().await.get_or_insert_with(|| Cursor {
             retention,
@@ -168,7 +168,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Delivers the messages of the stream that did not arrive.
+    /// Delivers the messages of the stream that did not arrive live.
     async fn catch_up(&self, nats: &Nats, delivery: &dyn Delivery) -> Result<(), EngineError> {
         let mut cursor = self.cursor.lock().await;
         match &mut *cursor {
@@ -177,7 +177,7 @@ impl Follower {
         }
     }
 
-    /// Delivers everything after the cursor, or reports that the history does not hold all of it any more.
+    /// Delivers everything after the cursor, or reports that the history no longer contains all of it.
     async fn read_missing(
         &self,
         nats: &Nats,

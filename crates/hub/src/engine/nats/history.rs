@@ -17,15 +17,15 @@ use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::Publication;
 
-/// Instead of a publication, when a history was removed: nothing before it counts. No publication is encoded like this: field 0
-/// does not exist in Protobuf.
+/// Stored instead of a publication when a history is removed: earlier messages do not count. No publication is encoded
+/// like this: field 0 does not exist in Protobuf.
 pub(super) const TOMBSTONE: &[u8] = &[0];
 
 pub(super) fn is_tombstone(payload: &[u8]) -> bool {
     payload == TOMBSTONE
 }
 
-/// Messages that one request asks for.
+/// The number of messages that one request asks for.
 const BATCH: usize = 1_000;
 
 /// How long the server may take to send the next message of a batch.
@@ -37,11 +37,11 @@ struct Stored {
     payload: Bytes,
 }
 
-/// Part of a subject: at most [`BATCH`] messages.
+/// Consecutive messages of a subject, at most [`BATCH`].
 #[derive(Default)]
 struct Batch {
     messages: Vec<Stored>,
-    /// The subject holds more after them.
+    /// Whether the subject has more messages after them.
     has_more: bool,
 }
 
@@ -94,11 +94,12 @@ fn publication(sequence: u64, payload: Bytes) -> Option<Arc<Publication>> {
 /// The messages of a subject after a sequence.
 struct After {
     publications: Vec<Arc<Publication>>,
-    /// The history was removed since.
+    /// Whether the history was removed after the sequence.
     removed: bool,
 }
 
-/// Reads the messages of a subject after a sequence. One more than the retention promises may be kept; `max` bounds what is read.
+/// Reads the messages of a subject after a sequence, at most `max`. The stream may keep one more than the retention
+/// promises.
 async fn after(
     nats: &Nats,
     stream: &Stream,
@@ -134,7 +135,7 @@ pub(super) async fn read(
     let subject = Nats::subject(channel, retention);
     let since = query.since.as_ref().map_or(0, |since| since.offset);
     let limit = query.limit.unwrap_or(usize::MAX);
-    // One more than is promised is kept; it is not part of the history.
+    // The stream keeps one more than is promised; that one is not part of the history.
     let all = after(nats, &stream, &subject, 0, usize::MAX).await?.publications;
     let kept = &all[all.len().saturating_sub(retention.size)..];
     let position = match kept.last() {
@@ -150,7 +151,7 @@ pub(super) async fn read(
     Ok(History { publications, position })
 }
 
-/// The position of the stream, and the lowest sequence that it still holds.
+/// The position of the stream, and the lowest sequence that it still contains.
 async fn position(stream: &Stream) -> Result<(Position, u64), EngineError> {
     let info = stream.get_info().await.map_err(unavailable)?;
     let position = Position { offset: info.state.last_sequence, epoch: epoch(&info) };
@@ -159,9 +160,10 @@ async fn position(stream: &Stream) -> Result<(Position, u64), EngineError> {
 
 /// The publications that a client at `since` missed.
 ///
-/// Everything after `since` is known to be there when the stream has not dropped anything after it for its age (it drops in the
-/// order of sequences) and the subject has not dropped anything for its number (it keeps one more than is promised, so that
-/// at most the promised number of publications after `since` means that none was dropped).
+/// Everything after `since` is present if the stream has not dropped a later message because of its age (it drops in
+/// the order of sequences), and the subject has not dropped one because of the number of messages. The subject keeps
+/// one more message than is promised, so if at most the promised number of publications follow `since`, none was
+/// dropped.
 pub(super) async fn recover(
     nats: &Nats,
     channel: &str,
@@ -179,7 +181,7 @@ pub(super) async fn recover(
         return recover_newest(&stream, &subject, since).await;
     }
     let missed = after(nats, &stream, &subject, since.offset, retention.size + 1).await?;
-    // Asked for afterwards: what was dropped while reading is noticed.
+    // Read the position afterwards, so that messages which were dropped meanwhile are noticed.
     let (position, first) = position(&stream).await?;
     let recovered = since.epoch == position.epoch
         && since.offset <= position.offset

@@ -1,4 +1,4 @@
-//! The nodes that are connected to one NATS: which are alive, and the commands that every one carries out.
+//! The nodes that are connected to one NATS: which of them are alive, and the commands that each of them executes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,7 +18,7 @@ const NODES: &str = "wl.node";
 /// The subject of commands of the server API.
 pub(super) const CONTROL: &str = "wl.control";
 
-/// The interval of a node's announcements; one that missed three is gone.
+/// The interval of a node's announcements. A node that misses three is considered lost.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The other nodes that are alive.
@@ -40,14 +40,15 @@ impl Peers {
     }
 }
 
-/// The announcements of the other nodes and the commands of the server API that they received.
+/// Subscriptions to the announcements of other nodes, and to the commands of the server API that they received.
 pub(super) struct Announcements {
     nodes: Subscriber,
     control: Subscriber,
 }
 
 impl Announcements {
-    /// Returns once the server has processed the subscriptions: a command that any node receives afterwards arrives here.
+    /// Subscribes. Returns after the server has processed the subscriptions: every command that any node receives later
+    /// arrives here.
     pub(super) async fn subscribe(nats: &Nats) -> Result<Self, EngineError> {
         let nodes = nats.client.subscribe(format!("{NODES}.*")).await.map_err(unavailable)?;
         let control = nats.client.subscribe(CONTROL).await.map_err(unavailable)?;

@@ -23,29 +23,29 @@ pub(super) struct Nats {
     streams: Mutex<Streams>,
 }
 
-/// By the number of publications and the seconds for which they are kept.
+/// The streams, by the number of publications and the seconds for which they are kept.
 type Streams = HashMap<(usize, u64), Arc<OnceCell<stream::Stream>>>;
 
 /// A subject without subscribers.
 const UNUSED_SUBJECT: &str = "wl.unused";
 
-/// The name of a channel as a part of a subject.
+/// The name of a channel, encoded as a token of a subject.
 pub(super) fn encoded(channel: &str) -> String {
     URL_SAFE_NO_PAD.encode(channel)
 }
 
-/// The part of a subject that names a retention.
+/// The token of a subject for a retention.
 fn key(retention: Retention) -> String {
     format!("{}_{}", retention.size, retention.ttl.as_secs().max(1))
 }
 
-/// The retention that a part of a subject names.
+/// The retention of a token of a subject.
 pub(super) fn retention_of(key: &str) -> Option<Retention> {
     let (size, ttl) = key.split_once('_')?;
     Some(Retention { size: size.parse().ok()?, ttl: Duration::from_secs(ttl.parse().ok()?) })
 }
 
-/// Changes when the stream is made anew.
+/// The epoch of a stream, which changes when the stream is created again.
 pub(super) fn epoch(info: &stream::Info) -> String {
     format!("{:x}", info.created.unix_timestamp_nanos())
 }
@@ -59,8 +59,8 @@ impl Nats {
         self.client.connection_state() == connection::State::Connected
     }
 
-    /// Waits until the server has processed the subscriptions that this node made before: it takes a connection's commands in
-    /// order, and answers this request itself because nobody subscribes to its subject.
+    /// Waits until the server has processed this node's earlier subscriptions. The server handles the commands of a
+    /// connection in order, and answers this request itself, because its subject has no subscribers.
     ///
     /// Without an answer the connection is about to be lost; the client repeats its subscriptions on the next one.
     pub(super) async fn confirm_subscriptions(&self) {
@@ -73,12 +73,12 @@ impl Nats {
         format!("wlh.{}.{}", key(retention), encoded(channel))
     }
 
-    /// Forgets the known streams: a server that restarted without its disk has others.
+    /// Forgets the known streams: a server that was restarted without its data has new ones.
     pub(super) fn forget_streams(&self) {
         lock(&self.streams).clear();
     }
 
-    /// The stream of a retention. It is made if it does not exist.
+    /// The stream of a retention, which is created if it does not exist.
     pub(super) async fn stream(&self, retention: Retention) -> Result<stream::Stream, EngineError> {
         let ttl = Duration::from_secs(retention.ttl.as_secs().max(1));
         let cell = lock(&self.streams).entry((retention.size, ttl.as_secs())).or_default().clone();
@@ -88,7 +88,7 @@ impl Nats {
                 name: format!("WL_{key}"),
                 subjects: vec![format!("wlh.{key}.*")],
                 max_age: ttl,
-                // One more than is promised: a full history from the oldest position on is then known to be whole.
+                // One more than is promised, so that a full history after the oldest position is known to be complete.
                 max_messages_per_subject: i64::try_from(retention.size).unwrap_or(i64::MAX - 1) + 1,
                 duplicate_window: ttl.min(Duration::from_secs(120)),
                 allow_direct: true,
