@@ -1,5 +1,5 @@
-//! Finds what `wireloom --version` prints: the commit, and the versions of the libraries that matter for security reports. None of
-//! it is required: a package without a repository and without a lock file builds too.
+//! Determines the output of `wireloom --version`: the commit, and the versions of the libraries that matter for
+//! security reports. All of it is optional, so that a package without a repository or lock file builds too.
 
 use std::path::Path;
 use std::process::Command;
@@ -41,7 +41,7 @@ fn packaged_commit() -> Option<String> {
 }
 
 fn repository_commit() -> Option<String> {
-    // Not a repository that merely contains the unpacked sources.
+    // Only this project's repository, not another one that contains the unpacked sources.
     let root = Path::new("../..");
     if !root.join(".git").exists() || !root.join("crates/cli").exists() {
         return None;
@@ -66,7 +66,7 @@ fn lock_file() -> Option<String> {
     })
 }
 
-/// The version of a package that a lock file names once.
+/// The version of a package, if the lock file contains the package exactly once.
 fn locked_version<'a>(lock: &'a str, name: &str) -> Option<&'a str> {
     let entry = format!("name = \"{name}\"\nversion = \"");
     let (_, rest) = lock.split_once(&entry)?;

@@ -12,9 +12,9 @@ use tracing_subscriber::prelude::*;
 use crate::args::{LogFormat, LogLevel};
 use crate::terminal;
 
-/// Lines that are kept.
+/// The number of lines that are kept.
 const RECENT_MAX: usize = 100;
-/// Bytes of a line that are kept.
+/// The number of bytes of a line that are kept.
 const LINE_LEN_MAX: usize = 512;
 
 static RECENT: Mutex<Recent> = Mutex::new(Recent { lines: VecDeque::new(), end: 0 });
@@ -43,7 +43,7 @@ pub(crate) fn init(format: LogFormat, level: LogLevel) {
         .init();
 }
 
-/// The kept lines from a position on, and the position after them; 0 is the first line ever.
+/// The kept lines from a position on, and the position after them. Position 0 is the first line of the process.
 pub(crate) fn recent_since(position: u64) -> (Vec<String>, u64) {
     recent().since(position)
 }
@@ -51,7 +51,7 @@ pub(crate) fn recent_since(position: u64) -> (Vec<String>, u64) {
 /// The newest lines.
 struct Recent {
     lines: VecDeque<String>,
-    /// The number of lines ever.
+    /// The number of lines so far.
     end: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `--record`: the bytes of connections, into a file. The format is wireloom-inspect's.
+//! `--record`: writes the bytes of connections to a file, in the format of `wireloom_inspect::recording`.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -12,20 +12,20 @@ use wireloom_inspect::recording::Recorder;
 use crate::args::Record;
 use crate::terminal;
 
-/// The side of the connections that this process is.
+/// The role of this process in the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
     Server,
 }
 
-/// A recording in progress; `None` after it could not be written.
+/// A recording in progress; `None` after a write failed.
 type Recording = Mutex<Option<Recorder<BufWriter<File>>>>;
 
-/// Begins a recording, if one is asked for. The returned tap writes it; each event is in the file before the next one happens.
+/// Starts a recording if the arguments ask for one. The returned tap writes each event to the file before the next one.
 ///
 /// # Errors
-/// The file cannot be written, by its name.
+/// The file cannot be written; the text names it.
 pub(crate) fn start(args: &Record, side: Side) -> Result<Option<Tap>, String> {
     let Some(path) = &args.record else { return Ok(None) };
     let named = |error: std::io::Error| format!("--record {}: {error}", path.display());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Receives the signals from when it is created, so that none is lost.
+/// Receives signals from its creation on, so that none is lost.
 pub(crate) struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
@@ -34,7 +34,7 @@ impl Signals {
         }
         #[cfg(not(unix))]
         if tokio::signal::ctrl_c().await.is_err() {
-            // Signals are not available: none will arrive.
+            // Signals are not available.
             std::future::pending().await
         }
     }

@@ -14,7 +14,7 @@ use wireloom::{CloseCode, Connector, DeflateConfig, WebSocket, WebSocketConfig};
 
 const WANTED: u64 = 10_000;
 
-/// Descriptors for everything else, in either process.
+/// Descriptors that either process needs for everything else.
 const SPARE: u64 = 100;
 
 /// Memory per connection, in bytes: above that of an idle connection in an unoptimized build, far below one that holds a buffer.
@@ -27,14 +27,14 @@ fn resident(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Raises the limit on open files; the connections that a process may have then, of those wanted.
+/// Raises the limit on open files; returns how many of the wanted connections a process may have.
 fn connections_max(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let count = limit.maximum.map_or(wanted, |maximum| wanted.min(maximum.saturating_sub(SPARE)));
     assert!(count > SPARE, "the limit on open files leaves no room");
     if count < wanted {
-        // Not by println!, which is shown for failures alone.
+        // Not println!, whose output is shown only if the test fails.
         let _ = writeln!(std::io::stderr(), "limited: {count} connections, by the limit on open files");
     }
     count
@@ -78,7 +78,7 @@ async fn ten_thousand_idle_connections_are_held_and_closed() {
     let (mut child, url) = serve().await;
     let pid = child.id().unwrap();
     let connector = Connector::new();
-    // The first connections also pay for what all share.
+    // The first connections allocate what all share.
     let mut sockets = open(&connector, &url, 100).await;
     let before = resident(pid);
     sockets.extend(open(&connector, &url, count - 100).await);
@@ -106,10 +106,11 @@ async fn ten_thousand_idle_connections_are_held_and_closed() {
 /// Compressed connections of the next test, unless `WIRELOOM_CONNECTIONS` names another number.
 const COMPRESSED: u64 = 4_000;
 
-/// What 20,000 of them may leave behind, in bytes.
+/// The memory that may remain allocated after 20,000 of them, in bytes.
 const LEFT_BY_20_000: u64 = 64 << 20;
 
-/// The part of it that does not grow with their number, in bytes. 500 connections left 2.4 MB, 4,000 up to 11 MB, 8,000 up to 16 MB.
+/// The part of it that does not depend on their number, in bytes. 500 connections left 2.4 MB, 4,000 up to 11 MB, 8,000
+/// up to 16 MB.
 const LEFT_BY_FEW: u64 = 4 << 20;
 
 #[tokio::test]
@@ -125,7 +126,7 @@ async fn the_memory_of_compressed_connections_returns_when_they_close() {
     drop(open(&connector, &url, 100).await);
     let before = resident(pid);
     let mut sockets = open(&connector, &url, count).await;
-    // The messages of a connection have much in common, those of two connections little.
+    // Messages of one connection are similar, those of different connections are not.
     for (number, socket) in sockets.iter_mut().enumerate() {
         assert!(socket.is_compressed());
         for line in 0..3 {
@@ -135,7 +136,7 @@ async fn the_memory_of_compressed_connections_returns_when_they_close() {
         }
     }
     let open = resident(pid).saturating_sub(before);
-    // A connection that holds neither window has not compressed anything.
+    // Each connection must have compressed messages, and so hold its windows.
     assert!(open > count * 4_096, "{open}");
     drop(sockets);
     let left_max = LEFT_BY_FEW + (LEFT_BY_20_000 - LEFT_BY_FEW) * count / 20_000;

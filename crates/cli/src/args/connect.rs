@@ -130,7 +130,7 @@ impl Connect {
         self.route.redirects.unwrap_or(if self.route.location { FOLLOWED } else { 0 })
     }
 
-    /// An option that does not apply to this kind of URL.
+    /// The first option that does not apply to this kind of URL.
     pub(crate) fn misplaced(&self) -> Option<&'static str> {
         let of_requests = [
             ("--method", self.request.method.is_some()),

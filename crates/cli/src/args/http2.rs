@@ -1,4 +1,4 @@
-//! The arguments of `wireloom serve` that bound HTTP/2.
+//! The arguments of `wireloom serve` that limit HTTP/2.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +45,7 @@ pub(crate) struct Http2Limits {
     pub(crate) h2_limit: Vec<Bound>,
 }
 
-/// The names of `--h2-limit`, to be appended to the help.
+/// Defines the limits of `--h2-limit` by name.
 macro_rules! bounds {
     () => {
         "\
@@ -163,18 +163,18 @@ mod tests {
 
     // The help names every bound with the library's default.
     #[test]
-    fn the_help_tells_the_bounds() {
+    fn the_help_lists_the_limits() {
         let names = bounds!().lines().filter(|line| line.starts_with("  ")).flat_map(|line| line.split(", "));
-        let mut told = 0;
+        let mut listed = 0;
         for name in names {
             let (name, value) = name.trim().trim_end_matches(',').split_once(' ').unwrap();
             let bound: Bound = format!("{name}={value}").parse().unwrap();
             let mut limits = Limits::DEFAULT;
             bound.apply(&mut limits);
             assert_eq!(limits, Limits::DEFAULT, "{name}");
-            told += 1;
+            listed += 1;
         }
-        assert_eq!(told, 16);
+        assert_eq!(listed, 16);
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Load {
             .flatten()
             .find(|url| is_http(url) != (scenario == Scenario::Requests))
         {
-            // Another scheme is reported when it is used.
+            // An invalid scheme is reported when the URL is used.
             return match (scenario, is_http(url)) {
                 (Scenario::Requests, _) => {
                     Some("the scenario requests needs an http:// or https:// URL".into())
@@ -267,7 +267,7 @@ impl Load {
         None
     }
 
-    /// An option that the scenario has no use for.
+    /// The first option that does not apply to the scenario.
     fn misplaced(&self, scenario: Scenario) -> Option<&'static str> {
         use Scenario::{Churn, Echo, Idle, Replay, Requests, Rooms, Script, Sink, Slow};
         let Volume { pipeline, publishers, rate, stage, ramp_up, count, warmup, .. } = &self.volume;
@@ -281,7 +281,7 @@ impl Load {
             ("--size", size.is_some(), &sends),
             ("--text", *text, &[Echo, Sink, Rooms]),
             ("--binary", *binary, &sends),
-            // Their numbers are in the messages.
+            // These scenarios write their own numbers into the messages.
             ("--messages", messages.is_some(), &[Echo, Sink, Requests]),
             ("--method", method.is_some(), &[Requests]),
             ("--check", *check, &[Requests, Replay]),
@@ -306,10 +306,10 @@ impl Load {
     }
 }
 
-/// Rounds without which the order statistics give no interval of 95%.
+/// The minimum number of rounds: with fewer, the order statistics give no interval of 95%.
 pub(crate) const ROUNDS_MIN: usize = 6;
 
-/// Bytes of a message of a room that its number and its time need.
+/// The minimum length of a room's message in bytes: its number and its time.
 pub(crate) const ROOM_SIZE_MIN: usize = 32;
 
 fn is_http(url: &str) -> bool {

@@ -122,9 +122,9 @@ mod tests {
         let args = Args::parse_from(["wireloom", "serve"]);
         let Command::Serve(serve) = args.command else { panic!("serve") };
         let mut config = serve.config();
-        // The command compresses when a client asks for it; the library does not by default.
+        // The command compresses if a client offers it; the library does not by default.
         assert!(config.deflate.take().is_some());
-        // So does the check of origins.
+        // The check of origins differs too.
         let defaults = wireloom::ServerConfig::default();
         config.origins = defaults.origins.clone();
         assert_eq!(config, defaults);

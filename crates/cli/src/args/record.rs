@@ -1,4 +1,4 @@
-//! The arguments that `serve` and `connect` share about recordings.
+//! The arguments for recordings, which `serve` and `connect` share.
 
 use std::path::PathBuf;
 

@@ -93,7 +93,7 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().into(), value.trim().into()))
 }
 
-/// `HOST:PORT:ADDRESS`, as curl has it; the address may be in brackets.
+/// `HOST:PORT:ADDRESS`, as in curl; the address may be in brackets.
 pub(super) fn resolve(text: &str) -> Result<Resolve, String> {
     const SHAPE: &str = "it is HOST:PORT:ADDRESS, such as example.com:443:127.0.0.1";
     let mut parts = text.splitn(3, ':');

@@ -1,4 +1,4 @@
-//! `wireloom man` and `wireloom completions`: what packagers install beside the command.
+//! `wireloom man` and `wireloom completions`: the files that packages install beside the command.
 
 use std::io::{self, Write as _};
 
@@ -35,7 +35,7 @@ pub(crate) fn man(args: &args::Man) -> Exit {
     done(page(shown).and_then(|page| io::stdout().lock().write_all(&page)))
 }
 
-/// A manual page. The text below the help is split into sections; clap_mangen would fill it into one.
+/// A manual page. The text after the help is split into sections; clap_mangen would put it into one.
 fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let version = env!("CARGO_PKG_VERSION");
     let man = Man::new(command.clone()).source(format!("wireloom {version}"));
@@ -45,10 +45,10 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     man.render_synopsis_section(&mut out)?;
     man.render_description_section(&mut out)?;
     let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let (listed, told): (Vec<&str>, Vec<&str>) =
+    let (listed, plain): (Vec<&str>, Vec<&str>) =
         below.split("\n\n").partition(|paragraph| paragraph.contains(":\n  ") || paragraph.starts_with("  "));
     let mut roff = Roff::new();
-    for paragraph in told {
+    for paragraph in plain {
         roff.control("PP", []).text([roman(paragraph)]);
     }
     roff.to_writer(&mut out)?;
@@ -68,7 +68,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
             roff.control("SH", [title.as_str()]);
             lines = rest;
         }
-        // Verbatim.
+        // Without filling: lines are printed unchanged.
         roff.control("nf", []);
         for line in lines.lines() {
             roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);

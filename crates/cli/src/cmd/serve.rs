@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Serve) -> Exit {
     if let (Some(ping), Some(dead_after)) = (args.websocket.ping, args.websocket.dead_after)
         && dead_after <= ping
     {
-        // No client could answer a ping in time.
+        // Otherwise no client could answer a ping in time.
         terminal::print_error("--dead-after must be longer than --ping");
         return Exit::Usage;
     }
@@ -70,7 +70,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     if args.tls {
         for (option, file) in [("--cert", &args.cert), ("--key", &args.key)] {
             if let Some(file) = file {
-                // The library reports the kind of an error; opening the file here finds out what is wrong with it.
+                // The library reports only the kind of an error. Opening the file here gives the reason.
                 std::fs::File::open(file).map_err(|error| format!("{option} {}: {error}", file.display()))?;
             }
         }
@@ -111,7 +111,8 @@ async fn serve(args: &Serve) -> Result<(), String> {
     tokio::spawn(async move {
         signals.recv().await;
         info!("shutting down; another signal disconnects at once");
-        // Before the servers, which would close the connections of the hub with a code that does not say where to go.
+        // The hub shuts down before the servers, which would close its connections with a code that does not make
+        // clients reconnect elsewhere.
         tokio::select! {
             () = hub.shut_down(HUB_GRACE) => {}
             () = signals.recv() => {}
@@ -202,7 +203,7 @@ impl Serve {
             SlowPolicy::Disconnect => SlowPeer::Disconnect { queue_timeout },
         };
         if self.log_level == LogLevel::Trace {
-            // Frames are reported only while there is an observer. The log receives them all.
+            // Frames are logged only if there is an observer, so set one that does nothing.
             config.websocket.observer = Watch::with(|_: &Observed<'_>| {});
         }
         let core = &mut config.websocket.core;

@@ -2,8 +2,8 @@
 
 use wireloom::{IntoResponse, Response};
 
-/// Scripts and styles come from here alone, none of them inline; a WebSocket may be opened to any address. A frame asks /healthz
-/// whether a lost server is back.
+/// Scripts and styles are loaded from this server only, not inline; WebSockets may connect to any address. A frame
+/// loads /healthz to check whether a lost server is back.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' ws: wss:; \
     img-src data:; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -11,7 +11,7 @@ const HEADERS: [(&str, &str); 4] = [
     ("Content-Security-Policy", POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
-    // Another version of the server has another page at the same address.
+    // The page changes with the version of the server, at the same address.
     ("Cache-Control", "no-cache"),
 ];
 

@@ -16,7 +16,7 @@ pub(super) struct Clients {
 #[derive(Default)]
 struct Open {
     entries: Slab<Entry>,
-    /// How many of them use HTTP/2.
+    /// The number of clients that use HTTP/2.
     http2: usize,
 }
 
@@ -99,7 +99,7 @@ impl Drop for Guard<'_> {
         let entry = open.entries.try_remove(self.key);
         open.http2 -= usize::from(entry.as_ref().is_some_and(|entry| entry.version == Version::Http2));
         drop(open);
-        // Outside of the lock: dropping a sender may write to the transport.
+        // Dropped outside of the lock, because dropping a sender may write to the transport.
         drop(entry);
     }
 }

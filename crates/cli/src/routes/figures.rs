@@ -9,11 +9,11 @@ use wireloom::{Error, Stage, Version};
 
 /// Everything that is counted here.
 pub(crate) struct Figures {
-    /// By [`Protocol`].
+    /// Indexed by [`Protocol`].
     traffic: [Traffic; 2],
-    /// By status code, from 100 on.
+    /// Indexed by status code, from 100.
     responses: Box<[AtomicU64; STATUSES]>,
-    /// By [`Eviction`].
+    /// Indexed by [`Eviction`].
     evictions: [AtomicU64; Eviction::ALL.len()],
     pub(super) handshakes: Histogram,
     pub(super) answers: Histogram,
@@ -66,7 +66,7 @@ impl Eviction {
         }
     }
 
-    /// The eviction that an error reports, if it does.
+    /// The eviction that an error stands for, if any.
     fn of(error: &Error) -> Option<Self> {
         match error {
             Error::SlowPeer => Some(Self::Slow),
@@ -114,7 +114,7 @@ impl Figures {
         warn!(%peer, reason = reason.name(), "client evicted");
     }
 
-    /// The same, if `error` is what the client was evicted for.
+    /// Counts and logs the eviction that `error` stands for, if any.
     pub(super) fn evict_for(&self, error: &Error, peer: SocketAddr) {
         if let Some(reason) = Eviction::of(error) {
             self.evict(reason, peer);
@@ -182,7 +182,7 @@ pub(super) const BUCKETS: [f64; 12] = [1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2,
 /// Durations, as Prometheus counts them.
 #[derive(Default)]
 pub(super) struct Histogram {
-    /// Durations up to each bound and above the one before; the last ones are above all bounds.
+    /// The number of durations in each bucket; the last bucket has no upper bound.
     counts: [AtomicU64; BUCKETS.len() + 1],
     sum_ns: AtomicU64,
 }

@@ -1,7 +1,7 @@
 //! `/live`: the state of the server as JSON, one message each second, for the section *Server* of the page.
 //!
-//! A plain GET answers whether the client may see it, so that the page need not try: browsers report a refused WebSocket on their
-//! console.
+//! A plain GET returns whether the client may see it. The page asks first, because browsers log a refused WebSocket on
+//! the console.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::log;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How many of the slowest clients a message lists.
 const SLOWEST_MAX: usize = 10;
-/// Fields that proxies add. A client behind a proxy on this machine is not local.
+/// Header fields that proxies add. A client of a proxy on this machine is not local.
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 
 /// Whether a client may see the state.
@@ -30,7 +30,7 @@ pub(super) fn is_allowed(allowed: LiveStats, request: &Request) -> bool {
             request.peer().ip().to_canonical().is_loopback()
                 && is_loopback(host)
                 && !FORWARDED.iter().any(|name| request.header(name).is_some())
-                // --allow-origin may accept pages of others, which must not see this.
+                // --allow-origin may accept pages of other sites, which must not see this.
                 && text("origin").is_none_or(|origin| origin.split_once("://").is_some_and(|(_, from)| from == host))
         }
     }

@@ -79,7 +79,7 @@ fn hub(page: &mut Page, stats: &HubStats) {
     page.counter("hub_recovered_total", "Clients that recovered everything they missed.", stats.recovered);
     page.counter(
         "hub_unrecovered_total",
-        "Clients that were told that they cannot recover.",
+        "Clients that reconnected and could not recover what they missed.",
         stats.unrecovered,
     );
     page.begin("wireloom_hub_evictions_total", "counter", "Clients that the hub disconnected, by reason.");

@@ -25,7 +25,7 @@ use websocket::{Client, Service};
 
 /// The routes, and what they share.
 pub(crate) struct Routes {
-    /// Bodies are limited, and so buffered before they are echoed.
+    /// Bodies are limited, so they are buffered before they are echoed.
     buffers_bodies: bool,
     /// `/metrics` has an address of its own.
     has_admin: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Routes {
     start_time: u64,
 }
 
-/// What `/sink` has received.
+/// Counters of what `/sink` has received.
 #[derive(Default)]
 struct SinkCounters {
     messages: AtomicU64,
@@ -62,7 +62,7 @@ impl SinkCounters {
 }
 
 impl Routes {
-    /// The routes as the arguments choose them.
+    /// Makes the routes that the arguments choose.
     pub(crate) fn new(args: &Serve, hub: Hub) -> Self {
         let start_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
@@ -168,7 +168,7 @@ impl Routes {
         Response::text(200, format!("{bytes} bytes\n"))
     }
 
-    /// The state of the server: over a WebSocket, or to a GET whether there is one for this client.
+    /// Answers `/live`: the state of the server over a WebSocket; for a plain GET, whether this client may see it.
     fn live(self: &Arc<Self>, request: &Request) -> Response {
         let is_allowed = live::is_allowed(self.live_stats, request);
         if !request.is_websocket() {
@@ -179,7 +179,7 @@ impl Routes {
             Ok(upgrade) => {
                 let routes = self.clone();
                 upgrade.on_open(move |mut socket| async move {
-                    // Whatever ends it concerns only the page that looked.
+                    // An error concerns only this client.
                     let _ended = live::run(&routes, &mut socket).await;
                 })
             }
@@ -214,7 +214,7 @@ fn has_content(request: &Request) -> bool {
     !request.is_websocket() && matches!(request.method(), "POST" | "PUT")
 }
 
-/// A page, which can only be read.
+/// Answers GET and HEAD with `response`, and other methods with 405.
 fn page(request: &Request, response: Response) -> Response {
     match request.method() {
         "GET" | "HEAD" => response,

@@ -20,9 +20,9 @@ const BATCH_LEN: usize = 64 << 10;
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     size: usize,
-    /// Messages per second; 0 for as fast as the client reads.
+    /// Messages per second; 0 means as fast as the client reads.
     rate: u32,
-    /// Messages; 0 for endless.
+    /// The number of messages; 0 means without end.
     count: u64,
 }
 
@@ -37,7 +37,7 @@ impl Source {
         (size <= SIZE_MAX).then_some(source)
     }
 
-    /// Long messages are slices of one buffer, so that a client does not cost one of its own.
+    /// A message. Long messages are slices of one shared buffer.
     fn message(self) -> Bytes {
         static LONGEST: OnceLock<Bytes> = OnceLock::new();
         let make = |size| (0..size).map(|at| at as u8).collect();
@@ -84,7 +84,7 @@ impl Source {
         Ok(())
     }
 
-    /// The messages one after the other, as a body.
+    /// A response with the messages, back to back, as its body.
     pub(super) fn response(self) -> Response {
         let (sender, body) = Body::channel();
         tokio::spawn(async move {
@@ -110,7 +110,7 @@ struct Pace {
     source: Source,
     begin: Instant,
     sent: u64,
-    /// The most messages that are due at once.
+    /// The maximum number of messages that are due at once.
     batch: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the routes do with an open WebSocket.
+//! The services of the routes over an open WebSocket.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use super::SinkCounters;
 use super::figures::{FigureBatch, Figures};
 use super::source::Source;
 
-/// Which route opened it.
+/// The service of a WebSocket.
 pub(super) enum Service {
     Echo,
     Sink(Arc<SinkCounters>),
@@ -67,7 +67,7 @@ async fn sink(client: Client<'_>, sink_counters: &SinkCounters) -> Result<(), Er
     Ok(())
 }
 
-/// The next message. It is counted, and the batch is flushed before this waits.
+/// Receives and counts the next message. Flushes the counters before it waits.
 pub(super) async fn recv<'a>(
     receiver: &'a mut Receiver,
     batch: &mut FigureBatch<'_>,

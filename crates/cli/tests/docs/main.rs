@@ -1,4 +1,5 @@
-//! The book: its commands print what it says, its links lead somewhere, and the error texts it explains exist.
+//! Tests of the book: its commands print the shown output, its links resolve, and the error texts that it explains
+//! exist.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
@@ -69,11 +70,11 @@ fn commands(page: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn commands_print_what_the_book_says() {
+fn commands_print_the_output_in_the_book() {
     let (_server, address) = Server::start(Command::new(WIRELOOM).args(["serve", "--port", "0"]));
     let pages = WITH_OUTPUT.map(|page| commands(&fs::read_to_string(root().join(page)).unwrap()));
     assert!(pages[0].len() > 5 && pages.iter().all(|page| !page.is_empty()), "{pages:?}");
-    // The server runs already.
+    // The test has started the server.
     let commands = pages.into_iter().flatten().filter(|(command, _)| !command.starts_with("wireloom serve"));
     let bin = Path::new(WIRELOOM).parent().unwrap().display();
     for (command, expected) in commands {
@@ -87,7 +88,7 @@ fn commands_print_what_the_book_says() {
 #[test]
 fn the_certificate_of_the_tls_guide_is_accepted() {
     if Command::new("openssl").arg("version").output().is_err() {
-        // Not by println!, which is shown for failures alone.
+        // Not println!, whose output is shown only if the test fails.
         let _ = writeln!(std::io::stderr(), "limited: the TLS guide is not tried without openssl");
         return;
     }
@@ -141,7 +142,7 @@ fn every_error_text_exists() {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_resolve() {
     let mut pages = files(&root().join("docs/src"), ".md");
     pages.extend(
         ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md", "RELEASING.md"]

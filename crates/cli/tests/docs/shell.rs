@@ -1,4 +1,5 @@
-//! Every command that a page shows runs here, with other ports and for a shorter time, or is listed below with the reason why not.
+//! Runs every command in `sh` blocks of the pages, with other ports and for a shorter time, or lists it below with the
+//! reason why not.
 
 use super::{Server, WIRELOOM, WITH_OUTPUT, commands, files, root};
 use std::collections::HashSet;
@@ -6,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How a command begins that no test of this file runs, and why.
+/// The beginnings of commands that this file does not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("cargo install ", "installs for the user"),
     ("cargo add ", "belongs in a project of the reader"),
@@ -49,7 +50,7 @@ fn shell_lines(page: &str) -> Vec<String> {
     lines
 }
 
-/// The command for the server of this test, in a second instead of the time that the page takes.
+/// The command, changed to use the server of this test and to run for a second.
 fn shortened(command: &str, address: &str) -> String {
     let mut words: Vec<String> = command.split(' ').map(str::to_owned).collect();
     for at in 1..words.len() {

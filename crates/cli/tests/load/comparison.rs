@@ -39,7 +39,7 @@ async fn compares_with_an_earlier_result() {
     let fast = start(Fault::Delay(Duration::from_millis(2))).await;
     let slow = start(Fault::Delay(Duration::from_millis(20))).await;
     let args = ["--duration", "13", "--rate", "200", "--compare", path, "--fail-if-slower", "100%"];
-    // The earlier result may be the disturbed one.
+    // Other load may have disturbed the earlier result.
     let mut attempts = 0;
     let (code, report) = loop {
         let (_, old) = measure(&fast, &["--duration", "13", "--rate", "200"]).await;

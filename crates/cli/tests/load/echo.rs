@@ -1,4 +1,4 @@
-//! The echo: what is counted, and how faults of the server show.
+//! The echo scenario: counts, and faults of the server.
 
 use std::time::Duration;
 
@@ -100,7 +100,8 @@ async fn an_open_loop_shows_a_pause_that_a_closed_loop_hides() {
     for report in [&closed, &open] {
         assert!(report["latency"]["max"].as_f64().unwrap() >= 0.9, "{report}");
     }
-    // A third waits: of these a tenth of all messages waits longer than 0.7 s. A busy machine adds to that.
+    // A third of the messages waits, evenly between 0 and 1 s; so a tenth of all waits longer than 0.7 s. A busy
+    // machine adds to that.
     let p90 = open["latency"]["p90"].as_f64().unwrap();
     assert!(p90 >= 0.6, "{open}");
     assert!(closed["latency"]["p90"].as_f64().unwrap() < p90 / 2.0, "{closed}");

@@ -26,7 +26,7 @@ use wireloom::{CloseCode, Request, Response, Server, WebSocket};
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
-/// Longer than any of this takes.
+/// Much longer than any step of these tests.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The fault of the server.
@@ -45,8 +45,8 @@ enum Fault {
     Pause,
     /// Closed after ten answers.
     Close,
-    /// Nothing is answered.
-    Mute,
+    /// No message is answered.
+    NoAnswer,
     /// The handshake takes this much longer.
     SlowHandshake(Duration),
 }
@@ -67,7 +67,7 @@ async fn serve(fault: Fault, mut socket: WebSocket) -> Result<(), wireloom::Erro
                 continue;
             }
             Fault::RepeatTenth if is_tenth => socket.send(&message).await?,
-            Fault::Mute => continue,
+            Fault::NoAnswer => continue,
             Fault::Pause => {
                 let pause = *paused_until.get_or_insert(Instant::now() + Duration::from_secs(1));
                 if Instant::now() > pause {
@@ -104,7 +104,7 @@ async fn start(fault: Fault) -> String {
     url
 }
 
-/// Exit code, output, errors.
+/// Runs `wireloom load`; returns the exit code, output and errors.
 async fn run(args: &[&str]) -> (i32, String, String) {
     let output =
         Command::new(WIRELOOM).arg("load").args(args).stdin(Stdio::null()).kill_on_drop(true).output();
@@ -124,7 +124,7 @@ fn validate(report: &Value) -> Result<(), String> {
     schemas.validate(report, schema).map_err(|error| error.to_string())
 }
 
-/// Exit code and the JSON, which follows its schema.
+/// Runs `wireloom load --json`; returns the exit code and the JSON, which must follow its schema.
 async fn measure(url: &str, args: &[&str]) -> (i32, Value) {
     let (code, out, errors) = run(&[&[url, "--json", "--quiet"], args].concat()).await;
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{errors}"));
@@ -132,8 +132,8 @@ async fn measure(url: &str, args: &[&str]) -> (i32, Value) {
     (code, report)
 }
 
-/// Measures until the result is the expected one, at most five times: other load on the machine may disturb a measurement, and then
-/// the next one is right.
+/// Measures until the result is the expected one, at most five times, because other load on the machine may disturb a
+/// measurement.
 async fn measure_until(url: &str, args: &[&str], is_expected: impl Fn(i32, &Value) -> bool) -> (i32, Value) {
     for _ in 1..5 {
         let (code, report) = measure(url, args).await;

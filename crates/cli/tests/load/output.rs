@@ -39,7 +39,7 @@ async fn expectations_set_the_exit_code() {
     assert_eq!(code, 2, "{errors}");
 }
 
-/// Every result of a test is checked against the schema; here are those with parts that others do not have.
+/// Every result of a test is checked against the schema. Here are results with fields that the others do not have.
 #[tokio::test(flavor = "multi_thread")]
 async fn results_follow_the_schema() {
     let url = start(Fault::None).await;
@@ -52,7 +52,7 @@ async fn results_follow_the_schema() {
         let (code, report) = measure(&url, args).await;
         assert_eq!(code, 0, "{report}");
     }
-    // It does not allow everything.
+    // The schema rejects invalid results.
     let (_, mut report) = measure(&url, &["--count", "9"]).await;
     assert_eq!(validate(&report), Ok(()));
     report["errors"]["lost"] = (-1).into();
@@ -64,7 +64,7 @@ async fn the_guide_documents_each_field_of_the_json() {
     let schema: Value = serde_json::from_str(crate::SCHEMA).unwrap();
     let mut names = BTreeSet::new();
     collect(&schema, &schema["$defs"]["report"], "", &mut names);
-    // Connections that are opened have no curve.
+    // `connect` has no curve.
     names.remove("connect.curve");
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guides/load.md"))
         .unwrap();
@@ -80,7 +80,7 @@ async fn the_guide_documents_each_field_of_the_json() {
 /// The paths of all fields, such as `series[].p50`.
 fn collect(schema: &Value, value: &Value, path: &str, names: &mut BTreeSet<String>) {
     let value = match value["$ref"].as_str().or(value["oneOf"][1]["$ref"].as_str()) {
-        // It contains itself.
+        // The schema of a report refers to itself (`against`).
         Some("#/$defs/report") => {
             names.insert(path.to_owned());
             return;
@@ -132,7 +132,7 @@ async fn writes_a_page_and_prometheus_text() {
         assert!(html.contains(part), "{part}");
     }
     assert_eq!(html.matches("role=\"img\"").count(), 10);
-    // Nothing is loaded and nothing runs.
+    // The page loads nothing and runs no script.
     assert!(
         !html.contains("<script")
             && !html.contains("href=")
@@ -148,7 +148,7 @@ async fn prints_a_line_per_second_and_a_table() {
         run(&[&url, "--duration", "2300ms", "--warmup", "300ms", "--connections", "2"]).await;
     assert_eq!(code, 0, "{errors}");
     let lines: Vec<&str> = errors.lines().collect();
-    // Two, unless other load delays the end of a second or of the run.
+    // Usually two: other load may delay the end of a second or of the run.
     assert!(!lines.is_empty(), "{errors}");
     assert!(
         lines.iter().all(|line| line.contains("/s  p50 ") && line.ends_with("0 errors, 2 connections")),

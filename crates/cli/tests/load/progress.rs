@@ -22,7 +22,8 @@ async fn a_terminal_shows_one_line_that_is_updated() {
     grantpt(&screen).unwrap();
     unlockpt(&screen).unwrap();
     let name = ptsname(&screen, Vec::new()).unwrap();
-    // It must not become the terminal of the tests, which would end with it, where they lead a session without one.
+    // NOCTTY: if the tests lead a session without a terminal, this one must not become theirs, because they would be
+    // killed when it closes.
     let flags = OpenptFlags::NOCTTY.bits().cast_signed();
     let terminal = File::options().read(true).write(true).custom_flags(flags).open(name.to_str().unwrap());
     let mut child = Command::new(WIRELOOM)
@@ -70,7 +71,7 @@ async fn a_signal_ends_the_run_with_its_result() {
 async fn a_process_that_was_stopped_reports_one_long_second() {
     let (url, mut count) = start_counting().await;
     let child = spawn(&[&url, "--duration", "4", "--connections", "1", "--json", "--quiet"]);
-    // Some have been answered in the second that is to be long.
+    // Some messages are answered in this second before the stop.
     timeout(DEADLINE, count.wait_for(|count| *count > 100)).await.unwrap().unwrap();
     signal(&child, "-STOP").await;
     sleep(Duration::from_millis(2_500)).await;

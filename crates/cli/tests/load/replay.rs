@@ -68,14 +68,14 @@ async fn record(file: &Temporary) {
     assert!(timeout(DEADLINE, serve.wait()).await.unwrap().unwrap().success());
 }
 
-/// Whether it is text, the content, and when it arrived.
+/// A received message: whether it is text, its content, and when it arrived.
 type Received = (bool, Vec<u8>, Instant);
-/// Whether it is text, and the content, by connection.
+/// The messages of each connection: whether they are text, and their content.
 type Sent = Vec<Vec<(bool, Vec<u8>)>>;
-/// By connection.
+/// The received messages, by connection.
 type Log = Arc<Mutex<Vec<Vec<Received>>>>;
 
-/// A server that notes each message and answers nothing.
+/// A server that records each message and answers none.
 async fn collect() -> (String, Log) {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", server.local_addr().unwrap());
@@ -129,7 +129,7 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
         (&["--speed", "max"], Duration::ZERO, PAUSE / 2),
         (&["--speed", "100"], Duration::ZERO, PAUSE / 2),
     ] {
-        // A machine with other load may be slow once, and never fast.
+        // Other load may make a replay too slow, but never too fast.
         let mut attempts = 0;
         loop {
             let (code, report) = measure(&url, &[&["--replay", file.path()], speed].concat()).await;
@@ -186,7 +186,8 @@ async fn answers_of_an_echo_are_checked() {
     assert_eq!(code, 0, "{report}");
     assert_eq!((&report["answered"], &report["latency"]["samples"]), (&4.into(), &0.into()), "{report}");
     let more = [&options[..], &["--duration", "1", "--connections", "1", "--timeout", "500ms"]].concat();
-    for (fault, kind) in [(Fault::RepeatTenth, "wrong"), (Fault::Mute, "lost"), (Fault::Close, "closed")] {
+    for (fault, kind) in [(Fault::RepeatTenth, "wrong"), (Fault::NoAnswer, "lost"), (Fault::Close, "closed")]
+    {
         let (code, report) = measure(&start(fault).await, &more).await;
         assert_eq!(code, 5, "{report}");
         assert!(report["errors"][kind].as_u64() > Some(0), "{kind}: {report}");

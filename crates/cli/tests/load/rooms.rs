@@ -89,8 +89,8 @@ async fn start(fault: Fault) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_loss_repetition_and_order() {
-    // 200 messages of one publisher to each of 3 subscribers: 20 tenths each. The last message is a tenth, which nothing follows
-    // that could overtake it.
+    // 200 messages of one publisher to each of 3 subscribers: 20 tenths each. The last message is also a tenth one, but
+    // no later message can overtake it.
     let args = [
         "--scenario",
         "rooms",
@@ -149,7 +149,7 @@ async fn measures_the_rooms_of_serve() {
         assert_eq!(report["sent"], 300, "{report}");
         assert_eq!(report["answered"], 1500, "{report}");
     }
-    // An echo is no room: a subscriber would receive nothing.
+    // An echo is not a room: subscribers receive nothing.
     let echo = serve.url("ws", "/echo");
     let (code, out, errors) =
         crate::run(&[&echo, "--scenario", "rooms", "--rate", "9", "--timeout", "300ms"]).await;

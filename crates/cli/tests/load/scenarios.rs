@@ -76,7 +76,7 @@ async fn churn_measures_the_time_to_open() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_are_checked_at_the_end() {
-    let url = start(Fault::Mute).await;
+    let url = start(Fault::NoAnswer).await;
     let (code, report) = measure(
         &url,
         &["--scenario", "idle", "--connections", "50", "--duration", "500ms", "--timeout", "30"],
@@ -150,7 +150,7 @@ async fn scripts_send_expect_and_wait() {
     let (code, report) = measure(&url, &["--script", &never, "--count", "1", "--timeout", "200ms"]).await;
     assert_eq!((code, &report["errors"]["lost"]), (5, &1.into()), "{report}");
     let (code, _, errors) = run(&[&url, "--script", &file("none", "sing\n")]).await;
-    assert!(code == 2 && errors.contains("line 1: \"sing\" is no step"), "{errors}");
+    assert!(code == 2 && errors.contains("line 1: \"sing\" is not a step"), "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

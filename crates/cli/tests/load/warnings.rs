@@ -1,4 +1,4 @@
-//! Warnings about results that are not what they seem.
+//! Warnings about misleading results.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn warns(report: &Value, text: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_too_few_samples() {
+async fn warns_of_too_few_samples() {
     let url = start(Fault::None).await;
     let few = "20 latencies are too few for p99.9";
     let (_, report) = measure(&url, &["--count", "20", "--expect", "p99.9<60s"]).await;
@@ -21,14 +21,14 @@ async fn of_too_few_samples() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_connections_that_the_server_closes() {
+async fn warns_of_connections_that_the_server_closes() {
     let (_, report) = measure(&start(Fault::Close).await, &["--count", "100", "--connections", "4"]).await;
     assert!(warns(&report, "the server closed 4 of 4 connections"), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_messages_that_leave_too_late() {
-    // For a second the server reads nothing; what it does not read waits in this process.
+async fn warns_of_messages_that_leave_too_late() {
+    // For a second the server does not read, so messages are queued in this process.
     let args = ["--rate", "400", "--size", "64K", "--duration", "4", "--connections", "1"];
     let (_, report) = measure(&start(Fault::Pause).await, &args).await;
     assert!(report["send_delay_p99"].as_f64().unwrap() > 0.001, "{report}");
@@ -36,7 +36,7 @@ async fn of_messages_that_leave_too_late() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_rate_that_is_not_reached() {
+async fn warns_of_a_rate_that_is_not_reached() {
     let url = start(Fault::Delay(Duration::from_millis(100))).await;
     let args = ["--rate", "1k", "--duration", "2", "--connections", "4", "--timeout", "500ms"];
     let (_, report) = measure(&url, &args).await;
@@ -44,7 +44,7 @@ async fn of_a_rate_that_is_not_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_generator_that_is_the_bottleneck() {
+async fn warns_of_a_generator_that_is_the_bottleneck() {
     let serve = Serve::start().await;
     for args in [&["--pipeline", "64"][..], &["--rate", "20"]] {
         let (_, report) = measure(&serve.url("ws", "/echo"), &[args, &["--duration", "2"]].concat()).await;

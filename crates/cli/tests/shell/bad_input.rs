@@ -101,7 +101,7 @@ async fn raw_server(answer: Vec<u8>) -> String {
     url
 }
 
-/// Exit code and errors. The input stays open, so that the peer acts first.
+/// Runs `connect`; returns the exit code and errors. The input stays open, so that the peer closes first.
 async fn connect(url: &str, args: &[&str]) -> (i32, String) {
     let mut child = connect_command(&[&[url], args].concat()).stdin(Stdio::piped()).spawn().unwrap();
     let _input = child.stdin.take();

@@ -79,7 +79,7 @@ async fn scripts_send_the_lines_of_a_pipe() {
     assert_eq!((code, &*out), (0, "one\ntwo\n"), "{errors}");
     let (code, _, errors) = connect(&[&echo, "--expect", "a", "--timeout", "30"], "a\n").await;
     assert_eq!(code, 0, "{errors}");
-    // The end of the input does not close: expected messages may still arrive.
+    // The command does not close at the end of the input, because expected messages may still arrive.
     let (code, out, errors) = connect(&[&echo, "--count", "2", "--timeout", "1"], "one\n").await;
     assert_eq!((code, &*out), (4, "one\n"), "{errors}");
     // With `--send` the input is not read.
@@ -97,7 +97,7 @@ async fn scripts_end_although_their_input_does_not() {
     let source = serving.url("/source?size=1&count=2");
     let args = [&*source, "--count", "2", "--timeout", "30"];
     let mut child = connect_command(&args).stdin(Stdio::piped()).spawn().unwrap();
-    // `wait` closes the input otherwise.
+    // Keep the input open: `wait` would close it.
     let _open = child.stdin.take();
     let (code, _, errors) = finish(child).await;
     assert_eq!(code, 0, "{errors}");
@@ -113,7 +113,7 @@ async fn the_source_sends_what_was_asked_for() {
     let url = serving.url("/source?size=1&count=20&rate=100");
     let begin = std::time::Instant::now();
     assert_eq!(connect(&[&url, "--quiet"], "").await.0, 0);
-    // The end of an empty input does not close: all messages arrive.
+    // The command does not close at the end of an empty input: all messages arrive.
     let (code, _, _) = connect(&[&url, "--count", "20", "--quiet"], "").await;
     assert_eq!(code, 0);
     assert!(begin.elapsed() >= Duration::from_millis(180), "{:?}", begin.elapsed());
@@ -407,7 +407,7 @@ async fn reconnects_and_reports_the_loss() {
 async fn a_proxy_that_refuses_is_an_error() {
     let serving = Server::start(&[]).await;
     let url = serving.url("/echo");
-    // The server itself, which is not a proxy.
+    // Use the server itself as a proxy, which it is not.
     let proxy = format!("http://user:secret@{}", serving.addresses[0]);
     let (code, _, errors) = connect(&[&url, "--proxy", &proxy, "--send", "a"], "").await;
     assert!(code == 1 && errors.contains("proxy") && !errors.contains("secret"), "{code} {errors}");

@@ -64,13 +64,13 @@ async fn an_empty_input_does_not_end_receiving() {
 #[tokio::test]
 async fn the_end_of_the_input_waits_for_answers() {
     let server = Server::start(&[]).await;
-    // One answer per line: it does not wait longer.
+    // There is one answer per line: the command does not wait longer.
     let (code, out, errors) = connect(&[&server.url("/echo"), "--linger", "1h"], "one\ntwo\n").await;
     assert_eq!((code, &*out, &*errors), (0, "one\ntwo\n", ""));
-    // No answer: it waits, and reports that.
+    // There is no answer: the command waits, and reports that.
     let (code, _, errors) = connect(&[&server.url("/sink"), "--linger", "300ms"], "one\n").await;
     assert!(code == 0 && errors.contains("1 message sent, 0 messages received"), "{errors}");
-    // Without a limit on the time.
+    // Without a time limit.
     for (option, answers) in [("--no-close", &b"one\n"[..]), ("--recv-only", b"")] {
         let server = Server::start(&[]).await;
         let mut child =
@@ -94,7 +94,7 @@ async fn the_end_of_the_input_waits_for_answers() {
 async fn evictions_are_counted_logged_and_printed() {
     let mut server = Server::start(&[]).await;
     let address = server.addresses[0].clone();
-    // A member that reads nothing until others have published more than its transport and the room hold for it.
+    // A member that does not read until others have published more than its socket and its queue hold.
     let url = format!("ws://{address}/rooms/x");
     let mut slow = wireloom::connect(&url).await.unwrap();
     let (mut sender, mut receiver) = wireloom::connect(&url).await.unwrap().split();

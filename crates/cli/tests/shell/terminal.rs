@@ -28,7 +28,8 @@ impl Terminal {
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
         let name = ptsname(&keys, Vec::new()).unwrap();
-        // It must not become the terminal of the tests, which would end with it, where they lead a session without one.
+        // NOCTTY: if the tests lead a session without a terminal, this one must not become theirs, because they would
+        // be killed when it closes.
         let flags = OpenptFlags::NOCTTY.bits().cast_signed();
         let mut options = File::options();
         let mut terminal =
@@ -62,7 +63,7 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until this message is printed behind what was awaited before: above the line that is being edited, or without one.
+    /// Waits until this message is printed after the previously awaited text.
     fn wait_for_message(&mut self, message: &str) {
         self.wait_for(&[&format!("\x1b[K{message}\r\n"), &format!("\n{message}\r\n")]);
     }
@@ -118,7 +119,7 @@ async fn lines_are_edited_and_kept() {
     let history = std::fs::read_to_string(home.join("wireloom/history")).unwrap();
     assert!(history.contains("hello") && !history.contains("not kept"), "{history}");
 
-    // Another day.
+    // A later run.
     let mut terminal = Terminal::start(&url, &home);
     terminal.send_keys("\x1b[A\r");
     terminal.wait_for_message("hello");
@@ -173,7 +174,7 @@ async fn ctrl_c_leaves_a_clean_terminal() {
     while let Ok(bytes) = terminal.shown.recv_timeout(Duration::from_millis(300)) {
         terminal.seen += &String::from_utf8_lossy(&bytes);
     }
-    // The next prompt of the shell begins in the first column of an empty line, and no prompt of ours is above it.
+    // The shell's next prompt begins on an empty line, and no prompt of this command remains above it.
     assert_eq!(last_line(&terminal.seen), "", "{:?}", terminal.seen);
     let (_, after) = terminal.seen.rsplit_once("unfinished").unwrap();
     assert!(!after.contains("> "), "{after:?}");

@@ -103,7 +103,7 @@ async fn vanish(rng: &mut Rng, plain: &str) {
     let Ok(mut socket) = wireloom::connect(&format!("ws://{plain}{path}")).await else { return };
     let message = rng.bytes(60_000);
     for _ in 0..rng.usize(0..10) {
-        // The server may have stopped reading, because this client does not.
+        // The server may have stopped reading, because this client does not read.
         if tokio::time::timeout(Duration::from_millis(20), socket.send(&message)).await.is_err() {
             return;
         }

@@ -18,7 +18,7 @@ impl Serving {
     pub(crate) async fn start() -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_wireloom"))
             .args(["serve", "--listen", "127.0.0.1:0", "--tls", "--tls-listen", "127.0.0.1:0"])
-            // Stalled clients must be disconnected soon, but others may be slow on a busy machine.
+            // Short, so that stalled clients are disconnected soon; long enough for slow clients on a busy machine.
             .args(["--handshake-timeout", "3s", "--body-timeout", "3s", "--close-timeout", "3s"])
             .args(["--keep-alive", "5s", "--slow-timeout", "5s", "--ping", "5s"])
             .stdout(Stdio::piped())

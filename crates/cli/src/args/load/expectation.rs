@@ -1,4 +1,4 @@
-//! `--expect`: what a result has to be.
+//! `--expect`: a requirement for the result.
 
 use std::fmt;
 

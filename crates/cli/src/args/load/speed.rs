@@ -1,4 +1,4 @@
-//! How fast a capture is played.
+//! The speed at which a capture is replayed.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Speed {
         }
     }
 
-    /// The time in which a time of the capture passes.
+    /// Scales a time of the capture to a time of the replay.
     pub(crate) fn scale(self, time: Duration) -> Duration {
         match self {
             Self::Times(times) => time.div_f64(times),

@@ -33,7 +33,7 @@ pub(super) fn stage(text: &str) -> Result<Stage, String> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Sizes {
     Fixed(usize),
-    /// Each length from the first to the second is as likely.
+    /// Uniformly distributed from the first to the second length.
     Uniform(usize, usize),
     /// Lengths, each with its share of the messages; the shares add up to 1.
     Weighted(Vec<(usize, f64)>),

@@ -1,4 +1,4 @@
-//! From arguments to a [`Connector`].
+//! Makes a [`Connector`] from the arguments.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ const MAX_MESSAGE: u64 = 64 << 20;
 /// A connector for this URL, with these headers.
 ///
 /// # Errors
-/// An option that cannot be used, by its name.
+/// An option cannot be used; the text names it.
 pub(super) fn new(
     args: &Connect,
     url: &str,
@@ -118,7 +118,7 @@ fn resolve(mut connector: Connector, args: &Connect, url: &str) -> Connector {
     connector
 }
 
-/// The port of a URL, given or the scheme's own.
+/// The port of a URL: the explicit one, or the default of the scheme.
 pub(in crate::cmd) fn port(url: &str) -> Option<u16> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -131,7 +131,7 @@ pub(in crate::cmd) fn port(url: &str) -> Option<u16> {
 }
 
 pub(in crate::cmd) fn tls(args: &Tls) -> Result<ClientTls, String> {
-    // The library reports the kind of an error; opening the file here finds out what is wrong with it.
+    // The library reports only the kind of an error. Opening the file here gives the reason.
     let check = |option: &str, path: &Path| {
         File::open(path).map(drop).map_err(|error| format!("{option} {}: {error}", path.display()))
     };

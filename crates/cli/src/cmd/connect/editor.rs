@@ -50,7 +50,7 @@ pub(super) fn run(
         let (next, is_last) = match line {
             Ok(line) => {
                 if let Some(file) = &history {
-                    // It is not essential.
+                    // The history is not essential.
                     let _ = editor.append_history(file);
                 }
                 (parse_line(line), false)
@@ -59,7 +59,7 @@ pub(super) fn run(
             Err(ReadlineError::Io(error)) => (Input::Failed(error), true),
             Err(_) => return,
         };
-        // Another prompt would be left behind when the connection closes.
+        // Do not print another prompt: it would remain on the screen when the connection closes.
         if sender.blocking_send(next).is_err() || is_last {
             return;
         }

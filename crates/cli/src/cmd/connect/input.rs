@@ -15,16 +15,16 @@ use super::notes::Notes;
 use super::output::decode_hex;
 use crate::args::Format;
 
-/// Bytes of a message. A longer one would not fit into the send queue.
+/// The maximum length of a message in bytes. A longer one would not fit into the send queue.
 const MESSAGE_LEN_MAX: u64 = 64 << 20;
 
-/// Messages that have been read and not been sent.
+/// The maximum number of messages that have been read and not sent.
 const PENDING_MAX: usize = 64;
 
-/// What was read.
+/// A unit of input.
 pub(super) enum Input {
     Message(Vec<u8>),
-    /// A line of a terminal that begins with a slash.
+    /// A line typed on a terminal that begins with a slash.
     Command(Command),
     /// Ctrl-C while a line is being edited.
     Interrupted,
@@ -32,7 +32,7 @@ pub(super) enum Input {
     Failed(io::Error),
 }
 
-/// What to do instead of sending a message.
+/// An instruction instead of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Ping(Vec<u8>),
@@ -42,7 +42,7 @@ pub(super) enum Command {
     Invalid(&'static str),
 }
 
-/// The messages of the input, and the state of the terminal before it was edited on.
+/// The messages of the input, and the modes of the terminal before the line editor changed them.
 pub(super) struct Messages {
     received: mpsc::Receiver<Input>,
     /// A line is being edited.
@@ -51,7 +51,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Begins to read: with a line editor if a person types and reads.
+    /// Starts reading: with a line editor if input and output are a terminal.
     pub(super) fn read(notes: &Notes, format: Format, keeps_history: bool) -> Self {
         let (sender, received) = mpsc::channel(PENDING_MAX);
         let is_editing = Arc::<AtomicBool>::default();
@@ -70,7 +70,7 @@ impl Messages {
         Self { received, is_editing, terminal }
     }
 
-    /// The next of them; `None` at the end of the input.
+    /// The next input; `None` at its end.
     pub(super) async fn next(&mut self) -> Option<Input> {
         self.received.recv().await
     }
@@ -131,7 +131,7 @@ fn read_message(input: &mut impl io::BufRead, format: Format) -> io::Result<Opti
             if len > MESSAGE_LEN_MAX {
                 return Err(too_long());
             }
-            // Not allocated ahead: the length may be wrong.
+            // Do not allocate the announced length: it may be wrong.
             let mut message = Vec::new();
             input.take(len).read_to_end(&mut message)?;
             if (message.len() as u64) < len {
@@ -155,7 +155,7 @@ fn read_line(input: &mut impl io::BufRead) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(line))
 }
 
-/// Reads everything.
+/// Reads the whole input, up to [`MESSAGE_LEN_MAX`].
 pub(super) fn read_limited(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     input.take(MESSAGE_LEN_MAX).read_to_end(&mut all)?;
@@ -166,7 +166,7 @@ fn too_long() -> io::Error {
     io::Error::other(format!("a message or line is longer than {MESSAGE_LEN_MAX} bytes"))
 }
 
-/// What a line typed on a terminal means.
+/// Parses a line typed on a terminal.
 pub(super) fn parse_line(line: String) -> Input {
     let Some(command) = line.strip_prefix('/') else { return Input::Message(line.into()) };
     let (name, rest) = command.split_once(' ').unwrap_or((command, ""));

@@ -1,4 +1,4 @@
-//! What happens on an open WebSocket: messages to the output, and notes or JSON events as `-vv` and `--json` ask for.
+//! Records the events of an open WebSocket: messages to the output, and notes (`-vv`) or JSON (`--json`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,10 +19,10 @@ use super::output::Output;
 use crate::args::Connect;
 use crate::terminal::{self, count};
 
-/// Characters of a message that `-vv` shows.
+/// The number of characters of a message that `-vv` shows.
 const PREVIEW_LEN: usize = 64;
 
-/// Pings whose pongs have not arrived, at most.
+/// The maximum number of unanswered pings that are remembered.
 const PINGS_MAX: usize = 64;
 
 /// Records events. Clones record to the same place.
@@ -35,7 +35,7 @@ struct Inner {
     verbose: u8,
     is_quiet: bool,
     is_json: bool,
-    /// When pings were sent that have not been answered.
+    /// When the unanswered pings were sent.
     pings: Mutex<VecDeque<Instant>>,
     /// The user asked for a ping: the round-trip time is printed without `-vv` too.
     shows_pongs: AtomicBool,
@@ -88,7 +88,7 @@ impl Journal {
         })
     }
 
-    /// The WebSocket is open.
+    /// Records that the WebSocket is open.
     pub(super) fn opened(&self, opened: &Opened, includes_head: bool) -> io::Result<()> {
         let Opened { version, status, headers, socket, .. } = opened;
         if self.0.verbose > 0 {
@@ -110,7 +110,7 @@ impl Journal {
         if includes_head { self.output().head(*version, *status, headers) } else { Ok(()) }
     }
 
-    /// A message was sent or received.
+    /// Records a message that was sent or received.
     pub(super) fn message(&self, direction: Direction, bytes: &[u8], is_text: bool) -> io::Result<()> {
         if self.0.verbose > 1 {
             let kind = if is_text { "text" } else { "binary" };
@@ -133,15 +133,15 @@ impl Journal {
         Ok(())
     }
 
-    /// The user sends a ping: the pong is reported.
+    /// Records that the user sends a ping, so that its pong is printed.
     pub(super) fn expect_pong(&self) {
         self.0.shows_pongs.store(true, Ordering::Relaxed);
     }
 
-    /// The WebSocket is closed.
+    /// Records that the WebSocket is closed.
     pub(super) fn closed(&self, end: &End) {
         let is_local = end.by == Initiator::Local;
-        // A Close frame of the peer's: its code and reason are always of interest. An error is printed anyway.
+        // The code and reason of the peer's Close frame are always printed. Errors are printed elsewhere.
         let is_peers = end.by == Initiator::Peer && matches!(end.cause, Cause::Close { .. });
         if self.0.verbose > 0 || (is_peers && !self.0.is_json) {
             let by = match end.by {

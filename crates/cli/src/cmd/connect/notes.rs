@@ -31,20 +31,21 @@ impl Notes {
         Self { editor: Arc::default(), has_colours, has_timestamps }
     }
 
-    /// A line is being edited from now on.
+    /// Sets the printer of a line editor that is now editing a line.
     pub(super) fn set_editor(&self, printer: Printer) {
         *self.editor.lock().unwrap_or_else(PoisonError::into_inner) = Some(printer);
     }
 
-    /// No line is edited any more. `is_editing` says that the editor has not returned: its line is left as it is, below everything
-    /// that was printed above it.
+    /// Ends editing. `is_editing`: the editor has not returned; its line stays below everything that was printed above
+    /// it.
     pub(super) fn end_editing(&self, is_editing: bool) {
-        /// Moves the cursor up and down again: the printed text does not change.
+        /// Moves the cursor up and down: prints nothing visible.
         const NOTHING: &str = "\x1b[A\n";
         let Some(mut printer) = self.editor.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return;
         };
-        // The editor takes one text at a time: it accepts the second when it has printed everything before the first.
+        // The editor accepts one text at a time. It accepts the second after it has printed everything before the
+        // first.
         if is_editing && printer.print(NOTHING.into()).and_then(|()| printer.print(NOTHING.into())).is_ok() {
             let _ = io::stderr().write_all(b"\n");
         }
@@ -61,12 +62,12 @@ impl Notes {
         }
     }
 
-    /// Prints what went wrong.
+    /// Prints an error.
     pub(super) fn print_error(&self, text: &str) {
         self.print(&format!("wireloom: {text}"));
     }
 
-    /// The output cannot be written. A reader that has closed a pipe has read enough; anything else is an error.
+    /// The exit code when the output cannot be written. A closed pipe is not an error; anything else is printed.
     pub(super) fn unwritable(&self, error: &io::Error) -> Exit {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Exit::Success;

@@ -22,7 +22,7 @@ pub(super) struct Output {
     is_terminal: bool,
     has_timestamps: bool,
     is_dirty: bool,
-    /// The first bytes of a character whose rest has not arrived.
+    /// The first bytes of an incomplete character.
     incomplete: Vec<u8>,
 }
 
@@ -106,7 +106,7 @@ impl Output {
         self.inner.write_all(line.as_bytes())
     }
 
-    /// Writes bytes that may be part of a text: as they are, or escaped on a terminal.
+    /// Writes bytes that may be part of a text: unchanged, or escaped on a terminal.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.is_dirty = true;
         if !self.is_terminal {

@@ -1,4 +1,4 @@
-//! `--reconnect`: a WebSocket that is opened again when it is lost. What may have been lost with it is reported.
+//! `--reconnect`: a WebSocket that is opened again when it is lost. Messages that may have been lost are reported.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -49,7 +49,7 @@ async fn talk(
 ) -> Result<Exit, Error> {
     let notes = journal.notes();
     loop {
-        // Input waits for a connection.
+        // Input is read only while connected.
         let is_connected = socket.is_connected();
         tokio::select! {
             biased;
@@ -92,7 +92,7 @@ async fn talk(
     }
 }
 
-/// Sends what was read. The close code if that ends the connection.
+/// Handles an input; returns the close code if that ends the connection.
 async fn handle(
     args: &Connect,
     socket: &mut Reconnecting,
@@ -119,14 +119,14 @@ async fn handle(
             *messages = None;
             return None;
         }
-        // Messages go on arriving.
+        // Continue to receive.
         None => {
             *messages = None;
             return None;
         }
     };
     let _ = journal.message(Direction::Sent, &message, !is_binary);
-    // A failure is reported as a loss next.
+    // If sending fails, the next step reports the loss.
     match std::str::from_utf8(&message) {
         Ok(text) if !is_binary => drop(socket.send(text).await),
         _ if is_binary => drop(socket.send(&message[..]).await),

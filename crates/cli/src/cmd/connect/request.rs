@@ -18,7 +18,7 @@ use crate::args::Connect;
 use crate::exit::Exit;
 use crate::terminal::{self, count};
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const CHUNK_LEN: usize = 64 << 10;
 
 /// How long the head of a response may take.
@@ -28,12 +28,12 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRESS_LEN: usize = 1 << 10;
 
-/// Why there is no response, or not all of it.
+/// Why there is no complete response.
 enum Failure {
     Request(Error),
     Usage(String),
     TimedOut(&'static str),
-    /// The content ended early, which has been reported.
+    /// The content ended early; this has been reported.
     Incomplete,
     Output(io::Error),
 }
@@ -75,7 +75,7 @@ pub(super) async fn run(args: &Connect, mut output: Output, trace: &Trace, notes
     }
 }
 
-/// Makes the request, and writes the response. Its status.
+/// Makes the request and writes the response; returns its status.
 async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &Notes) -> Result<u16, Failure> {
     let (mut url, mut redirects, mut is_same_origin) = (args.url.clone(), args.redirects_max(), true);
     let mut method = match &args.request.method {
@@ -216,7 +216,8 @@ fn body(args: &Connect) -> Result<Option<Body>, String> {
     Ok(Some(stream(source)))
 }
 
-/// Sends what is read as the server accepts it. A thread reads, because neither a file nor a terminal can be read without blocking.
+/// A body that streams from `source`, at the pace of the server. A thread reads, because neither a file nor a terminal
+/// can be read without blocking.
 fn stream(mut source: Box<dyn Read + Send>) -> Body {
     let (read, mut chunks) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -242,7 +243,7 @@ fn stream(mut source: Box<dyn Read + Send>) -> Body {
                 }
                 Err(error) => {
                     terminal::print_error(format_args!("--data cannot be read: {error}"));
-                    // The server must not take the content for complete.
+                    // Abort, so that the server does not treat the content as complete.
                     return sender.abort();
                 }
             }

@@ -28,7 +28,7 @@ const LINGER: Duration = Duration::from_secs(3);
 /// The same, when as many messages have arrived as were sent.
 const LINGER_ANSWERED: Duration = Duration::from_millis(250);
 
-/// How often to look for new messages meanwhile.
+/// The interval at which this checks for new messages.
 const LINGER_STEP: Duration = Duration::from_millis(25);
 
 /// Sends and receives as the arguments say.
@@ -76,7 +76,8 @@ pub(super) async fn run(
     }
 }
 
-/// Both directions, until the WebSocket is closed. `Some` when the exit code does not depend on how it is closed.
+/// Runs both directions until the WebSocket is closed. Returns `Some` if the exit code does not depend on how it is
+/// closed.
 async fn talk(
     args: &Connect,
     inbox: &mut Inbox<'_>,
@@ -167,7 +168,7 @@ impl<'a> Inbox<'a> {
 
     fn handle(&mut self, message: &Message<'_>) -> Option<Exit> {
         if self.remaining == Some(0) {
-            // It was sent before the peer received the Close frame.
+            // The peer sent it before it received the Close frame.
             return None;
         }
         let bytes = message.as_bytes();
@@ -211,7 +212,7 @@ impl<'a> Inbox<'a> {
             return Exit::Unmet;
         }
         match end {
-            // A code that this end sent, and a peer that did not answer the Close frame, are not errors.
+            // A close code that this end sent is not an error; neither is a peer that does not answer the Close frame.
             Some(end) if end.by == Initiator::Peer && !is_normal(end.code()) => Exit::Refused,
             _ => Exit::Success,
         }
@@ -261,7 +262,7 @@ impl<'a> Outbox<'a> {
         received: &'a Cell<u64>,
     ) -> Self {
         use std::io::IsTerminal as _;
-        // The terminal of a script is not its input.
+        // With `--expect` or `--count` (a script), a terminal is not read.
         let is_scripts_terminal = args.is_expecting() && std::io::stdin().is_terminal();
         let reads = !args.closing.recv_only && !args.has_sends() && !is_scripts_terminal;
         let read = || Messages::read(journal.notes(), args.messages.input, !args.messages.no_history);
@@ -281,7 +282,7 @@ impl<'a> Outbox<'a> {
         Ok(exit)
     }
 
-    /// Sends everything, and waits as long as messages may still arrive.
+    /// Sends all input, then waits while messages may still arrive.
     async fn send_all(&mut self, sender: &mut Sender) -> Result<CloseRequest, Error> {
         for send in self.sends {
             self.send(sender, &send.payload, send.is_binary).await?;
@@ -296,7 +297,7 @@ impl<'a> Outbox<'a> {
                 return Ok(close_request);
             }
         }
-        // The input has ended, and what is awaited now depends on the arguments.
+        // The input has ended. The arguments say what to wait for.
         tokio::select! {
             ended = send_pings(sender, &mut self.pings) => ended,
             () = linger(self.args, self.journal, self.sent, self.received, is_interactive) => {
@@ -359,7 +360,7 @@ impl<'a> Outbox<'a> {
     }
 }
 
-/// Waits until the WebSocket should be closed after the end of the input. May not return.
+/// After the end of the input, waits until the WebSocket should be closed. Never returns if the arguments say so.
 async fn linger(args: &Connect, journal: &Journal, sent: u64, received: &Cell<u64>, is_interactive: bool) {
     let waits_for_peer = args.is_expecting() || args.closing.no_close || args.closing.recv_only;
     if !waits_for_peer && is_interactive {

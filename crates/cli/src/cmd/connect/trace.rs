@@ -92,7 +92,7 @@ impl Trace {
     }
 }
 
-/// As a status line names it.
+/// The name of a version in a status line.
 pub(super) fn version_name(version: Version) -> &'static str {
     match version {
         Version::Http2 => "HTTP/2",
@@ -101,9 +101,9 @@ pub(super) fn version_name(version: Version) -> &'static str {
     }
 }
 
-/// Prints why there is no connection, with what a refusing server wrote and what may help.
+/// Prints why there is no connection, with the body of a refusal and a hint.
 pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
-    /// Lines and characters of a refusal that are printed without `-v`.
+    /// The number of lines of a refusal, and of characters in each, that are printed without `-v`.
     const SHOWN: (usize, usize) = (10, 200);
     let url = without_secrets(&args.url);
     let through = match &args.route.proxy {

@@ -43,7 +43,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// The type that an opcode is shown as.
+/// The entry type of an opcode.
 fn kind_of(opcode: &str) -> String {
     let number = match opcode.strip_prefix("0x") {
         Some(digits) => u8::from_str_radix(digits, 16).ok(),

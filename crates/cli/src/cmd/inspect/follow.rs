@@ -12,7 +12,7 @@ use crate::signals;
 /// How often the file is checked for more.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Reads a file. It ends only after a signal, so that everything that was read is printed.
+/// Reads a file. The end of the file is reported only after a signal, so that everything that was read is printed.
 pub(super) struct Follow {
     file: File,
     is_interrupted: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! Entries as JSON, one object per line. The schema is docs/inspect.schema.json.
+//! Entries as JSON, one object per line. The schema is docs/src/guides/inspect.schema.json.
 
 use std::time::Duration;
 

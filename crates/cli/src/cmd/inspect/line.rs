@@ -1,4 +1,4 @@
-//! Entries as text: a line each, and below it what is wrong, the fields, the whole content.
+//! Entries as text: a line for each, and below it its problems, fields and whole content.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use super::date;
 use crate::args::Inspect;
 use crate::terminal::{visible, visible_line};
 
-/// Characters of the content on the line.
+/// The number of characters of text content on a line.
 const PREVIEW_CHARS: usize = 100;
 
-/// Bytes of binary content on the line.
+/// The number of bytes of binary content on a line.
 const PREVIEW_BYTES: usize = 24;
 
 /// The indentation of details below a line.
 const INDENT: &str = "            ";
 
-/// How lines look.
+/// The options for lines.
 pub(super) struct Lines {
     has_colours: bool,
     verbose: bool,

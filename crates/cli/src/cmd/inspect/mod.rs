@@ -1,4 +1,5 @@
-//! `wireloom inspect`: a capture, one line per frame. The crate `wireloom-inspect` decodes; here is what is shown, and how.
+//! `wireloom inspect`: a capture, one line per frame. The crate `wireloom-inspect` decodes; this module filters and
+//! prints.
 
 mod filter;
 mod follow;
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &Inspect) -> Exit {
     let key_log = args.input.key_log.clone().or_else(|| std::env::var_os("SSLKEYLOGFILE").map(Into::into));
     if let Some(path) = key_log
         && let Err(error) = add_secrets(&mut inspector, &path)
-        // A file that only the environment names need not exist.
+        // The file that `SSLKEYLOGFILE` names need not exist.
         && args.input.key_log.is_some()
     {
         terminal::print_error(format_args!("--key-log {}: {error}", path.display()));
@@ -126,7 +127,7 @@ fn date(time: Duration) -> Option<String> {
     (time.as_secs() < END_S).then(date)
 }
 
-/// Names the packets that were passed over, which explain why nothing is shown.
+/// Prints how many packets were skipped, which may explain why nothing is shown.
 fn note_skipped(inspector: &Inspector) {
     let skipped = inspector.skipped();
     let reasons = [
@@ -144,7 +145,7 @@ struct Output<'a> {
     args: &'a Inspect,
     filter: Filter<'a>,
     writer: BufWriter<io::StdoutLock<'static>>,
-    /// Each line is written at once: they are watched as they come.
+    /// Whether each line is flushed, for live input.
     flushes: bool,
     first: Option<Duration>,
     lines: Lines,

@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::recorder::Second;
 use crate::args::ROUNDS_MIN;
 
-/// Seconds without which two runs are not compared.
+/// The minimum number of seconds for a comparison of two runs.
 const SECONDS_MIN: usize = 8;
 
 /// Values to compare, each measured several times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
-    /// Answers per second; empty in an open loop, which fixes it.
+    /// Answers per second; empty in an open loop, where the rate is given.
     pub(super) rate: Vec<f64>,
     /// Latencies, in any unit.
     pub(super) p50: Vec<f64>,
@@ -56,7 +56,8 @@ impl Samples {
         warmup_s: f64,
         is_open_loop: bool,
     ) -> Self {
-        /// On a busy machine the end of the previous second may be recorded late.
+        /// The minimum length of a whole second: on a busy machine, the end of the previous second may be recorded
+        /// late.
         const WHOLE_S: f64 = 0.9;
         let mut samples = Self::default();
         let mut begin_s = 0.0;
@@ -69,7 +70,7 @@ impl Samples {
         samples
     }
 
-    /// A second or a round without latencies has 0 as such.
+    /// Adds a second or a round. A latency of 0 means that there were no answers.
     pub(super) fn push(&mut self, rate: f64, p50: f64, p99: f64, is_open_loop: bool) {
         if !is_open_loop {
             self.rate.push(rate);
@@ -85,7 +86,7 @@ impl Samples {
     }
 }
 
-/// How a server compares to another.
+/// The comparison of a server with another one.
 #[derive(Debug)]
 pub(super) struct Comparison {
     /// The other one.
@@ -95,7 +96,7 @@ pub(super) struct Comparison {
     pub(super) changes: Vec<Change>,
 }
 
-/// The change of one metric, as a fraction of the other server's.
+/// The change of one metric, as a fraction of the other server's value.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) metric: &'static str,
@@ -110,7 +111,7 @@ pub(super) struct Change {
 pub(super) enum Direction {
     Faster,
     Slower,
-    /// The interval includes both.
+    /// The interval includes 0: no difference is shown.
     NotShown,
 }
 
@@ -173,7 +174,7 @@ impl Comparison {
         Self { with: with.to_owned(), samples: own.lens(other), changes: changes.collect() }
     }
 
-    /// Of all metrics together.
+    /// The result of all metrics together.
     pub(super) fn result(&self) -> &'static str {
         let has = |direction| self.changes.iter().any(|change| change.result() == direction);
         match (has(Direction::Faster), has(Direction::Slower)) {
@@ -297,9 +298,9 @@ mod tests {
         }
     }
 
-    // Of many comparisons of equal servers, 5% may show a difference of a metric.
+    // Among many comparisons of equal servers, each metric may show a difference in 5 % of them.
     #[test]
-    fn confidence_is_what_it_is_called() {
+    fn few_comparisons_of_equal_servers_show_a_difference() {
         let mut shown = [0, 0];
         for seed in 0..40 {
             let (own, other) = (samples(1000.0, 1.0, 0.2, seed), samples(1000.0, 1.0, 0.2, seed + 1000));
@@ -309,7 +310,7 @@ mod tests {
                     comparison.changes.iter().filter(|change| change.result() != Direction::NotShown).count();
             }
         }
-        // Of 120 each; three times the expected number at most.
+        // Of 120 comparisons for each metric, at most three times the expected number.
         assert!(shown.iter().all(|&shown| shown <= 18), "{shown:?}");
     }
 
@@ -329,7 +330,7 @@ mod tests {
             second(2.0)
         );
         assert_eq!(Samples::of_json(&text).unwrap().rate, [9.0]);
-        // A process that was stopped has a longer one.
+        // A process that was stopped records a longer second.
         let long = text.replace("]}", &format!(",{}]}}", second(5.0)));
         assert_eq!(Samples::of_json(&long).unwrap().rate, [9.0, 3.0]);
         // A second that errors ended early is not a sample.

@@ -39,7 +39,7 @@ use target::{Failure, Opener};
 
 pub(crate) fn run(args: Load) -> Exit {
     descriptors::raise_limit();
-    // One thread: the load of one core is known, and nothing moves between cores.
+    // One thread, so that the load is that of one core and tasks do not move between cores.
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(load(args)),
         Err(error) => {
@@ -65,7 +65,7 @@ async fn load(mut args: Load) -> Exit {
         args.volume.connections.get_or_insert(work.recording.connections());
     }
     let args = &args;
-    // A file that cannot be read is found before the load.
+    // Read the file first, so that an error is reported before the load.
     let old = match args.comparison.compare.as_deref().map(read_samples).transpose() {
         Ok(old) => old,
         Err(error) => return usage(error),
@@ -92,7 +92,7 @@ async fn load(mut args: Load) -> Exit {
     exit(args, &report)
 }
 
-/// Why there was no load, on one line.
+/// Prints why there was no load, on one line.
 fn print_failure(url: &str, failure: Failure) -> Exit {
     match failure {
         Failure::Usage(error) => {
@@ -120,7 +120,7 @@ fn print_failure(url: &str, failure: Failure) -> Exit {
 fn exit(args: &Load, report: &Report) -> Exit {
     let is_slower = args.comparison.fail_if_slower.is_some_and(|fraction| match &report.comparison {
         Some(comparison) if comparison.is_conclusive() => comparison.is_slower_by(fraction),
-        // A check that could not be made must not pass.
+        // If the check could not be made, it must not pass.
         _ => {
             terminal::print_error(
                 "--fail-if-slower: there are too few samples to compare: measure for longer",
@@ -159,7 +159,7 @@ async fn measure(
     let rounds = args.comparison.rounds;
     let duration = args.duration() / u32::try_from(rounds).unwrap_or(u32::MAX);
     'rounds: for round in 0..rounds {
-        // Neither is always the first.
+        // Alternate which server is first.
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             let side = &mut sides[side];

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::args::Stage;
 
-/// When messages are due, of all connections together: evenly within each stage.
+/// When the messages of all connections are due: evenly spaced within each stage.
 #[derive(Debug)]
 pub(super) struct Timetable {
     begin: Instant,
@@ -20,7 +20,7 @@ pub(super) struct Timetable {
 }
 
 impl Timetable {
-    /// The first stage begins at `begin`; the last one goes on for as long as messages are sent.
+    /// The first stage begins at `begin`; the last one lasts as long as messages are sent.
     pub(super) fn new(begin: Instant, stages: &[Stage]) -> Self {
         let (mut messages, mut at) = (0.0, 0.0);
         let stages = stages.iter().map(|stage| {
@@ -77,14 +77,15 @@ impl Schedule {
     }
 }
 
-/// Wakes connections. The timers of the runtime have steps of a millisecond; a thread that sleeps is more exact. It wakes one task
-/// of the runtime, which wakes the connections whose messages are due: that costs no system call for each.
+/// Wakes connections when their messages are due. The runtime's timers have a resolution of a millisecond; a sleeping
+/// thread is more exact. The thread wakes one task of the runtime, which wakes the connections without a system call
+/// for each.
 pub(super) struct Pacer {
     state: Mutex<PacerState>,
     clock: Sender<Instant>,
     /// Wakes the task.
     tick: Arc<Notify>,
-    /// The least time between two ticks.
+    /// The minimum time between two ticks.
     pause: Duration,
 }
 
@@ -101,7 +102,7 @@ struct PacerState {
 /// The state of an [`Alarm`].
 #[derive(Default)]
 struct AlarmState {
-    /// The task to be woken; `None` when the alarm is gone.
+    /// The task to be woken; `None` if the alarm was dropped.
     waker: Option<Waker>,
     is_due: bool,
 }
@@ -110,7 +111,7 @@ impl Pacer {
     /// For messages at up to this rate, of all connections together.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub(super) fn start(rate_max: f64) -> std::io::Result<Arc<Self>> {
         // Messages that are due within this time leave together, in fewer system calls.
         let pause = match rate_max {
@@ -185,7 +186,7 @@ impl Pacer {
 pub(super) struct Alarm {
     pacer: Arc<Pacer>,
     index: usize,
-    /// The time that was asked for.
+    /// The requested time.
     at: Option<Instant>,
 }
 
@@ -212,7 +213,7 @@ impl Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         let waker = self.pacer.lock().alarms[self.index].waker.take();
-        // Outside of the lock: it may be the last reference to the task.
+        // Dropped outside of the lock, because it may be the last reference to the task.
         drop(waker);
     }
 }

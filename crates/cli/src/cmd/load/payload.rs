@@ -7,10 +7,10 @@ use wireloom::{Message, Payload};
 
 use crate::args::Sizes;
 
-/// Hexadecimal digits of the number at the beginning of each generated message.
+/// The number of hexadecimal digits at the beginning of each generated message, which number it.
 pub(super) const NUMBER_LEN: usize = 16;
 
-/// JSON-like text, which compresses as such messages do.
+/// JSON-like text, with a typical compression ratio.
 const TEXT: &[u8] = br#"{"user":"anna","channel":"lobby","text":"good morning","at":1700000000},"#;
 
 /// The messages of a run. Each has a number; equal numbers give equal messages.
@@ -47,7 +47,7 @@ impl Payloads {
         let bytes = if is_text {
             TEXT.iter().copied().cycle().take(len).collect()
         } else {
-            // It need not be random, only without a pattern that compresses.
+            // It must not compress; it need not be unpredictable.
             let mut rng = fastrand::Rng::with_seed(1);
             std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
         };
@@ -55,7 +55,7 @@ impl Payloads {
     }
 
     /// # Errors
-    /// The file cannot be read, is empty, or is to be sent as text and is none.
+    /// The file cannot be read, is empty, or is not UTF-8 although it is to be sent as text.
     pub(super) fn from_file(path: &Path, is_text: bool) -> Result<Self, String> {
         let fail = |error: &dyn std::fmt::Display| format!("--messages {}: {error}", path.display());
         let bytes = std::fs::read(path).map_err(|error| fail(&error))?;
@@ -144,7 +144,7 @@ impl Payloads {
                 };
                 match waiting.find(|&number| equals(number)) {
                     Some(number) => Answer::Equal(number),
-                    // A short message has some digits of its number alone.
+                    // A short message consists of some digits of its number.
                     None if digits_len < NUMBER_LEN || number(head).is_some_and(equals) => Answer::Repeated,
                     None => Answer::Wrong,
                 }

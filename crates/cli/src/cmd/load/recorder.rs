@@ -92,10 +92,10 @@ pub(super) struct Recorder {
     second: Histogram<u64>,
     latency: Histogram<u64>,
     send_delay: Histogram<u64>,
-    /// The time from the begin of opening a connection until it is open.
+    /// How long it took to open each connection.
     pub(super) connect: Histogram<u64>,
     pub(super) series: Vec<Second>,
-    /// Opened, without those that the server has ended.
+    /// The number of open connections: those that the server has ended do not count.
     pub(super) connections: usize,
     pub(super) last_answer: Option<Instant>,
     pub(super) last_sent: Option<Instant>,
@@ -121,7 +121,7 @@ impl Recorder {
         }
     }
 
-    /// A message of `len` bytes left `delay` later than it was to.
+    /// Records a message of `len` bytes that was sent `delay` later than scheduled.
     pub(super) fn sent(&mut self, now: Instant, delay: Duration, len: usize, is_measured: bool) {
         let counts = if is_measured { &mut self.counts } else { &mut self.warmup };
         counts.sent += 1;
@@ -135,13 +135,13 @@ impl Recorder {
         }
     }
 
-    /// An answer arrived.
+    /// Records an answer.
     pub(super) fn answered(&mut self, now: Instant, latency: Duration, len: usize, is_measured: bool) {
         self.received(now, 1, len as u64, is_measured);
         self.latency_of(latency, is_measured);
     }
 
-    /// Messages arrived whose latency is not known.
+    /// Records received messages whose latency is not known.
     pub(super) fn received(&mut self, now: Instant, messages: u64, bytes: u64, is_measured: bool) {
         let counts = if is_measured { &mut self.counts } else { &mut self.warmup };
         counts.received += messages;
@@ -157,12 +157,12 @@ impl Recorder {
         }
     }
 
-    /// The server has ended a connection.
+    /// Records that the server has ended a connection.
     pub(super) fn disconnected(&mut self) {
         self.connections = self.connections.saturating_sub(1);
     }
 
-    /// A connection was opened.
+    /// Records that a connection was opened.
     pub(super) fn connected(&mut self, time: Duration) {
         self.connect.saturating_record(nanos(time));
     }
@@ -261,7 +261,7 @@ impl Recorder {
     }
 }
 
-/// Three significant digits.
+/// A histogram with three significant digits.
 fn histogram() -> Histogram<u64> {
     let Ok(histogram) = Histogram::new_with_bounds(1, LATENCY_MAX, 3) else {
         unreachable!("the bounds are constants");

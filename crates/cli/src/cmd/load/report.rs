@@ -13,16 +13,17 @@ use crate::cmd::connect::trace::without_secrets;
 /// The percentiles that are printed.
 const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
 
-/// Samples above a percentile without which it is a matter of chance.
+/// The minimum number of samples above a percentile: with fewer, its value depends on chance.
 const SAMPLES_ABOVE_MIN: f64 = 10.0;
 
-/// Processor time per time from which on the generator may be the bottleneck.
+/// The fraction of a core above which the generator may be the bottleneck.
 const CPU_MAX: f64 = 0.9;
 
-/// The send delay of the open loop, in nanoseconds, from which on it distorts the latency.
+/// The send delay of the open loop, in nanoseconds, above which it distorts the latency.
 const SEND_DELAY_MAX: u64 = 1_000_000;
 
-/// Connections from which on their memory is reported: with fewer, buffers that all share are most of it.
+/// The minimum number of connections for which memory per connection is reported: with fewer, most of it is shared
+/// buffers.
 const MEMORY_CONNECTIONS_MIN: usize = 1000;
 
 /// The result of a run.
@@ -30,7 +31,7 @@ pub(super) struct Report {
     pub(super) url: String,
     pub(super) config: Value,
     pub(super) scenario: Scenario,
-    /// Its warm-up; the series includes it.
+    /// The warm-up, which the series includes.
     pub(super) warmup: Duration,
     pub(super) measured: Duration,
     pub(super) counts: Counts,
@@ -38,10 +39,10 @@ pub(super) struct Report {
     /// Answers per second.
     pub(super) rate: f64,
     pub(super) latency: Latency,
-    /// Of opening connections.
+    /// How long opening the connections took.
     pub(super) connect: Latency,
     pub(super) send_delay_p99: Option<u64>,
-    /// Processor time per time.
+    /// Processor time divided by elapsed time.
     pub(super) cpu: f64,
     /// Memory of a connection, in bytes.
     pub(super) memory: Option<u64>,
@@ -60,7 +61,7 @@ pub(super) struct Latency {
     pub(super) max: u64,
     /// Percentile and time.
     pub(super) percentiles: Vec<(f64, u64)>,
-    /// The same in finer steps, towards 100.
+    /// The whole distribution, in finer steps towards 100 %.
     pub(super) curve: Vec<(f64, u64)>,
 }
 
@@ -155,7 +156,7 @@ impl Report {
         self.counts.errors.total() > 0 && !is_expected
     }
 
-    /// A latency cannot be checked without a sample: it is not met then.
+    /// Checks an expectation. One about a latency is not met if there are no samples.
     fn check(&self, expectation: &Expectation) -> Checked {
         let seconds = |nanos: f64| if self.latency.samples == 0 { f64::NAN } else { nanos / 1e9 };
         let value = match expectation.metric {
@@ -196,7 +197,7 @@ impl Report {
             Metric::Percentile(percentile) => Some(percentile),
             _ => None,
         });
-        // The percentile that readers look at; a scenario without latencies has none.
+        // The most used percentile; a scenario without latencies has none.
         let usual = (self.latency.samples > 0).then_some(99.0);
         for percentile in
             expected.chain(usual).filter(|&percentile| !self.latency.has_samples_for(percentile))

@@ -1,4 +1,4 @@
-//! A run: opens the connections, lets them work, and takes the figures each second.
+//! A run: opens the connections, runs their tasks, and records the figures each second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,17 +40,17 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether a message that is due then is measured.
+    /// Whether a message that is due at this time is measured.
     pub(super) fn is_measured(&self, intended: Instant) -> bool {
         intended >= self.measured_from
     }
 
-    /// Whether nothing is sent any more then.
+    /// Whether sending has ended at this time.
     pub(super) fn is_over(&self, intended: Instant) -> bool {
         self.end.is_some_and(|end| intended >= end)
     }
 
-    /// The end of sending; of the warm-up where the number of messages ends it.
+    /// The end of sending; with `--count`, the end of the warm-up.
     pub(super) fn sending_end(&self) -> Instant {
         self.end.unwrap_or(self.measured_from)
     }
@@ -69,7 +69,7 @@ impl Plan {
 /// The task of the connections, the same in each run.
 pub(super) struct Work {
     pub(super) scenario: Scenario,
-    /// Of rooms; otherwise all connections send.
+    /// The number of publishers in a room. In other scenarios all connections send.
     pub(super) publishers: usize,
     /// Messages of a connection that wait for their answers in the closed loop.
     pub(super) pipeline: usize,
@@ -138,7 +138,7 @@ impl Run {
         lock(&self.recorder)
     }
 
-    /// Takes the right to send a message. Those of the warm-up are not counted.
+    /// Takes a ticket, the right to send a message; returns whether there was one. Messages of the warm-up need none.
     pub(super) fn take_ticket(&self, is_measured: bool) -> bool {
         let take = |tickets: u64| tickets.checked_sub(1);
         match &self.tickets {
@@ -149,7 +149,7 @@ impl Run {
         }
     }
 
-    /// The message was not sent.
+    /// Returns the ticket of a message that was not sent.
     pub(super) fn return_ticket(&self, is_measured: bool) {
         if let Some(tickets) = self.tickets.as_ref().filter(|_| is_measured) {
             tickets.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +207,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Loads the server for `duration` after the warm-up, or with `--count`.
 ///
 /// # Errors
-/// No connection could be opened; or the operating system gives no thread.
+/// No connection could be opened, or the operating system cannot start a thread.
 pub(super) async fn run(
     args: &Load,
     work: Arc<Work>,
@@ -257,7 +257,7 @@ pub(super) async fn run(
         let run = run.clone();
         tokio::spawn(async move {
             tokio::time::sleep_until(run.plan.sending_end().into()).await;
-            run.end.come();
+            run.end.signal();
         });
     }
     let mut tasks = JoinSet::new();
@@ -271,7 +271,7 @@ pub(super) async fn run(
             None => tasks.spawn(Box::pin(open_later(connection))),
         };
     }
-    // Its memory would last as long as the run.
+    // Free its memory, which would otherwise stay allocated during the run.
     drop(links);
     if !is_opened {
         tasks.abort_all();
@@ -316,7 +316,7 @@ async fn open_all(
     memory_before: &mut Option<(u64, usize)>,
 ) -> Result<(), Error> {
     if opener.opens_later() {
-        // The first shows whether the others have a chance.
+        // Open the first one alone: if it fails, the others would too.
         let mut socket = opener.websocket(0).await?;
         let _ = socket.close(wireloom::CloseCode::NORMAL, "").await;
         links.extend((0..args.volume.connections()).map(|_| Link::None));
@@ -341,7 +341,7 @@ async fn open_all(
             Some(Ok((Ok(link), time))) => {
                 lock(recorder).connected(time);
                 links.push(link);
-                // Buffers of as many handshakes at once stay for later ones.
+                // The buffers of this many concurrent handshakes are reused by later ones.
                 if links.len() == HANDSHAKES_MAX {
                     *memory_before = process::memory().map(|memory| (memory, links.len()));
                 }
@@ -386,7 +386,7 @@ struct WatchResult {
     memory_max: Option<u64>,
 }
 
-/// Ends each second until the tasks have ended or a signal has ended them.
+/// Records each second until the tasks have ended or a signal ends them.
 async fn watch_run(
     run: &Run,
     tasks: &mut JoinSet<()>,
@@ -408,7 +408,7 @@ async fn watch_run(
                 let now = Instant::now();
                 let second = run.recorder().end_second(now.saturating_duration_since(run.plan.begin));
                 progress.show(&second);
-                // Idle connections begin to send at the end.
+                // Idle connections send their ping at the end.
                 if !run.plan.is_over(now) {
                     result.memory_max = result.memory_max.max(process::memory());
                 }

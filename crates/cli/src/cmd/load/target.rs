@@ -14,7 +14,7 @@ use crate::cmd::connect::connector;
 /// Why there is no load.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The arguments.
+    /// The arguments are invalid.
     Usage(String),
     /// The server.
     Connect(Error),
@@ -26,7 +26,7 @@ pub(super) struct Opener {
     path: String,
     connector: Connector,
     scenario: Scenario,
-    /// One for each connection, in turn.
+    /// One token for each connection, in turn.
     tokens: Vec<String>,
     headers: Vec<(String, String)>,
     /// HTTP/2 connections with several WebSockets each, and how many.
@@ -37,7 +37,7 @@ impl Opener {
     /// The host is resolved once, so that each connection leads to an address that has been checked.
     ///
     /// # Errors
-    /// The URL or an option that cannot be used, or a host that is not private.
+    /// The URL or an option cannot be used, or the host is not private.
     pub(super) async fn new(args: &Load, url: &str) -> Result<Self, Failure> {
         let mut config = WebSocketConfig::default();
         let limits = &mut config.core.limits;
@@ -157,9 +157,9 @@ fn tokens(path: &std::path::Path) -> Result<Vec<String>, String> {
     if tokens.is_empty() { Err(format!("--tokens {}: it has no lines", path.display())) } else { Ok(tokens) }
 }
 
-/// The host of a URL and its addresses, all of which are private if they have to be.
+/// The host of a URL and its addresses; an error if one is public and `may_be_public` is false.
 async fn private_addresses(url: &str, may_be_public: bool) -> Result<(String, Vec<SocketAddr>), Failure> {
-    // As the library takes it apart, for which credentials are none of the URL.
+    // Split as the library does, for which credentials before `@` are not part of the authority.
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let authority = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
@@ -216,7 +216,7 @@ mod tests {
             "wss://user:p%40@localhost/x",
             "http://[fd00::1]/",
             "ws://[::ffff:10.0.0.1]/",
-            // The resolver takes numbers for addresses.
+            // The resolver accepts numbers as addresses.
             "ws://2130706433/",
         ] {
             assert!(private_addresses(url, false).await.is_ok(), "{url}");

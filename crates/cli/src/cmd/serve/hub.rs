@@ -8,7 +8,7 @@ use wireloom_hub::{Hub, HubConfig};
 
 use crate::args::Channels;
 
-/// Without a file: everyone may connect, and join rooms, which keep a short history.
+/// The configuration without a file: everyone may connect and join rooms, which have a short history.
 const DEFAULT: &str = r#"
 client.anonymous = true
 
@@ -24,13 +24,13 @@ history_ttl = "10m"
 history_access = "anyone"
 "#;
 
-/// Channels with a history that one node keeps.
+/// The maximum number of channels with a history on a node.
 const CHANNELS_MAX: usize = 100_000;
 
 /// The hub that the arguments choose, and whether it has rooms.
 ///
 /// # Errors
-/// In words: the file cannot be read or used, the directory is in use, NATS cannot be reached.
+/// A text: the file cannot be read or used, the directory is in use, or NATS cannot be reached.
 pub(super) async fn build(args: &Channels) -> Result<(Hub, bool), String> {
     let config = config(args)?;
     let memory = MemoryEngine::new(CHANNELS_MAX).history_len_max(config.history.len_max);

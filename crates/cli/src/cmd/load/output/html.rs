@@ -1,4 +1,4 @@
-//! The result as one page without scripts and without anything to load: readable on a phone, on paper, in light and dark.
+//! The result as a self-contained page without scripts, for phones, paper, and light and dark mode.
 
 use std::fmt::Write as _;
 
@@ -271,7 +271,7 @@ fn thousands(number: f64) -> String {
     out
 }
 
-/// A sentence, of a message that begins with a small letter.
+/// The message with a capital first letter.
 fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
@@ -314,9 +314,9 @@ mod tests {
         assert_eq!(escape("<a href=\"x\">&\n"), "&lt;a href=&quot;x&quot;&gt;&amp;\\n");
     }
 
-    // The page gives the plots' colours others in the dark.
+    // In dark mode, the page's style replaces each colour of the plots.
     #[test]
-    fn the_style_knows_the_colours_of_the_plots() {
+    fn the_style_replaces_each_colour_of_the_plots() {
         for colour in LINES {
             assert!(STYLE.contains(&format!("[stroke=\"{}\"]", hex(colour))), "{}", hex(colour));
         }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::comparison::Comparison;
 use super::super::report::{Latency, Report};
 
-/// It changes when a field is removed or gets another meaning.
+/// The version of the schema. It changes when a field is removed or gets another meaning.
 const SCHEMA: u32 = 1;
 
 pub(in crate::cmd::load) fn json(report: &Report) -> Value {

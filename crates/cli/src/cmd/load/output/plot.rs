@@ -1,11 +1,11 @@
-//! Plots as SVG. Colours are constants, for which the page has others in the dark; so a plot has no style of its own.
+//! Plots as SVG. Colours are constants, which the page's style replaces in dark mode; plots have no style of their own.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{AsRangedCoord, DefaultFormatting, KeyPointHint, Ranged};
 use plotters::prelude::*;
 
-/// The colours of lines, from the first on.
+/// The colours of the lines, in order.
 pub(super) const LINES: [RGBColor; 3] = [RGBColor(9, 105, 218), RGBColor(191, 87, 0), RGBColor(165, 14, 14)];
 
 /// Axes and their labels.
@@ -13,7 +13,7 @@ pub(super) const INK: RGBColor = RGBColor(87, 96, 106);
 
 pub(super) const GRID: RGBColor = RGBColor(208, 215, 222);
 
-/// A value may be this much larger than another in a plot whose axis is linear.
+/// The maximum ratio of the values in a plot with a linear axis.
 const LINEAR_RATIO_MAX: f64 = 20.0;
 
 /// A plot to be drawn at any size.
@@ -25,7 +25,7 @@ pub(super) struct Plot<'a> {
     pub(super) lines: Vec<Vec<(f64, f64)>>,
     /// A logarithmic axis, if the values need it.
     pub(super) may_be_logarithmic: bool,
-    /// Where lines of the grid cross the x axis; chosen by the library if empty.
+    /// The positions of grid lines on the x axis; chosen by plotters if empty.
     pub(super) x_ticks: Vec<f64>,
 }
 
@@ -33,7 +33,7 @@ type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 impl Plot<'_> {
     /// # Errors
-    /// The library's.
+    /// An error of plotters.
     pub(super) fn svg(&self, width: u32, height: u32) -> Result<String, String> {
         let values = || self.lines.iter().flatten().map(|&(_, y)| y).filter(|y| y.is_finite() && *y > 0.0);
         let max = values().fold(0.0, f64::max);

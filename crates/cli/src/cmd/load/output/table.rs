@@ -1,4 +1,4 @@
-//! The summary for people.
+//! The result as a table of text.
 
 use std::fmt::Write as _;
 
@@ -93,7 +93,7 @@ pub(super) fn compared(comparison: &Comparison) -> Vec<String> {
     lines
 }
 
-/// The name of the messages that came back.
+/// What the scenario calls an answer.
 fn answered(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Source | Scenario::Slow | Scenario::Rooms | Scenario::Replay => "received",

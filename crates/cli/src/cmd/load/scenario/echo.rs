@@ -26,10 +26,10 @@ pub(super) async fn run(connection: Connection, socket: WebSocket) {
 struct Echo {
     connection: Connection,
     pace: Pace,
-    /// When the messages that wait for their answers were to be sent, in nanoseconds since the run began. Their numbers follow each
-    /// other: an echo answers in order.
+    /// The scheduled times of the unanswered messages, in nanoseconds since the run began. Their numbers are
+    /// consecutive, because an echo answers in order.
     pending: VecDeque<u64>,
-    /// The number of the first of them.
+    /// The number of the first unanswered message.
     first: u64,
     /// The send queue is full.
     is_blocked: bool,
@@ -78,7 +78,7 @@ impl Exchange for Echo {
             self.pending.push_back(run.plan.nanos(intended));
             self.pace.sent();
         }
-        // There is more to send than fits between two looks at what has arrived.
+        // More is due than a batch: continue after the received messages have been handled.
         cx.waker().wake_by_ref();
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Exchange for Echo {
                 || "an answer arrived twice, or too late".to_owned(),
             ),
             Answer::Wrong => {
-                // It is taken for the answer to the oldest message.
+                // It counts as the answer to the oldest message.
                 if self.pending.pop_front().is_some() {
                     self.first += 1;
                 }
@@ -141,7 +141,7 @@ impl Exchange for Echo {
     }
 
     fn next_wake(&self, now: Instant) -> Instant {
-        /// The least time between two looks, so that a connection that sends much does not look for each message.
+        /// The minimum time between two checks, so that a connection with a high rate does not check for each message.
         const PAUSE: Duration = Duration::from_millis(1);
         let plan = &self.connection.run.plan;
         let oldest = self.pending.front().map_or(now, |&intended| plan.instant(intended));

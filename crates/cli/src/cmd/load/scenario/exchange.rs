@@ -1,4 +1,4 @@
-//! Messages that wait for their answers: the loop that echoes and replays have in common.
+//! Messages that wait for answers: the loop that `echo` and `replay` share.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -13,21 +13,21 @@ use super::super::payload::Payloads;
 use super::super::recorder::Recorder;
 use super::{Connection, Ended};
 
-/// Messages that are handled between two looks at the clock.
+/// The maximum number of messages that are handled before the clock is read again.
 pub(super) const BATCH: usize = 64;
 
 /// The messages of one connection, and the check of their answers.
 pub(super) trait Exchange {
-    /// Sends what is due and fits into the send queue. Wakes the task when there is more to send at once.
+    /// Sends the messages that are due, as far as the send queue has room. Wakes the task if more is due.
     ///
     /// # Errors
     /// The connection failed.
     fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), Error>;
 
-    /// Registers to be woken when the next message is due. Ready when that may be the case already.
+    /// Ready if the next message may be due; otherwise registers the task.
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Takes a message of the server.
+    /// Handles a message of the server.
     fn handle(&mut self, arrival: &mut Arrival<'_>, message: &Message<'_>);
 
     /// Gives up messages that have waited for too long.
@@ -36,7 +36,7 @@ pub(super) trait Exchange {
     /// [`Error::SlowPeer`]: the server does not read.
     fn expire(&mut self, now: Instant) -> Result<(), Error>;
 
-    /// When to [`expire`](Self::expire) next, and to look for the end of the run.
+    /// When to call [`expire`](Self::expire) next, and check for the end of the run.
     fn next_wake(&self, now: Instant) -> Instant;
 
     /// Whether more will be sent.
@@ -82,7 +82,7 @@ fn poll(
     mut wake: Pin<&mut Sleep>,
 ) -> Poll<Result<Ended, Error>> {
     loop {
-        // Every answer that has arrived by now is read before others are given up.
+        // Read all answers that have arrived before messages count as lost.
         let now = Instant::now();
         let has_more = match poll_answers(connection, exchange, cx, receiver)? {
             Poll::Ready(Answers::More) => true,
@@ -115,7 +115,7 @@ enum Answers {
     End,
 }
 
-/// Takes the messages that have arrived, a batch at most.
+/// Handles the messages that have arrived, at most a batch.
 fn poll_answers(
     connection: &Connection,
     exchange: &mut impl Exchange,

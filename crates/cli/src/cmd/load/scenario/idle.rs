@@ -11,7 +11,7 @@ use wireloom::{Error, WebSocket};
 
 use super::{Connection, Ended};
 
-/// The end of the run, for connections that wait for nothing else: one timer for all of them takes less memory than one for each.
+/// The end of the run, for idle connections: one timer for all of them takes less memory than one for each.
 #[derive(Default)]
 pub(in crate::cmd::load) struct End {
     waiting: Mutex<Waiting>,
@@ -30,8 +30,8 @@ impl Default for Waiting {
 }
 
 impl End {
-    /// Wakes all connections. It is the end for those that come later, too.
-    pub(in crate::cmd::load) fn come(&self) {
+    /// Signals the end: wakes all connections, and is ready at once for later ones.
+    pub(in crate::cmd::load) fn signal(&self) {
         let waiting = std::mem::replace(&mut *self.lock(), Waiting::Over);
         if let Waiting::For(wakers) = waiting {
             wakers.into_iter().flatten().for_each(Waker::wake);
@@ -61,8 +61,8 @@ struct Ping {
     timeout: Pin<Box<Sleep>>,
 }
 
-/// The future is small: there may be tens of thousands. A block keeps its captures in place, where a function would have room for
-/// its arguments and for what they are moved to.
+/// The future has to be small, because there may be tens of thousands. An `async` block stores its captures once; an
+/// `async fn` would store its arguments twice.
 #[allow(clippy::manual_async_fn, reason = "see above")]
 pub(super) fn run(connection: Connection, mut socket: WebSocket) -> impl Future<Output = ()> + Send {
     async move {
@@ -81,13 +81,13 @@ pub(super) fn run(connection: Connection, mut socket: WebSocket) -> impl Future<
     }
 }
 
-/// Waits for the end of the run, and for the answer to a ping then.
+/// Waits for the end of the run, sends a ping, and waits for its answer.
 async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<Ended, Error> {
     let run = &connection.run;
     let (sender, receiver) = socket.halves();
     let mut ping = None;
     poll_fn(|cx| {
-        // A server may send something of its own accord.
+        // The server may send messages without being asked.
         while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
             if received.is_none() {
                 return Poll::Ready(Ok(Ended::Closed));

@@ -39,14 +39,14 @@ pub(super) enum Link {
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) run: Arc<Run>,
-    /// From 0 on.
+    /// The index of the connection, from 0.
     pub(super) index: usize,
-    /// Messages that were due before are left to the other connections.
+    /// When the connection opens. Messages that are due earlier are sent by other connections.
     pub(super) opens_at: Instant,
 }
 
 impl Connection {
-    /// Runs until nothing more is to be sent and each message has been answered or is lost. The future is boxed, so that the task
+    /// Runs until everything was sent, and every message was answered or is lost. The future is boxed, so that the task
     /// of an idle connection is not as large as that of the largest scenario.
     pub(super) fn run(self, link: Link) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let run = &self.run;
@@ -65,7 +65,7 @@ impl Connection {
             (Link::WebSocket(socket), Scenario::Rooms) => {
                 Box::pin(socket.drive(|socket| rooms::subscribe(self, socket)))
             }
-            // It sends one frame.
+            // An idle connection sends only one frame.
             (Link::WebSocket(socket), Scenario::Idle) => Box::pin(idle::run(self, socket)),
             (Link::WebSocket(socket), Scenario::Script) => {
                 Box::pin(socket.drive(|socket| script::run(self, socket)))
@@ -87,8 +87,8 @@ impl Connection {
         }
     }
 
-    /// The work on this connection has ended, with `lost` messages on their way. A connection on which all was done is closed; `handle`
-    /// takes what still arrives.
+    /// Ends the connection. `lost` messages are unanswered. If all work was done, it is closed; `handle` is called for
+    /// messages that still arrive.
     async fn finish(
         &self,
         ended: Result<Ended, Error>,
@@ -121,7 +121,7 @@ impl Connection {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
     }
 
-    /// The connection ended before the run did: `lost` messages were on their way.
+    /// Records that the connection ended before the run, with `lost` unanswered messages.
     fn ended(&self, error: Option<&Error>, receiver: &Receiver, lost: u64) {
         let mut recorder = self.run.recorder();
         recorder.disconnected();
@@ -146,7 +146,7 @@ impl Connection {
     }
 }
 
-/// How the work on a connection ended, where nothing failed.
+/// How the work on a connection ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// All was done.
@@ -170,11 +170,11 @@ struct Open {
 
 /// Whether a message can be sent.
 enum Next {
-    /// This one, which was intended for that time.
+    /// A message is due since this time.
     Due(Instant),
-    /// Not before something happens.
+    /// Wait for an answer, or until a message is due.
     Wait,
-    /// Nothing is sent any more.
+    /// Sending has ended.
     Over,
 }
 
@@ -202,7 +202,7 @@ impl Pace {
         }
     }
 
-    /// Registers to be woken when the next message is due. Ready when that may be the case already.
+    /// Ready if the next message may be due; otherwise registers the task.
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Closed(_) => Poll::Pending,
@@ -213,7 +213,7 @@ impl Pace {
 
 /// Queues a message; ready with `false` when the send queue is full. The task is woken when there is room.
 fn queue(cx: &mut Context<'_>, sender: &mut Sender, message: Payload<'_>) -> Result<bool, Error> {
-    // Pending has queued nothing.
+    // A pending `feed` has queued nothing.
     match pin!(sender.feed(message)).poll(cx) {
         Poll::Ready(queued) => queued.map(|()| true),
         Poll::Pending => Ok(false),

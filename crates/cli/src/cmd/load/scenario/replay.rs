@@ -15,7 +15,7 @@ use super::exchange::{self, Arrival, BATCH, Exchange};
 use super::{Connection, queue};
 use crate::args::Speed;
 
-/// Messages of a connection that wait for their answers at once.
+/// The maximum number of unanswered messages of a connection.
 const PENDING_MAX: usize = 65_536;
 
 /// The messages of the clients of a capture, by connection.
@@ -23,14 +23,14 @@ const PENDING_MAX: usize = 65_536;
 pub(in crate::cmd::load) struct Recording {
     connections: Vec<Vec<Recorded>>,
     messages: usize,
-    /// Between the first message and the last, as it is played.
+    /// The time between the first and the last message, at the replayed speed.
     time: Duration,
     speed: Speed,
 }
 
 #[derive(Debug, PartialEq)]
 struct Recorded {
-    /// Since the first message of the capture, as it is played.
+    /// The time since the first message of the capture, at the replayed speed.
     at: Duration,
     data: Data,
 }
@@ -90,7 +90,7 @@ impl Recording {
         recording
     }
 
-    /// How many connections the capture has.
+    /// The number of connections in the capture.
     pub(in crate::cmd::load) fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -134,11 +134,11 @@ struct Player {
     begin: Instant,
     /// The message to be sent next.
     next: usize,
-    /// When that is, where it is to wait.
+    /// When it is due; `None` if it is due at once.
     due: Option<Instant>,
-    /// With `--check`: the messages that wait for their answers, and when they were to be sent.
+    /// With `--check`: the unanswered messages, and their scheduled times.
     pending: VecDeque<(usize, Instant)>,
-    /// The send queue is full.
+    /// Since when the send queue is full.
     blocked_since: Option<Instant>,
     is_sending: bool,
     /// `None` when messages are sent without a pause.
@@ -206,7 +206,7 @@ impl Exchange for Player {
             }
             self.next += 1;
         }
-        // There is more to send than fits between two looks at what has arrived.
+        // More is due than a batch: continue after the received messages have been handled.
         cx.waker().wake_by_ref();
         Ok(())
     }
@@ -264,9 +264,10 @@ impl Exchange for Player {
 }
 
 impl Player {
-    /// Begins again where `--duration` asks for it. Connections stay in step: a round of each takes the time of the capture.
+    /// Begins again if `--duration` is not over. Connections stay synchronized, because a round of each takes the time
+    /// of the capture.
     fn begin_round(&mut self, now: Instant) {
-        /// The least time of a round, so that a capture of one message is no flood.
+        /// The minimum time of a round, so that a capture with one message does not flood the server.
         const PAUSE: Duration = Duration::from_millis(1);
         let run = &self.connection.run;
         let recording = &run.work.recording;

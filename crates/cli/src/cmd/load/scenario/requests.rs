@@ -13,7 +13,7 @@ use wireloom::client::{Http2, Request};
 use super::super::run::Run;
 use super::{Connection, Next};
 
-/// Requests of one connection that are under way at once in the open loop.
+/// The maximum number of concurrent requests of one connection in the open loop.
 const REQUESTS_MAX: usize = 10_000;
 
 pub(super) async fn run(connection: Connection, http2: Http2) {
@@ -76,7 +76,7 @@ async fn exchange(run: Arc<Run>, http2: Http2, path: Arc<str>, number: u64, inte
         let body = if work.checks {
             response.body.bytes().await?
         } else {
-            // It may be larger than is collected.
+            // Read in chunks, because it may be larger than the limit for collecting.
             let mut len = 0;
             while let Some(chunk) = response.body.chunk().await? {
                 len += chunk.len();

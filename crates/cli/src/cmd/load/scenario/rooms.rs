@@ -1,5 +1,5 @@
-//! A room: publishers send, and every subscriber receives each message. A message has the number of its publisher, its own number
-//! and the time at which it was to be sent; so its latency, and lost, repeated and reordered messages, are known.
+//! A room: publishers send, and every subscriber receives each message. A message contains the number of its publisher,
+//! its own number and its scheduled time, from which latency and lost, repeated and reordered messages are computed.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -19,13 +19,14 @@ use super::{Connection, Ended, Link, Next, queue};
 /// Bits of a message's number within its publisher.
 const NUMBER_BITS: u32 = 40;
 
-/// The publisher of messages that find out whether all have joined.
+/// The publisher number of messages that test whether all subscribers have joined.
 const PROBE: u64 = u64::MAX >> NUMBER_BITS;
 
-/// Gaps that are remembered for each publisher and subscriber. Older ones are lost.
+/// The maximum number of missing messages that are remembered for each publisher and subscriber. Older ones count as
+/// lost.
 const MISSING_MAX: usize = 10_000;
 
-/// How often a subscriber looks whether it has received everything.
+/// The interval at which a subscriber checks whether it has received everything.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The messages that publishers have sent.
@@ -65,7 +66,7 @@ pub(in crate::cmd::load) async fn wait_until_joined(
                 let text = "a subscriber does not receive what a publisher sends: is this the URL of a room?";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
             }
-            // It may receive what it has sent itself, which its buffer need not hold.
+            // The room may send messages back to their publisher. Read them, so that they do not fill its buffers.
             while let Ok(received) = timeout(Duration::ZERO, publisher.recv()).await {
                 received?;
             }
@@ -74,7 +75,7 @@ pub(in crate::cmd::load) async fn wait_until_joined(
                 let (sender, _) = publisher.halves();
                 sender.try_send(payloads.message_with(PROBE << NUMBER_BITS, 0))?
             };
-            // Otherwise the server does not read; the next turn tries again.
+            // If it is not queued, the server does not read; the next iteration tries again.
             if is_queued {
                 publisher.flush().await?;
             }
@@ -143,7 +144,7 @@ pub(super) async fn publish(connection: Connection, mut socket: WebSocket) {
     .await;
     run.room.publishing.fetch_sub(1, Ordering::Relaxed);
     if let Ok(Ended::Done) = ended {
-        // The others are still receiving, so the room stays as it is.
+        // Keep this connection in the room while others are still receiving.
         let receive_rest = async {
             while run.recorder().connections > run.work.publishers {
                 let _ = timeout(LOOK_INTERVAL, receiver.recv()).await;
@@ -248,16 +249,16 @@ fn missing(run: &Run, order: &[Order]) -> u64 {
 #[derive(Default)]
 struct Order {
     received: u64,
-    /// The highest number that has arrived, and one.
+    /// One more than the highest number that has arrived.
     next: u64,
-    /// Lower ones that have not.
+    /// Lower numbers that have not arrived.
     missing: BTreeSet<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrived {
     InOrder,
-    /// After a later one.
+    /// It arrived after a later one.
     Late,
     Again,
 }

@@ -25,7 +25,7 @@ enum Step {
 
 impl Script {
     /// # Errors
-    /// The file cannot be read, or has a line that is no step.
+    /// The file cannot be read, or a line is not a step.
     pub(in crate::cmd::load) fn from_file(path: &Path) -> Result<Self, String> {
         let text =
             std::fs::read_to_string(path).map_err(|error| format!("--script {}: {error}", path.display()))?;
@@ -47,7 +47,7 @@ impl Script {
                 "wait" => time(rest.trim()).ok().map(Step::Wait),
                 _ => None,
             };
-            steps.push(step.ok_or_else(|| format!("line {}: {line:?} is no step", index + 1))?);
+            steps.push(step.ok_or_else(|| format!("line {}: {line:?} is not a step", index + 1))?);
         }
         // A script that only sends would fill the send queue.
         if steps.iter().any(|step| !matches!(step, Step::Send(_) | Step::SendBinary(_))) {
@@ -85,8 +85,8 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     connection.finish(ended, 0, sender, receiver, |_| {}).await;
 }
 
-/// Plays the steps once, unless the run or the connection ends before. The latency of an expected message counts from the last one that
-/// was sent.
+/// Runs the steps once, unless the run or the connection ends before. The latency of an expected message is the time
+/// since the last message was sent.
 async fn play(
     connection: &Connection,
     round: u64,
@@ -167,7 +167,7 @@ impl Expected {
     }
 }
 
-/// Waits, but not longer than the run. Messages that arrive are left for the steps that expect them.
+/// Waits for `time`, but not longer than the run. It does not receive: later steps expect the messages.
 async fn pause(end: Option<Instant>, time: Duration) -> ControlFlow<()> {
     let until = Instant::now() + time;
     tokio::time::sleep_until(end.map_or(until, |end| until.min(end)).into()).await;

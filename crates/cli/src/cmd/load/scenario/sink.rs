@@ -1,4 +1,5 @@
-//! A sink: sends messages that are not answered. A ping behind them confirms that they have arrived; the latency is its time.
+//! A sink: sends messages that are not answered. A ping after them confirms that they have arrived; the latency is its
+//! round-trip time.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -10,10 +11,10 @@ use wireloom::{Error, Receiver, Sender, WebSocket};
 
 use super::{Connection, Ended, Next, Pace, queue};
 
-/// Between the answer to a ping and the next ping.
+/// The time between the answer to a ping and the next ping.
 const PING_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Messages that are queued between two looks at what has arrived.
+/// The maximum number of messages that are queued before received messages are handled.
 const BATCH: usize = 64;
 
 pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
@@ -43,7 +44,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     sink.connection.finish(ended, lost, sender, receiver, |_| {}).await;
 }
 
-/// Messages that are measured, and their payload.
+/// The number of measured messages, and the length of their payload.
 #[derive(Clone, Copy, Default)]
 struct Sent {
     messages: u64,
@@ -53,7 +54,7 @@ struct Sent {
 /// A ping that waits for its pong.
 struct Ping {
     sent_at: Instant,
-    /// Everything before it.
+    /// The messages that were sent before it.
     sent: Sent,
     is_last: bool,
 }
@@ -79,7 +80,7 @@ impl Sink {
         mut wake: Pin<&mut Sleep>,
     ) -> Poll<Result<Ended, Error>> {
         loop {
-            // A sink that answers is no error.
+            // A sink may answer.
             while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
                 if received.is_none() {
                     return Poll::Ready(Ok(Ended::Closed));
@@ -92,7 +93,7 @@ impl Sink {
             let has_more = self.send_due(cx, now, sender)?;
             self.send_ping(cx, now, sender)?;
             if has_more {
-                // The transport and the other connections have their turn.
+                // Give the transport and other connections a turn.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -113,7 +114,7 @@ impl Sink {
         }
     }
 
-    /// Sends what is due. `true` when there may be more to send at once.
+    /// Sends the messages that are due; returns whether more may be due.
     fn send_due(&mut self, cx: &mut Context<'_>, now: Instant, sender: &mut Sender) -> Result<bool, Error> {
         let run = self.connection.run.clone();
         let (mut payloads, mut recorder) = (run.work.payloads(), run.recorder());
@@ -162,7 +163,7 @@ impl Sink {
         Ok(())
     }
 
-    /// `true` when the last ping has been answered.
+    /// Handles pongs; returns whether the last ping has been answered.
     fn take_pong(&mut self, now: Instant, sender: &Sender) -> bool {
         let Some(ping) = self.ping.take_if(|_| sender.pings_answered() >= self.pings) else { return false };
         let run = &self.connection.run;

@@ -9,7 +9,7 @@ use wireloom::{CloseCode, Error, WebSocket};
 
 use super::{Connection, Ended, Next, Pace};
 
-/// Messages that are received between two looks at the clock.
+/// The maximum number of messages that are received before the clock is read again.
 const BATCH: usize = 256;
 
 pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
