@@ -1,8 +1,9 @@
-//! A global allocator that counts the requests of checked passes. Timed passes run with counting off: they pay for two branches,
-//! as every contestant in Rust does.
+//! A global allocator that counts allocations during the passes that are checked. During timed passes it does not
+//! count, which costs every contestant in Rust the same two branches.
 //!
-//! It is the system's, or mimalloc where the environment asks for it: for libraries whose documentation recommends that.
-#![allow(unsafe_code)] // `GlobalAlloc` is an unsafe trait; every call is handed to one allocator unchanged.
+//! It forwards to the system's allocator, or to mimalloc if [`VARIABLE`] is `mimalloc`: some libraries recommend
+//! mimalloc in their documentation.
+#![allow(unsafe_code)] // `GlobalAlloc` is an unsafe trait; every call is forwarded unchanged to one allocator.
 
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -30,7 +31,7 @@ fn is_mimalloc() -> bool {
     }
 }
 
-/// Reads the environment without an allocation.
+/// Reads the environment variable without allocating.
 #[cold]
 fn choose() -> bool {
     // SAFETY: the name ends with a NUL. Nothing changes the environment: this crate never calls `set_var`, and the first
@@ -46,7 +47,7 @@ static COUNTING: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
-/// The chosen allocator with a counter in front.
+/// Counts, and forwards to the chosen allocator.
 pub(crate) struct CountingAllocator;
 
 impl CountingAllocator {
@@ -65,7 +66,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note(1, layout.size() as i64);
-        // SAFETY: the caller's promise about `layout` is the one that both ask for.
+        // SAFETY: the caller upholds the contract of `layout`, which is the same for both allocators.
         unsafe { if is_mimalloc() { MiMalloc.alloc(layout) } else { System.alloc(layout) } }
     }
 
@@ -86,7 +87,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::note(1, size as i64 - layout.size() as i64);
-        // SAFETY: as for `dealloc`, and `size` is the caller's promise to both.
+        // SAFETY: as for `dealloc`; the caller upholds the contract of `size`, which is the same for both allocators.
         unsafe {
             if is_mimalloc() {
                 MiMalloc.realloc(block, layout, size)
@@ -97,17 +98,18 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Whether allocations are being counted: code in C then has to go through here.
+/// Whether allocations are being counted. If so, nghttp2 is given this allocator instead of its own.
 pub(crate) fn is_counting() -> bool {
     COUNTING.load(Relaxed)
 }
 
-/// The result of `work`, whose allocations go through this allocator also where C makes them. C goes on doing so later.
+/// Runs `work` while counting is on. nghttp2 objects that it creates use this allocator for their whole life.
 pub(crate) fn counted<T>(work: impl FnOnce() -> T) -> T {
     growth(work).0
 }
 
-/// How many allocations and reallocations `work` asks for. One count at a time: the benchmark has one thread.
+/// The number of allocations and reallocations during `work`. The benchmark has one thread, so that counts do not
+/// overlap.
 pub(crate) fn count(work: impl FnOnce()) -> u64 {
     let before = COUNT.load(Relaxed);
     COUNTING.store(true, Relaxed);
@@ -116,7 +118,7 @@ pub(crate) fn count(work: impl FnOnce()) -> u64 {
     COUNT.load(Relaxed) - before
 }
 
-/// What `work` gives, and how many bytes more than before are allocated once it is done.
+/// The result of `work`, and by how many bytes the allocated memory grew.
 pub(crate) fn growth<T>(work: impl FnOnce() -> T) -> (T, i64) {
     let before = BYTES.load(Relaxed);
     COUNTING.store(true, Relaxed);
@@ -130,13 +132,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_while_it_is_told_to() {
+    fn counts_allocations_and_reallocations() {
         drop(std::hint::black_box(Vec::<u8>::with_capacity(64)));
         let counted = count(|| {
             let mut bytes = std::hint::black_box(Vec::<u8>::with_capacity(64));
             bytes.reserve(128);
         });
-        // Other tests of this process may allocate at the same time; none may be missed.
+        // At least these two: other tests of this process may allocate at the same time.
         assert!(counted >= 2, "{counted}");
     }
 }

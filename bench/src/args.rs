@@ -15,22 +15,22 @@ pub(crate) struct Args {
     pub(crate) json: Option<PathBuf>,
     /// Whether to write docs/benchmarks and the table of the README.
     pub(crate) write: bool,
-    /// How often everything is measured, each time in new processes; once means in this process.
+    /// How many times everything is measured. If more than once, each time in new processes.
     pub(crate) runs: usize,
     /// The arguments that a process for one workload is started with.
     pub(crate) child: Vec<String>,
 }
 
-/// What this process is asked to do.
+/// The task of this process.
 pub(crate) enum Command {
     Help,
     Run(Args),
     /// Measure, and write the results to this file.
     MeasureFor(Args, PathBuf),
-    /// Be the server of this name.
+    /// Run the server with this name.
     #[cfg(target_os = "linux")]
     Serve(String),
-    /// Be the client of this name, for this URL.
+    /// Run the client with this name, for this URL.
     #[cfg(target_os = "linux")]
     Connect(String, String),
 }
@@ -40,8 +40,8 @@ pub(crate) fn usage() -> String {
         all      every workload several times in new processes; writes docs/benchmarks and the table of README.md\n\
         --quick  fewer and shorter rounds\n\
         --smoke  every workload once over tiny inputs: only its results are checked\n\
-        --runs   measure so often, each time in new processes\n\
-        --isa    cap Wireloom's kernels: sse2, ssse3, avx2 or avx512; the rivals choose theirs by themselves\n\
+        --runs   measure N times, each time in new processes\n\
+        --isa    cap Wireloom's kernels: sse2, ssse3, avx2 or avx512; the rivals' are not capped\n\
         --only   the contestants whose name begins so, for a profile\n\
         --json   write every round to FILE as well\n\
         WIRELOOM_BENCH_ALLOCATOR=mimalloc in the environment replaces the system's allocator for every contestant in Rust.\n\n\

@@ -1,7 +1,8 @@
-//! How fast this machine's memory can be read: the wall that a pass over a message runs into.
-#![allow(unsafe_code)] // Vector loads by hand: what the compiler makes of a plain loop is not the fastest read.
+//! How fast this machine's memory can be read: the upper limit for any pass over a message.
+#![allow(unsafe_code)] // Vector loads by hand: the compiler does not turn a plain loop into the fastest read.
 
-/// The OR of all of `bytes`, by the widest loads there are; several accumulators hide their latency.
+/// The OR of all `bytes`, with the widest loads that the processor has. Several accumulators hide the latency of the
+/// loads.
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -17,7 +18,7 @@ pub(crate) fn read(bytes: &[u8]) -> u64 {
     read_words(bytes)
 }
 
-/// The safe twin: eight accumulators of 64 bits.
+/// The safe implementation: eight accumulators of 64 bits.
 fn read_words(bytes: &[u8]) -> u64 {
     let (blocks, tail) = bytes.as_chunks::<64>();
     let mut sums = [0; 8];
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn aligned_is_aligned() {
+    fn an_aligned_buffer_begins_at_a_multiple_of_64() {
         let mut aligned = Aligned::new(100);
         let slice = aligned.as_mut_slice();
         assert!(slice.len() == 100 && slice.as_ptr().addr().is_multiple_of(64));

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-/// Makes the compiler believe that every byte is read; returns their number.
+/// Prevents the compiler from removing the work that produced `bytes`; returns their number.
 ///
 /// `black_box` takes the pointer alone: a slice would be stored as two words and loaded as one, which stalls the processor.
 #[inline(always)]
@@ -11,32 +11,32 @@ pub(crate) fn consume(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Takes the messages, or the pieces of one, that a contestant hands out.
+/// Receives the messages of a contestant, whole or in chunks.
 pub(crate) trait Sink {
-    /// The next bytes of the message under way.
-    fn piece(&mut self, data: &[u8]);
-    /// The message under way is complete.
+    /// The next chunk of the current message.
+    fn chunk(&mut self, data: &[u8]);
+    /// The current message is complete.
     fn end(&mut self);
     /// A whole message.
     #[inline(always)]
     fn message(&mut self, data: &[u8]) {
-        self.piece(data);
+        self.chunk(data);
         self.end();
     }
 }
 
-/// The cheap sink of the timed passes: it looks at no byte of the payload.
+/// The sink of timed passes: it counts, and does not read the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// Messages ended.
+    /// Complete messages.
     pub(crate) messages: u64,
-    /// Their bytes together.
+    /// The sum of their lengths.
     pub(crate) bytes: u64,
 }
 
 impl Sink for Count {
     #[inline(always)]
-    fn piece(&mut self, data: &[u8]) {
+    fn chunk(&mut self, data: &[u8]) {
         self.bytes += consume(data) as u64;
     }
 
@@ -46,12 +46,12 @@ impl Sink for Count {
     }
 }
 
-/// The thorough sink of the checks: count, length, and a checksum over every byte and every boundary in order.
+/// The sink of the checks: the count, the length, and a checksum over every byte and every message boundary, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checksum {
     count: Count,
     checksum: u64,
-    /// Bytes of an unfinished word, so that the checksum depends on no split.
+    /// The bytes of an incomplete word. They make the checksum independent of how a message is split into chunks.
     word: u64,
     filled: u32,
 }
@@ -93,7 +93,7 @@ impl Checksum {
 }
 
 impl Sink for Checksum {
-    fn piece(&mut self, mut data: &[u8]) {
+    fn chunk(&mut self, mut data: &[u8]) {
         self.count.bytes += data.len() as u64;
         while self.filled != 0 {
             let Some((&first, rest)) = data.split_first() else { return };
@@ -122,16 +122,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_do_not_matter_and_boundaries_do() {
+    fn depends_on_message_boundaries_and_not_on_chunks() {
         let whole = Checksum::of([&b"hello, worlds"[..], b"again"]);
-        let mut pieces = Checksum::default();
-        pieces.piece(b"hel");
-        pieces.piece(b"");
-        pieces.piece(b"lo, worl");
-        pieces.piece(b"ds");
-        pieces.end();
-        pieces.message(b"again");
-        assert_eq!(whole, pieces);
+        let mut chunks = Checksum::default();
+        chunks.chunk(b"hel");
+        chunks.chunk(b"");
+        chunks.chunk(b"lo, worl");
+        chunks.chunk(b"ds");
+        chunks.end();
+        chunks.message(b"again");
+        assert_eq!(whole, chunks);
         assert_ne!(whole, Checksum::of([&b"hello, world"[..], b"sagain"]));
         assert_ne!(Checksum::of([&b"a"[..]]), Checksum::of([&b"a\0"[..]]));
     }

@@ -1,5 +1,5 @@
-//! The clock of all races within this process. It runs only while this thread does, so that other processes change the figures
-//! through shared caches and memory only.
+//! The clock of all races within this process: the CPU time of this thread. Other processes affect it only through
+//! shared caches and memory.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_while_the_thread_does() {
+    fn advances_while_the_thread_runs() {
         let start = now();
         while now() == start {
             std::hint::spin_loop();

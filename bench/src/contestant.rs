@@ -1,4 +1,4 @@
-//! The abilities that a library needs to take part, and the checks before it is timed.
+//! The traits that a library implements to take part in a race, and the checks before it is timed.
 
 use crate::allocation;
 use crate::checksum::{Checksum, Count, Sink};
@@ -7,27 +7,27 @@ use crate::decode_check::{self, Expected};
 use crate::wire::Outbox;
 use bytes::Bytes;
 
-/// Reads messages off a connection whose handshake is over. Text is handed out validated.
+/// Reads messages from a connection after its handshake. It must validate text as UTF-8.
 pub(crate) trait Reader {
-    /// A connection that reads `bytes`, again and again, as `end`.
+    /// A connection that reads `bytes` repeatedly, as `end`.
     fn open(bytes: Bytes, end: End) -> Self;
-    /// Hands `messages` of them to `sink`.
+    /// Reads `messages` messages and passes each to `sink`.
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S);
 }
 
-/// Writes messages to a connection whose handshake is over.
+/// Writes messages to a connection after its handshake.
 pub(crate) trait Writer {
     /// A connection that writes to `outbox` as `end`.
     fn open(outbox: Outbox, end: End) -> Self;
-    /// Sends this binary message at once.
+    /// Sends this binary message and flushes it.
     fn write(&mut self, message: &Bytes);
 }
 
-/// The work of a contestant: the same pass is checked, counted and timed.
+/// The work of a contestant. The same `pass` is checked, counted and timed.
 pub(crate) trait Work {
     /// Does the work once.
     fn pass(&mut self);
-    /// Does the work once more and compares the result with the truth.
+    /// Does the work once more and compares the result with the expected one.
     fn check(&mut self) -> Result<(), String>;
     /// The allocations of a pass.
     fn allocations(&mut self) -> u64 {
@@ -59,7 +59,7 @@ impl<R: Reader> Work for Reading<R> {
         let mut checksum = Checksum::default();
         self.reader.read(self.corpus.messages.len(), &mut checksum);
         compare(&checksum, &expected)?;
-        // The timed path must have handed out as much.
+        // The sink of timed passes must receive as much.
         let mut count = Count::default();
         self.reader.read(self.corpus.messages.len(), &mut count);
         if count == expected.count() {
@@ -86,7 +86,7 @@ impl<W: Writer> Writing<W> {
         Self { writer: W::open(outbox.clone(), end), outbox, messages, expected }
     }
 
-    /// For a writer that compresses.
+    /// A writer that compresses.
     pub(crate) fn compressing(writer: W, outbox: Outbox, corpus: &Corpus, expected: Expected) -> Self {
         let messages = corpus.messages.iter().map(|message| Bytes::copy_from_slice(message)).collect();
         Self { writer, outbox, messages, expected }
@@ -109,7 +109,7 @@ impl<W: Writer> Work for Writing<W> {
     }
 }
 
-/// Copies a corpus, read by read, and does nothing else: the least that any contestant has to do.
+/// The baseline: copies a corpus, read by read, and does nothing else. Every contestant has to do at least this.
 pub(crate) struct Copying {
     feed: crate::wire::Feed,
     buffer: Vec<u8>,
@@ -142,5 +142,5 @@ impl Work for Copying {
 }
 
 fn compare(found: &Checksum, expected: &Checksum) -> Result<(), String> {
-    if found == expected { Ok(()) } else { Err(format!("handed out {found:?} instead of {expected:?}")) }
+    if found == expected { Ok(()) } else { Err(format!("delivered {found:?} instead of {expected:?}")) }
 }

@@ -1,5 +1,5 @@
-//! The messages of the workloads, made up from a fixed seed, and the bytes that a peer would send for them. The frames
-//! are written by the builder of `wireloom-testing`, which shares no code with any contestant.
+//! The messages of the workloads, generated from a fixed seed, and the bytes that a peer would send for them. The
+//! frames are written by the builder of `wireloom-testing`, which shares no code with any contestant.
 
 use crate::decode_check::Takeover;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ pub(crate) enum Content {
     Json,
 }
 
-/// Some messages and their frames.
+/// Messages and their frames.
 #[derive(Clone)]
 pub(crate) struct Corpus {
     pub(crate) messages: Arc<[Box<[u8]>]>,
@@ -75,9 +75,9 @@ impl Corpus {
 
 /// A copy that begins in the middle of a page.
 ///
-/// AMD's Zen 4 copies much slower when the destination lies a few bytes behind the source modulo
-/// 4,096 bytes, a page. Allocators place long buffers at the beginning of a page, so a source at the beginning of one would strike
-/// contestants by luck.
+/// AMD's Zen 4 copies much slower when the destination lies a few bytes behind the source modulo 4,096 bytes, a page.
+/// Allocators place long buffers at the beginning of a page, so a source at the beginning of a page would slow down
+/// some contestants and not others, by chance.
 fn half_a_page_in(frames: &[u8]) -> Bytes {
     const PAGE: usize = 4096;
     let mut bytes = vec![0; PAGE + frames.len()];
@@ -172,7 +172,7 @@ mod tests {
     use crate::decode_check::{self, Expected};
 
     #[test]
-    fn messages_have_their_length_and_are_what_they_say() {
+    fn messages_have_the_requested_length_and_content() {
         let mut rng = Rng::with_seed(1);
         for len in [0, 1, 13, 200, 70_000] {
             let ascii = Content::Ascii.message(len, &mut rng);

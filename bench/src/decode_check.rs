@@ -1,4 +1,4 @@
-//! Decodes the output of a contestant by a parser of its own, which shares no code with any contestant.
+//! Decodes the output of a contestant, with a parser that shares no code with any contestant.
 
 use crate::checksum::{Checksum, Sink};
 use flate2::{Decompress, FlushDecompress, Status};
@@ -8,7 +8,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 pub(crate) struct Expected {
     /// Masked, as a client's are.
     pub(crate) masked: bool,
-    /// Compressed (RFC 7692): each message alone, or with the window of those before.
+    /// Compressed (RFC 7692): each message by itself, or with the window of the messages before it.
     pub(crate) compressed: Option<Takeover>,
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use wireloom_testing::frame::Frame;
 
     #[test]
-    fn reads_back_what_the_builder_writes() {
+    fn decodes_frames_of_the_builder() {
         let masked = Expected { masked: true, compressed: None };
         let mut bytes = Vec::new();
         Frame::binary([7; 200]).mask([1, 2, 3, 4]).write(&mut bytes);
@@ -97,7 +97,7 @@ mod tests {
 
     // RFC 7692 §7.2.3.2: "Hello" twice, the second time from the window of the first.
     #[test]
-    fn reads_back_the_published_compressed_messages() {
+    fn decodes_the_published_compressed_messages() {
         let bytes =
             [0xC1, 0x07, 0xF2, 0x48, 0xCD, 0xC9, 0xC9, 0x07, 0x00, 0xC1, 0x05, 0xF2, 0x00, 0x11, 0x00, 0x00];
         let takeover = Expected { masked: false, compressed: Some(Takeover::Yes) };

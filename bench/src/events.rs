@@ -1,5 +1,6 @@
-//! The events of the firehose: made up from a fixed seed in the shape of the AT Protocol's `subscribeRepos` stream, or recorded
-//! ones, where `FIREHOSE` names a file of them. Each is a DAG-CBOR header and a DAG-CBOR body with a CAR of blocks.
+//! The events of the firehose: generated from a fixed seed in the format of the AT Protocol's `subscribeRepos` stream,
+//! or recorded, if `FIREHOSE` names a file of events. Each is a DAG-CBOR header and a DAG-CBOR body with a CAR of
+//! blocks.
 
 use fastrand::Rng;
 use iroh_car::CarReader;
@@ -14,7 +15,7 @@ pub(crate) fn recorded_path() -> Option<PathBuf> {
     Some(std::env::var_os("FIREHOSE")?.into())
 }
 
-/// Recorded events, each behind its length, a little-endian `u32`.
+/// Recorded events, each preceded by its length, a little-endian `u32`.
 ///
 /// # Errors
 /// The file cannot be read, or ends within an event.
@@ -55,7 +56,7 @@ struct Operation<'a> {
     path: &'a str,
 }
 
-/// What decoding found.
+/// Counts of what was decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decoded {
     pub(crate) blocks: u64,
@@ -92,7 +93,7 @@ pub(crate) async fn decode(event: &[u8], decoded: &mut Decoded) -> Result<(), St
     Ok(())
 }
 
-/// `count` events of 5 kB in the mean.
+/// `count` events with a mean length of 5 kB.
 pub(crate) fn made_up(count: usize) -> Vec<Vec<u8>> {
     let mut rng = Rng::with_seed(0x61_74);
     (0..count).map(|at| event(at as u64, &mut rng)).collect()
@@ -129,7 +130,7 @@ fn event(seq: u64, rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-/// A CAR, version 1: sections behind their lengths, the first of which is the header.
+/// A CAR, version 1: sections preceded by their lengths; the first section is the header.
 fn car(rng: &mut Rng) -> Vec<u8> {
     let mut header = vec![0xA2];
     text(&mut header, "roots");
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_events_are_behind_their_lengths() {
+    fn recorded_events_are_preceded_by_their_lengths() {
         assert_eq!(split(b"\x02\0\0\0ab\x01\0\0\0c"), Some(vec![b"ab".to_vec(), b"c".to_vec()]));
         assert!(split(b"\x02\0\0\0a").is_none());
         assert!(split(b"\x02\0").is_none());

@@ -1,4 +1,4 @@
-//! The requests and responses that the two ends of an HTTP/2 connection exchange, and the totals that must have arrived.
+//! The requests and responses that the two ends of an HTTP/2 connection exchange, and the expected totals.
 
 use crate::allocation;
 use crate::checksum::consume;
@@ -9,13 +9,13 @@ use wireloom_testing::http2::Frame;
 
 pub(crate) type Fields = Vec<(String, String)>;
 
-/// Requests without a body, one after another in turns, and the response to each.
+/// Requests without a body, which are sent in turn, and the response to each.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) requests: Vec<Fields>,
     pub(crate) response: Fields,
     /// One DATA frame each.
-    pub(crate) pieces: Vec<bytes::Bytes>,
+    pub(crate) data: Vec<bytes::Bytes>,
 }
 
 fn owned(fields: &[(&str, &str)]) -> Fields {
@@ -23,7 +23,7 @@ fn owned(fields: &[(&str, &str)]) -> Fields {
 }
 
 impl Exchange {
-    /// That of the published benchmark: five fields, four fields and two DATA frames.
+    /// The exchange of the published benchmark: five fields, four fields and two DATA frames.
     pub(crate) fn published() -> Self {
         Self {
             requests: vec![owned(&[
@@ -39,7 +39,7 @@ impl Exchange {
                 ("content-type", "text/plain"),
                 ("server", "wireloom-bench"),
             ]),
-            pieces: vec![b"This is HTTP 2".as_slice().into(), b".0 response!".as_slice().into()],
+            data: vec![b"This is HTTP 2".as_slice().into(), b".0 response!".as_slice().into()],
         }
     }
 
@@ -82,15 +82,15 @@ impl Exchange {
                 ("strict-transport-security", "max-age=63072000; includeSubDomains"),
                 ("accept-ranges", "bytes"),
             ]),
-            pieces: vec![vec![b'x'; 1024].into()],
+            data: vec![vec![b'x'; 1024].into()],
         }
     }
 
-    /// A large download: `frames` DATA frames of 16 KiB, the largest that every peer takes.
+    /// A large download: `frames` DATA frames of 16 KiB, the longest that every peer must accept.
     pub(crate) fn bulk(frames: usize) -> Self {
-        let piece = bytes::Bytes::from(vec![b'x'; 16 * 1024]);
+        let frame = bytes::Bytes::from(vec![b'x'; 16 * 1024]);
         let response = owned(&[(":status", "200"), ("content-type", "application/octet-stream")]);
-        Self { pieces: vec![piece; frames], response, ..Self::published() }
+        Self { data: vec![frame; frames], response, ..Self::published() }
     }
 
     /// The totals after `streams` streams, both ends together.
@@ -101,7 +101,7 @@ impl Exchange {
                 totals.field(name.as_bytes(), value.as_bytes());
             }
             totals.messages += 2;
-            self.pieces.iter().for_each(|piece| totals.data(piece));
+            self.data.iter().for_each(|frame| totals.data(frame));
         }
         totals
     }
@@ -148,17 +148,17 @@ impl Add for Totals {
 pub(crate) trait Pair {
     /// Opens a connection and exchanges SETTINGS.
     fn open(exchange: &Arc<Exchange>) -> Self;
-    /// Does `streams` exchanges, at most `concurrent` at a time.
+    /// Makes `streams` exchanges, at most `concurrent` at a time.
     fn run(&mut self, streams: usize, concurrent: usize);
     /// Sends `streams` requests that are not answered.
     fn open_streams(&mut self, streams: usize);
-    /// Gives the client these bytes, which the server has not sent.
+    /// Passes these bytes to the client, as if the server had sent them.
     fn receive(&mut self, bytes: &[u8]);
     /// The totals of both ends so far.
     fn totals(&self) -> Totals;
 }
 
-/// The windows of a stream and of the connection, on every client.
+/// The flow-control windows of each client, for a stream and for the connection.
 pub(crate) const WINDOW: u32 = 1 << 20;
 
 /// A client sends one request and receives a response of many DATA frames, which were built before.
@@ -229,7 +229,8 @@ impl<P: Pair> Work for Exchanging<P> {
         std::hint::black_box(self.exchange());
     }
 
-    /// Of streams on a connection that has carried as many before: opening it is in the time, not in this figure.
+    /// The allocations of the streams alone: the connection is open and has carried as many streams before. Opening it
+    /// is part of the time, but not of this figure.
     fn allocations(&mut self) -> u64 {
         let mut pair = allocation::counted(|| P::open(&self.exchange));
         pair.run(self.streams, self.concurrent);

@@ -8,7 +8,7 @@ static CAPPED: OnceLock<String> = OnceLock::new();
 /// Caps the kernels from now on.
 ///
 /// # Errors
-/// No instruction set is called so.
+/// No instruction set has this name.
 pub(crate) fn cap(name: &str) -> Result<(), String> {
     isa::cap(name.parse().map_err(|error: isa::UnknownIsa| error.to_string())?);
     _ = CAPPED.set(name.to_owned());

@@ -1,4 +1,5 @@
-//! `wireloom-bench`: the workloads, Wireloom and its rivals in one run, in turns, checked to do the same work.
+//! `wireloom-bench`: runs the workloads. Wireloom and its rivals take turns in one run, and each is checked to do the
+//! same work.
 //!
 //! ```text
 //! cargo run --release -p wireloom-bench -- all
@@ -73,7 +74,7 @@ fn run(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures for the process that started this one.
+/// Measures on behalf of the parent process, and writes the results to `path`.
 fn measure_for(args: &Args, path: &Path) -> Result<(), String> {
     let results = measure(args)?.results;
     let value = serde_json::to_vec(&results).map_err(|error| error.to_string())?;

@@ -1,28 +1,28 @@
-//! Times the contestants of a race against one another: in one process, in interleaved rounds whose order turns, so that a
-//! change of the machine's speed strikes all of them.
+//! Times the contestants of a race in one process, in interleaved rounds whose order changes, so that a change of the
+//! machine's speed affects all of them.
 
 use crate::clock;
 use crate::contestant::Work;
 use crate::results::{Cost, Entry, RaceResult, Role, Rounds, Target};
 use std::time::Duration;
 
-/// How long a run is.
+/// The number and length of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// How often `all` measures everything, each time in new processes.
+    /// How many times `all` measures everything, each time in new processes.
     pub(crate) runs: usize,
     /// Rounds of a race within one process.
     pub(crate) rounds: usize,
-    /// How long one of those lasts at least.
+    /// The minimum time of such a round.
     pub(crate) round_time: Duration,
     /// Rounds of a race between processes.
     pub(crate) process_rounds: usize,
-    /// How long one of those lasts.
+    /// The time of such a round.
     pub(crate) process_round_time: Duration,
 }
 
 impl Effort {
-    /// What published figures are made with.
+    /// For published figures.
     pub(crate) const FULL: Self = Self {
         runs: 3,
         rounds: 15,
@@ -30,7 +30,7 @@ impl Effort {
         process_rounds: 5,
         process_round_time: Duration::from_millis(250),
     };
-    /// Shorter rounds, to look at a change.
+    /// Shorter rounds, to evaluate a change.
     pub(crate) const QUICK: Self = Self {
         runs: 2,
         rounds: 11,
@@ -38,7 +38,7 @@ impl Effort {
         process_rounds: 3,
         process_round_time: Duration::from_millis(120),
     };
-    /// Once, to see that everything runs and that the results are right.
+    /// One round, to check that everything runs and that the results are right.
     pub(crate) const SMOKE: Self = Self {
         runs: 1,
         rounds: 1,
@@ -48,7 +48,7 @@ impl Effort {
     };
 }
 
-/// One that takes part in a race.
+/// A contestant of a race.
 pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) role: Role,
@@ -61,18 +61,18 @@ impl Contestant {
         Self { name: name.into(), role, note: None, work: Box::new(work) }
     }
 
-    /// With what a reader must know to compare it with the others.
+    /// Adds what a reader must know to compare it with the others.
     pub(crate) fn with_note(self, note: &'static str) -> Self {
         Self { note: Some(note), ..self }
     }
 }
 
-/// The same work, done by several.
+/// The same work, done by several contestants.
 pub(crate) struct Race {
     /// The workload's short name.
     pub(crate) workload: &'static str,
     pub(crate) title: String,
-    /// The highest ratios that the project sets itself.
+    /// The project's targets: the highest ratios that it accepts.
     pub(crate) targets: Vec<Target>,
     /// Messages in one pass.
     pub(crate) messages: usize,
@@ -129,8 +129,8 @@ impl Race {
     }
 }
 
-/// The order of a round: every other one runs backwards, and each pair begins one further on, so that none always follows the
-/// same neighbour.
+/// The order of a round: every second round runs backwards, and each pair of rounds begins with the next contestant, so
+/// that no contestant always follows the same one.
 pub(crate) fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |turn| {
         let step = if round.is_multiple_of(2) { turn } else { count - 1 - turn };
@@ -138,7 +138,7 @@ pub(crate) fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// How many passes fill a round. The attempts warm the contestant up as well.
+/// The number of passes that fill a round. Measuring it also warms up the contestant.
 fn passes(contestant: &mut Contestant, round_time: Duration) -> u32 {
     let mut passes = 1;
     loop {
@@ -150,7 +150,7 @@ fn passes(contestant: &mut Contestant, round_time: Duration) -> u32 {
     }
 }
 
-/// Nanoseconds a pass.
+/// The time of a pass, in nanoseconds.
 fn time(contestant: &mut Contestant, passes: u32) -> f64 {
     let start = clock::now();
     for _ in 0..passes {
@@ -169,13 +169,13 @@ mod tests {
         impl Work for Liar {
             fn pass(&mut self) {}
             fn check(&mut self) -> Result<(), String> {
-                Err("lies".into())
+                Err("a wrong result".into())
             }
         }
         let contestants = vec![Contestant::new("liar", Role::Rival, Liar)];
         let race =
             Race { workload: "w0", title: "race".into(), targets: Vec::new(), messages: 1, contestants };
-        assert_eq!(race.run(Effort::SMOKE, |_| ()).err().as_deref(), Some("race, liar: lies"));
+        assert_eq!(race.run(Effort::SMOKE, |_| ()).err().as_deref(), Some("race, liar: a wrong result"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Measures the same workloads several times, each time in a new process, so that no accident of one process's memory layout
-//! decides a race.
+//! Measures the same workloads several times, each time in a new process, so that the memory layout of one process does
+//! not decide a race.
 
 use crate::args::Args;
 use crate::report::Metadata;
@@ -8,7 +8,7 @@ use crate::results::Results;
 use std::path::Path;
 use std::process::Command;
 
-/// All runs together. A workload that fails in one of several runs does not end the others.
+/// Makes all runs and merges their results. A workload that fails in one run does not end the others.
 ///
 /// # Errors
 /// No workload succeeded, or the only one failed.
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, metadata: &mut Metadata) -> Result<Results, Strin
     Ok(results)
 }
 
-/// One workload in a process of its own.
+/// Measures one workload in a new process.
 fn one(args: &Args, workload: &str, file: &Path) -> Result<Results, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);

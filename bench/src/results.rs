@@ -1,13 +1,13 @@
-//! What a run measured, in a form that can be written, read back and merged with that of another run.
+//! The results of a run, which can be serialized and merged with those of another run.
 
 use crate::statistics::Summary;
 use serde::{Deserialize, Serialize};
 
-/// In which part a contestant takes part.
+/// The role of a contestant in a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
-    /// Wireloom through the API whose ratio is the result of the race.
+    /// Wireloom, through the API whose ratio is the result of the race.
     Wireloom,
     /// Wireloom through another API or set-up.
     Variant,
@@ -15,12 +15,12 @@ pub(crate) enum Role {
     Rival,
     /// Another library, with batching that its application has to write.
     Batched,
-    /// The least that any contestant has to do.
+    /// No library: the minimum work of every contestant.
     Baseline,
 }
 
 impl Role {
-    /// Whether ratios are taken to it.
+    /// Whether Wireloom is compared with it.
     pub(crate) fn is_rival(self) -> bool {
         matches!(self, Self::Rival | Self::Batched)
     }
@@ -46,7 +46,7 @@ pub(crate) struct Rounds {
     pub(crate) rates: Vec<f64>,
 }
 
-/// What one contestant did.
+/// The results of one contestant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -66,12 +66,12 @@ impl Entry {
         Summary::of(self.runs.iter().flat_map(|run| rounds(run).iter().copied()))
     }
 
-    /// Of the cost over all rounds.
+    /// The cost over all rounds.
     pub(crate) fn cost(&self) -> Option<Summary> {
         self.summary(|run| &run.costs)
     }
 
-    /// Of the rate over all rounds.
+    /// The rate over all rounds.
     pub(crate) fn rate(&self) -> Option<Summary> {
         self.summary(|run| &run.rates)
     }
@@ -80,7 +80,7 @@ impl Entry {
         self.cost().map_or(f64::INFINITY, |cost| cost.median)
     }
 
-    /// Its cost in parts of the other's.
+    /// Its cost divided by the other's.
     pub(crate) fn ratio_to(&self, other: &Self) -> Option<Ratio> {
         let pairs = |mine: &Rounds, its: &Rounds| -> Vec<f64> {
             mine.costs.iter().zip(&its.costs).map(|(mine, its)| mine / its).collect()
@@ -94,25 +94,25 @@ impl Entry {
         Some(Ratio { median: summary.median, interval: summary.interval, runs: (low, high) })
     }
 
-    /// Its rate in parts of the other's.
+    /// Its rate divided by the other's.
     fn rate_to(&self, other: &Self) -> Option<f64> {
         Some(self.rate()?.median / other.rate()?.median)
     }
 }
 
-/// The cost of one contestant in parts of another's. Rounds are paired: both were measured within one turn, so that a change of
-/// the machine's speed strikes both.
+/// The cost of one contestant divided by another's. Rounds are paired: both costs of a pair are from the same round, so
+/// that a change of the machine's speed affects both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
     pub(crate) median: f64,
     /// The confidence interval of the median.
     pub(crate) interval: (f64, f64),
-    /// The lowest and the highest median of a run.
+    /// The lowest and the highest median of all runs.
     pub(crate) runs: (f64, f64),
 }
 
 impl Ratio {
-    /// Whether one is shown to cost less: neither the interval nor the medians of the runs lie on both sides of 1.
+    /// Whether one is shown to cost less: both the interval and the medians of all runs are on one side of 1.
     pub(crate) fn shows_difference(&self) -> bool {
         let below = self.interval.1 < 1.0 && self.runs.1 < 1.0;
         let above = self.interval.0 > 1.0 && self.runs.0 > 1.0;
@@ -126,11 +126,11 @@ impl Ratio {
 pub(crate) enum Against {
     FastestRival,
     FastestBatched,
-    /// The contestants whose name begins so.
+    /// The cheapest contestant whose name begins with this.
     Named(String),
 }
 
-/// The highest ratio that the project sets itself.
+/// A target of the project: the highest ratio that it accepts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) against: Against,
@@ -156,11 +156,11 @@ impl Target {
 pub(crate) enum Verdict {
     Met,
     Missed,
-    /// The target lies within the confidence interval.
+    /// The target is within the confidence interval.
     Undecided,
 }
 
-/// One of Wireloom's contestants beside another contestant.
+/// A contestant of Wireloom compared with another contestant.
 pub(crate) struct Comparison<'a> {
     pub(crate) ours: &'a Entry,
     pub(crate) other: &'a Entry,
@@ -181,13 +181,13 @@ impl Comparison<'_> {
     }
 }
 
-/// The same work, done by several.
+/// The result of a race.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RaceResult {
     pub(crate) workload: String,
     pub(crate) title: String,
     pub(crate) cost: Cost,
-    /// Bytes of a message, where rates are shown in bytes.
+    /// The length of a message in bytes, if rates are shown in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) message_len: Option<f64>,
     pub(crate) entries: Vec<Entry>,
@@ -263,11 +263,11 @@ impl RaceResult {
 pub(crate) struct Figure {
     pub(crate) workload: String,
     pub(crate) title: String,
-    /// One of each run.
+    /// One value for each run.
     pub(crate) values: Vec<f64>,
-    /// The lowest value that the project sets itself.
+    /// The project's target: the lowest value that it accepts.
     pub(crate) least: Option<f64>,
-    /// What the value is made of, in the last run.
+    /// How the value was computed, in the last run.
     pub(crate) note: String,
 }
 
@@ -298,12 +298,12 @@ pub(crate) struct Results {
     pub(crate) races: Vec<RaceResult>,
     pub(crate) figures: Vec<Figure>,
     pub(crate) missing: Vec<Missing>,
-    /// Which data a workload used, by workload.
+    /// The data that each workload used.
     pub(crate) data: Vec<(String, String)>,
 }
 
 impl Results {
-    /// Adds what another run measured.
+    /// Adds the results of another run.
     pub(crate) fn merge(&mut self, other: Self) {
         for race in other.races {
             let same = |it: &&mut RaceResult| it.workload == race.workload && it.title == race.title;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_held_against_the_fastest_rival() {
+    fn targets_are_compared_with_the_fastest_rival() {
         let entries = vec![
             entry("ours", Role::Wireloom, &[2.0; 9]),
             entry("floor", Role::Baseline, &[1.0; 9]),
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn rounds_are_paired() {
-        // The machine was half as fast in every other round; the ratio is the same throughout.
+        // The machine is half as fast in every second round; the ratio of each pair is the same.
         let ours = entry("ours", Role::Wireloom, &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
         let rival = entry("rival", Role::Rival, &[2.0, 4.0, 2.0, 4.0, 2.0, 4.0]);
         let ratio = ours.ratio_to(&rival).expect("a ratio");

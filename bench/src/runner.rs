@@ -1,4 +1,4 @@
-//! One run of the benchmark in one process: how thorough it is, what it has measured so far, and its progress on the terminal.
+//! One run of the benchmark in one process: its effort, its results so far, and its progress on the terminal.
 
 use crate::clock;
 use crate::race::{Effort, Race};
@@ -6,12 +6,12 @@ use crate::results::{Figure, Missing, RaceResult, Results};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
-/// What a workload hands its races to.
+/// Runs the races of the workloads and keeps the results.
 pub(crate) struct Runner {
     pub(crate) effort: Effort,
     /// Inputs are tiny: only the results are checked.
     pub(crate) smoke: bool,
-    /// Only contestants whose name begins so, for a profile.
+    /// Run only the contestants whose name begins with this, for a profile.
     pub(crate) only: Option<String>,
     pub(crate) results: Results,
     progress: ProgressBar,
@@ -19,13 +19,13 @@ pub(crate) struct Runner {
 
 impl Runner {
     pub(crate) fn new(effort: Effort, smoke: bool, only: Option<String>) -> Self {
-        // It draws on stderr, and nothing at all if that is not a terminal.
+        // It draws on stderr, if that is a terminal.
         let progress = ProgressBar::new_spinner();
         progress.set_style(ProgressStyle::default_spinner());
         Self { effort, smoke, only, results: Results::default(), progress }
     }
 
-    /// Shows what is being done.
+    /// Shows the current activity.
     pub(crate) fn show(&self, state: &str) {
         self.progress.set_message(state.to_owned());
         self.progress.tick();
@@ -44,7 +44,7 @@ impl Runner {
         }
     }
 
-    /// Records which data a workload uses.
+    /// Records the data that a workload uses.
     pub(crate) fn used_data(&mut self, workload: &str, data: impl Into<String>) {
         self.results.data.push((workload.into(), data.into()));
     }
@@ -76,7 +76,7 @@ impl Runner {
         Ok(())
     }
 
-    /// The median time of each of these pieces of work, run in turns.
+    /// The median time of each of these works, which take turns.
     pub(crate) fn alternate<const N: usize>(&self, mut works: [&mut dyn FnMut(); N]) -> [Duration; N] {
         let passes = works.each_mut().map(|work| passes(self.effort.round_time, work));
         let mut times = [const { Vec::new() }; N];

@@ -7,7 +7,7 @@ pub(crate) fn quantile(sorted: &[f64], at: f64) -> f64 {
     low + (high - low) * place.fract()
 }
 
-/// Samples in a few numbers.
+/// A summary of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -43,7 +43,7 @@ fn ranks_outside(count: usize) -> usize {
         term *= (count - outside + 1) as f64 / outside as f64;
         tail += term;
     }
-    // The last step went beyond the bound.
+    // The last step exceeded the bound.
     outside.saturating_sub(1)
 }
 

@@ -1,5 +1,5 @@
-//! The field blocks of HPACK: stories made up from a fixed seed, which every machine has, and those of the hpack-test-case
-//! repository of the HTTP/2 Japan community, where `HPACK_STORIES` names one of its folders.
+//! The field blocks for HPACK: stories generated from a fixed seed, and recorded ones if `HPACK_STORIES` names a folder
+//! of the hpack-test-case repository of the HTTP/2 Japan community.
 
 use crate::rivals::nghttp2::{OwnedFields, hpack::Deflater};
 use fastrand::Rng;
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 pub(crate) type Story = Vec<(Vec<u8>, Fields)>;
 type Fields = Vec<(String, String)>;
 
-/// Connections of the made-up stories, and messages on each.
+/// The number of generated stories (connections), and of messages on each.
 const CONNECTIONS: u64 = 24;
 const MESSAGES: usize = 120;
 
-/// At most `most` stories, of a browser's requests to a site or of the site's responses.
+/// At most `most` generated stories: a browser's requests to a site, or the site's responses.
 pub(crate) fn made_up(most: usize) -> Vec<Story> {
     (0..CONNECTIONS.min(most as u64)).map(story).collect()
 }
@@ -24,10 +24,10 @@ pub(crate) fn recorded_folder() -> Option<PathBuf> {
     Some(std::env::var_os("HPACK_STORIES")?.into())
 }
 
-/// At most `most` stories of this folder.
+/// At most `most` stories from this folder.
 ///
 /// # Errors
-/// It has none.
+/// The folder contains no stories.
 pub(crate) fn recorded(folder: &Path, most: usize) -> Result<Vec<Story>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,6 +1,6 @@
-//! A transport in memory that never waits: it gives the same bytes again and again, at most 64 KiB at a time, and takes
-//! whatever is written. Reading costs the one copy that the kernel would make; writing costs nothing unless it is being
-//! checked, so that a library's own copies are all that counts.
+//! A transport in memory that is always ready: reads return the same bytes repeatedly, at most 64 KiB at a time, and
+//! writes always succeed. A read costs one copy, as the kernel's would; a write costs nothing unless it is checked. So
+//! only a library's own copies are measured.
 
 use crate::checksum::consume;
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most that one read gives.
+/// The most bytes that one read returns.
 pub(crate) const READ_LEN_MAX: usize = 64 * 1024;
 
-/// The read buffer of the contestants whose buffer the application chooses and who gain from a small one: it stays in the first
-/// level of cache. (tokio-websockets and fastwebsockets begin with 8 KiB, nago-wss takes 16 KiB.)
+/// The read buffer of contestants whose buffer the application chooses and that are faster with a small one, which
+/// stays in the L1 cache. (tokio-websockets and fastwebsockets begin with 8 KiB, nago-wss takes 16 KiB.)
 pub(crate) const READ_BUFFER_LEN: usize = 16 * 1024;
 
-/// The bytes that the peer sends, over and over.
+/// The bytes that the peer sends, repeatedly.
 #[derive(Clone)]
 pub(crate) struct Feed {
     bytes: Bytes,
@@ -42,7 +42,7 @@ impl Feed {
         &self.bytes[start..end]
     }
 
-    /// Plays `recv`: copies into `buf` and returns the length.
+    /// Simulates `recv`: copies into `buf` and returns the length.
     #[inline]
     pub(crate) fn recv(&mut self, buf: &mut [u8]) -> usize {
         let next = self.next(buf.len());
@@ -51,7 +51,7 @@ impl Feed {
     }
 }
 
-/// Where written bytes go: nowhere, or, while capturing, into a buffer.
+/// The destination of written bytes: discarded, or appended to a buffer while capturing.
 #[derive(Clone, Default)]
 pub(crate) struct Outbox(Arc<OutboxState>);
 
@@ -62,7 +62,7 @@ struct OutboxState {
 }
 
 impl Outbox {
-    /// Everything that `work` writes.
+    /// Runs `work` and returns everything that it writes.
     pub(crate) fn capture(&self, work: impl FnOnce()) -> Vec<u8> {
         self.0.capturing.store(true, Relaxed);
         work();
@@ -70,7 +70,7 @@ impl Outbox {
         std::mem::take(&mut self.0.captured.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Plays `send`.
+    /// Simulates `send`.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8]) -> usize {
         let len = consume(bytes);
@@ -81,7 +81,7 @@ impl Outbox {
     }
 }
 
-/// Both directions of the transport, in every shape that a rival asks for.
+/// Both directions of the transport, with every trait that a rival requires.
 pub(crate) struct Wire {
     feed: Option<Feed>,
     outbox: Outbox,
@@ -187,7 +187,7 @@ impl nago_wss::stream::StreamExt for Wire {
     }
 }
 
-/// Runs a future on a transport that never waits: no runtime, no waker.
+/// Runs a future to its end. The transport is always ready, so no runtime or waker is needed.
 #[inline]
 pub(crate) fn run<F: Future>(future: F) -> F::Output {
     poll(&mut pin!(future), |future, cx| future.as_mut().poll(cx))
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_feed_repeats_and_never_gives_more_than_a_read() {
+    fn a_feed_repeats_in_reads_of_limited_length() {
         let bytes: Bytes = (0..READ_LEN_MAX + 10).map(|i| i as u8).collect();
         let mut feed = Feed::new(bytes.clone());
         assert_eq!(feed.next(3), &bytes[..3]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outbox_keeps_what_it_is_told_to() {
+    fn an_outbox_keeps_bytes_only_while_capturing() {
         let outbox = Outbox::default();
         outbox.send(b"lost");
         let captured = outbox.capture(|| {

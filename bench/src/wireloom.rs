@@ -1,5 +1,5 @@
-//! Wireloom's core, driven as its driver would: reads go into one aligned buffer that is used again, or to the end of a large
-//! message; pending output is transmitted after every read.
+//! Wireloom's core, driven as the tokio crate drives it: reads go into one reused aligned buffer, or directly to the
+//! end of a large message; pending output is transmitted after every read.
 
 use crate::bandwidth::Aligned;
 use crate::checksum::Sink;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{Config, Connection, Decoder, Delivery, Event, Limits, Piece, Role, Step};
 
-/// The read buffer for frames that come back to back: little of a large message lands in it before the rest can be read
-/// to where the message grows.
+/// The length of the read buffer for frames that arrive back to back. It receives little of a large message before the
+/// rest is read directly into the message.
 pub(crate) const SMALL: usize = READ_BUFFER_LEN;
 
-/// The read buffer where the workload sets the length of a read.
+/// The length of the read buffer if the workload sets the length of a read.
 pub(crate) const LARGE: usize = READ_LEN_MAX;
 
-/// Time stands still: it is an argument, and nothing here waits for any.
+/// Time is an argument of the core. No deadline matters here, so it does not advance.
 const NOW: Duration = Duration::from_secs(1);
 
 fn connection(end: End, delivery: Delivery, deflate: Option<(Takeover, u8)>) -> Connection {
@@ -36,7 +36,7 @@ fn connection(end: End, delivery: Delivery, deflate: Option<(Takeover, u8)>) -> 
     });
     let negotiated = negotiated.as_ref().map(|(params, config)| (*params, config));
     match end {
-        // The seed is the driver's to draw, once a connection; which one it is costs nothing.
+        // A driver draws the seed once for each connection; its value does not affect the cost.
         End::Client => Connection::client(config, negotiated, [7; 32], NOW),
         End::Server => Connection::server(config, negotiated, NOW),
     }
@@ -47,7 +47,7 @@ struct Driver {
     connection: Connection,
     feed: Feed,
     buffer: Aligned,
-    /// What of the buffer has not been handled: `at <= filled`.
+    /// The range of the buffer that has not been handled: `at <= filled`.
     at: usize,
     filled: usize,
 }
@@ -77,7 +77,7 @@ impl Driver {
                 drop(self.connection.take_transmit());
             }
             if let Some(mut slot) = self.connection.recv_slot() {
-                // No more at a time than into the buffer: what a read brings is unmasked while it is still close.
+                // No more at a time than the buffer holds, so that the bytes are unmasked while they are in the cache.
                 let len = slot.len().min(buffer.len());
                 let len = self.feed.recv(&mut slot[..len]);
                 let event = slot.filled(NOW, len).expect("an honest peer");
@@ -90,15 +90,15 @@ impl Driver {
     }
 }
 
-/// Whether a message has ended. The event is matched here and never passed on by reference: one that may be formatted has to be in
-/// memory instead of registers, which doubles the cost of a small message.
+/// Passes an event to `sink`; returns whether a message has ended. The event is matched here and never borrowed: a
+/// borrowed event has to be in memory instead of registers, which doubles the cost of a small message.
 #[inline(always)]
 fn hand_out<S: Sink>(event: Event<'_>, sink: &mut S) -> bool {
     match event {
         Event::Text(text) => sink.message(text.as_bytes()),
         Event::Binary(data) => sink.message(&data),
         Event::Chunk(chunk) => {
-            sink.piece(chunk.data);
+            sink.chunk(chunk.data);
             if chunk.fin {
                 sink.end();
             }
@@ -109,7 +109,7 @@ fn hand_out<S: Sink>(event: Event<'_>, sink: &mut S) -> bool {
     true
 }
 
-/// A connection that hands out whole messages, borrowed from the read buffer or from where they were assembled.
+/// A connection that delivers whole messages, borrowed from the read buffer or from the assembled message.
 pub(crate) struct Assembling<const BUFFER_LEN: usize>(Driver);
 
 impl<const BUFFER_LEN: usize> Reader for Assembling<BUFFER_LEN> {
@@ -122,7 +122,7 @@ impl<const BUFFER_LEN: usize> Reader for Assembling<BUFFER_LEN> {
     }
 }
 
-/// A connection that hands out chunks of messages as they arrive, borrowed from the read buffer.
+/// A connection that delivers chunks of messages as they arrive, borrowed from the read buffer.
 pub(crate) struct Chunking(Driver);
 
 impl Reader for Chunking {
@@ -135,7 +135,7 @@ impl Reader for Chunking {
     }
 }
 
-/// A connection that hands out whole messages for the application to keep.
+/// A connection that delivers whole messages, owned by the application.
 pub(crate) struct Keeping<const BUFFER_LEN: usize> {
     reader: wireloom_ws::Reader,
     feed: Feed,
@@ -179,7 +179,7 @@ impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
     }
 }
 
-/// The decoder alone, which holds nothing: chunks of messages are borrowed from the buffer.
+/// The decoder alone, which buffers nothing: chunks of messages are borrowed from the read buffer.
 pub(crate) struct Decoding<const BUFFER_LEN: usize> {
     decoder: Decoder,
     feed: Feed,
@@ -207,9 +207,9 @@ impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
                 self.filled = self.feed.recv(buffer);
             }
             let rest = &mut buffer[self.at..self.filled];
-            let (used, piece) = self.decoder.decode(rest).expect("an honest peer");
+            let (used, event) = self.decoder.decode(rest).expect("an honest peer");
             self.at += used;
-            match piece {
+            match event {
                 None => {}
                 Some(Piece::Text(text)) => {
                     sink.message(text.as_bytes());
@@ -220,7 +220,7 @@ impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
                     missing -= 1;
                 }
                 Some(Piece::Chunk(chunk)) => {
-                    sink.piece(chunk.data);
+                    sink.chunk(chunk.data);
                     if chunk.fin {
                         sink.end();
                         missing -= 1;
@@ -232,7 +232,7 @@ impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
     }
 }
 
-/// A connection that writes; each message leaves at once.
+/// A connection that writes; each message is flushed.
 pub(crate) struct Sending {
     connection: Connection,
     outbox: Outbox,
@@ -255,7 +255,8 @@ impl Writer for Sending {
     #[inline]
     fn write(&mut self, message: &Bytes) {
         let sent = if self.text {
-            // An application has a `str`; rivals take bytes unseen, so this check weighs on us alone.
+            // An application has a `str` already. Rivals accept bytes without a check, so only Wireloom pays for this
+            // one.
             self.connection.send_text(std::str::from_utf8(message).expect("a corpus of text"))
         } else {
             self.connection.send_binary(message)

@@ -1,5 +1,5 @@
-//! Wireloom's HTTP/2, driven as its driver would: the output of one end is the input of the other, with all limits and validation.
-//! Only the number of concurrent streams is raised.
+//! Wireloom's HTTP/2 core, driven as the tokio crate drives it: the output of one end is the input of the other, with
+//! all validation and limits. Only the limit of concurrent streams is raised.
 
 use crate::exchange::{Exchange, Fields, Pair, Totals, WINDOW};
 use bytes::Bytes;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use wireloom_http2::field::{Field, FieldList};
 use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
-/// Time is an argument: it goes on as it would on a link of 8 Gbit/s.
+/// Time is an argument of the core: it advances as on a link of 8 Gbit/s.
 const BYTE_TIME: Duration = Duration::from_nanos(1);
 
-/// What one end has received.
+/// The messages that one end has received.
 #[derive(Default)]
 struct Received {
     totals: Totals,
-    /// Requests without a response: the server's.
+    /// The server's requests without a response.
     waiting: Vec<StreamKey>,
-    /// Responses that are complete: the client's.
+    /// The number of complete responses of the client.
     complete: usize,
 }
 
@@ -64,7 +64,7 @@ impl End {
         Self { connection, now: Duration::ZERO, received: Received::default() }
     }
 
-    /// Handles input and returns how much; less than all only while output waits.
+    /// Handles input; returns the number of consumed bytes, which is less than all only while output is pending.
     fn handle_input(&mut self, input: &[u8]) -> usize {
         let mut at = 0;
         loop {
@@ -78,12 +78,12 @@ impl End {
         }
     }
 
-    /// A driver reads the clock once for each read.
+    /// Advances the time, once for each read, as a driver reads the clock.
     fn pass_time(&mut self, len: usize) {
         self.now += BYTE_TIME * len as u32;
     }
 
-    /// Passes this end's output to the other; `false` if there was none, or none was handled.
+    /// Passes this end's output to the other; returns `false` if none was handled.
     fn pump(&mut self, to: &mut Self) -> bool {
         let mut any = false;
         loop {
@@ -107,10 +107,10 @@ impl End {
     }
 }
 
-/// A pipe that output is copied into and read out of, as a stream of bytes between two tasks needs.
+/// A pipe between the two ends, with the copies in and out that a byte stream between two tasks needs.
 struct Pipe {
     bytes: Vec<u8>,
-    /// The reader's buffer, as long as that of the `h2` crate at first.
+    /// The reader's buffer, initially as long as that of the `h2` crate.
     buffer: Box<[u8]>,
 }
 
@@ -119,7 +119,7 @@ impl Pipe {
         Self { bytes: Vec::new(), buffer: vec![0; 8 << 10].into() }
     }
 
-    /// As [`End::pump`], with both copies.
+    /// Like [`End::pump`], with both copies.
     fn pump(&mut self, from: &mut End, to: &mut End) -> bool {
         let mut any = false;
         loop {
@@ -153,7 +153,7 @@ pub(crate) struct Connections<const PIPED: bool = false> {
     pipe: Pipe,
     requests: Vec<FieldList>,
     response: FieldList,
-    pieces: Vec<Bytes>,
+    data: Vec<Bytes>,
     client: End,
     server: End,
     sent: usize,
@@ -188,9 +188,9 @@ impl<const PIPED: bool> Connections<PIPED> {
         let connection = &mut self.server.connection;
         for stream in self.server.received.waiting.drain(..) {
             connection.send_response(stream, &self.response, false).expect("a response may be sent");
-            let last = self.pieces.len() - 1;
-            for (at, piece) in self.pieces.iter().enumerate() {
-                connection.send_data(stream, piece.clone(), at == last).expect("data may be sent");
+            let last = self.data.len() - 1;
+            for (at, chunk) in self.data.iter().enumerate() {
+                connection.send_data(stream, chunk.clone(), at == last).expect("data may be sent");
             }
         }
     }
@@ -202,7 +202,7 @@ impl<const PIPED: bool> Pair for Connections<PIPED> {
             pipe: Pipe::new(),
             requests: exchange.requests.iter().map(list).collect(),
             response: list(&exchange.response),
-            pieces: exchange.pieces.clone(),
+            data: exchange.data.clone(),
             client: End::new(Role::Client),
             server: End::new(Role::Server),
             sent: 0,

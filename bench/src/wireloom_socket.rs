@@ -1,4 +1,4 @@
-//! `wireloom::WebSocket` over the transport in memory that the rivals' streams have.
+//! `wireloom::WebSocket` over the same in-memory transport as the rivals.
 
 use crate::checksum::Sink;
 use crate::contestant::{Reader, Writer};
@@ -51,7 +51,7 @@ impl Reader for Borrowing {
     }
 }
 
-/// Reads by `recv_owned`: messages are the application's.
+/// Reads by `recv_owned`: the application owns the messages.
 pub(crate) struct Keeping(Socket);
 
 impl Reader for Keeping {

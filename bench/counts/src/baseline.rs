@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_written_baseline_reads_back() {
         let counts = BTreeMap::from([("a::b".to_owned(), 12), ("a::c".to_owned(), 7)]);
         let baseline = Baseline { rustc: "1.95.0".into(), valgrind: "3.19.0".into(), counts };
         assert_eq!(Baseline::parse(&baseline.to_text()), Ok(baseline));

@@ -1,4 +1,4 @@
-//! Base against head: the table and the decision.
+//! Compares the counts of this tree with the baseline: the table, and whether the run passes.
 
 use crate::baseline::Baseline;
 use std::collections::BTreeSet;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_what_became_worse() {
+    fn the_table_marks_a_count_that_became_worse() {
         let table = Comparison::new(&baseline(&[("a", 100)]), &baseline(&[("a", 110)])).to_string();
         assert!(table.contains("+10.00 %  WORSE") && table.contains("--renew"), "{table}");
     }

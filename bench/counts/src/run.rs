@@ -100,7 +100,7 @@ fn count(summary: &Value) -> Option<(String, u64)> {
     let group = summary["group"].as_str()?.trim_end_matches("_group");
     let name = format!("{group}::{}::{}", summary["function_name"].as_str()?, summary["id"].as_str()?);
     let instructions = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"];
-    // A value is an integer or a float, and stands alone or with that of an earlier run.
+    // A value is an integer or a float, alone or beside that of an earlier run.
     let count = instructions["new"].as_u64().or_else(|| instructions["both"][0].as_u64())?;
     Some((name, count))
 }

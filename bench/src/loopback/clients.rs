@@ -1,5 +1,5 @@
-//! The clients that consume a firehose, each as its documentation shows it. They are this very program, told to connect; all count
-//! the events that they are handed, some decode them, and they print the sums at the end.
+//! The clients that consume a firehose, each written as its documentation shows. A client is this program, started with
+//! `--connect`. It counts the events that it receives, decodes them if asked to, and prints the sums at the end.
 
 use crate::checksum::consume;
 use crate::events::{self, Decoded};
@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 /// The work of a consumer for each event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consumption {
-    /// It is handed the bytes.
+    /// It only receives the bytes.
     Deliver,
     /// It decodes them.
     Decode,
@@ -32,7 +32,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// After `times` times the same events.
+    /// The sums after the same events have been sent `times` times.
     pub(crate) fn times(self, times: u64) -> Self {
         let Decoded { blocks, block_bytes, operations } = self.decoded;
         let decoded = Decoded {
@@ -74,16 +74,16 @@ impl Consumer {
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// The word that asks for a client: its name, and `+decode` or `+http2` behind it.
-pub(crate) fn word(name: &str, consumption: Consumption, is_http2: bool) -> String {
+/// The argument of `--connect`: the name of a client, then `+decode` and `+http2` if wanted.
+pub(crate) fn argument(name: &str, consumption: Consumption, is_http2: bool) -> String {
     let decode = if consumption == Consumption::Decode { "+decode" } else { "" };
     let http2 = if is_http2 { "+http2" } else { "" };
     format!("{name}{decode}{http2}")
 }
 
-/// Is the client that `word` asks for until the server closes.
-pub(crate) fn connect(word: &str, url: &str) -> ExitCode {
-    let mut parts = word.split('+');
+/// Runs the client that `argument` names until the server closes.
+pub(crate) fn connect(argument: &str, url: &str) -> ExitCode {
+    let mut parts = argument.split('+');
     let name = parts.next().unwrap_or_default();
     let (mut consumption, mut is_http2) = (Consumption::Deliver, false);
     for part in parts {
@@ -114,14 +114,14 @@ pub(crate) fn connect(word: &str, url: &str) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("{word}: {error}");
+            eprintln!("{argument}: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
 async fn wireloom(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outcome {
-    // No keepalive: the others have none, and between two rounds the source is silent.
+    // No keepalive: the other clients have none, and the server sends nothing between two rounds.
     let config = wireloom::WebSocketConfig::default();
     let mut socket = wireloom::Connector::new().config(config).http2(is_http2).connect(url).await?;
     while let Some(message) = socket.recv().await? {
@@ -158,7 +158,7 @@ async fn yawc(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outcome {
     let options = Options::default().without_compression();
     let connecting = WebSocket::connect(url.parse()?).with_options(options).http_version(version);
     let mut socket = connecting.await?;
-    // Its stream ends where others have an error.
+    // Its stream ends instead of returning an error.
     while let Some(frame) = socket.next().await {
         if frame.opcode() == yawc::OpCode::Binary {
             consumer.consume(frame.payload()).await?;
@@ -174,7 +174,7 @@ async fn sockudo_ws(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outco
     let host = uri.authority().ok_or("a URL without a host")?.as_str();
     let stream = TcpStream::connect(host).await?;
     stream.set_nodelay(true)?;
-    // No timers: the others have none.
+    // No timers: the other clients have none.
     let config = Config::builder().auto_ping(false).idle_timeout(0).build();
     macro_rules! consume {
         ($socket:ident) => {
@@ -191,7 +191,7 @@ async fn sockudo_ws(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outco
         let client = WebSocketClient::<Http2>::new(config);
         let mut socket = client.connect(stream, &url.replace("ws://", "http://"), None).await?;
         consume!(socket);
-        // It answers a Close when it is read on.
+        // It answers the Close frame during the next read.
         while socket.next().await.is_some_and(|message| message.is_ok()) {}
     } else {
         let client = WebSocketClient::<Http1>::new(config);
@@ -238,7 +238,8 @@ async fn fastwebsockets(url: &str, consumer: &mut Consumer) -> Outcome {
     }
 }
 
-/// Wireloom's own over TLS, each of which has had one message echoed. They stay open as long as what is returned.
+/// `count` connections of Wireloom over TLS, each of which has received the echo of one message. They stay open until
+/// the result is dropped.
 ///
 /// # Errors
 /// One could not be opened.
@@ -255,6 +256,6 @@ pub(crate) fn over_tls(address: SocketAddr, count: usize) -> Result<impl Sized, 
         }
         Ok(sockets)
     });
-    // The sockets belong to the runtime, which therefore goes last.
+    // The runtime must be dropped after the sockets that belong to it.
     opened.map(|sockets| (sockets, runtime)).map_err(|error| error.to_string())
 }

@@ -1,20 +1,20 @@
-//! The core of each process: the one that is measured has a core to itself, where the machine has two.
+//! Which core each process runs on: the measured process has a core to itself if the machine has at least two.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores of a run. This thread stays on its own until this is dropped.
+/// The cores of a run. This thread is pinned to `load` until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Cores {
-    /// Those that this process may use.
+    /// The cores that this process may use.
     allowed: CpuSet,
     /// The core of the measured process.
     measured: CpuSet,
-    /// The core of this thread, which loads it.
+    /// The core of this thread, which generates the load.
     load: CpuSet,
 }
 
 impl Cores {
-    /// The first of the cores that this process may use for the measured, the last for this thread.
+    /// Takes the first core that this process may use for the measured process, and the last for this thread.
     pub(crate) fn take() -> Self {
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
@@ -24,18 +24,18 @@ impl Cores {
         cores
     }
 
-    /// All cores for both: for servers with several threads.
+    /// Uses all cores for both: for servers with several threads.
     pub(crate) fn share() -> Self {
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         Self { measured: allowed, load: allowed, allowed }
     }
 
-    /// How many this process may use.
+    /// The number of cores that this process may use.
     pub(crate) fn count() -> usize {
         sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize)
     }
 
-    /// Processes that `work` starts run on the measured core: affinity is inherited.
+    /// Runs `work`. The processes that it starts inherit the affinity to the measured core.
     pub(crate) fn on_measured<T>(&self, work: impl FnOnce() -> T) -> T {
         pin(&self.measured);
         let done = work();
@@ -56,7 +56,7 @@ fn only(core: usize) -> CpuSet {
     set
 }
 
-/// Where it is not allowed, figures are noisier and nothing else changes.
+/// Pins this thread. If that is not permitted, the figures are noisier and nothing else changes.
 fn pin(set: &CpuSet) {
     _ = sched_setaffinity(None, set);
 }

@@ -1,4 +1,4 @@
-//! The generator of echoes: one thread, one epoll, frames that were built before, and every answer compared with its message.
+//! The load generator for echoes: one thread, one epoll, prebuilt frames. Every answer is compared with its message.
 
 use super::opening;
 use super::servers::Dialect;
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The read buffer: more than a socket holds by default.
+/// The length of the read buffer: more than a socket buffers by default.
 const READ_LEN_MAX: usize = 256 << 10;
 /// From this length on, timed runs compare only the ends of each read, so that the generator stays the faster one.
 const LARGE: usize = 8 << 10;
@@ -31,7 +31,7 @@ pub(crate) enum Until {
     Time(Duration),
 }
 
-/// Frames in a row, twice, so that any run of them lies in one piece.
+/// Frames back to back, stored twice, so that every range of the stream is contiguous.
 pub(super) struct Ring {
     bytes: Vec<u8>,
     len: u64,
@@ -44,7 +44,7 @@ impl Ring {
         Self { bytes, len }
     }
 
-    /// The bytes at this place of the endless stream, at most up to `end`.
+    /// The bytes of the endless stream from position `place` to `end` at most.
     pub(super) fn at(&self, place: u64, end: u64) -> &[u8] {
         let from = (place % self.len) as usize;
         let len = usize::try_from(end - place).unwrap_or(usize::MAX).min(self.bytes.len() - from);
@@ -54,11 +54,11 @@ impl Ring {
 
 struct Connection {
     stream: TcpStream,
-    /// Places in the two streams: how far they went, and how far they may go.
+    /// Positions in the two streams: what was sent and received, and up to where it may be sent.
     sent: u64,
     allowed: u64,
     received: u64,
-    /// The socket is full; epoll reports when it is writable.
+    /// The socket's buffer is full; epoll reports when it is writable.
     blocked: bool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Echo {
     load: Load,
     frames: Ring,
     answers: Ring,
-    /// Bytes of a frame there, and of its answer.
+    /// The length in bytes of a frame that is sent, and of its answer.
     frame_len: u64,
     answer_len: u64,
     buffer: Vec<u8>,
@@ -83,7 +83,7 @@ impl Echo {
     pub(crate) fn open(address: SocketAddr, dialect: Dialect, load: Load) -> Result<Self, String> {
         let count = if load.payload_len < LARGE { load.depth.max(16) } else { 1 };
         let corpus = |end| Corpus::new(Content::Binary, load.payload_len, count, end).frames.to_vec();
-        // What a server reads is masked, what a client reads is not; and the same messages are in both.
+        // The same messages, masked for the server and unmasked for the client.
         let frames = corpus(End::Server);
         let answers = match dialect {
             Dialect::WebSocket => corpus(End::Client),
@@ -107,10 +107,11 @@ impl Echo {
         Ok(Self { epoll, connections, load, frames, answers, frame_len, answer_len, buffer })
     }
 
-    /// Sends and receives, and returns how many messages came back once the last one did.
+    /// Sends and receives until all answers have arrived; returns their number.
     ///
     /// # Errors
-    /// A connection ended, an answer was not what was sent, or nothing came for 20 s. `thorough` looks at every byte.
+    /// A connection ended, an answer differs from its message, or nothing arrived for 20 s. With `thorough`,
+    /// every byte is compared.
     pub(crate) fn run(&mut self, until: Until, thorough: bool) -> Result<u64, String> {
         let thorough = thorough || self.load.payload_len < LARGE;
         let start = Instant::now();
@@ -142,7 +143,7 @@ impl Echo {
                 left = 0;
             }
             for event in &events {
-                // The event is packed: its parts are copied out.
+                // The struct is packed: its fields are copied, not referenced.
                 let (index, flags) = (event.data.u64() as usize, event.flags);
                 let mut again = 0;
                 if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
@@ -173,7 +174,7 @@ impl Echo {
         connection.received += len as u64;
         let owed = connection.allowed / self.frame_len * self.answer_len;
         if connection.received > owed {
-            return Err(format!("{} bytes more than were asked for", connection.received - owed));
+            return Err(format!("{} bytes more than were sent", connection.received - owed));
         }
         let data = &self.buffer[..len];
         let right = if thorough || len <= 128 {
@@ -188,7 +189,7 @@ impl Echo {
         Ok(connection.received / self.answer_len - before / self.answer_len)
     }
 
-    /// Sends `more` messages and the rest of those before, until the socket is full.
+    /// Sends the rest of earlier messages and `more` new ones, until the socket is full.
     fn send(&mut self, index: usize, more: u64) -> Result<(), String> {
         let connection = &mut self.connections[index];
         connection.allowed += more * self.frame_len;
@@ -210,7 +211,7 @@ impl Echo {
     }
 }
 
-/// Whether `data` are the bytes at this place of the stream.
+/// Whether `data` equals the stream at position `place`.
 pub(super) fn matches(ring: &Ring, mut place: u64, mut data: &[u8]) -> bool {
     while !data.is_empty() {
         let expected = ring.at(place, place + data.len() as u64);

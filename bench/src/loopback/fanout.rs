@@ -1,5 +1,6 @@
-//! The generator of fan-out: one connection publishes bursts, the others receive each message of their channels. One thread, one
-//! epoll, frames that were built before. Messages are counted on every connection, and compared with what was published on one.
+//! The load generator for fan-out: one connection publishes bursts, the others receive each message of their channels.
+//! One thread, one epoll, prebuilt frames. Messages are counted on every connection, and compared with what was
+//! published on one.
 
 use super::opening::{self, Opening};
 use super::protocol::{Joining, Protocol, Step};
@@ -13,9 +14,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use wireloom_testing::frame::Frame;
 
-/// The read buffer: more than a socket holds by default.
+/// The length of the read buffer: more than a socket buffers by default.
 const READ_LEN_MAX: usize = 256 << 10;
-/// Different payloads.
+/// The number of different payloads.
 const PAYLOADS: usize = 16;
 /// The index of the publisher among the events.
 const PUBLISHER: u64 = u64::MAX;
@@ -56,7 +57,7 @@ impl Load {
     }
 
     fn channel(self, index: usize) -> String {
-        // Contestants of one server with different protocols do not share channels.
+        // Each protocol of a server has channels of its own.
         match self.protocol {
             Protocol::Protobuf => format!("w7-protobuf-{index}"),
             _ => format!("w7-{index}"),
@@ -69,7 +70,7 @@ struct Subscriber {
     stream: TcpStream,
     messages: Messages,
     received: u64,
-    /// Messages published in its channels so far.
+    /// Messages that have been published in its channels.
     due: u64,
 }
 
@@ -83,10 +84,10 @@ pub(crate) struct Fanout {
     /// Frame `n % len` is message `n`.
     frames: Vec<Vec<u8>>,
     published: usize,
-    /// The payloads that the first subscriber has not received.
+    /// The indices of the payloads that the first subscriber has not received yet.
     expected: VecDeque<usize>,
     buffer: Vec<u8>,
-    /// From the write of a burst until a subscriber had all of it, in nanoseconds.
+    /// The time from the write of a burst until a subscriber has received all of it, in nanoseconds.
     latencies: Vec<u64>,
 }
 
@@ -98,7 +99,7 @@ pub(crate) struct Latency {
 }
 
 impl Fanout {
-    /// Opens the connections, in turns to these nodes; the publisher's is to the first.
+    /// Opens the connections to these nodes in turn. The publisher connects to the first node.
     ///
     /// # Errors
     /// One could not be opened, or could not join its channels.
@@ -119,7 +120,7 @@ impl Fanout {
         }
         let (publisher, _) = join(nodes[0], load, Vec::new(), Messages::default())?;
         epoll::add(&epoll, &publisher, EventData::new_u64(PUBLISHER), EventFlags::IN).map_err(failed)?;
-        // A JSON value that every protocol carries as it is.
+        // A JSON string, which every protocol carries unchanged.
         let texts = Corpus::new(Content::Ascii, load.payload_len.saturating_sub(2), PAYLOADS, End::Client);
         let payloads: Vec<_> = texts.messages.iter().map(|text| [b"\"", &text[..], b"\""].concat()).collect();
         let frames = (0..load.channels.max(PAYLOADS)).map(|n| {
@@ -129,7 +130,7 @@ impl Fanout {
             frame.mask([7, 77, 17, 71]).bytes()
         });
         let frames = frames.collect();
-        // The last connections to a room without replies may still be joining.
+        // Rooms send no reply to a join, so the last connections may still be joining.
         std::thread::sleep(Duration::from_millis(200));
         Ok(Self {
             epoll,
@@ -145,10 +146,10 @@ impl Fanout {
         })
     }
 
-    /// Publishes bursts for this long, at least one, and returns how many messages were delivered.
+    /// Publishes bursts for `time`, at least one; returns the number of deliveries.
     ///
     /// # Errors
-    /// A connection ended, a delivery was not what was published, or nothing came for 20 s.
+    /// A connection ended, a delivery differs from what was published, or nothing arrived for 20 s.
     pub(crate) fn run(&mut self, time: Duration) -> Result<u64, String> {
         let start = Instant::now();
         let mut delivered = 0;
@@ -207,7 +208,7 @@ impl Fanout {
         Ok(())
     }
 
-    /// Reads once. True when that completed the burst.
+    /// Reads once; returns whether that completed the burst.
     fn receive(&mut self, index: usize) -> Result<bool, String> {
         let Subscriber { stream, messages, received, due } = &mut self.subscribers[index];
         let len = read(stream, &mut self.buffer)?;
@@ -231,7 +232,7 @@ impl Fanout {
         Ok(was_missing && *received == *due)
     }
 
-    /// Drops the replies to the publisher.
+    /// Reads and discards the replies to the publisher.
     fn read_publisher(&mut self) -> Result<(), String> {
         let len = read(&mut self.publisher, &mut self.buffer)?;
         match self.buffer[..len].windows(7).any(|window| window == b"\"error\"") {
@@ -259,7 +260,7 @@ fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, String> {
     }
 }
 
-/// A connection that has joined these channels, and no longer blocks.
+/// A nonblocking connection that has joined these channels.
 fn join(
     node: SocketAddr,
     load: Load,
@@ -268,7 +269,7 @@ fn join(
 ) -> Result<(TcpStream, Messages), String> {
     let protocol = load.protocol;
     let path = match protocol {
-        // The room of clients that are compared with those of the other.
+        // Compressed clients have a room of their own.
         Protocol::Bare if load.deflate => "/rooms/w7-deflate",
         _ => protocol.path(),
     };

@@ -1,5 +1,5 @@
-//! A server that sends events to one client, over HTTP/1.1 or HTTP/2, and learns from the answer to a ping behind them that all
-//! have been read.
+//! A server that sends events to one client, over HTTP/1.1 or HTTP/2, and waits for the answer to a ping that follows
+//! them: then all have been read.
 
 use super::tunnel::Tunnel;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use wireloom_ws::handshake::accept_key;
 /// A client that is silent for this long has failed.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The events that are sent again and again.
+/// The events, which are sent repeatedly.
 #[derive(Clone)]
 pub(crate) struct Events {
     /// One frame an event, back to back.
@@ -33,7 +33,7 @@ impl Events {
     }
 }
 
-/// What carries the WebSocket.
+/// The version of HTTP that carries the WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Http1,
@@ -54,15 +54,15 @@ impl Listener {
     }
 
     /// # Errors
-    /// The operating system does not tell.
+    /// The operating system does not report it.
     pub(crate) fn address(&self) -> Result<SocketAddr, String> {
         self.listener.local_addr().map_err(message)
     }
 
-    /// The client, after its handshake; `is_running` tells whether its process still runs.
+    /// Accepts the client and its handshake. `is_running` returns whether its process still runs.
     ///
     /// # Errors
-    /// None connects, or it asks for something else.
+    /// No client connects, or its request is not the expected one.
     pub(crate) fn accept(
         &self,
         carrier: Carrier,
@@ -124,15 +124,16 @@ enum Link {
 /// A connection to one client.
 pub(crate) struct Firehose {
     link: Link,
-    /// How often the events were sent.
+    /// How many times all events were sent.
     sent: u64,
 }
 
 impl Firehose {
-    /// Sends all events again and again for `time`, once at least, and waits until they have been read. Returns their number.
+    /// Sends all events repeatedly for `time`, at least once, and waits until they have been read. Returns their
+    /// number.
     ///
     /// # Errors
-    /// The client is gone, or does not answer the ping.
+    /// The client has disconnected, or does not answer the ping.
     pub(crate) fn send(&mut self, events: &Events, time: Duration) -> Result<u64, String> {
         let (start, mut times) = (Instant::now(), 0);
         while times == 0 || start.elapsed() < time {
@@ -148,7 +149,7 @@ impl Firehose {
         Ok(times * events.count)
     }
 
-    /// Closes, waits for the client's answer, and returns how often the events were sent.
+    /// Closes, waits for the client's answer, and returns how many times all events were sent.
     ///
     /// # Errors
     /// The Close cannot be sent.
@@ -156,7 +157,7 @@ impl Firehose {
         let mut close = Vec::new();
         Frame::close(1000, "").write(&mut close);
         self.write(&close)?;
-        // Some clients end the connection instead. The sums that they print tell whether they read everything.
+        // Some clients end the connection instead. The sums that they print show whether they have read everything.
         while self.control().is_ok_and(|(opcode, _)| opcode != 8) {}
         Ok(self.sent)
     }

@@ -1,4 +1,4 @@
-//! The generator of members: many clients that join one channel at once, leave it, and return to it.
+//! The load generator for members: many clients that join one channel at once, leave it, and return to it.
 
 use super::opening::Opening;
 use super::protocol::{Joining, Position, Protocol, Step};
@@ -12,9 +12,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use wireloom_testing::frame::Frame;
 
-/// Handshakes under way at once: the queues of listeners are not longer.
+/// The number of concurrent handshakes: more would overflow the backlog of a listener.
 const AT_ONCE: usize = 256;
-/// The time for anything that a server has to answer.
+/// How long a server may take for any answer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Clients of one channel of a server.
@@ -37,14 +37,14 @@ impl Members {
     /// No members yet.
     ///
     /// # Errors
-    /// There is no runtime to be had.
+    /// The runtime cannot be created.
     pub(crate) fn new(node: SocketAddr, protocol: Protocol, channel: &'static str) -> Result<Self, String> {
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
         Ok(Self { runtime, node, protocol, channel, members: Vec::new() })
     }
 
-    /// Adds this many, as fast as the server takes them, and returns the time.
+    /// Adds `count` members as fast as the server accepts them; returns the time that it took.
     ///
     /// # Errors
     /// One could not join.
@@ -52,17 +52,17 @@ impl Members {
         self.open(std::iter::repeat_n(None, count).collect())
     }
 
-    /// Disconnects all, without a closing handshake: where each was.
-    pub(crate) fn cut(&mut self) -> Vec<Position> {
-        let cut = |member: Member| {
-            // A port that is in TIME_WAIT could not be used again.
+    /// Disconnects all members without a closing handshake; returns the position of each.
+    pub(crate) fn disconnect(&mut self) -> Vec<Position> {
+        let position = |member: Member| {
+            // A reset, because a port in TIME_WAIT could not be used again.
             _ = rustix::net::sockopt::set_socket_linger(&member.stream, Some(Duration::ZERO));
             member.joining.position()
         };
-        self.members.drain(..).map(cut).collect()
+        self.members.drain(..).map(position).collect()
     }
 
-    /// Reconnects from these places, each of which missed this many publications, and returns the time.
+    /// Reconnects from these positions, each of which has missed `missed` publications; returns the time that it took.
     ///
     /// # Errors
     /// One could not reconnect, or did not recover everything.
@@ -96,7 +96,7 @@ impl Members {
         Ok(time)
     }
 
-    /// Publishes, and waits until every member has all of it.
+    /// Publishes `count` messages, and waits until every member has received all of them.
     ///
     /// # Errors
     /// A member did not receive it.
@@ -113,7 +113,7 @@ impl Members {
             for member in members {
                 member.receive(count).await?;
             }
-            // Without members nothing shows that everything was published but the time.
+            // Without members nothing confirms the publications: wait.
             tokio::time::sleep(Duration::from_millis(100)).await;
             Ok(())
         })
@@ -185,7 +185,7 @@ impl Member {
         self.stream.write_all(&frame).await.map_err(|error| error.to_string())
     }
 
-    /// Handles the messages that have arrived, and returns how many publications they would carry after joining.
+    /// Handles the messages that have arrived, and returns the number of publications in them.
     async fn read(&mut self, mut each: impl FnMut(Step)) -> Result<usize, String> {
         let mut buffer = Vec::with_capacity(16 << 10);
         if self.stream.read_buf(&mut buffer).await.map_err(|error| error.to_string())? == 0 {

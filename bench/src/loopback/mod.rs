@@ -1,5 +1,5 @@
-//! Servers and clients in processes of their own, measured over loopback: theirs on one core, the load on another. Work within
-//! this process is timed by [`crate::race`].
+//! Servers and clients in separate processes, measured over loopback: the measured process on one core, the load
+//! generator on another. Work within this process is timed by [`crate::race`].
 
 pub(crate) mod clients;
 pub(crate) mod cores;

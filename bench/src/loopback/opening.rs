@@ -1,4 +1,4 @@
-//! The generator's opening handshakes: one for a connection, or as many as a server can take.
+//! The opening handshakes of the load generators: one for each connection, or as many per second as a server accepts.
 
 use rustix::event::epoll;
 use rustix::net::sockopt;
@@ -15,7 +15,7 @@ const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 pub(crate) struct Opening {
     pub(crate) path: &'static str,
     pub(crate) subprotocol: Option<&'static str>,
-    /// It offers permessage-deflate.
+    /// Whether permessage-deflate is offered.
     pub(crate) deflate: bool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn open_with(address: SocketAddr, opening: Opening) -> Result<TcpStre
     let mut answer = Vec::new();
     let mut byte = [0];
     while !opening.is_answer(&answer)? {
-        // Byte by byte: what comes behind it is not ours.
+        // Byte by byte, because the bytes after the response belong to the caller.
         match stream.read(&mut byte).map_err(failed)? {
             0 => return Err("closed during the handshake".into()),
             _ => answer.push(byte[0]),
@@ -105,13 +105,13 @@ pub(crate) fn open_with(address: SocketAddr, opening: Opening) -> Result<TcpStre
 pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, String> {
     let stream = TcpStream::connect(address).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
-    // Whatever hangs ends the run instead.
+    // A server that hangs ends the run.
     stream.set_read_timeout(Some(Duration::from_secs(20))).map_err(failed)?;
     Ok(stream)
 }
 
-/// Opens and cuts connections for `time`, `at_once` at a time, and counts those that were answered. Each is cut by a reset: the
-/// ports of those that are closed in order would be used up within seconds.
+/// Opens and resets connections for `time`, `at_once` at a time; returns how many handshakes were answered. An orderly
+/// close would leave ports in TIME_WAIT, and use up all ports within seconds.
 ///
 /// # Errors
 /// A connection that could not be opened.
@@ -139,9 +139,9 @@ pub(crate) fn flood(address: SocketAddr, at_once: usize, time: Duration, least: 
             let slot = event.data.u64() as usize;
             let Some(mut stream) = slots[slot].take() else { continue };
             let len = stream.read(&mut answer).map_err(failed)?;
-            // The answer is small: it comes in one piece or the server is at fault.
+            // The answer is small: a correct server writes it at once.
             if !is_answer(&answer[..len])? {
-                return Err("an answer in pieces".into());
+                return Err("the answer to the handshake did not arrive in one read".into());
             }
             sockopt::set_socket_linger(&stream, Some(Duration::ZERO))
                 .map_err(|error| failed(error.into()))?;
@@ -163,7 +163,7 @@ fn begin(
     request: &[u8],
     slot: usize,
 ) -> Result<Option<TcpStream>, String> {
-    // Over loopback this returns at once.
+    // Over loopback, connecting does not block.
     let mut stream = connect(address)?;
     stream.write_all(request).map_err(failed)?;
     let data = epoll::EventData::new_u64(slot as u64);

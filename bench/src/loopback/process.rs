@@ -8,12 +8,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How many files may be open at once, here and in each process that is started, once the soft limit is raised to the hard one.
+/// Raises the soft limit on open files to the hard limit, for this process and those that it starts; returns the limit.
 pub(crate) fn files_max() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        // Where that is not allowed, what there is has to do.
+        // If that is not permitted, the old limit stays.
         if setrlimit(Resource::Nofile, raised).is_ok() {
             limit = raised;
         }
@@ -24,7 +24,7 @@ pub(crate) fn files_max() -> usize {
 /// How a server is started.
 pub(crate) struct Launch {
     pub(crate) command: Command,
-    /// Its address; `None` if it prints that itself.
+    /// The server's address; `None` if the server prints it.
     pub(crate) address: Option<SocketAddr>,
 }
 
@@ -34,13 +34,13 @@ impl From<Command> for Launch {
     }
 }
 
-/// A process of its own. It ends when its standard input does, so that none outlives this one.
+/// A separate process. It ends when its standard input is closed, so that it does not outlive this one.
 pub(crate) struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts it on the core of the measured.
+    /// Starts it on the core for measured processes.
     ///
     /// # Errors
     /// It cannot be started.
@@ -79,7 +79,7 @@ impl Process {
         Ok((process, addresses))
     }
 
-    /// Waits for its end, and returns its output.
+    /// Waits until it ends; returns its output.
     ///
     /// # Errors
     /// It ended with an error.
@@ -95,18 +95,17 @@ impl Process {
         }
     }
 
-    /// Whether it runs still.
+    /// Whether it is still running.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The CPU time that it and the processes that it started have used so far, in their own code and in the kernel, to the
-    /// nanosecond.
+    /// The CPU time that it and its child processes have used so far, user and kernel, in nanosecond resolution.
     pub(crate) fn cpu_time(&self) -> Duration {
         Duration::from_nanos(cpu_time(self.child.id()))
     }
 
-    /// Bytes of memory that are its own and touched.
+    /// Its private resident memory, in bytes.
     pub(crate) fn memory(&self) -> Option<u64> {
         let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).ok()?;
         let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
@@ -114,7 +113,7 @@ impl Process {
     }
 }
 
-/// In nanoseconds.
+/// The CPU time of a process and its children, in nanoseconds.
 fn cpu_time(process: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let each = tasks.map(|task| {

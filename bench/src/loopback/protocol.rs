@@ -1,4 +1,4 @@
-//! The protocols of fan-out servers above WebSocket: how a connection joins its channels, and how one publishes. No I/O.
+//! The protocols of fan-out servers above WebSocket: how a connection joins channels and publishes. No I/O.
 
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -7,9 +7,9 @@ use wireloom_hub::protocol::{Command, ConnectRequest, PublishRequest, Reply, Sub
 /// A protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// Messages with nothing around them; the path of the connection is its room.
+    /// Bare messages; the path of the connection is its room.
     Bare,
-    /// The Centrifugal client protocol.
+    /// The Centrifugal client protocol, as JSON.
     Json,
     Protobuf,
     SocketIo,
@@ -17,7 +17,7 @@ pub(crate) enum Protocol {
     Faye,
 }
 
-/// The place from which a member continues.
+/// The position from which a member continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
     /// The epoch, or the id of the session.
@@ -26,7 +26,7 @@ pub(crate) struct Position {
 }
 
 impl Protocol {
-    /// Behind the name of a server; empty for bare messages.
+    /// The suffix of a server's name; empty for bare messages.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::Json => ", JSON",
@@ -101,7 +101,7 @@ fn faye_channel(channel: &str) -> String {
 pub(crate) enum Step {
     Wait,
     Send(Vec<u8>),
-    /// It has joined once this is sent.
+    /// Send this message; then it has joined.
     SendLast(Vec<u8>),
     Joined,
 }
@@ -111,10 +111,10 @@ pub(crate) enum Step {
 pub(crate) struct Joining {
     protocol: Protocol,
     channels: Vec<String>,
-    /// The place from which it continues, and how many publications it missed.
+    /// The position from which it continues, and how many publications it has missed.
     since: Option<(Position, usize)>,
     position: Position,
-    /// Channels that are not joined yet.
+    /// The number of channels that are not joined yet.
     missing: usize,
     recovered: usize,
     is_connected: bool,
@@ -131,7 +131,7 @@ impl Joining {
         self.protocol
     }
 
-    /// The place after everything that was received.
+    /// The position after everything that was received.
     pub(crate) fn position(&self) -> Position {
         self.position.clone()
     }
@@ -176,10 +176,10 @@ impl Joining {
         message
     }
 
-    /// Handles a message of the server, also after it has joined: then a publication moves its position.
+    /// Handles a message of the server. After the member has joined, a publication advances its position.
     ///
     /// # Errors
-    /// The server refuses something, or the member did not recover everything.
+    /// The server refused a command, or the member did not recover everything.
     pub(crate) fn handle(&mut self, message: &[u8]) -> Result<Step, String> {
         match self.protocol {
             Protocol::Bare => Ok(Step::Joined),
@@ -299,7 +299,8 @@ impl Joining {
         if self.missing > 0 {
             return Ok(Step::Wait);
         }
-        // Messages arrive over the connection that sent this. It is answered much later, and so is a batch that holds it.
+        // A long-polling request: messages arrive over the connection that sent it. The server answers it, and every
+        // batch that contains it, much later.
         let client = &self.position.history;
         let connect =
             json!([{ "channel": "/meta/connect", "clientId": client, "connectionType": "websocket" }]);

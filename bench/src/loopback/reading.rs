@@ -1,4 +1,4 @@
-//! Splits the bytes of a server into messages, with a parser that shares no code with any contestant. No I/O.
+//! Splits the output of a server into messages, with a parser that shares no code with any contestant. No I/O.
 
 use flate2::{Decompress, FlushDecompress};
 
@@ -9,19 +9,19 @@ const HEAD_LEN_MAX: usize = 10;
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     head: Vec<u8>,
-    /// Bytes of the payload that have not arrived; `None` within a header.
+    /// Bytes of the payload that have not arrived yet; `None` within a header.
     left: Option<usize>,
     body: Vec<u8>,
     inflate: Option<Box<Decompress>>,
 }
 
 impl Messages {
-    /// For a connection that negotiated permessage-deflate. Only then are messages inflated before they are handed on.
+    /// For a connection that negotiated permessage-deflate. Messages are inflated before they are passed on.
     pub(crate) fn inflating() -> Self {
         Self { inflate: Some(Box::new(Decompress::new(false))), ..Self::default() }
     }
 
-    /// Hands on every message that `bytes` complete.
+    /// Calls `each` with every message that `bytes` complete.
     ///
     /// # Errors
     /// A frame that no server sends here, a Close frame, or an error of `each`.
@@ -93,7 +93,7 @@ impl Messages {
     }
 }
 
-/// The length of a header that begins so, at least 2.
+/// The length of the header that begins with these bytes, at least 2.
 fn head_len(head: &[u8]) -> usize {
     match head.get(1) {
         Some(126) => 4,

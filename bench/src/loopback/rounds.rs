@@ -1,4 +1,4 @@
-//! Times processes against one another in interleaved rounds: how much each did, and its CPU time.
+//! Times processes in interleaved rounds: how much each one did, and its CPU time.
 
 use super::process::Process;
 use crate::race::turns;
@@ -6,7 +6,7 @@ use crate::results::{Entry, Role, Rounds};
 use crate::runner::Runner;
 use std::time::Instant;
 
-/// Does something, and returns how often.
+/// Does one round of work, and returns the number of operations.
 type Work<'a> = Box<dyn FnMut() -> Result<u64, String> + 'a>;
 
 /// One contestant.

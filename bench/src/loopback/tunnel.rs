@@ -1,11 +1,11 @@
-//! One WebSocket over HTTP/2 as a server carries it: extended CONNECT (RFC 8441), DATA within the client's windows. The frames are
-//! written by hand and share no code with any contestant.
+//! The server's end of a WebSocket over HTTP/2: extended CONNECT (RFC 8441), DATA within the client's windows. The
+//! frames are written by hand and share no code with any contestant.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
 
-/// RFC 9113 §6: the types of frames that are looked at.
+/// RFC 9113 §6: the frame types that are handled.
 mod frame {
     pub(super) const DATA: u8 = 0;
     pub(super) const HEADERS: u8 = 1;
@@ -17,7 +17,7 @@ mod frame {
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// RFC 9113 §6.5.2: the length that every peer takes.
+/// RFC 9113 §6.5.2: the length that every peer must accept.
 const FRAME_LEN_MAX: usize = 16_384;
 /// Frames are written together up to this length.
 const BATCH_LEN: usize = 256 << 10;
@@ -28,7 +28,7 @@ const END_HEADERS: u8 = 4;
 pub(super) struct Tunnel {
     reader: BufReader<TcpStream>,
     stream_id: u32,
-    /// How much the client takes now: on the connection, on the stream, and at first on a new stream.
+    /// The client's flow-control windows in bytes: of the connection, of the stream, and the initial one of a stream.
     connection_window: i64,
     stream_window: i64,
     initial_window: i64,
@@ -87,7 +87,7 @@ impl Tunnel {
         self.flush()
     }
 
-    /// The next bytes of the client's side of the stream.
+    /// Reads the next bytes that the client sent on the stream.
     pub(super) fn read_exact(&mut self, into: &mut [u8]) -> io::Result<()> {
         while self.inbox.len() < into.len() {
             self.read_frame()?;

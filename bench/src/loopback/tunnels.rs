@@ -1,5 +1,5 @@
-//! The generator of echoes over HTTP/2: many WebSockets on one connection, by extended CONNECT (RFC 8441). It writes its frames
-//! by hand and shares no code with any contestant; every answer is compared with its message.
+//! The load generator for echoes over HTTP/2: many WebSockets on one connection, by extended CONNECT (RFC 8441). It
+//! writes its frames by hand and shares no code with any contestant; every answer is compared with its message.
 
 use super::echo::{Load, Ring, Until, matches};
 use super::opening;
@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-/// RFC 9113 §6: the types of frames that are looked at.
+/// RFC 9113 §6: the frame types that are handled.
 mod frame {
     pub(super) const DATA: u8 = 0;
     pub(super) const HEADERS: u8 = 1;
@@ -20,14 +20,14 @@ mod frame {
 }
 
 const HEAD_LEN: usize = 9;
-/// RFC 9113 §6.5.2: the length that every peer takes.
+/// RFC 9113 §6.5.2: the length that every peer must accept.
 const FRAME_LEN_MAX: u64 = 16_384;
-/// RFC 9113 §6.9.1.
+/// RFC 9113 §6.9.1: the largest window.
 const WINDOW_MAX: u32 = (1 << 31) - 1;
-/// How much of this side's window may be used before it is given back.
+/// The number of received bytes after which WINDOW_UPDATE is sent.
 const WINDOW_USED_MAX: u32 = 1 << 29;
 
-/// One WebSocket: places in its two streams of bytes, and what flow control lets it send.
+/// One WebSocket: positions in its two byte streams, and its flow-control window.
 #[derive(Clone, Copy, Default)]
 struct Tunnel {
     sent: u64,
@@ -40,14 +40,14 @@ struct Tunnel {
 /// WebSockets over one connection to one server.
 pub(crate) struct Tunnels {
     stream: TcpStream,
-    /// The one with index `n` is stream `2 n + 1`.
+    /// The tunnel with index `n` is stream `2 n + 1`.
     tunnels: Vec<Tunnel>,
     load: Load,
     frames: Ring,
     answers: Ring,
     frame_len: u64,
     answer_len: u64,
-    /// What the connection as a whole may send, and with what streams begin.
+    /// The connection's window for sending, and the initial window of streams.
     window: i64,
     window_initial: i64,
     window_used: u32,
@@ -63,7 +63,7 @@ impl Tunnels {
     /// Opens one connection, and `load.connections` WebSockets over it.
     ///
     /// # Errors
-    /// The server does not take them.
+    /// The server refuses them.
     pub(crate) fn open(address: SocketAddr, load: Load) -> Result<Self, String> {
         let count = load.depth.max(16);
         let corpus = |end| Corpus::new(Content::Binary, load.payload_len, count, end).frames.to_vec();
@@ -105,10 +105,10 @@ impl Tunnels {
         Ok(tunnels)
     }
 
-    /// Sends and receives, and returns how many messages came back once the last one did.
+    /// Sends and receives until all answers have arrived; returns their number.
     ///
     /// # Errors
-    /// The connection or a stream ended, an answer was not what was sent, or nothing came for 20 s.
+    /// The connection or a stream ended, an answer differs from its message, or nothing arrived for 20 s.
     pub(crate) fn run(&mut self, until: Until) -> Result<u64, String> {
         let start = Instant::now();
         let mut left = match until {
@@ -123,7 +123,7 @@ impl Tunnels {
             self.send(index, begun);
         }
         while under_way > 0 {
-            // Asked before: what is read may be the window that they wait for.
+            // Checked before the read, which may bring the window that they wait for.
             let stalled = self.tunnels.iter().any(|tunnel| tunnel.sent < tunnel.allowed);
             self.turn()?;
             if let Until::Time(time) = until
@@ -146,7 +146,7 @@ impl Tunnels {
         Ok(messages)
     }
 
-    /// Queues `more` messages and the rest of those before, within the windows.
+    /// Queues the rest of earlier messages and `more` new ones, within the windows.
     fn send(&mut self, index: usize, more: u64) {
         self.tunnels[index].allowed += more * self.frame_len;
         loop {
@@ -167,7 +167,7 @@ impl Tunnels {
     }
 
     fn put(&mut self, kind: u8, flags: u8, index: usize, payload: &[u8]) {
-        // Those that are not of a tunnel are of the connection.
+        // Frames of other types belong to the connection.
         let of_stream = matches!(kind, frame::HEADERS | frame::DATA);
         head(&mut self.out, payload.len(), kind, flags, if of_stream { index } else { usize::MAX });
         self.out.extend_from_slice(payload);
@@ -179,7 +179,7 @@ impl Tunnels {
         written
     }
 
-    /// Writes what is queued, reads once, and takes in every frame that is whole.
+    /// Writes what is queued, reads once, and handles every complete frame.
     fn turn(&mut self) -> Result<(), String> {
         self.flush()?;
         let len = self.stream.read(&mut self.inbox[self.filled..]).map_err(|error| error.to_string())?;
@@ -265,7 +265,7 @@ impl Tunnels {
     }
 }
 
-/// RFC 9113 §4.1. `usize::MAX` stands for the connection.
+/// A frame header (RFC 9113 §4.1). The index `usize::MAX` is the connection.
 fn head(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, index: usize) {
     let id = if index == usize::MAX { 0 } else { 2 * index as u32 + 1 };
     out.extend_from_slice(&(len as u32).to_be_bytes()[1..]);
@@ -273,7 +273,7 @@ fn head(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, index: usize) {
     out.extend_from_slice(&id.to_be_bytes());
 }
 
-/// RFC 8441 §4: the request, as literals that no table keeps.
+/// RFC 8441 §4: the request, as literals without indexing.
 fn fields(address: SocketAddr) -> Vec<u8> {
     let mut block = Vec::new();
     let authority = address.to_string();

@@ -1,4 +1,4 @@
-//! Where and when a run was made: without it the figures mean nothing.
+//! Where and when a run was made.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -19,9 +19,9 @@ pub(crate) struct Metadata {
     pub(crate) rustc: String,
     pub(crate) commit: String,
     pub(crate) allocator: String,
-    /// Processes that wanted to run, averaged over the last minute, before and after each run.
+    /// The load average over one minute, before and after each run.
     pub(crate) load: Vec<(f64, f64)>,
-    /// Rounds of a race within one process, and between processes, in one run.
+    /// Rounds of one run: for races within one process, and for races between processes.
     pub(crate) rounds: (usize, usize),
 }
 
@@ -47,11 +47,11 @@ impl Metadata {
         }
     }
 
-    /// The words that name the machine's set-up in a path.
+    /// The name of the machine and instruction set in paths.
     pub(crate) fn label(&self) -> String {
         let isa = self.capped.as_deref().unwrap_or(&self.vectors);
         let isa: String = isa.chars().filter(char::is_ascii_alphanumeric).collect();
-        // Results of machines of different makers do not replace each other.
+        // Results of machines of different makers are kept in different folders.
         let maker = if self.cpu.starts_with("AMD") { "amd-" } else { "" };
         let capped = if self.capped.is_some() { "-capped" } else { "" };
         format!("{maker}{}{capped}", isa.to_lowercase())
@@ -119,7 +119,7 @@ fn memory() -> Option<String> {
     Some(format!("{:.0} GiB", kilobytes / f64::from(1 << 20)))
 }
 
-/// The widest vectors that this CPU offers to those who ask at run time.
+/// The widest vector instructions that this CPU reports at run time.
 fn vectors() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {

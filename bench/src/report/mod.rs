@@ -37,7 +37,7 @@ pub(crate) fn text(results: &Results, metadata: &Metadata) -> String {
     out
 }
 
-/// The lines for a run that only looked at the results.
+/// The lines for a run that only checked the results.
 pub(crate) fn smoke(results: &Results) -> String {
     let mut out = String::new();
     for (workload, data) in &results.data {

@@ -35,7 +35,7 @@ const END: &str = "<!-- written by wireloom-bench: end -->";
 pub(crate) fn write(root: &Path, results: &Results, metadata: &Metadata) -> Result<(), String> {
     let pages = root.join("docs/benchmarks");
     let folder = pages.join(metadata.label());
-    // Plots of races that are no more must not stay.
+    // Remove the plots of races that no longer exist.
     _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(folder.join("plots")).map_err(|error| format!("{}: {error}", folder.display()))?;
     for workload in ALL {
@@ -150,7 +150,7 @@ fn index(pages: &Path) -> Result<String, String> {
     Ok(index)
 }
 
-/// Replaces the table between the two marks.
+/// Replaces the table between the two marks of the project's README.
 fn readme(path: &Path, results: &Results, metadata: &Metadata) -> Result<(), String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let marked = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
@@ -178,7 +178,7 @@ mod tests {
     use crate::results::{Cost, Entry, Figure, Role, Rounds, Target};
 
     #[test]
-    fn the_readme_keeps_what_surrounds_the_marks() {
+    fn the_readme_keeps_the_text_around_the_marks() {
         let folder = std::env::temp_dir().join(format!("wireloom-bench-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         let path = folder.join("README.md");

@@ -1,4 +1,4 @@
-//! A plot for each race: the cost of every contestant in parts of Wireloom's, with its confidence interval.
+//! A plot for each race: the cost of every contestant divided by Wireloom's, with its confidence interval.
 
 use crate::results::{RaceResult, Ratio, Role};
 use plotters::prelude::*;

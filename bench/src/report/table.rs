@@ -56,7 +56,7 @@ fn with_quartiles(summary: Option<Summary>, show: impl Fn(f64) -> String) -> Str
     }
 }
 
-/// The ratio, its interval, and the sentence where the interval holds 1.
+/// The ratio and its interval, with *no difference shown* if it shows none.
 pub(super) fn ratio(ratio: Ratio) -> String {
     let (low, high) = ratio.interval;
     let note = if ratio.shows_difference() { "" } else { ", no difference shown" };

@@ -1,4 +1,4 @@
-//! Numbers as a reader wants them: three digits and a unit.
+//! Numbers for readers: three digits and a unit.
 
 /// Nanoseconds.
 pub(super) fn duration(ns: f64) -> String {
@@ -21,7 +21,7 @@ pub(super) fn scaled(value: f64, unit: &str) -> String {
     format!("{} {prefix}{unit}", digits(value))
 }
 
-/// A factor; more digits where it is small.
+/// A factor, with more digits if it is small.
 pub(super) fn factor(value: f64) -> String {
     if value >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") }
 }

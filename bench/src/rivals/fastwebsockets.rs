@@ -1,4 +1,4 @@
-//! fastwebsockets: frames off an async stream, put together by its `FragmentCollector`.
+//! fastwebsockets: an async stream, with frames assembled by its `FragmentCollector`.
 
 use super::MESSAGE_LEN_MAX;
 use crate::checksum::Sink;
@@ -27,7 +27,7 @@ impl Reader for Collector {
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
-        // One future for all of them: nothing is set up again for each frame.
+        // One future for all messages, so that nothing is set up for each.
         run(async {
             for _ in 0..messages {
                 let frame = self.0.read_frame().await.expect("an honest peer");
@@ -38,8 +38,8 @@ impl Reader for Collector {
     }
 }
 
-/// A connection that writes. It masks where the payload lies, so the message, which the application keeps, is copied
-/// into a buffer that is used again: cheaper than the allocation that `Payload::Borrowed` costs.
+/// A connection that writes. fastwebsockets masks the payload in place, so the message, which the application keeps, is
+/// copied into a reused buffer. That is cheaper than the allocation of `Payload::Borrowed`.
 pub(crate) struct FrameWriter {
     connection: WebSocket<Wire>,
     scratch: Vec<u8>,

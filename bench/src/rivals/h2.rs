@@ -1,4 +1,4 @@
-//! The `h2` crate, polled by hand: no runtime, no waking, two buffers in place of a socket.
+//! The `h2` crate, polled without a runtime, over two buffers instead of a socket.
 
 use crate::exchange::{Exchange, Fields, Pair, Totals, WINDOW};
 use bytes::{Buf, Bytes, BytesMut};
@@ -70,7 +70,7 @@ enum Receiving {
 pub(crate) struct Connections {
     requests: Vec<Request<()>>,
     response: Response<()>,
-    pieces: Vec<Bytes>,
+    data: Vec<Bytes>,
     client: h2::client::Connection<Pipe, Bytes>,
     sender: h2::client::SendRequest<Bytes>,
     server: h2::server::Connection<Pipe, Bytes>,
@@ -161,8 +161,8 @@ impl Connections {
             }
             let mut body =
                 respond.send_response(self.response.clone(), false).expect("a response may be sent");
-            for (at, piece) in self.pieces.iter().enumerate() {
-                body.send_data(piece.clone(), at + 1 == self.pieces.len()).expect("data may be sent");
+            for (at, chunk) in self.data.iter().enumerate() {
+                body.send_data(chunk.clone(), at + 1 == self.data.len()).expect("data may be sent");
             }
         }
     }
@@ -178,11 +178,11 @@ impl Connections {
             *receiving = Receiving::Body(body);
         }
         if let Receiving::Body(body) = receiving {
-            while let Poll::Ready(piece) = body.poll_data(context) {
-                let Some(piece) = piece else { return true };
-                let piece = piece.expect("data");
-                totals.data(&piece);
-                body.flow_control().release_capacity(piece.len()).expect("what was received");
+            while let Poll::Ready(chunk) = body.poll_data(context) {
+                let Some(chunk) = chunk else { return true };
+                let chunk = chunk.expect("data");
+                totals.data(&chunk);
+                body.flow_control().release_capacity(chunk.len()).expect("what was received");
             }
         }
         false
@@ -211,7 +211,7 @@ impl Pair for Connections {
         let mut connections = Self {
             requests: exchange.requests.iter().map(request).collect(),
             response,
-            pieces: exchange.pieces.clone(),
+            data: exchange.data.clone(),
             client,
             sender,
             server,
@@ -252,16 +252,16 @@ impl Pair for Connections {
             self.serve(false, context);
             self.drive_client(context);
         }
-        // What was on its way has arrived: the buffers are not the stream's.
+        // The pipes are empty now. Their buffers do not count as memory of the streams.
         self.pipes.iter().for_each(|pipe| *pipe.borrow_mut() = BytesMut::new());
         assert_eq!(self.unanswered.len(), streams);
     }
 
     fn receive(&mut self, bytes: &[u8]) {
         let context = &mut Context::from_waker(Waker::noop());
-        // In pieces of a read, so that the pipe is no larger than a socket's buffer.
-        for piece in bytes.chunks(64 * 1024) {
-            self.pipes[1].borrow_mut().extend_from_slice(piece);
+        // In chunks of a read, so that the pipe is no larger than a socket's buffer.
+        for chunk in bytes.chunks(64 * 1024) {
+            self.pipes[1].borrow_mut().extend_from_slice(chunk);
             self.drive_client(context);
             let totals = &mut self.totals;
             self.receiving.retain_mut(|receiving| !Self::take(receiving, totals, context));

@@ -1,5 +1,5 @@
-//! The rivals, each set up as its documentation advises for speed, with its own run-time detection of SIMD.
-//! All of them check UTF-8, masking rules and fragmentation, and their limits are out of the way.
+//! The rivals, each configured for speed as its documentation advises, with its own run-time detection of SIMD. All of
+//! them check UTF-8, masking and fragmentation; their limits are above the largest message.
 
 pub(crate) mod fastwebsockets;
 pub(crate) mod h2;
@@ -10,10 +10,10 @@ pub(crate) mod tokio_websockets;
 pub(crate) mod tungstenite;
 pub(crate) mod yawc;
 
-/// The largest message that any workload sends has 16 MiB.
+/// Above the largest message of any workload, which has 16 MiB.
 const MESSAGE_LEN_MAX: usize = 64 << 20;
 
-/// A rival's name with the version that this build holds, out of the lock file.
+/// A rival's name with its version from the lock file.
 pub(crate) fn with_version(package: &str) -> String {
     let lock = include_str!("../../../Cargo.lock");
     let mut lines = lock.lines().skip_while(|line| *line != format!("name = \"{package}\""));

@@ -1,4 +1,4 @@
-//! nago-wss: messages off a stream of its own trait, which reads straight into the parse buffer.
+//! nago-wss: messages from a stream of its own trait, which reads directly into the parse buffer.
 
 use super::MESSAGE_LEN_MAX;
 use crate::checksum::Sink;
@@ -27,7 +27,7 @@ impl Reader for Nago {
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
-        // One future for all of them: nothing is set up again for each message.
+        // One future for all messages, so that nothing is set up for each.
         run(async {
             for _ in 0..messages {
                 match self.0.read().await.expect("an honest peer").expect("an endless peer") {

@@ -40,9 +40,9 @@ fn compressed(end: End, takeover: Takeover, level: u32) -> CompressedProtocol {
     }
 }
 
-/// Either core.
+/// The plain and the compressing core.
 pub(crate) trait Process {
-    /// Parses what is in `buffer`.
+    /// Parses the messages in `buffer`.
     fn process(&mut self, buffer: &mut BytesMut, messages: &mut Vec<Message>) -> Result<()>;
     /// Appends a frame.
     fn encode(&mut self, message: &Message, buffer: &mut BytesMut) -> Result<()>;
@@ -78,7 +78,7 @@ pub(crate) struct CoreReader<P> {
     feed: Feed,
     buffer: BytesMut,
     messages: Vec<Message>,
-    /// How many of `messages` were handed out.
+    /// How many of `messages` were passed to the sink.
     taken: usize,
 }
 
@@ -102,7 +102,7 @@ impl<P: Process> CoreReader<P> {
             if missing == 0 {
                 return;
             }
-            // Letting go of the messages first is what lets the buffer be used again.
+            // The buffer can be reused only after the messages, which refer to it, are dropped.
             self.messages.clear();
             self.taken = 0;
             self.buffer.reserve(READ_BUFFER_LEN);
@@ -189,7 +189,7 @@ pub(crate) struct StreamReader(WebSocketStream<Wire>);
 
 impl Reader for StreamReader {
     fn open(bytes: Bytes, end: End) -> Self {
-        // No timers: they would want a runtime, and cost.
+        // No timers: they need a runtime and cost time.
         let config = Config::builder()
             .max_frame_size(MESSAGE_LEN_MAX)
             .max_message_size(MESSAGE_LEN_MAX)

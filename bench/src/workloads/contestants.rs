@@ -55,7 +55,7 @@ pub(crate) fn rival_writers(corpus: &Corpus, end: End) -> Vec<Contestant> {
     ]
 }
 
-/// Wireloom's readers that borrow, with a read buffer of `BUFFER_LEN` bytes, beside the rivals.
+/// Wireloom's readers with borrowed messages and a read buffer of `BUFFER_LEN` bytes, and the rivals.
 pub(crate) fn borrowing_readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Vec<Contestant> {
     let mut contestants = vec![
         Contestant::new(
@@ -73,7 +73,7 @@ pub(crate) fn borrowing_readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: E
     contestants
 }
 
-/// Wireloom's readers whose messages the application keeps, beside the rivals.
+/// Wireloom's readers with owned messages, and the rivals.
 pub(crate) fn keeping_readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Vec<Contestant> {
     let mut contestants = vec![
         Contestant::new(
@@ -100,7 +100,7 @@ pub(crate) fn decoder<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Con
     )
 }
 
-/// The connection that hands out chunks of messages in reads of 64 KiB, beside the rivals.
+/// The connection that delivers chunks of messages in reads of 64 KiB, and the rivals.
 pub(crate) fn chunking_readers(corpus: &Corpus, end: End) -> Vec<Contestant> {
     let mut contestants = vec![
         Contestant::new(

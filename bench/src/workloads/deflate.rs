@@ -14,7 +14,7 @@ use crate::wireloom;
 /// The level of all contestants: zlib's default.
 const LEVEL: u32 = 6;
 
-/// Each way, with and without context takeover.
+/// Compression and decompression, with and without context takeover.
 pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let corpus = Corpus::new(Content::Json, 1024, runner.scale(200, 10), End::Client);
     let messages = corpus.messages.len();

@@ -9,16 +9,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What h2load is asked to do over its one connection.
+/// The task of h2load over its one connection.
 struct Task {
     title: &'static str,
     path: &'static str,
-    /// Requests in a round, and at once.
+    /// Requests in a round, and how many of them at once.
     requests: u64,
     at_once: u64,
     /// The file that each request sends.
     upload: Option<PathBuf>,
-    /// Bytes of a body, whichever way it goes, if that is what counts.
+    /// The length of the body in bytes, in either direction, if the rate is shown in bytes.
     body_len: Option<usize>,
 }
 
@@ -52,7 +52,8 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
             upload: None,
             body_len: Some(LARGE_LEN),
         },
-        // Servers that serve streams in turns send each piece of the one body four times in a row above; not so here.
+        // Above, a server that serves the four streams in turn sends each part of the same body four times in a row,
+        // from the cache. Here it does not.
         Task {
             title: "download of 16 MiB, one at a time",
             path: LARGE,
@@ -113,7 +114,7 @@ fn h2load(address: SocketAddr, task: &Task) -> Result<u64, String> {
     Ok(task.requests)
 }
 
-/// Whether all requests were answered with all that they asked for.
+/// Checks that all requests were answered in full.
 fn check(report: &str, requests: u64, data: u64) -> Result<(), String> {
     let line = |start| report.lines().find(|line| line.starts_with(start)).unwrap_or_default();
     let succeeded = line("requests: ").contains(&format!(" {requests} succeeded, 0 failed"));
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_must_be_of_all_requests() {
+    fn rejects_a_report_of_incomplete_requests() {
         let report = "requests: 8 total, 8 started, 8 done, 8 succeeded, 0 failed, 0 errored, 0 timeout\n\
             status codes: 8 2xx, 0 3xx, 0 4xx, 0 5xx\n\
             traffic: 98.56KB (100929) total, 145B (145) headers (space savings 88.15%), 48B (48) data\n";

@@ -1,6 +1,6 @@
 //! HPACK: stories decoded and encoded, and Huffman strings decoded, beside nghttp2.
 //!
-//! The `h2` crate keeps its HPACK private; it takes part in W5. ls-hpack is in no registry.
+//! The `h2` crate keeps its HPACK private; it takes part in W5. ls-hpack is not in a package registry.
 
 use crate::contestant::Work;
 use crate::exchange::Totals;
@@ -64,7 +64,7 @@ trait OfStories {
     fn of(stories: &Arc<[Story]>) -> Self;
 }
 
-/// Huffman strings and little else: literals of a name that the static table knows.
+/// Decodes Huffman strings and little else: literal values with a name from the static table.
 fn strings(
     runner: &mut Runner,
     stories: &[Story],
@@ -104,11 +104,11 @@ fn strings(
 /// The receiving end of one connection.
 trait Decode {
     fn new() -> Self;
-    /// Decodes a block and hands out its fields.
+    /// Decodes a block and calls `field` with each field.
     fn decode(&mut self, block: &[u8], field: impl FnMut(&[u8], &[u8]));
 }
 
-/// The decoder and a list that is used again.
+/// The decoder and a reused list.
 struct Ours(Decoder, FieldList);
 
 impl Decode for Ours {
@@ -151,7 +151,7 @@ impl Encode for Encoder {
 /// nghttp2's decoder alone.
 struct Unchecked(Inflater);
 
-/// With the checks of names and values that its sessions make.
+/// nghttp2's decoder with the checks of names and values that its sessions make.
 struct Checked(Inflater);
 
 impl Decode for Unchecked {
@@ -268,7 +268,7 @@ impl<E: Encode> Work for Encoding<E> {
         }
     }
 
-    /// The output must decode to the same fields, and be no longer than the recorded one by more than a fiftieth.
+    /// The output must decode to the same fields, and be at most 2 % longer than the recorded one.
     fn check(&mut self) -> Result<(), String> {
         let (mut ours, mut recorded) = (0, 0);
         for (story, prepared) in self.stories.iter().zip(&self.prepared) {

@@ -1,4 +1,4 @@
-//! The workloads: one module each, with one function that hands its races to the runner. To add one, write the module
+//! The workloads: one module each, with one function that passes its races to the runner. To add one, write the module
 //! and add its line to [`ALL`].
 
 mod contestants;
@@ -23,13 +23,13 @@ use crate::runner::Runner;
 
 /// One workload.
 pub(crate) struct Workload {
-    /// The word that asks for it.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     /// Runs its races.
     ///
     /// # Errors
-    /// What a contestant did wrong.
+    /// The contestant that failed, and how.
     pub(crate) run: fn(&mut Runner) -> Result<(), String>,
 }
 

@@ -8,9 +8,9 @@ use crate::results::{Role, Target};
 use crate::runner::Runner;
 use crate::wireloom::SMALL;
 
-/// Text messages of 13 B, 200 B and 70 kB, handed out validated: borrowed first, then kept by the application.
+/// Text messages of 13 B, 200 B and 70 kB, validated: first borrowed, then owned by the application.
 pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
-    // About 256 KiB of frames, so that they stay in the second level of cache, as bytes that the kernel has just received do.
+    // About 256 KiB of frames, so that they stay in the L2 cache, like bytes that the kernel has just received.
     let (small, medium, large) = (runner.scale(14_000, 200), runner.scale(1_250, 20), runner.scale(4, 2));
     let sizes = [
         ("13 B", 13, small, 0.22, 0.5),

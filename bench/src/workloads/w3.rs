@@ -1,5 +1,5 @@
-//! W3: consume a firehose of binary events of 5 KB, by clients in processes of their own: delivered, and decoded, over HTTP/1.1 and
-//! HTTP/2.
+//! W3: consume a firehose of binary events of 5 KB, by clients in separate processes: delivered, and decoded, over
+//! HTTP/1.1 and HTTP/2.
 
 use crate::events;
 use crate::isa;
@@ -15,7 +15,7 @@ use crate::runner::Runner;
 use crate::wire::run as block_on;
 use std::process::Command;
 
-/// Made-up events, and recorded ones where the environment names a file of them.
+/// Generated events, and recorded ones if the environment names a file of events.
 pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let cores = Cores::take();
     let made_up = events::made_up(runner.scale(160, 8));
@@ -39,17 +39,17 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     Ok(())
 }
 
-/// A client that runs.
+/// A running client.
 struct Running {
     name: String,
     role: Role,
     process: Process,
     firehose: Firehose,
-    /// Whether it prints at its end what it was handed.
+    /// Whether it prints the sums of what it received when it ends.
     prints_sums: bool,
 }
 
-/// The command that starts a client for this URL, or why there is none.
+/// Returns the command that starts a client for this URL.
 type Start<'a> = Box<dyn Fn(&str) -> Result<Command, String> + 'a>;
 
 /// A client that can be started.
@@ -63,13 +63,13 @@ struct Client<'a> {
 fn clients<'a>(carrier: Carrier, consumption: Consumption, may_build: bool) -> Vec<Client<'a>> {
     let is_http2 = carrier == Carrier::Http2;
     let own = |name: &str, role| {
-        let word = clients::word(name, consumption, is_http2);
+        let argument = clients::argument(name, consumption, is_http2);
         let title = if role == Role::Wireloom { "wireloom".into() } else { with_version(name) };
-        let start = Box::new(move |url: &str| own_command(&["--connect", &word, url]));
+        let start = Box::new(move |url: &str| own_command(&["--connect", &argument, url]));
         Client { name: title, role, prints_sums: true, start }
     };
     let mut clients = vec![own("wireloom", Role::Wireloom)];
-    // The command has no cap of its kernels.
+    // The kernels of `wireloom connect` cannot be capped.
     if !is_http2 && consumption == Consumption::Deliver && isa::capped().is_none() {
         clients.push(Client {
             name: "wireloom connect --count".into(),
@@ -121,7 +121,7 @@ fn race(
     }
     let time = runner.effort.process_round_time;
     for running in &mut running {
-        // Buffers grow and caches fill before anything is timed.
+        // Warm up: buffers grow and caches fill before anything is timed.
         running.firehose.send(&events, time / 10).map_err(|error| format!("{}: {error}", running.name))?;
     }
     let contestants = running.iter_mut().map(|Running { name, role, process, firehose, .. }| Contestant {
@@ -139,7 +139,7 @@ fn race(
         let expected = once.times(times).to_string();
         let printed = running.prints_sums.then(|| running.process.output()).transpose()?;
         if printed.as_deref().is_some_and(|printed| printed.trim() != expected) {
-            return Err(format!("{title}, {name}: handed out {printed:?} instead of {expected}"));
+            return Err(format!("{title}, {name}: received {printed:?} instead of {expected}"));
         }
     }
     let targets = vec![Target::fastest_rival(if consumption == Consumption::Deliver { 0.8 } else { 1.0 })];
@@ -147,7 +147,7 @@ fn race(
     Ok(())
 }
 
-/// What a client must have been handed when all events were sent once.
+/// The sums that a client must print after all events were sent once.
 fn sums(events: &[Vec<u8>], consumption: Consumption) -> Result<Sums, String> {
     let mut decoded = events::Decoded::default();
     if consumption == Consumption::Decode {
@@ -157,7 +157,7 @@ fn sums(events: &[Vec<u8>], consumption: Consumption) -> Result<Sums, String> {
     Ok(Sums { events: events.len() as u64, bytes, decoded })
 }
 
-/// `wireloom connect`, which lies beside this program, or is built.
+/// `wireloom connect`: the binary beside this program, which is built if it is missing.
 fn command(url: &str, may_build: bool) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("wireloom");
     if may_build {

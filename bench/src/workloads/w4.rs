@@ -12,7 +12,7 @@ use std::hint::black_box;
 use wireloom_ws::mask::{self, MaskKey};
 use wireloom_ws::utf8;
 
-/// The message, and how much of the machine's read bandwidth the fused pass over it reaches.
+/// All races, and the fraction of the machine's read bandwidth that the fused pass (unmask and validate) reaches.
 pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let len = runner.scale(16 << 20, 1 << 18);
     for (content, name, assembled, chunked) in
@@ -38,9 +38,9 @@ fn race(name: &str, how: &str, corpus: &Corpus, most: f64, mut contestants: Vec<
     Race { workload: "w4", title, targets: vec![Target::fastest_rival(most)], messages: 1, contestants }
 }
 
-/// The fused pass in place over ASCII, against the fastest read of the same bytes.
+/// The speed of the fused pass over ASCII in place, divided by that of the fastest read of the same bytes.
 fn fraction(runner: &Runner, size: &str, len: usize) -> Result<Figure, String> {
-    // With this key ASCII stays ASCII, masked or not, so that the pass can be repeated in place.
+    // This key maps ASCII to ASCII, so that the pass can be repeated in place.
     let key = MaskKey::new([0x01, 0x00, 0x13, 0x0A]);
     let mut text = Aligned::new(len);
     text.as_mut_slice().fill(b'x');

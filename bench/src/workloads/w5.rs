@@ -96,8 +96,8 @@ fn bulk(runner: &mut Runner) -> Result<(), String> {
     })
 }
 
-/// How the cost of a stream grows with their number: 100 on one connection against ever more of them, the connection
-/// already there. The least of a few runs counts: the question is the cost of the work, not of the machine's other load.
+/// How the cost of a stream grows with the number of streams on one open connection, from 100 upwards. The minimum of a
+/// few runs counts, which excludes other load on the machine.
 fn growth<P: Pair>(runner: &mut Runner, exchange: &Arc<Exchange>) {
     let most = runner.scale(1_000_000, 1_000);
     for concurrent in [1, 100, 10_000, usize::MAX] {
@@ -116,12 +116,12 @@ fn growth<P: Pair>(runner: &mut Runner, exchange: &Arc<Exchange>) {
     }
 }
 
-/// Nanoseconds a stream.
+/// The cost of a stream, in nanoseconds.
 fn cost<P: Pair>(exchange: &Arc<Exchange>, streams: usize, concurrent: usize, most: usize) -> f64 {
     let rounds = (most / streams / 10).clamp(3, 200);
     let run = |_| {
         let mut pair = P::open(exchange);
-        // What is allocated once is not a stream's.
+        // Allocates what a connection allocates once.
         pair.run(1, 1);
         let start = clock::now();
         pair.run(streams, concurrent);
@@ -130,7 +130,7 @@ fn cost<P: Pair>(exchange: &Arc<Exchange>, streams: usize, concurrent: usize, mo
     (0..rounds).map(run).fold(f64::INFINITY, f64::min)
 }
 
-/// What a connection holds while nothing happens, and what each stream adds that waits for its answer; both ends.
+/// The memory of an idle connection, and of each stream that waits for its answer, for both ends together.
 fn memory<P: Pair>(runner: &mut Runner, name: &str, exchange: &Arc<Exchange>) {
     let streams = runner.scale(10_000, 100);
     let (mut pair, idle) = allocation::growth(|| P::open(exchange));

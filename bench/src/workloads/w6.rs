@@ -1,4 +1,4 @@
-//! W6: echo over loopback, idle connections and handshakes, by servers in processes of their own.
+//! W6: echo over loopback, idle connections and handshakes, with servers in separate processes.
 
 use crate::loopback::clients;
 use crate::loopback::cores::Cores;
@@ -40,7 +40,7 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     idle(runner, &cores, files_max)
 }
 
-/// One load on all of them. Rates are of messages, of large ones in bytes.
+/// One load on all servers. The rate is in messages, for large messages in bytes.
 pub(super) fn echo(
     runner: &mut Runner,
     workload: &str,
@@ -67,7 +67,7 @@ pub(super) fn echo(
     Ok(())
 }
 
-/// Connections opened and cut, 32 at once.
+/// Connections that are opened and reset, 32 at once.
 pub(super) fn handshakes(
     runner: &mut Runner,
     workload: &str,
@@ -90,7 +90,7 @@ pub(super) fn handshakes(
     Ok(())
 }
 
-/// WebSockets over one connection of HTTP/2, beside as many connections of HTTP/1.1 to the same server.
+/// WebSockets over one HTTP/2 connection, compared with as many HTTP/1.1 connections to the same server.
 fn tunnels(runner: &mut Runner, cores: &Cores) -> Result<(), String> {
     let running = servers::start(runner, cores, servers::tunnels())?;
     for depth in [1, 64] {
@@ -119,7 +119,7 @@ fn tunnels(runner: &mut Runner, cores: &Cores) -> Result<(), String> {
     Ok(())
 }
 
-/// How long each round of an echo is.
+/// The length of each round of an echo.
 fn round(runner: &Runner, load: Load) -> Until {
     match runner.smoke {
         true => Until::Messages(2 * load.depth as u64),
@@ -127,8 +127,8 @@ fn round(runner: &Runner, load: Load) -> Until {
     }
 }
 
-/// The growth of a process with each connection that has echoed once and is idle. Each load has a new process: what another load
-/// has left to the allocator would hide it.
+/// The growth of a server process for each connection that has echoed once and is idle. Each load has a new process,
+/// because memory that another load left to the allocator would hide the growth.
 fn idle(runner: &mut Runner, cores: &Cores, files_max: usize) -> Result<(), String> {
     let (first, most) = (runner.scale(100, 4), runner.scale(5_000, 16));
     let count = most.min(files_max.saturating_sub(300)).max(1);
@@ -154,7 +154,7 @@ fn idle(runner: &mut Runner, cores: &Cores, files_max: usize) -> Result<(), Stri
     }
     let race = RaceResult { cost: Cost::Memory, ..RaceResult::new("w6", title.clone(), entries) };
     runner.keep(race);
-    // This process, the client, takes long for handshakes of TLS: fewer connections show as much.
+    // TLS handshakes take long in this process, the client; fewer connections show the same.
     let (first, count) = (runner.scale(50, 2), runner.scale(1_000, 4));
     let title = format!("memory, {count} idle connections over TLS");
     let mut entries = Vec::new();
@@ -169,7 +169,7 @@ fn idle(runner: &mut Runner, cores: &Cores, files_max: usize) -> Result<(), Stri
     Ok(())
 }
 
-/// The growth of a process with each of `count` connections, once `first` have been opened.
+/// The growth of a process for each of `count` connections, after `first` have been opened.
 fn memory<T>(
     runner: &mut Runner,
     title: &str,

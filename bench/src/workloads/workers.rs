@@ -1,5 +1,5 @@
-//! One runtime with a thread for each core against a runtime and a listener for each (SO_REUSEPORT): echo and handshakes. No process
-//! has a core to itself here: servers and generator share all cores, as the kernel puts them.
+//! One runtime with a thread for each core, compared with a runtime and a listener for each core (SO_REUSEPORT): echo
+//! and handshakes. Here no process has a core to itself: the kernel schedules servers and load generator on all cores.
 
 use super::w6;
 use crate::loopback::cores::Cores;
@@ -7,7 +7,7 @@ use crate::loopback::echo::Load;
 use crate::loopback::servers;
 use crate::runner::Runner;
 
-/// All races. They have no target: the figures show how to run the server.
+/// All races. They have no target; they show which way to run the server is faster.
 pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let cores = Cores::share();
     let running = servers::start(runner, &cores, servers::workers())?;

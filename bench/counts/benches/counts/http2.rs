@@ -102,9 +102,9 @@ fn exchange_each(mut exchange: Exchange, count: usize) -> Exchange {
         client.transmit_to(server);
         let stream = server.requests.pop().expect("a request");
         server.connection.send_response(stream, &*response, data.is_empty()).expect("an open stream");
-        for (at, piece) in data.iter().enumerate() {
+        for (at, chunk) in data.iter().enumerate() {
             let is_last = at + 1 == data.len();
-            server.connection.send_data(stream, piece.clone(), is_last).expect("an open stream");
+            server.connection.send_data(stream, chunk.clone(), is_last).expect("an open stream");
         }
         while server.transmit_to(client) | client.transmit_to(server) {}
     }

@@ -1,4 +1,4 @@
-//! Hot paths whose instructions Callgrind counts: in memory, without sockets, each over inputs made from a fixed seed.
+//! Hot paths whose instructions Callgrind counts: in memory, each over inputs made from a fixed seed.
 //!
 //! The kernels are capped at AVX2, the widest that Valgrind knows. `README.md` of this package says how to read a change.
 
@@ -18,7 +18,7 @@ use socket::socket_group;
 use websocket::websocket_group;
 use wireloom_ws::mask::isa::{self, Isa};
 
-/// Makes the input of a benchmark, with the kernels capped. Every benchmark is set up through this.
+/// Makes the input of a benchmark, with the kernels capped at AVX2. The set-up of every benchmark calls this.
 pub(crate) fn capped<T>(make: impl FnOnce() -> T) -> T {
     isa::cap(Isa::Avx2);
     make()

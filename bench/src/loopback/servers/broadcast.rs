@@ -51,7 +51,7 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
 
 struct Connection {
     stream: TcpStream,
-    /// The beginning of a frame that has not arrived whole.
+    /// The beginning of an incomplete frame.
     partial: Vec<u8>,
     /// Bytes that the socket has not accepted yet.
     unwritten: Vec<u8>,

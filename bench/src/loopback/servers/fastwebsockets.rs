@@ -1,4 +1,4 @@
-//! fastwebsockets, upgraded by hyper as in its example; as it is, and over a transport that batches its writes.
+//! fastwebsockets, upgraded by hyper as in its example: over the plain transport, and over one that batches writes.
 
 use fastwebsockets::{FragmentCollector, OpCode, Role, WebSocket, WebSocketError, upgrade};
 use hyper::server::conn::http1;
@@ -17,7 +17,7 @@ pub(super) async fn echo(stream: TcpStream) {
     serve(stream, |upgrade| async move { run(upgrade.await?).await }).await;
 }
 
-/// Its frames are written when the next ones are read.
+/// Frames are written before the next read.
 pub(super) async fn echo_batched(stream: TcpStream) {
     serve(stream, |upgrade| async move {
         let stream = upgrade.await?.into_inner();
@@ -35,7 +35,7 @@ where
         tokio::spawn(tokio::task::unconstrained(run(upgrade)));
         Ok::<_, WebSocketError>(response)
     });
-    // How the connection ends is the client's choice.
+    // The client may end the connection in any way.
     _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
@@ -51,10 +51,10 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(socket: WebSocket<S>) -> Outcome
     }
 }
 
-/// How much is held at most before it is written.
+/// The most bytes that are buffered before they are written.
 const HELD_MAX: usize = 64 << 10;
 
-/// A transport that holds writes until the next read, or until they are many.
+/// A transport that buffers writes until the next read, or up to [`HELD_MAX`] bytes.
 struct Held<S> {
     stream: S,
     held: Vec<u8>,
@@ -67,7 +67,7 @@ impl<S: AsyncWrite + Unpin> Held<S> {
         Self { stream, held: Vec::new(), written: 0 }
     }
 
-    /// Writes what is held.
+    /// Writes the buffered bytes.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.held.len() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held[self.written..]))? {
@@ -87,7 +87,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Held<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // A peer that reads slowly is not read from.
+        // Do not read from a peer that does not read.
         ready!(self.poll_release(cx))?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }

@@ -1,4 +1,4 @@
-//! Servers in other languages: built or installed beside this program, as far as the machine can.
+//! Servers in other languages. They are built or installed beside this program, if the machine has the tools.
 
 use super::{LARGE, Launch, SMALL, SMALL_BODY, large};
 use std::fs;
@@ -51,7 +51,8 @@ pub(super) fn gorilla_deflate(may_install: bool) -> Result<Launch, String> {
 /// Makes a room negotiate permessage-deflate.
 const DEFLATE: &str = "DEFLATE";
 
-/// socket.io on one process, with connection state recovery where `arguments` ask for it, or on several with its cluster adapter.
+/// socket.io on one process, with connection state recovery if `arguments` say so, or on several with its cluster
+/// adapter.
 pub(super) fn socket_io(arguments: &[&str], may_install: bool) -> Result<Launch, String> {
     node_runs("socket-io.mjs", arguments, may_install)
 }
@@ -61,7 +62,7 @@ pub(super) fn faye(may_install: bool) -> Result<Launch, String> {
     node_runs("faye.mjs", &[], may_install)
 }
 
-/// A server of npm's registry, installed by npm, so only where that is allowed.
+/// A server from npm's registry. It is installed by npm if `may_install`.
 fn node_runs(script: &str, arguments: &[&str], may_install: bool) -> Result<Launch, String> {
     let folder = beside("node")?;
     if !folder.join("node_modules/socket.io").exists() {
@@ -73,7 +74,7 @@ fn node_runs(script: &str, arguments: &[&str], may_install: bool) -> Result<Laun
             .map_err(|error| error.to_string())?;
         run(Command::new("npm").args(["install", "--no-package-lock", "--no-audit"]).current_dir(&folder))?;
     }
-    // node looks for packages beside the script.
+    // Node searches for packages beside the script.
     let copy = folder.join(script);
     fs::copy(source("node").join(script), &copy).map_err(|error| error.to_string())?;
     let mut command = Command::new("node");
@@ -99,7 +100,7 @@ pub(super) fn centrifugo(_may_install: bool) -> Result<Launch, String> {
         ("CENTRIFUGO_CHANNEL_NAMESPACES", kept),
         ("CENTRIFUGO_LOG_LEVEL", "none"),
     ]);
-    // It reads no file of the folder where the bench was started.
+    // It must not read a configuration from the working directory.
     command.current_dir(std::env::temp_dir()).stderr(Stdio::null());
     Ok(Launch { command, address: Some(address) })
 }
@@ -110,7 +111,7 @@ pub(super) fn free_address() -> Result<SocketAddr, String> {
     address.map_err(|error| error.to_string())
 }
 
-/// A program that does not end with its input. It ends with this one where `setpriv` is installed.
+/// Starts a program that does not end when its input is closed. If `setpriv` is installed, it ends with this process.
 pub(super) fn bound(program: &str) -> Command {
     let is_bound = run(Command::new("setpriv").args(["--pdeathsig", "KILL", "true"])).is_ok();
     let mut command = Command::new(if is_bound { "setpriv" } else { program });
@@ -120,7 +121,7 @@ pub(super) fn bound(program: &str) -> Command {
     command
 }
 
-/// bun, installed by npm: a hundred megabytes, so only where that is allowed.
+/// bun: installed by npm (100 MB) if `may_install`.
 fn bun_runs(script: &str, may_install: bool) -> Result<Launch, String> {
     let folder = beside("bun")?;
     let program = folder.join("node_modules/bun/bin/bun.exe");
@@ -143,7 +144,7 @@ pub(super) fn nghttpd(_may_install: bool) -> Result<Launch, String> {
     run(Command::new("nghttpd").arg("--version"))?;
     let address = free_address()?;
     let mut command = bound("nghttpd");
-    // Windows that hold no upload back; its default is that of the RFC.
+    // Windows that never stall an upload; its defaults are those of the RFC.
     command.args(["--no-tls", "-w", "30", "-W", "30", "-a", "127.0.0.1", "-d"]).arg(files()?);
     command.arg(address.port().to_string()).stderr(Stdio::null());
     Ok(Launch { command, address: Some(address) })
@@ -167,13 +168,13 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign").join(name)
 }
 
-/// The folder of the programs that are built or installed for this one.
+/// The folder for programs that are built or installed for the benchmark.
 pub(super) fn beside(name: &str) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(program.with_file_name("bench-foreign").join(name))
 }
 
-/// The last line of its errors is the reason.
+/// Runs a command. The error is the last line that it wrote to stderr.
 pub(super) fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;

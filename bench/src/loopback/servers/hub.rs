@@ -15,7 +15,8 @@ use wireloom_hub::{Hub, HubConfig};
 /// The environment variable with the URL of NATS for a node.
 const NATS: &str = "WIRELOOM_BENCH_NATS";
 
-/// Rooms for bare messages, channels without a history, and one with a history. No ping comes between the messages.
+/// Rooms for bare messages, channels without a history, and one with a history. The ping interval is longer than any
+/// run.
 const CONFIG: &str = r#"
 [client]
 anonymous = true
@@ -59,7 +60,7 @@ pub(super) async fn node(listener: TcpListener) -> io::Result<()> {
         let hub = hub.clone();
         async move { hub.answer(request).await }
     };
-    // Clients choose by their offer.
+    // Compression is used if the client offers it.
     let config =
         ServerConfig { deflate: Some(wireloom::DeflateConfig::default()), ..ServerConfig::default() };
     Server::new(listener).config(config).serve(serve).await
@@ -69,12 +70,12 @@ pub(super) async fn node(listener: TcpListener) -> io::Result<()> {
 ///
 /// # Errors
 /// nats-server is not installed.
-pub(super) fn cluster(word: &str) -> Result<Launch, String> {
+pub(super) fn cluster(argument: &str) -> Result<Launch, String> {
     foreign::run(Command::new("nats-server").arg("--version"))?;
-    Ok(own_command(&["--serve", word])?.into())
+    Ok(own_command(&["--serve", argument])?.into())
 }
 
-/// Is a NATS server and this many nodes, in processes of their own, until the standard input ends.
+/// Runs a NATS server and `nodes` nodes as separate processes, until the standard input is closed.
 pub(super) fn serve_cluster(nodes: usize) -> ExitCode {
     let outcome = (|| -> Result<std::convert::Infallible, String> {
         let cores = Cores::share();
@@ -110,7 +111,7 @@ fn nats(cores: &Cores) -> Result<(Process, std::net::SocketAddr), String> {
     Ok((process, address))
 }
 
-/// A room as the examples of both show it.
+/// A room as the examples of both libraries show it.
 pub(super) async fn tungstenite(listener: TcpListener) -> io::Result<()> {
     let (room, _) = broadcast::channel(4_096);
     loop {

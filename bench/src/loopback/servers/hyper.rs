@@ -1,4 +1,4 @@
-//! hyper over HTTP/2, with windows that hold no upload back.
+//! hyper over HTTP/2, with windows that never stall an upload.
 
 use super::{LARGE, SMALL, SMALL_BODY, large};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ pub(super) async fn serve(stream: TcpStream) {
         .initial_stream_window_size(16 << 20)
         .initial_connection_window_size(64 << 20)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
-    // How the connection ends is the client's choice.
+    // The client may end the connection in any way.
     _ = connection.await;
 }
 

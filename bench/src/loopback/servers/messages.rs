@@ -10,7 +10,7 @@ use std::task::Poll;
 /// An item is a message to send back, something to skip, or the end.
 pub(super) type Answer<M> = ControlFlow<(), Option<M>>;
 
-/// The loop of their examples: each message goes back by itself.
+/// The loop of their examples: each message is sent and flushed by itself.
 pub(super) async fn echo<S, M>(mut socket: S, answer: fn(S::Item) -> Answer<M>)
 where
     S: Stream + Sink<M> + Unpin,
@@ -24,8 +24,8 @@ where
     }
 }
 
-/// Collects the messages that have arrived, feeds them, and flushes once. Reading goes on until nothing is ready, and nothing is
-/// fed meanwhile, because some libraries flush when they are read from.
+/// Collects the messages that have arrived, feeds them, and flushes once. All ready messages are read before the first
+/// is fed, because some libraries flush when they are polled for reading.
 pub(super) async fn echo_batched<S, M>(mut socket: S, answer: fn(S::Item) -> Answer<M>)
 where
     S: Stream + Sink<M> + Unpin,

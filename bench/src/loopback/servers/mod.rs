@@ -1,5 +1,5 @@
-//! The servers: their names, and how they are started. Those written in Rust are this very program, told to serve; each has a
-//! module that holds the echo as its documentation shows it. The others are in `bench/foreign`.
+//! The servers: their names, and how they are started. The servers written in Rust are this program, started with
+//! `--serve`; each has a module with the echo as its documentation shows it. The others are in `bench/foreign`.
 
 mod broadcast;
 mod fastwebsockets;
@@ -26,12 +26,12 @@ use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, ExitCode};
 
-/// What the bytes on the connection mean to a server.
+/// How a server treats the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Nothing: they come back as they are.
+    /// It returns them unchanged.
     Bytes,
-    /// A handshake, then frames: their messages come back.
+    /// A handshake, then frames: it returns their messages.
     WebSocket,
 }
 
@@ -41,8 +41,7 @@ pub(crate) struct Unavailable {
     pub(crate) remedy: String,
 }
 
-/// How a server is started. It prints its address and ends with its standard input. The argument: whether a missing program
-/// may be installed.
+/// Returns how a server is started. The argument says whether a missing program may be installed.
 type Launcher = Box<dyn Fn(bool) -> Result<Launch, Unavailable>>;
 
 const BARE: &[Protocol] = &[Protocol::Bare];
@@ -54,14 +53,14 @@ pub(crate) struct Server {
     /// What a reader must know to compare it with the others.
     pub(crate) note: Option<&'static str>,
     pub(crate) launch: Launcher,
-    /// Of a server that fans out: what it speaks.
+    /// The protocols of a server that fans out.
     pub(crate) protocols: &'static [Protocol],
 }
 
 impl Server {
-    /// One of those in this program.
-    fn own(word: &'static str, name: impl Into<String>, role: Role) -> Self {
-        let launch = move |_| match own_command(&["--serve", word]) {
+    /// A server in this program.
+    fn own(argument: &'static str, name: impl Into<String>, role: Role) -> Self {
+        let launch = move |_| match own_command(&["--serve", argument]) {
             Ok(command) => Ok(command.into()),
             Err(reason) => Err(Unavailable { reason, remedy: String::new() }),
         };
@@ -69,8 +68,8 @@ impl Server {
     }
 
     /// One of those in this program, with mimalloc as its allocator.
-    fn own_on_mimalloc(word: &'static str, name: impl Into<String>, role: Role) -> Self {
-        let launch = move |_| match own_command(&["--serve", word]) {
+    fn own_on_mimalloc(argument: &'static str, name: impl Into<String>, role: Role) -> Self {
+        let launch = move |_| match own_command(&["--serve", argument]) {
             Ok(mut command) => {
                 command.env(allocation::VARIABLE, "mimalloc");
                 Ok(command.into())
@@ -80,7 +79,7 @@ impl Server {
         Self { name: name.into(), role, note: None, launch: Box::new(launch), protocols: BARE }
     }
 
-    /// One that is not in this program.
+    /// A server outside this program.
     fn foreign(name: &str, remedy: &'static str, launch: fn(bool) -> Result<Launch, String>) -> Self {
         let launch = move |may_install| {
             launch(may_install).map_err(|reason| Unavailable { reason, remedy: remedy.into() })
@@ -101,7 +100,7 @@ impl Server {
         Self { name: name.into(), ..self }
     }
 
-    /// The language of its echo.
+    /// The dialect of its echo.
     pub(crate) fn dialect(&self) -> Dialect {
         if self.role == Role::Baseline { Dialect::Bytes } else { Dialect::WebSocket }
     }
@@ -121,13 +120,13 @@ pub(crate) fn own_command(arguments: &[&str]) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Those that echo.
+/// Servers that echo.
 pub(crate) fn echoes() -> Vec<Server> {
-    let baseline = |word, name| Server::own(word, name, Role::Baseline);
-    let rival = |word| Server::own(word, with_version(word), Role::Rival);
-    let batched = |word, package| {
+    let baseline = |argument, name| Server::own(argument, name, Role::Baseline);
+    let rival = |argument| Server::own(argument, with_version(argument), Role::Rival);
+    let batched = |argument, package| {
         let name = format!("{}, batched by the application", with_version(package));
-        Server::own(word, name, Role::Batched)
+        Server::own(argument, name, Role::Batched)
     };
     let sockudo = with_version("sockudo-ws");
     vec![
@@ -168,7 +167,7 @@ pub(crate) fn echoes() -> Vec<Server> {
     ]
 }
 
-/// Those that answer requests over HTTP/2.
+/// Servers that answer requests over HTTP/2.
 pub(crate) fn http2() -> Vec<Server> {
     vec![
         Server::own("wireloom", "wireloom", Role::Wireloom),
@@ -182,7 +181,7 @@ pub(crate) fn http2() -> Vec<Server> {
     ]
 }
 
-/// Those that echo over HTTP/2 too.
+/// Servers that also echo over HTTP/2.
 pub(crate) fn tunnels() -> Vec<Server> {
     vec![
         Server::own("wireloom", "wireloom", Role::Wireloom),
@@ -220,7 +219,7 @@ fn centrifugo() -> Server {
         .speaks(CENTRIFUGAL)
 }
 
-/// Those that deliver each message to every connection.
+/// Servers that deliver each message to every connection.
 pub(crate) fn fanouts() -> Vec<Server> {
     vec![
         hub(),
@@ -237,13 +236,13 @@ pub(crate) fn fanouts() -> Vec<Server> {
     ]
 }
 
-/// The calls of the kernel that no fan-out can do without.
+/// The baseline of fan-out: the system calls that every server has to make.
 pub(crate) fn raw_broadcast() -> Server {
     Server::own("raw-broadcast", "one `write` for each subscriber, on epoll", Role::Baseline)
         .with_note("no queues, no limits")
 }
 
-/// Those that compress what they deliver.
+/// Servers that compress the messages that they deliver.
 pub(crate) fn compressing() -> Vec<Server> {
     vec![
         hub().speaks(&[Protocol::Bare]),
@@ -252,12 +251,12 @@ pub(crate) fn compressing() -> Vec<Server> {
     ]
 }
 
-/// Those whose connections join more than one channel.
+/// Servers whose connections can join more than one channel.
 pub(crate) fn channels() -> Vec<Server> {
     vec![hub().speaks(CENTRIFUGAL), socket_io(), faye(), centrifugo()]
 }
 
-/// Those whose clients recover what they missed.
+/// Servers whose clients recover the messages that they missed.
 pub(crate) fn recovering() -> Vec<Server> {
     vec![
         hub().speaks(CENTRIFUGAL),
@@ -269,7 +268,7 @@ pub(crate) fn recovering() -> Vec<Server> {
     ]
 }
 
-/// Those with several nodes.
+/// Servers with several nodes.
 pub(crate) fn clusters() -> Vec<Server> {
     let nats = "go install github.com/nats-io/nats-server/v2@latest, or Debian's nats-server";
     type Launching = fn(bool) -> Result<Launch, String>;
@@ -300,16 +299,16 @@ pub(crate) fn workers() -> Vec<Server> {
     ]
 }
 
-/// The one that echoes over TLS.
+/// The server that echoes over TLS.
 pub(crate) fn over_tls() -> Vec<Server> {
     vec![Server::own("wireloom-tls", "wireloom over TLS", Role::Variant)]
 }
 
-/// A path whose answer is [`SMALL_BODY`], also to what is uploaded there.
+/// A path that answers with [`SMALL_BODY`], also to an upload.
 pub(crate) const SMALL: &str = "/small";
 /// The body of its answer.
 pub(crate) const SMALL_BODY: &str = "hello\n";
-/// A path whose answer is [`LARGE_LEN`] bytes long.
+/// A path that answers with [`LARGE_LEN`] bytes.
 pub(crate) const LARGE: &str = "/large";
 /// Bytes.
 pub(crate) const LARGE_LEN: usize = 16 << 20;
@@ -321,19 +320,19 @@ fn large() -> Vec<u8> {
     bytes
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Running {
     pub(crate) server: Server,
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
-    /// Its nodes; most have one.
+    /// The addresses of its nodes; most servers have one.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
-/// Starts those that are wanted; those that cannot be started are recorded as missing.
+/// Starts the servers that are wanted. Those that cannot be started are recorded as missing.
 ///
 /// # Errors
-/// The server that fails although it was started.
+/// A server was started and then failed.
 pub(crate) fn start(
     runner: &mut Runner,
     cores: &Cores,
@@ -357,12 +356,12 @@ pub(crate) fn start(
     Ok(running)
 }
 
-/// The baseline on the same runtime.
+/// The name of the baseline on tokio.
 pub(crate) const RAW_TOKIO: &str = "raw TCP on tokio";
 
-/// Is the server that `word` names until the standard input ends.
-pub(crate) fn serve(word: &str) -> ExitCode {
-    match word {
+/// Runs the server that `argument` names until the standard input is closed.
+pub(crate) fn serve(argument: &str) -> ExitCode {
+    match argument {
         "wireloom-listeners" => return wireloom::serve_by_listeners(Cores::count()),
         "hub-2" => return hub::serve_cluster(2),
         "hub-3" => return hub::serve_cluster(3),
@@ -380,17 +379,17 @@ pub(crate) fn serve(word: &str) -> ExitCode {
         Err(error) => eprintln!("{error}"),
     }
     end_with_input();
-    let outcome = match word {
+    let outcome = match argument {
         "raw-epoll" => raw::on_epoll(&listener),
         "raw-broadcast" => broadcast::on_epoll(&listener),
         "wireloom-threads" => wireloom::serve_by_threads(listener, Cores::count()),
-        _ => on_tokio(word, listener),
+        _ => on_tokio(argument, listener),
     };
-    eprintln!("{word}: {outcome:?}");
+    eprintln!("{argument}: {outcome:?}");
     ExitCode::FAILURE
 }
 
-/// Ends this process with its standard input, so that it does not outlive the bench.
+/// Ends this process when its standard input is closed, so that it does not outlive the benchmark.
 fn end_with_input() {
     std::thread::spawn(|| {
         _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -398,12 +397,12 @@ fn end_with_input() {
     });
 }
 
-fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
+fn on_tokio(argument: &str, listener: TcpListener) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        match word {
+        match argument {
             "wireloom" => return wireloom::serve(listener).await,
             "wireloom-kept" => return wireloom::serve_kept(listener).await,
             "hub" => return hub::node(listener).await,
@@ -412,10 +411,10 @@ fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
             _ => {}
         }
         loop {
-            // A connection that was reset before it was accepted is no error.
+            // A connection may have been reset before it was accepted.
             let Ok((stream, _)) = listener.accept().await else { continue };
             stream.set_nodelay(true)?;
-            match word {
+            match argument {
                 "hyper" => tokio::spawn(hyper::serve(stream)),
                 "raw-tokio" => tokio::spawn(raw::echo(stream)),
                 "fastwebsockets" => tokio::spawn(fastwebsockets::echo(stream)),

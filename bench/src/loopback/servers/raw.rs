@@ -31,7 +31,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// Goes on until the connection ends.
+    /// Echoes until the connection ends.
     fn poll(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             while self.written < self.bytes.len() {
@@ -77,7 +77,7 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
     loop {
         wait(&epoll, &mut events)?;
         for event in &events {
-            // The event is packed: its parts are copied out.
+            // The struct is packed: its fields are copied, not referenced.
             let (index, was) = (event.data.u64(), event.flags);
             if index == u64::MAX {
                 let Ok((stream, _)) = listener.accept() else { continue };
@@ -94,7 +94,7 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
             let index = index as usize;
             let Some(connection) = &mut connections[index] else { continue };
             match connection.turn(&mut buffer) {
-                // A peer that does not read is not read from.
+                // Do not read from a peer that does not read.
                 Ok(true) => {
                     let flags =
                         if connection.rest.bytes.is_empty() { EventFlags::IN } else { EventFlags::OUT };
@@ -111,7 +111,7 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-/// Waits for events, which replace those before.
+/// Waits for events, and replaces the previous ones.
 pub(super) fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>) -> io::Result<()> {
     events.clear();
     loop {
@@ -123,7 +123,7 @@ pub(super) fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>) -> io::Resul
 }
 
 impl Connection {
-    /// Writes what is left, or reads once and writes that. `false` at the end.
+    /// Writes the rest, or reads once and writes that. Returns `false` at the end of the connection.
     fn turn(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         if !self.rest.bytes.is_empty() {
             self.rest.written += taken(self.stream.write(&self.rest.bytes[self.rest.written..]))?;
@@ -142,7 +142,7 @@ impl Connection {
     }
 }
 
-/// Nothing, if it would have had to wait.
+/// The length; 0 if the call would block.
 fn taken(outcome: io::Result<usize>) -> io::Result<usize> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),

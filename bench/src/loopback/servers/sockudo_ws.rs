@@ -8,7 +8,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use tokio::net::TcpStream;
 
 async fn accept(mut stream: TcpStream) -> Option<WebSocketStream<TcpStream>> {
-    // No timers: the others have none.
+    // No timers: the other servers have none.
     let config = Config::builder().auto_ping(false).idle_timeout(0).build();
     let leftover = server_handshake(&mut stream).await.ok()?.leftover;
     Some(WebSocketStream::from_raw_with_leftover(stream, Role::Server, config, leftover))
@@ -28,7 +28,7 @@ pub(super) async fn echo(stream: TcpStream) {
     }
 }
 
-/// Each message by itself.
+/// Sends and flushes each message by itself.
 pub(super) async fn echo_by_send(stream: TcpStream) {
     if let Some(socket) = accept(stream).await {
         messages::echo(socket, answer).await;

@@ -17,7 +17,7 @@ fn answer(message: Result<Message, tokio_websockets::Error>) -> Answer<Message> 
     }
 }
 
-/// Frames of any size, so that a message leaves as it came.
+/// Frames of any length, so that a message is returned in one frame.
 fn config() -> Config {
     Config::default().frame_size(usize::MAX)
 }
@@ -28,7 +28,7 @@ pub(super) async fn echo(stream: TcpStream) {
     }
 }
 
-/// With room for a batch: at its default of 8 KiB, `feed` flushes in between.
+/// With a flush threshold above a batch: at the default of 8 KiB, `feed` would flush within it.
 pub(super) async fn echo_batched(stream: TcpStream) {
     if let Some(socket) = accept(stream, config().flush_threshold(64 << 10)).await {
         messages::echo_batched(socket, answer).await;

@@ -1,5 +1,4 @@
-//! Wireloom: an echo loop over split halves and a handler of requests, behind its own server; and an echo loop by `recv_owned`, which
-//! keeps each message that it sends back.
+//! Wireloom: its own server, with an echo over split halves and a handler of requests; and an echo with `recv_owned`.
 
 use super::{LARGE, SMALL, SMALL_BODY, end_with_input, large};
 use bytes::Bytes;
@@ -59,7 +58,7 @@ pub(super) async fn serve(listener: TcpListener) -> io::Result<()> {
     Server::new(listener).serve(handle).await
 }
 
-/// Over TLS, with a certificate made up for the run.
+/// Over TLS, with a certificate that is made for the run.
 pub(super) async fn serve_tls(listener: TcpListener) -> io::Result<()> {
     let (tls, _) = ServerTls::self_signed(&["localhost"]).map_err(io::Error::other)?;
     Server::new(listener).tls(tls).serve(handle).await
@@ -71,7 +70,7 @@ pub(super) fn serve_by_threads(listener: std::net::TcpListener, threads: usize) 
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        // In a task: what the main thread polls runs beside the workers.
+        // In a task, because `block_on` polls its future on the main thread, beside the workers.
         tokio::spawn(serve(listener)).await?
     })
 }

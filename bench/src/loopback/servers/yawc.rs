@@ -1,4 +1,4 @@
-//! yawc: as it comes, and with the buffers and the batching of its own benchmark. It is upgraded by hyper.
+//! yawc, upgraded by hyper: with its defaults, and with the buffers and the batching of its own benchmark.
 
 use super::messages::{self, Answer};
 use hyper::Request;
@@ -10,7 +10,7 @@ use std::ops::ControlFlow::Continue;
 use tokio::net::TcpStream;
 use yawc::{Frame, HttpResponse, OpCode, Options, UpgradeFut, WebSocket};
 
-/// Its stream ends where others have an error.
+/// Its stream ends instead of returning an error.
 fn answer(frame: Frame) -> Answer<Frame> {
     Continue(matches!(frame.opcode(), OpCode::Text | OpCode::Binary).then_some(frame))
 }
@@ -51,7 +51,7 @@ pub(super) async fn echo_http2(stream: TcpStream) {
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(16 << 20)
         .serve_connection(TokioIo::new(stream), service);
-    // How the connection ends is the client's choice.
+    // The client may end the connection in any way.
     _ = connection.await;
 }
 

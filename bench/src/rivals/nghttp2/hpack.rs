@@ -1,4 +1,4 @@
-//! Its HPACK, which it offers by itself.
+//! nghttp2's HPACK encoder and decoder, which can be used without a session.
 
 use super::memory;
 use libnghttp2_sys::*;
@@ -20,7 +20,7 @@ impl Deflater {
     /// Appends the block of these fields.
     pub(crate) fn encode(&mut self, fields: &[nghttp2_nv], out: &mut Vec<u8>) {
         // SAFETY: the deflater lives as long as `self`; the fields point to bytes that outlive the call, as `borrowed`
-        // asks; the room behind `out` is reserved before it is written, and its length set to what was written.
+        // requires; the room behind `out` is reserved before it is written, and its length set to what was written.
         unsafe {
             let bound = nghttp2_hd_deflate_bound(self.0, fields.as_ptr(), fields.len());
             out.reserve(bound);
@@ -54,7 +54,8 @@ impl Inflater {
         Self(inflater)
     }
 
-    /// Decodes a block and hands out each field, checked by nghttp2's rules for names and values if asked to.
+    /// Decodes a block and calls `field` with each field. With `check`, names and values are checked by nghttp2's
+    /// rules.
     pub(crate) fn decode(&mut self, block: &[u8], check: bool, mut field: impl FnMut(&[u8], &[u8])) {
         let mut rest = block;
         loop {

@@ -1,4 +1,4 @@
-//! Memory of Rust's allocator for C, so that what C allocates is counted as well.
+//! Memory from Rust's allocator for nghttp2, so that its allocations are counted too.
 
 use crate::allocation;
 use libnghttp2_sys::nghttp2_mem;
@@ -20,7 +20,8 @@ static COUNTED: Counted = Counted(nghttp2_mem {
     realloc: Some(realloc),
 });
 
-/// The functions for nghttp2: these while allocations are counted, and otherwise none, which makes it choose its own.
+/// The allocation functions for nghttp2: these while allocations are counted, otherwise null, so that nghttp2 uses its
+/// own.
 pub(super) fn functions() -> *mut nghttp2_mem {
     match allocation::is_counting() {
         true => (&raw const COUNTED.0).cast_mut(),
@@ -56,7 +57,7 @@ extern "C" fn free(block: *mut c_void, _: *mut c_void) {
 
 extern "C" fn calloc(count: usize, len: usize, user_data: *mut c_void) -> *mut c_void {
     let block = malloc(count * len, user_data);
-    // SAFETY: `malloc` gave that many bytes.
+    // SAFETY: `malloc` returned at least this many bytes.
     unsafe { ptr::write_bytes(block.cast::<u8>(), 0, count * len) };
     block
 }

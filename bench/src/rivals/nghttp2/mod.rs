@@ -1,6 +1,6 @@
 //! nghttp2, built from the source that `libnghttp2-sys` carries, through its C interface.
 
-#![allow(unsafe_code)] // A foreign interface; each call has its reason why it is sound.
+#![allow(unsafe_code)] // A C interface; each call states why it is sound.
 
 pub(crate) mod hpack;
 pub(crate) mod memory;
@@ -13,7 +13,7 @@ unsafe extern "C" {
     fn nghttp2_version(least: c_int) -> *const libnghttp2_sys::nghttp2_info;
 }
 
-/// A field whose bytes the caller keeps until it has been sent: nghttp2 is told not to copy them.
+/// A field by reference (`NGHTTP2_NV_FLAG_NO_COPY_*`): the caller keeps its bytes until it has been sent.
 pub(crate) fn borrowed(name: &[u8], value: &[u8]) -> nghttp2_nv {
     nghttp2_nv {
         name: name.as_ptr().cast_mut(),
@@ -24,7 +24,7 @@ pub(crate) fn borrowed(name: &[u8], value: &[u8]) -> nghttp2_nv {
     }
 }
 
-/// Its name and the version that is linked.
+/// nghttp2's name and linked version.
 pub(crate) fn with_version() -> String {
     // SAFETY: 0 accepts every version, so a static structure with C strings is returned.
     let version = unsafe { CStr::from_ptr((*nghttp2_version(0)).version_str) };

@@ -1,5 +1,5 @@
-//! Its two ends of a connection, joined in memory: each passes its output to the other without a copy between. Fields and DATA
-//! are sent by reference (`NGHTTP2_NV_FLAG_NO_COPY_*`, `NGHTTP2_DATA_FLAG_NO_COPY`), as its documentation offers.
+//! A client and a server of nghttp2, joined in memory: each passes its output to the other without a copy. Fields and
+//! DATA are sent by reference (`NGHTTP2_NV_FLAG_NO_COPY_*`, `NGHTTP2_DATA_FLAG_NO_COPY`), as its documentation offers.
 
 use super::{borrowed, memory};
 use crate::exchange::{Exchange, Pair, Totals, WINDOW};
@@ -10,15 +10,15 @@ use std::{ptr, slice};
 
 type Session = *mut nghttp2_session;
 
-/// The state of one end that the callbacks write to. It stays in its place while its session lives.
+/// The state of one end, which the callbacks write to. Its address must not change while its session lives.
 struct End {
     exchange: Arc<Exchange>,
     totals: Totals,
-    /// Requests that wait for their answer: the server's.
+    /// The server's requests that are not answered yet.
     waiting: Vec<i32>,
-    /// Streams that were closed: the client's.
+    /// The number of closed streams of the client.
     closed: usize,
-    /// The session of the other end, which DATA is handed to.
+    /// The session of the other end, which receives DATA.
     peer: Session,
 }
 
@@ -82,8 +82,8 @@ unsafe extern "C" fn on_close(_: Session, _: i32, error: u32, user_data: *mut c_
     0
 }
 
-/// Announces the length of the next DATA frame, whose bytes `send_piece` hands over by reference.
-unsafe extern "C" fn read_piece(
+/// Announces the length of the next DATA frame, whose bytes `send_data` passes by reference.
+unsafe extern "C" fn read_data(
     _: Session,
     _: i32,
     _: *mut u8,
@@ -94,21 +94,21 @@ unsafe extern "C" fn read_piece(
 ) -> nghttp2_ssize {
     // SAFETY: as above; `source` is this stream's position and `flags` may be written.
     unsafe {
-        let pieces = &End::from_user_data(user_data).exchange.pieces;
+        let data = &End::from_user_data(user_data).exchange.data;
         let (at, offset) = position(source);
-        // A window may allow less than a piece.
-        let left = pieces[at].len() - offset;
+        // The window may allow only a part of it.
+        let left = data[at].len() - offset;
         let len = left.min(len_max);
         *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
-        if len == left && at + 1 == pieces.len() {
+        if len == left && at + 1 == data.len() {
             *flags |= NGHTTP2_DATA_FLAG_EOF;
         }
         len as nghttp2_ssize
     }
 }
 
-/// Hands a DATA frame to the other end: the header that nghttp2 wrote, and the piece where it lies.
-unsafe extern "C" fn send_piece(
+/// Passes a DATA frame to the other end: the header that nghttp2 wrote, and the payload by reference.
+unsafe extern "C" fn send_data(
     _: Session,
     _: *mut nghttp2_frame,
     header: *const u8,
@@ -121,10 +121,10 @@ unsafe extern "C" fn send_piece(
     unsafe {
         let end = End::from_user_data(user_data);
         let (at, offset) = position(source);
-        let piece = &end.exchange.pieces[at][offset..offset + len];
+        let payload = &end.exchange.data[at][offset..offset + len];
         assert_eq!(nghttp2_session_mem_recv2(end.peer, header, 9), 9);
-        assert_eq!(nghttp2_session_mem_recv2(end.peer, piece.as_ptr(), len), len as nghttp2_ssize);
-        let next = if offset + len == end.exchange.pieces[at].len() {
+        assert_eq!(nghttp2_session_mem_recv2(end.peer, payload.as_ptr(), len), len as nghttp2_ssize);
+        let next = if offset + len == end.exchange.data[at].len() {
             (at + 1) << 32
         } else {
             at << 32 | (offset + len)
@@ -134,7 +134,7 @@ unsafe extern "C" fn send_piece(
     0
 }
 
-/// The piece, in the upper 32 bits, and the offset in it.
+/// The index of the DATA frame, in the upper 32 bits, and the offset in its payload.
 ///
 /// # Safety
 /// `source` points to a source whose `ptr` holds a position.
@@ -146,7 +146,7 @@ unsafe fn position(source: *const nghttp2_data_source) -> (usize, usize) {
 
 /// A client and a server.
 pub(crate) struct Sessions {
-    /// These point into the exchange, which both `End`s keep.
+    /// Fields that point into the exchange, which both `End`s keep alive.
     requests: Vec<Vec<nghttp2_nv>>,
     response: Vec<nghttp2_nv>,
     client: (Session, Box<End>),
@@ -166,7 +166,7 @@ impl Sessions {
         })
     }
 
-    /// Gives the other end what one end has to send; `false` if that was nothing.
+    /// Passes the output of one end to the other; returns `false` if there was none.
     fn pump(from: Session, to: Session) -> bool {
         let mut any = false;
         loop {
@@ -204,7 +204,7 @@ impl Sessions {
 
     fn respond(&mut self) {
         let source = nghttp2_data_source { ptr: ptr::null_mut() };
-        let data = nghttp2_data_provider2 { source, read_callback: Some(read_piece) };
+        let data = nghttp2_data_provider2 { source, read_callback: Some(read_data) };
         for id in self.server.1.waiting.drain(..) {
             // SAFETY: as above; the provider is copied.
             let result = unsafe {
@@ -230,7 +230,7 @@ impl Pair for Sessions {
         let (mut client, mut server) = (Self::end(exchange), Self::end(exchange));
         let memory = memory::functions();
         let (mut client_session, mut server_session) = (ptr::null_mut(), ptr::null_mut());
-        // The priorities of RFC 7540 are off, which is what makes it fastest.
+        // The priorities of RFC 7540 are off, which is its fastest setting.
         let settings = [
             (NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, 2_000_000),
             (NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW),
@@ -246,7 +246,7 @@ impl Pair for Sessions {
             nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, Some(on_frame));
             nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, Some(on_data));
             nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, Some(on_close));
-            nghttp2_session_callbacks_set_send_data_callback(callbacks, Some(send_piece));
+            nghttp2_session_callbacks_set_send_data_callback(callbacks, Some(send_data));
             let user_data = (&raw mut *client).cast();
             let made =
                 nghttp2_session_client_new3(&mut client_session, callbacks, user_data, ptr::null(), memory);

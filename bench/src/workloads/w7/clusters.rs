@@ -1,4 +1,4 @@
-//! Several nodes: deliveries to the subscribers of all, published through one.
+//! Several nodes: messages are published on one node and delivered to the subscribers of all nodes.
 
 use super::entrants;
 use super::fanout::race;
@@ -8,7 +8,7 @@ use crate::loopback::servers;
 use crate::results::{Figure, RaceResult, Role};
 use crate::runner::Runner;
 
-/// Subscribers are connected to all nodes in turns.
+/// Subscribers are connected to all nodes in turn.
 pub(super) fn run(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
     let running = servers::start(runner, cores, servers::clusters())?;
     for (burst, sent) in [(1, "one message at a time"), (16, "bursts of 16")] {

@@ -46,7 +46,7 @@ pub(super) fn of_many_channels(runner: &mut Runner, cores: &Cores, subscribers: 
     Ok(())
 }
 
-/// Bare messages to clients that negotiated permessage-deflate, beside clients of the same server that did not.
+/// Bare messages to clients that negotiated permessage-deflate, and to clients of the same server that did not.
 pub(super) fn compressed(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
     const PLAIN: &str = "wireloom-hub, uncompressed";
     let running = servers::start(runner, cores, servers::compressing())?;
@@ -68,7 +68,7 @@ pub(super) fn compressed(runner: &mut Runner, cores: &Cores, subscribers: usize)
     Ok(())
 }
 
-/// Runs all in turns: their entries and, in the same order, the latencies of their deliveries.
+/// Runs all entrants in turn; returns their entries and, in the same order, the latencies of their deliveries.
 pub(super) fn race(
     runner: &Runner,
     title: &str,
@@ -101,7 +101,7 @@ pub(super) fn race(
     Ok((entries, latencies))
 }
 
-/// The best p99 of a rival in parts of Wireloom's.
+/// The best p99 of a rival divided by Wireloom's.
 fn compare_p99(runner: &mut Runner, title: &str, entries: &[Entry], latencies: &[Option<Latency>]) {
     let p99 = |is_wanted: fn(Role) -> bool| {
         let of_those = entries.iter().zip(latencies).filter(|(entry, _)| is_wanted(entry.role));

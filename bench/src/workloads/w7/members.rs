@@ -22,7 +22,7 @@ pub(super) fn joining(runner: &mut Runner, cores: &Cores, count: usize) -> Resul
         let entry = measure(runner, &title, &entrant, count, || {
             let mut members = Members::new(entrant.running.address, entrant.protocol, "listed:w7")?;
             let time = members.join(count);
-            members.cut();
+            members.disconnect();
             time
         });
         entries.push(entry?);
@@ -47,13 +47,13 @@ pub(super) fn recovery(runner: &mut Runner, cores: &Cores, count: usize) -> Resu
         let mut members =
             Members::new(entrant.running.address, entrant.protocol, "kept:w7").map_err(failed)?;
         members.join(count).map_err(failed)?;
-        // A position begins with a publication.
+        // A channel has a position only after its first publication.
         members.publish(1).map_err(failed)?;
         let (mut rounds, mut longest) = (Rounds::default(), Duration::ZERO);
         for round in 0..runner.effort.process_rounds.min(3) {
             runner.show(&format!("{title}: {}, round {}", entrant.name, round + 1));
-            let positions = members.cut();
-            // Servers notice the end of a connection at their own time.
+            let positions = members.disconnect();
+            // Gives the server time to notice the ends of the connections.
             std::thread::sleep(Duration::from_millis(500));
             members.publish(MISSED).map_err(failed)?;
             let cpu = entrant.running.process.cpu_time();
@@ -88,7 +88,7 @@ fn measure(
         let cpu = entrant.running.process.cpu_time().saturating_sub(cpu);
         rounds.costs.push(cpu.as_nanos() as f64 / count as f64);
         rounds.rates.push(count as f64 / time.as_secs_f64());
-        // The next round does not meet the ends of the connections of this one.
+        // Gives the server time to end the connections of this round before the next.
         std::thread::sleep(Duration::from_millis(500));
     }
     let (name, role) = (entrant.name.clone(), entrant.role);

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// The target, in bytes.
 const BYTES_MAX: f64 = 3072.0;
 
-/// The growth of a process with each connection that has joined a channel and received one message. Each protocol has a new
-/// process: what another load has left to the allocator would hide it.
+/// The growth of a server process for each connection that has joined a channel and received one message. Each protocol
+/// has a new process, because memory that another load left to the allocator would hide the growth.
 pub(super) fn run(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
     let title = format!("memory, {subscribers} subscribers");
     let first = runner.scale(100, 2);

@@ -35,7 +35,7 @@ struct Entrant<'a> {
     running: &'a Running,
 }
 
-/// Every protocol of every server. The first of Wireloom is the one whose ratio is the result.
+/// Every protocol of every server. The ratio of Wireloom's first one is the result.
 fn entrants(running: &[Running]) -> Vec<Entrant<'_>> {
     let each = running.iter().flat_map(|running| {
         running.server.protocols.iter().enumerate().map(move |(index, &protocol)| Entrant {
