@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Tools that are built from source, and what they check of the dependencies.
+# Tools that are built from source, and the checks of dependencies that use them.
 
 # Fills `tools` with what is missing.
 missing_tools() {

@@ -2,7 +2,7 @@
 # Steps that need the nightly toolchain.
 
 miri_seconds=180 miri_core_seconds=240
-# Of tests that are about ten times slower than usual.
+# The time limit of the sanitizer tests, which are about ten times slower than usual.
 sanitizer_seconds=1800
 
 need_nightly() {
@@ -19,7 +19,7 @@ step_miri() {
     [ "$(uname -m)" != x86_64 ] || flags+=" -C target-feature=+avx2"
     local miri=(env RUSTFLAGS="$flags" cargo "+$nightly" miri test --locked -p wireloom-ws --no-default-features --lib --target-dir "$target/miri")
     "${miri[@]}" --no-run || return
-    # The kernels, and the UTF-8 validation that uses them, are all that is `unsafe`.
+    # The kernels, and the UTF-8 validation that uses them, are the only `unsafe` code.
     bounded "$miri_seconds" "$logs/miri.tests" "${miri[@]}" -- mask:: utf8:: || return
     # The safe code on them: frames, messages, text, reads into the end of a message, the state of DEFLATE. The skipped tests take
     # longer than all others.
@@ -51,7 +51,7 @@ sanitizer() {
         --target-dir "$target/sanitizers/$name")
     export RUSTFLAGS="-Zsanitizer=$name" WIRELOOM_ROUNDS_MAX=3
     [ "$name" != thread ] || export TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp"
-    # Tests that measure the memory of the process see what is held back to find uses after free: by default 256 MiB.
+    # The sanitizer keeps freed memory (by default 256 MiB) to detect uses after free, which tests that measure memory would count.
     export ASAN_OPTIONS=quarantine_size_mb=32
     echo "== $name"
     "${test[@]}" --no-run && bounded "$sanitizer_seconds" "$logs/sanitizer-$name.tests" "${test[@]}" --no-fail-fast

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Implementations of others, and the Ruby gem.
+# Tests against other implementations, and the Ruby gem.
 
 step_h2spec() {
     [ -x conformance/h2spec/run ] || { skip "no conformance/h2spec/run"; return; }
@@ -25,7 +25,7 @@ step_page() {
     page/build --check || return
     [ -x page/browser ] || return 0
     test_workspace --no-run || return
-    # Side by side: most of the time their tests wait.
+    # In parallel, because their tests mostly wait.
     local browser pids=() rc=0
     for browser in chromium firefox; do
         page/browser "$target/debug/wireloom" "$browser" >"$logs/page-$browser.out" 2>&1 &

@@ -28,7 +28,7 @@ step_portable() {
         fi
         name=${triple//-/_} name=${name^^} ran=$((ran + 1))
         echo "== $triple"
-        # Emulation is slow: optimized, and for a bounded time.
+        # Emulation is slow: build with optimization, and limit the time.
         local test=(env "CARGO_TARGET_${name}_LINKER=$machine-linux-gnu-gcc"
             "CARGO_TARGET_${name}_RUNNER=qemu-${machine/i686/i386} -L /usr/$machine-linux-gnu"
             WIRELOOM_ROUNDS_MAX=3 CARGO_PROFILE_DEV_OPT_LEVEL=1

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Steps that need nothing but Rust.
+# Steps that need only Rust.
 
 step_fmt() {
     cargo fmt --version || { skip "rustfmt is not installed: rustup component add rustfmt"; return; }
@@ -30,10 +30,10 @@ step_build() { test_workspace --no-run; }
 step_layers() { cargo test --locked --workspace --test layers; }
 
 step_unit() {
-    # Most of the tests that take long wait for something.
+    # Slow tests mostly wait.
     RUST_TEST_THREADS=${RUST_TEST_THREADS-$(($(nproc) * 2))} test_workspace --no-fail-fast
     local rc=$?
-    # A test that this machine restricts.
+    # Tests that report a limit of this machine.
     grep -h '^limited: ' "$log" | while read -r line; do say "$line"; done
     return $rc
 }

@@ -48,7 +48,7 @@ debian_packages() {
     fi
 }
 
-# Not every Debian derivative has these by these names: one that is missing must not fail the others.
+# Some Debian derivatives lack a package of this name: that must not fail the others.
 programs() {
     have apt-get || return 0
     have chromium || have chromium-browser || have google-chrome || echo chromium
@@ -60,7 +60,7 @@ programs() {
     done
 }
 
-# Whether to install, which is asked once.
+# Asks whether to install, once.
 may_install() {
     if [ "$consent" = ask ]; then
         consent=no

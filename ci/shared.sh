@@ -5,7 +5,7 @@ cores=(-p wireloom-ws -p wireloom-http2)
 libraries=("${cores[@]}" -p wireloom -p wireloom-hub -p wireloom-inspect)
 published=("${libraries[@]}" -p wireloom-cli)
 
-# The reason is a line of its own, whatever a killed program left unfinished.
+# The reason is on a line of its own, even if a killed program left an unfinished line.
 skip() { printf '\nskipped: %s\n' "$*"; return 77; }
 # For the log and the screen.
 say() { echo "$*"; echo "   $*" >&3; }
@@ -22,7 +22,7 @@ has_target() { [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ]; }
 # The tool at exactly this version.
 has_tool() { [ "$("$1" --version 2>/dev/null)" = "$1 $2" ]; }
 
-# bounded SECONDS FILE COMMAND…: runs tests for so long at most. A test that failed before the time was up fails the step;
+# bounded SECONDS FILE COMMAND…: runs tests for at most SECONDS. A test that failed within that time fails the step;
 # otherwise the step passes for what ran. FILE gets the output.
 bounded() {
     local seconds=$1 file=$2 rc
