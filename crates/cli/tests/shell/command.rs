@@ -486,7 +486,7 @@ async fn makes_requests_over_http2() {
     std::fs::remove_file(file).unwrap();
     assert_eq!((code, &*out), (0, "11 bytes\n"));
     let (code, out, errors) = connect(&[&format!("{plain}/nothing")], "").await;
-    assert!(code == 3 && out.contains("nothing here") && errors.contains("404"), "{code} {out} {errors}");
+    assert!(code == 3 && out.contains("not found") && errors.contains("404"), "{code} {out} {errors}");
     assert_eq!(connect(&["http://127.0.0.1:1/"], "").await.0, 1);
     for wrong in [
         &[&*plain, "--send", "a"][..],
