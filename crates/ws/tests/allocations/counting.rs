@@ -13,7 +13,7 @@ thread_local! {
 }
 
 fn count(by: isize) {
-    // The counters of a thread that ends are gone.
+    // A thread that is ending may have destroyed its counters.
     let _ = HELD.try_with(|held| held.set(held.get() + by));
     if by > 0 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));

@@ -45,8 +45,8 @@ fn assert_linear(n: usize, run: impl Fn(usize)) {
 /// Receives `wire` in reads of `read` bytes; returns the number of messages.
 fn receive(end: &mut End, wire: &[u8], read: usize) -> usize {
     let mut messages = 0;
-    for piece in wire.chunks(read) {
-        let received = end.receive(piece);
+    for chunk in wire.chunks(read) {
+        let received = end.receive(chunk);
         assert!(!matches!(received.last(), Some(Received::Failed(_))), "{received:?}");
         messages += received
             .iter()
@@ -58,15 +58,15 @@ fn receive(end: &mut End, wire: &[u8], read: usize) -> usize {
 
 fn fragments(len: usize, of: usize, first: Frame) -> Vec<u8> {
     let mut wire = first.fin(false).mask(KEY).bytes();
-    let piece = Frame::continuation(vec![b'x'; of]).fin(false).mask(KEY).bytes();
-    (0..len / of).for_each(|_| wire.extend(&piece));
+    let fragment = Frame::continuation(vec![b'x'; of]).fin(false).mask(KEY).bytes();
+    (0..len / of).for_each(|_| wire.extend(&fragment));
     wire.extend(Frame::continuation("").mask(KEY).bytes());
     wire
 }
 
 // 4 MiB in 64-byte fragments is honest traffic.
 #[test]
-fn a_message_in_small_fragments() {
+fn a_message_in_small_fragments_takes_linear_time() {
     assert_linear(512 << 10, |len| {
         let wire = fragments(len, 64, Frame::text(""));
         assert_eq!(receive(&mut End::server(), &wire, 64 << 10), 1);
@@ -74,7 +74,7 @@ fn a_message_in_small_fragments() {
 }
 
 #[test]
-fn a_message_that_arrives_byte_by_byte() {
+fn a_message_that_arrives_byte_by_byte_takes_linear_time() {
     assert_linear(16 << 10, |len| {
         let wire = Frame::text("x".repeat(len)).mask(KEY).bytes();
         assert_eq!(receive(&mut End::server(), &wire, 1), 1);
@@ -82,7 +82,7 @@ fn a_message_that_arrives_byte_by_byte() {
 }
 
 #[test]
-fn a_read_full_of_tiny_frames() {
+fn a_read_full_of_tiny_frames_takes_linear_time() {
     assert_linear(4 << 10, |count| {
         let wire = Frame::text("").mask(KEY).bytes().repeat(count);
         assert_eq!(receive(&mut End::server(), &wire, usize::MAX), count);
@@ -90,7 +90,7 @@ fn a_read_full_of_tiny_frames() {
 }
 
 #[test]
-fn pings_within_a_message_that_never_ends() {
+fn pings_within_a_message_that_never_ends_take_linear_time() {
     assert_linear(4 << 10, |count| {
         let mut wire = Frame::text("x").fin(false).mask(KEY).bytes();
         wire.extend(Frame::ping([1; 125]).mask(KEY).bytes().repeat(count));
@@ -99,7 +99,7 @@ fn pings_within_a_message_that_never_ends() {
 }
 
 #[test]
-fn a_compressed_message_in_fragments_of_a_byte() {
+fn a_compressed_message_in_fragments_of_a_byte_takes_linear_time() {
     for delivery in [Delivery::Messages, Delivery::Chunks] {
         assert_linear(1 << 10, |len| {
             let noise: Vec<u8> = wireloom_testing::Rng::with_seed(3).bytes(len);
@@ -119,7 +119,7 @@ fn a_compressed_message_in_fragments_of_a_byte() {
 }
 
 #[test]
-fn compressed_messages_after_a_large_one() {
+fn compressed_messages_after_a_large_one_take_linear_time() {
     // The memory of the large one must not be cleared for each small one.
     let compress = |compressor: &mut Compressor, payload: &[u8]| {
         let mut compressed = Vec::new();
@@ -136,7 +136,7 @@ fn compressed_messages_after_a_large_one() {
 }
 
 #[test]
-fn a_queue_that_is_written_in_small_pieces() {
+fn a_queue_that_is_written_in_small_chunks_takes_linear_time() {
     assert_linear(2 << 10, |count| {
         let mut server = Connection::server(Config::default(), None, Duration::ZERO);
         for i in 0..count {

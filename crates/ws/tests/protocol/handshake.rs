@@ -42,13 +42,17 @@ fn client(options: ClientOptions) -> ClientHandshake {
     ClientHandshake::new(options, *b"the sample nonce", HandshakeLimits::default()).unwrap()
 }
 
-/// Feeds the server. Returns the handshake, and the bytes behind the request.
-fn serve(rng: &mut Rng, split: Split, bytes: &[u8]) -> Result<(ServerHandshake, Vec<u8>), HandshakeError> {
+/// Feeds the server; returns the handshake, and the bytes after the request.
+fn feed_server(
+    rng: &mut Rng,
+    split: Split,
+    bytes: &[u8],
+) -> Result<(ServerHandshake, Vec<u8>), HandshakeError> {
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
     let mut at = 0;
-    for piece in split.parts(rng, bytes.len()) {
-        match handshake.handle_input(&bytes[at..at + piece])? {
-            server::Progress::Incomplete => at += piece,
+    for part in split.parts(rng, bytes.len()) {
+        match handshake.handle_input(&bytes[at..at + part])? {
+            server::Progress::Incomplete => at += part,
             server::Progress::Complete { consumed } => {
                 return Ok((handshake, bytes[at + consumed..].to_vec()));
             }
@@ -57,18 +61,18 @@ fn serve(rng: &mut Rng, split: Split, bytes: &[u8]) -> Result<(ServerHandshake, 
     panic!("incomplete after {} bytes", bytes.len());
 }
 
-/// Feeds the client. Returns its progress, with `consumed` relative to `bytes`.
-fn ask(
+/// Feeds the client; returns its progress, with `consumed` relative to `bytes`.
+fn feed_client(
     rng: &mut Rng,
     split: Split,
     handshake: &mut ClientHandshake,
     bytes: &[u8],
 ) -> Result<client::Progress, HandshakeError> {
     let mut at = 0;
-    for piece in split.parts(rng, bytes.len()) {
-        let mut progress = handshake.handle_input(&bytes[at..at + piece])?;
+    for part in split.parts(rng, bytes.len()) {
+        let mut progress = handshake.handle_input(&bytes[at..at + part])?;
         match &mut progress {
-            client::Progress::Incomplete => at += piece,
+            client::Progress::Incomplete => at += part,
             client::Progress::Done { consumed, .. } | client::Progress::Refused { consumed, .. } => {
                 *consumed += at;
                 return Ok(progress);
@@ -84,7 +88,7 @@ fn speaks_the_example_of_the_rfc() {
     rounds(50, |rng| {
         let split = Split::random(rng);
         let bytes = [REQUEST, b"\x81\x80frames"].concat();
-        let (mut server, rest) = serve(rng, split, &bytes).unwrap();
+        let (mut server, rest) = feed_server(rng, split, &bytes).unwrap();
         assert_eq!(rest, b"\x81\x80frames", "{split:?}");
         let request = server.request().unwrap();
         assert_eq!((request.path(), request.query(), request.version()), ("/chat", None, 13));
@@ -98,7 +102,7 @@ fn speaks_the_example_of_the_rfc() {
         let mut client = client(example());
         let bytes = [RESPONSE, b"\x81\0"].concat();
         let done = client::Progress::Done { negotiated, consumed: RESPONSE.len() };
-        assert_eq!(ask(rng, split, &mut client, &bytes), Ok(done), "{split:?}");
+        assert_eq!(feed_client(rng, split, &mut client, &bytes), Ok(done), "{split:?}");
     });
 }
 
@@ -175,7 +179,7 @@ fn both_ends_agree_at_any_split() {
         let mut asking = client(options);
         let sent = [asking.request(), b"early"].concat();
         let split = Split::random(rng);
-        let (mut serving, rest) = serve(rng, split, &sent).unwrap();
+        let (mut serving, rest) = feed_server(rng, split, &sent).unwrap();
         assert_eq!(rest, b"early");
         let offered: Vec<String> = serving.request().unwrap().subprotocols().map(String::from).collect();
         let chosen = if offered.is_empty() || rng.bool() { None } else { Some(rng.pick(&offered).clone()) };
@@ -190,7 +194,8 @@ fn both_ends_agree_at_any_split() {
         let head_len = out.len();
         out.extend_from_slice(b"frames");
         let split = Split::random(rng);
-        let Ok(client::Progress::Done { negotiated, consumed }) = ask(rng, split, &mut asking, &out) else {
+        let Ok(client::Progress::Done { negotiated, consumed }) = feed_client(rng, split, &mut asking, &out)
+        else {
             panic!("{:?}", String::from_utf8_lossy(&out));
         };
         assert_eq!(consumed, head_len);
@@ -232,7 +237,7 @@ fn parsed_parts_are_checked_like_bytes() {
     rounds(200, |rng| {
         let options = any_options(rng);
         let handshake = client(options);
-        let (server, _) = serve(rng, Split::Whole, handshake.request()).unwrap();
+        let (server, _) = feed_server(rng, Split::Whole, handshake.request()).unwrap();
         let by_bytes = server.request().unwrap();
         let fields = handshake.fields();
         let fields = fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -269,9 +274,9 @@ fn any_bytes_have_the_same_outcome_at_any_split() {
     let server_outcome = |rng: &mut Rng, split: Split, bytes: &[u8]| {
         let mut handshake = ServerHandshake::new(HandshakeLimits::default());
         let mut at = 0;
-        for piece in split.parts(rng, bytes.len()) {
-            match handshake.handle_input(&bytes[at..at + piece]) {
-                Ok(server::Progress::Incomplete) => at += piece,
+        for part in split.parts(rng, bytes.len()) {
+            match handshake.handle_input(&bytes[at..at + part]) {
+                Ok(server::Progress::Incomplete) => at += part,
                 Ok(server::Progress::Complete { consumed }) => {
                     return Ok(Some((at + consumed, handshake.request().cloned())));
                 }
@@ -287,8 +292,8 @@ fn any_bytes_have_the_same_outcome_at_any_split() {
         assert_eq!(server_outcome(rng, split, &request), whole, "{:?}", String::from_utf8_lossy(&request));
 
         let response = mangle(rng, RESPONSE);
-        let whole = ask(rng, Split::Whole, &mut client(example()), &response);
-        let cut = ask(rng, split, &mut client(example()), &response);
+        let whole = feed_client(rng, Split::Whole, &mut client(example()), &response);
+        let cut = feed_client(rng, split, &mut client(example()), &response);
         assert_eq!(cut, whole, "{:?}", String::from_utf8_lossy(&response));
     });
 }
@@ -310,7 +315,7 @@ fn redirects_and_challenges_are_values() {
             let mut handshake = client(example());
             let bytes = format!("{head}body");
             let Ok(client::Progress::Refused { response, consumed }) =
-                ask(rng, split, &mut handshake, bytes.as_bytes())
+                feed_client(rng, split, &mut handshake, bytes.as_bytes())
             else {
                 panic!("{head}");
             };

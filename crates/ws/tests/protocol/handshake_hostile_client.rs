@@ -43,9 +43,9 @@ fn check(options: ClientOptions, split: Split, bytes: &[u8]) -> Result<Progress,
     let mut handshake =
         ClientHandshake::new(options, *b"the sample nonce", HandshakeLimits::default()).unwrap();
     let mut at = 0;
-    for piece in split.parts(&mut rng, bytes.len()) {
-        match handshake.handle_input(&bytes[at..at + piece])? {
-            Progress::Incomplete => at += piece,
+    for part in split.parts(&mut rng, bytes.len()) {
+        match handshake.handle_input(&bytes[at..at + part])? {
+            Progress::Incomplete => at += part,
             done => return Ok(done),
         }
     }

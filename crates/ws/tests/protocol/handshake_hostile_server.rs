@@ -45,9 +45,9 @@ fn check(split: Split, bytes: &[u8]) -> Result<Option<usize>, HandshakeError> {
     let mut rng = Rng::with_seed(bytes.len() as u64);
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
     let mut at = 0;
-    for piece in split.parts(&mut rng, bytes.len()) {
-        match handshake.handle_input(&bytes[at..at + piece])? {
-            Progress::Incomplete => at += piece,
+    for part in split.parts(&mut rng, bytes.len()) {
+        match handshake.handle_input(&bytes[at..at + part])? {
+            Progress::Incomplete => at += part,
             Progress::Complete { consumed } => return Ok(Some(at + consumed)),
         }
     }

@@ -8,7 +8,7 @@ use wireloom_ws::{Cause, CloseCode, Config, Delivery, Initiator, Keepalive, Role
 const BOTH: [Role; 2] = [Role::Client, Role::Server];
 
 /// A pair with random settings, with or without the extension.
-fn draw(rng: &mut Rng) -> Pair {
+fn random_pair(rng: &mut Rng) -> Pair {
     let mut config = Config::default();
     config.delivery = if rng.bool() { Delivery::Messages } else { Delivery::Chunks };
     let deflate = DeflateConfig { min_len: rng.len(200), level: rng.u8(0..=9), ..DeflateConfig::default() };
@@ -56,8 +56,8 @@ fn send_random(pair: &mut Pair, role: Role, rng: &mut Rng) -> Received {
                 6 => connection.send_binary_uncompressed(&data).unwrap(),
                 _ => {
                     // The receiver's limit on fragments allows 16,384.
-                    for piece in data.chunks((1 + rng.len(20_000)).max(data.len() / 10_000)) {
-                        connection.send_binary_chunk(piece, false).unwrap();
+                    for chunk in data.chunks((1 + rng.len(20_000)).max(data.len() / 10_000)) {
+                        connection.send_binary_chunk(chunk, false).unwrap();
                     }
                     connection.send_binary_chunk(b"", true).unwrap();
                 }
@@ -76,7 +76,7 @@ fn without_pongs(received: &[Received]) -> Vec<&Received> {
 #[test]
 fn both_receive_exactly_what_the_other_sent() {
     rounds(60, |rng| {
-        let mut pair = draw(rng);
+        let mut pair = random_pair(rng);
         let (mut by_client, mut by_server) = (Vec::new(), Vec::new());
         for _ in 0..rng.len(30) {
             match rng.u8(0..4) {
@@ -111,7 +111,7 @@ fn both_receive_exactly_what_the_other_sent() {
 #[test]
 fn closes_at_any_moment_end_cleanly_on_both_sides() {
     rounds(100, |rng| {
-        let mut pair = draw(rng);
+        let mut pair = random_pair(rng);
         for _ in 0..rng.len(20) {
             let role = *rng.pick(&BOTH);
             if pair.end(role).connection.is_open() {
@@ -173,7 +173,7 @@ fn keepalive_keeps_an_idle_pair_open_and_ends_a_dead_one() {
     }
 }
 
-/// A driver that only sleeps until the next deadline comes to an end.
+/// A driver that sleeps until each deadline in turn does not loop forever.
 #[test]
 fn deadlines_do_not_spin() {
     let mut config = Config::default();

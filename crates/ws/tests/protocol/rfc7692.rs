@@ -103,7 +103,7 @@ fn control_frames_between_compressed_fragments_are_not_compressed() {
 
 // §6: without the extension, RSV1 fails the connection; with it, RSV2 and RSV3 still do.
 #[test]
-fn owns_rsv1_and_only_if_negotiated() {
+fn accepts_rsv1_only_if_negotiated() {
     let hello = Frame::text(HELLO).rsv(RSV1);
     let refused = |bits| [Received::Failed(PeerMisbehaved::ReservedBits(bits).into())];
     assert_eq!(End::client().receive(hello.bytes()), refused(RSV1));
@@ -126,7 +126,7 @@ fn reads_and_writes_the_published_frames() {
 
 // §7.2.3.2: the second `Hello` refers to the first; §7.1.1: without context takeover it is as long as the first.
 #[test]
-fn shares_the_window_unless_it_was_agreed_away() {
+fn shares_the_window_unless_context_takeover_is_off() {
     let twice = |params: DeflateParams, role| {
         let mut end = eager(role, params);
         end.connection.send_text("Hello").unwrap();

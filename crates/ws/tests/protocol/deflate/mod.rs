@@ -22,10 +22,10 @@ fn message(rng: &mut Rng, max: usize) -> Vec<u8> {
         1 => vec![rng.u8(..); len],
         2 => rng.text(len / 2).into_bytes(),
         3 => {
-            // One piece repeated at a distance around the size of each window.
+            // One block, repeated at a distance around the size of each window.
             let period = 1 + rng.len(40_000);
-            let piece = rng.bytes(period.min(len.max(1)));
-            piece.iter().copied().cycle().take(len).collect()
+            let block = rng.bytes(period.min(len.max(1)));
+            block.iter().copied().cycle().take(len).collect()
         }
         _ => {
             let mut json = Vec::new();
@@ -62,9 +62,9 @@ fn compress(rng: &mut Rng, compressor: &mut Compressor, message: &[u8]) -> Vec<u
     }
     let mut left = message;
     let split = Split::random(rng);
-    for piece in split.parts(rng, message.len()) {
-        compressor.compress_chunk(&left[..piece], false, &mut out);
-        left = &left[piece..];
+    for part in split.parts(rng, message.len()) {
+        compressor.compress_chunk(&left[..part], false, &mut out);
+        left = &left[part..];
     }
     compressor.compress_chunk(left, true, &mut out);
     out
@@ -81,13 +81,13 @@ fn decompress(
     let stepwise = rng.bool();
     let mut buf = vec![0; 1 + rng.len(4096)];
     let split = Split::random(rng);
-    let mut pieces = split.parts(rng, payload.len());
-    if pieces.is_empty() || rng.bool() {
-        pieces.push(0);
+    let mut parts = split.parts(rng, payload.len());
+    if parts.is_empty() || rng.bool() {
+        parts.push(0);
     }
-    for (i, piece) in pieces.iter().enumerate() {
-        let (mut input, fin) = (&left[..*piece], i + 1 == pieces.len());
-        left = &left[*piece..];
+    for (i, part) in parts.iter().enumerate() {
+        let (mut input, fin) = (&left[..*part], i + 1 == parts.len());
+        left = &left[*part..];
         if !stepwise {
             decompressor.decompress(input, fin, &mut out, &LIMIT)?;
             continue;
@@ -144,7 +144,7 @@ fn no_reference_exceeds_the_negotiated_window() {
             let payload = compress(rng, &mut compressor, &message);
             if params.server_no_context_takeover {
                 // A new decoder rejects every reference to an earlier message.
-                naive.forget();
+                naive.clear_window();
             }
             assert_eq!(naive.message(&payload), Ok(message), "{params:?} {config:?}");
         }

@@ -124,7 +124,7 @@ fn dynamic(bits: &mut Bits<'_>) -> Result<(Code, Code), Corrupt> {
 
 impl Naive {
     /// Clears the window, as without context takeover.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn clear_window(&mut self) {
         self.window.clear();
     }
 

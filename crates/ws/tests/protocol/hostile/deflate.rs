@@ -204,9 +204,9 @@ fn bombs(table: &mut Table) {
             .both(format!("{len} bytes of 10,000"), expected, |wire| wire.send(compressed(Bits::run(len))));
         section.both(format!("{len} bytes of 10,000, in fragments of two"), expected, |wire| {
             let bytes = Bits::run(len);
-            let pieces: Vec<&[u8]> = bytes.chunks(2).collect();
+            let chunks: Vec<&[u8]> = bytes.chunks(2).collect();
             wire.send(compressed("").fin(false))
-                .times(pieces.len(), |wire, i| wire.send(Frame::continuation(pieces[i]).fin(false)))
+                .times(chunks.len(), |wire, i| wire.send(Frame::continuation(chunks[i]).fin(false)))
                 .send(Frame::continuation(""))
         });
     }

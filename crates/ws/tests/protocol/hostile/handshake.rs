@@ -468,11 +468,12 @@ mod tests {
     /// Bytes behind the head: a masked `Hello`.
     const BEHIND: &[u8] = &[0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
 
-    /// The status of the response to these bytes, received in these pieces; 0 when the server waits for more.
-    fn serve(bytes: &[u8], pieces: &[usize]) -> u16 {
+    /// The status of the response to these bytes, received in chunks of these lengths; 0 when the server waits for
+    /// more.
+    fn serve(bytes: &[u8], chunks: &[usize]) -> u16 {
         let mut handshake = ServerHandshake::new(HandshakeLimits::default());
         let mut at = 0;
-        for &len in pieces {
+        for &len in chunks {
             match handshake.handle_input(&bytes[at..at + len]) {
                 Ok(server::Progress::Incomplete) => at += len,
                 Ok(server::Progress::Complete { consumed }) => {
@@ -507,14 +508,14 @@ mod tests {
         line.strip_prefix("HTTP/1.1 ").and_then(|status| status.parse().ok()).expect("a status line")
     }
 
-    fn dial(bytes: &[u8], pieces: &[usize]) -> Answer {
+    fn dial(bytes: &[u8], chunks: &[usize]) -> Answer {
         let options = ClientOptions::new("server.example.com", "/chat")
             .subprotocol("chat")
             .subprotocol("superchat")
             .deflate(DeflateConfig::default());
         let mut handshake = ClientHandshake::new(options, NONCE, HandshakeLimits::default()).unwrap();
         let mut at = 0;
-        for &len in pieces {
+        for &len in chunks {
             match handshake.handle_input(&bytes[at..at + len]) {
                 Ok(client::Progress::Incomplete) => at += len,
                 Ok(client::Progress::Done { consumed, .. }) => {
@@ -547,15 +548,15 @@ mod tests {
         let mut wrong = Vec::new();
         for row in &table {
             let bytes = [&row.bytes[..], BEHIND].concat();
-            cuts(bytes.len(), |pieces| {
-                let status = serve(&bytes, pieces);
+            cuts(bytes.len(), |chunks| {
+                let status = serve(&bytes, chunks);
                 if status != row.status {
                     wrong.push(format!(
                         "{} {}: {status}, not {} ({})",
                         row.section,
                         row.name,
                         row.status,
-                        pieces.len()
+                        chunks.len()
                     ));
                 }
             });
@@ -571,8 +572,8 @@ mod tests {
         for row in &table {
             let bytes = [&row.bytes[..], BEHIND].concat();
             let bytes = if row.expected == Answer::Waits { &row.bytes } else { &bytes };
-            cuts(bytes.len(), |pieces| {
-                let answer = dial(bytes, pieces);
+            cuts(bytes.len(), |chunks| {
+                let answer = dial(bytes, chunks);
                 if answer != row.expected {
                     wrong.push(format!("{} {}: {answer:?}, not {:?}", row.section, row.name, row.expected));
                 }

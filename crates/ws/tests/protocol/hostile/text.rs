@@ -59,8 +59,8 @@ const UNFINISHED: &[(&str, &[u8])] = &[
     ("F4 8F BF", &[0xF4, 0x8F, 0xBF]),
 ];
 
-/// Valid, and unusual.
-const LAWFUL: &[(&str, &str)] = &[
+/// Unusual, but valid.
+const VALID: &[(&str, &str)] = &[
     ("NUL", "\0"),
     ("DEL", "\u{7F}"),
     ("the first and last of two", "\u{80}\u{7FF}"),
@@ -104,7 +104,7 @@ pub(crate) fn add_cases(table: &mut Table) {
             wire.send(Frame::text(bytes).fin(false))
         });
     }
-    for &(name, text) in LAWFUL {
+    for &(name, text) in VALID {
         section.both(format!("text: {name}"), Open, |wire| wire.send(Frame::text(text)));
         section.both(format!("text: {name}, one byte a fragment"), Open, |wire| {
             let bytes = text.as_bytes();
@@ -119,7 +119,7 @@ pub(crate) fn add_cases(table: &mut Table) {
         section
             .both(format!("close reason: {name}"), Fails(1007), |wire| wire.send(Frame::close(1000, bytes)));
     }
-    for &(name, text) in LAWFUL {
+    for &(name, text) in VALID {
         section.both(format!("close reason: {name}"), Closes(Some(3000)), |wire| {
             wire.send(Frame::close(3000, text))
         });
