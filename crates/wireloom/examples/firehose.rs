@@ -1,5 +1,5 @@
-//! A consumer of a firehose of binary events: it reads them where they lie in the read buffer, without a copy or an allocation
-//! for each, and reconnects by hand when the connection breaks.
+//! A consumer of a firehose of binary events: it borrows each event from the read buffer, without a copy or an
+//! allocation, and reconnects when the connection is lost.
 //!
 //! ```sh
 //! cargo run -p wireloom --example firehose -- wss://example.com/events

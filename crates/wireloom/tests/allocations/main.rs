@@ -1,4 +1,4 @@
-//! The memory of connections and messages, counted by the allocator, and what depends on the process otherwise.
+//! The memory of connections and messages, counted by the allocator.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 

@@ -15,7 +15,7 @@ use wireloom::{
     WebSocket,
 };
 
-use super::scripted::{self, Happened};
+use super::scripted::{self, ScriptEvent};
 use super::{polled, received_request};
 
 /// A server that also answers requests.
@@ -284,12 +284,12 @@ async fn a_response_can_be_forwarded() {
 #[tokio::test]
 async fn a_response_to_head_can_be_forwarded() {
     const LEN: u64 = 1 << 40;
-    let script = |core: &mut Connection, happened: Happened<'_>| {
-        if let Happened::Asked(asked) = happened {
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| {
+        if let ScriptEvent::Request(request) = event {
             let len = LEN.to_string();
             let fields =
                 status(b"200").into_iter().chain([Field::known(Token::ContentLength, len.as_bytes())]);
-            core.send_response(asked.stream, fields, true).unwrap();
+            core.send_response(request.stream, fields, true).unwrap();
         }
     };
     let by_http2 = scripted::serve(Config::new(Role::Server), script).await;
@@ -603,8 +603,8 @@ async fn an_open_request_fails_with_the_code_of_goaway() {
         (ErrorCode::ENHANCE_YOUR_CALM, Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM)),
         (ErrorCode::NO_ERROR, Error::Cut),
     ] {
-        let script = move |core: &mut Connection, happened: Happened<'_>| {
-            if let Happened::Asked(_) = happened {
+        let script = move |core: &mut Connection, event: ScriptEvent<'_>| {
+            if let ScriptEvent::Request(_) = event {
                 core.abort(code, b"");
             }
         };
@@ -619,10 +619,10 @@ async fn an_open_request_fails_with_the_code_of_goaway() {
 async fn an_open_websocket_fails_with_the_code_of_goaway() {
     let mut config = Config::new(Role::Server);
     config.settings.enable_connect_protocol = true;
-    let script = |core: &mut Connection, happened: Happened<'_>| match happened {
-        Happened::Asked(asked) => core.send_response(asked.stream, status(b"200"), false).unwrap(),
-        Happened::Data(..) => core.abort(ErrorCode::ENHANCE_YOUR_CALM, b""),
-        Happened::Reset(_) => {}
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| match event {
+        ScriptEvent::Request(request) => core.send_response(request.stream, status(b"200"), false).unwrap(),
+        ScriptEvent::Data(..) => core.abort(ErrorCode::ENHANCE_YOUR_CALM, b""),
+        ScriptEvent::Reset(_) => {}
     };
     let http2 = connect(scripted::serve(config, script).await).await;
     let mut socket = http2.websocket("/").await.unwrap();
@@ -643,12 +643,12 @@ async fn reports_a_server_without_extended_connect() {
 // RFC 9110 §15.2.
 #[tokio::test]
 async fn returns_interim_responses() {
-    let script = |core: &mut Connection, happened: Happened<'_>| {
-        if let Happened::Asked(asked) = happened {
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| {
+        if let ScriptEvent::Request(request) = event {
             let early = [Field::known(Token::Status, b"103"), Field::new(b"link", b"</style.css>")];
-            core.send_informational(asked.stream, early).unwrap();
-            core.send_informational(asked.stream, status(b"102")).unwrap();
-            answer(core, asked.stream);
+            core.send_informational(request.stream, early).unwrap();
+            core.send_informational(request.stream, status(b"102")).unwrap();
+            answer(core, request.stream);
         }
     };
     let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
@@ -667,19 +667,19 @@ async fn returns_interim_responses() {
 async fn content_waits_for_100_continue() {
     let came = Arc::new(AtomicUsize::new(0));
     let counted = came.clone();
-    let script = move |core: &mut Connection, happened: Happened<'_>| match happened {
-        Happened::Asked(asked) => match &*asked.path {
-            "/continue" => core.send_informational(asked.stream, status(b"100")).unwrap(),
-            "/refuse" => core.send_response(asked.stream, status(b"417"), true).unwrap(),
+    let script = move |core: &mut Connection, event: ScriptEvent<'_>| match event {
+        ScriptEvent::Request(request) => match &*request.path {
+            "/continue" => core.send_informational(request.stream, status(b"100")).unwrap(),
+            "/refuse" => core.send_response(request.stream, status(b"417"), true).unwrap(),
             _ => {}
         },
-        Happened::Data(stream, data, end) => {
+        ScriptEvent::Data(stream, data, end) => {
             counted.fetch_add(data.len(), Ordering::SeqCst);
             if end {
                 answer(core, stream);
             }
         }
-        Happened::Reset(_) => {}
+        ScriptEvent::Reset(_) => {}
     };
     let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
     let upload = |path| Request::post(path, "12345").header("Expect", "100-continue");
@@ -702,14 +702,14 @@ async fn content_waits_for_100_continue() {
 // RFC 9113 §8.7.
 #[tokio::test]
 async fn reports_which_requests_are_safe_to_retry() {
-    let script = |core: &mut Connection, happened: Happened<'_>| {
-        let Happened::Asked(asked) = happened else { return };
-        match &*asked.path {
-            "/refused" => core.reset(asked.stream, ErrorCode::REFUSED_STREAM).unwrap(),
-            "/failed" => core.reset(asked.stream, ErrorCode::INTERNAL_ERROR).unwrap(),
+    let script = |core: &mut Connection, event: ScriptEvent<'_>| {
+        let ScriptEvent::Request(request) = event else { return };
+        match &*request.path {
+            "/refused" => core.reset(request.stream, ErrorCode::REFUSED_STREAM).unwrap(),
+            "/failed" => core.reset(request.stream, ErrorCode::INTERNAL_ERROR).unwrap(),
             "/leave" => core.shutdown(),
             "/abort" => core.abort(ErrorCode::ENHANCE_YOUR_CALM, b""),
-            _ => answer(core, asked.stream),
+            _ => answer(core, request.stream),
         }
     };
     let mut config = Config::new(Role::Server);
@@ -759,8 +759,8 @@ async fn a_request_that_waited_to_open_is_safe_to_retry_after_the_connection_is_
 #[tokio::test]
 async fn a_dropped_request_is_reset() {
     let (resets, mut reset) = mpsc::unbounded_channel();
-    let script = move |_: &mut Connection, happened: Happened<'_>| {
-        if let Happened::Reset(stream) = happened {
+    let script = move |_: &mut Connection, event: ScriptEvent<'_>| {
+        if let ScriptEvent::Reset(stream) = event {
             resets.send(stream.id()).unwrap();
         }
     };

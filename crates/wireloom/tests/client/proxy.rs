@@ -11,15 +11,19 @@ use wireloom::{CloseCode, Connector, Error, Proxy, ProxyError};
 
 use super::{received_request, refusing, serve};
 
-/// What a proxy expects to receive, and its answer, in turns.
-type Talk = Vec<(Vec<u8>, Vec<u8>)>;
+/// The bytes that a proxy expects to receive, and its answer to them, in order.
+type Exchanges = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn talk(turns: &[(&[u8], &[u8])]) -> Talk {
+fn exchanges(turns: &[(&[u8], &[u8])]) -> Exchanges {
     turns.iter().map(|(expected, answer)| (expected.to_vec(), answer.to_vec())).collect()
 }
 
-async fn follow(mut client: impl AsyncRead + AsyncWrite + Unpin, talk: Talk, to: Option<SocketAddr>) {
-    for (expected, answer) in talk {
+async fn follow(
+    mut client: impl AsyncRead + AsyncWrite + Unpin,
+    exchanges: Exchanges,
+    to: Option<SocketAddr>,
+) {
+    for (expected, answer) in exchanges {
         let mut received = vec![0; expected.len()];
         client.read_exact(&mut received).await.unwrap();
         assert_eq!(received.escape_ascii().to_string(), expected.escape_ascii().to_string());
@@ -36,13 +40,13 @@ async fn follow(mut client: impl AsyncRead + AsyncWrite + Unpin, talk: Talk, to:
 }
 
 /// A proxy for one connection, which forwards to `to` after the exchange.
-async fn proxy(talk: Talk, to: Option<SocketAddr>) -> (SocketAddr, JoinHandle<()>) {
+async fn proxy(exchanges: Exchanges, to: Option<SocketAddr>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let task = tokio::spawn(async move {
         let (client, _) = listener.accept().await.unwrap();
         client.set_nodelay(true).unwrap();
-        follow(client, talk, to).await;
+        follow(client, exchanges, to).await;
     });
     (address, task)
 }
@@ -62,14 +66,14 @@ async fn connects_through_an_http_proxy() {
     let asked = b"CONNECT far.example:80 HTTP/1.1\r\nHost: far.example:80\r\n\
                   Proxy-Authorization: Basic YW5uYTpvcGVuIHNlc2FtZQ==\r\n\r\n";
     let answer = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n";
-    let (at, task) = proxy(talk(&[(asked, answer)]), Some(server)).await;
+    let (at, task) = proxy(exchanges(&[(asked, answer)]), Some(server)).await;
     let proxied = Connector::new().proxy(Proxy::new(&format!("http://anna:open%20sesame@{at}")).unwrap());
     // The proxy resolves the name.
     echoes(&proxied, "ws://far.example/").await;
     task.await.unwrap();
 
     let asked = b"CONNECT [::1]:81 HTTP/1.1\r\nHost: [::1]:81\r\n\r\n";
-    let (at, task) = proxy(talk(&[(asked, b"HTTP/1.0 299 \n\n")]), Some(server)).await;
+    let (at, task) = proxy(exchanges(&[(asked, b"HTTP/1.0 299 \n\n")]), Some(server)).await;
     echoes(&Connector::new().proxy(Proxy::new(&at.to_string()).unwrap()), "ws://[::1]:81/").await;
     task.await.unwrap();
 }
@@ -77,7 +81,7 @@ async fn connects_through_an_http_proxy() {
 /// The error of a connection through an HTTP proxy that sends this and closes.
 async fn answered(answer: &[u8]) -> Error {
     let asked = b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n";
-    let (at, _task) = proxy(talk(&[(asked, answer)]), None).await;
+    let (at, _task) = proxy(exchanges(&[(asked, answer)]), None).await;
     let proxied = Connector::new().proxy(Proxy::new(&format!("http://{at}")).unwrap());
     proxied.connect("ws://a/").await.unwrap_err()
 }
@@ -129,7 +133,7 @@ async fn connects_through_a_socks_proxy() {
         (b"\x01\x04anna\x06secret", b"\x01\x00"),
         (b"\x05\x01\x00\x03\x0bfar.example\x00\x50", b"\x05\x00\x00\x03\x04host\x12\x34"),
     ];
-    let (at, task) = proxy(talk(&login), Some(server)).await;
+    let (at, task) = proxy(exchanges(&login), Some(server)).await;
     let socks = Proxy::new(&format!("socks5h://{at}")).unwrap().credentials("anna", "secret");
     echoes(&Connector::new().proxy(socks), "ws://far.example/").await;
     task.await.unwrap();
@@ -139,7 +143,7 @@ async fn connects_through_a_socks_proxy() {
         (&b"\x05\x02\x00\x02"[..], &b"\x05\x00"[..]),
         (b"\x05\x01\x00\x01\x0a\x00\x00\x07\x00\x50", b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"),
     ];
-    let (at, task) = proxy(talk(&open), Some(server)).await;
+    let (at, task) = proxy(exchanges(&open), Some(server)).await;
     let proxied = Connector::new()
         .proxy(Proxy::new(&format!("socks5://anna:x@{at}")).unwrap())
         .resolve("far.example", ["[fd00::7]:0".parse().unwrap(), "10.0.0.7:0".parse().unwrap()]);
@@ -153,7 +157,7 @@ async fn connects_through_a_socks_proxy() {
             b"\x05\x00\x00\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         ),
     ];
-    let (at, task) = proxy(talk(&address), Some(server)).await;
+    let (at, task) = proxy(exchanges(&address), Some(server)).await;
     echoes(&Connector::new().proxy(Proxy::new(&format!("socks5h://{at}")).unwrap()), "ws://[::1]:81/").await;
     task.await.unwrap();
 }
@@ -174,7 +178,7 @@ async fn errors_name_the_refusal_of_a_socks_proxy() {
         (&[(hello, b"\x05\x00"), (ask, b"\x05\x00\x00\x02\0\0\0\0\0\0")], ProxyError::Malformed),
         (&[(hello, b"\x05\x00"), (ask, b"\x05\x00\x00\x01\0\0\0")], ProxyError::Cut),
     ] {
-        let (at, _task) = proxy(talk(turns), None).await;
+        let (at, _task) = proxy(exchanges(turns), None).await;
         let socks = Proxy::new(&format!("socks5h://a:b@{at}")).unwrap();
         let failed = Connector::new().proxy(socks).connect("ws://h/").await;
         assert_eq!(failed.unwrap_err(), Error::Proxy(error), "{turns:?}");
@@ -255,7 +259,7 @@ async fn connects_by_tls_to_a_proxy_and_through_it() {
         let (client, _) = listener.accept().await.unwrap();
         let client = acceptor.accept(client).await.unwrap();
         let asked = b"CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n";
-        follow(client, talk(&[(asked, b"HTTP/1.1 200 OK\r\n\r\n")]), Some(to)).await;
+        follow(client, exchanges(&[(asked, b"HTTP/1.1 200 OK\r\n\r\n")]), Some(to)).await;
     });
     let proxied = Connector::new()
         .proxy(Proxy::new(&format!("https://proxy.example:{}", at.port())).unwrap())

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use wireloom::wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
 /// A request, for the script.
-pub(super) struct Asked {
+pub(super) struct Request {
     pub(super) stream: StreamKey,
     pub(super) path: String,
 }
@@ -16,7 +16,7 @@ pub(super) struct Asked {
 /// Serves HTTP/2 connections. `script` is called with each request and each DATA frame.
 pub(super) async fn serve(
     config: Config,
-    script: impl Fn(&mut Connection, Happened<'_>) + Clone + Send + 'static,
+    script: impl Fn(&mut Connection, ScriptEvent<'_>) + Clone + Send + 'static,
 ) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -42,8 +42,8 @@ pub(super) async fn serve(
                         return;
                     }
                     let Ok(len @ 1..) = stream.read(&mut bytes).await else { return };
-                    for happened in take(&mut core, began.elapsed(), &bytes[..len]) {
-                        script(&mut core, happened.as_ref());
+                    for event in take(&mut core, began.elapsed(), &bytes[..len]) {
+                        script(&mut core, event.as_ref());
                     }
                 }
             });
@@ -53,46 +53,46 @@ pub(super) async fn serve(
 }
 
 /// The events for the script.
-pub(super) enum Happened<'a> {
-    Asked(&'a Asked),
+pub(super) enum ScriptEvent<'a> {
+    Request(&'a Request),
     Data(StreamKey, &'a [u8], bool),
     Reset(StreamKey),
 }
 
-enum Owned {
-    Asked(Asked),
+enum OwnedEvent {
+    Request(Request),
     Data(StreamKey, Vec<u8>, bool),
     Reset(StreamKey),
 }
 
-impl Owned {
-    fn as_ref(&self) -> Happened<'_> {
+impl OwnedEvent {
+    fn as_ref(&self) -> ScriptEvent<'_> {
         match self {
-            Self::Asked(asked) => Happened::Asked(asked),
-            Self::Data(stream, data, end) => Happened::Data(*stream, data, *end),
-            Self::Reset(stream) => Happened::Reset(*stream),
+            Self::Request(request) => ScriptEvent::Request(request),
+            Self::Data(stream, data, end) => ScriptEvent::Data(*stream, data, *end),
+            Self::Reset(stream) => ScriptEvent::Reset(*stream),
         }
     }
 }
 
-fn take(core: &mut Connection, now: Duration, mut input: &[u8]) -> Vec<Owned> {
-    let mut happened = Vec::new();
+fn take(core: &mut Connection, now: Duration, mut input: &[u8]) -> Vec<OwnedEvent> {
+    let mut events = Vec::new();
     // A connection error is sent by the core.
     while let Ok((taken, event)) = core.handle_input(now, input) {
         input = &input[taken..];
         match event {
-            None => return happened,
+            None => return events,
             Some(Event::Request { stream, fields, .. }) => {
                 let path = fields.iter().find(|field| field.name() == b":path");
                 let path = String::from_utf8(path.map(|path| path.value().to_vec()).unwrap_or_default());
-                happened.push(Owned::Asked(Asked { stream, path: path.unwrap() }));
+                events.push(OwnedEvent::Request(Request { stream, path: path.unwrap() }));
             }
             Some(Event::Data { stream, data, end_stream }) => {
-                happened.push(Owned::Data(stream, data.to_vec(), end_stream));
+                events.push(OwnedEvent::Data(stream, data.to_vec(), end_stream));
             }
-            Some(Event::Reset { stream, .. }) => happened.push(Owned::Reset(stream)),
+            Some(Event::Reset { stream, .. }) => events.push(OwnedEvent::Reset(stream)),
             Some(_) => {}
         }
     }
-    happened
+    events
 }

@@ -20,7 +20,7 @@ pub(crate) enum End {
     Stall,
 }
 
-/// What happens to one direction.
+/// The faults of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fault {
     /// The most bytes of a write; drawn for each write if there is a seed.
@@ -45,14 +45,14 @@ impl Fault {
     }
 }
 
-/// A listener whose connections lead to a server, badly. It ends when this is dropped.
+/// A listener that forwards connections to a server, with faults. It ends when this is dropped.
 pub(crate) struct Link {
     pub(crate) address: SocketAddr,
     _running: JoinSet<()>,
 }
 
 impl Link {
-    /// A link to this server: `up` is what happens to what clients send, `down` to what they are sent.
+    /// A link to this server. `up` has the faults of what clients send, `down` those of what they receive.
     pub(crate) async fn to(server: SocketAddr, up: Fault, down: Fault) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -93,7 +93,7 @@ async fn carry(client: TcpStream, server: SocketAddr, up: Fault, down: Fault) {
     }
 }
 
-/// Carries one direction to its end: `None` for an orderly one.
+/// Forwards one direction until it ends; returns `None` if it ends in order.
 async fn pump(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, fault: Fault) -> Option<End> {
     let mut chance = fault.seed.map(Rng::with_seed);
     let mut passed = 0;

@@ -147,6 +147,6 @@ async fn a_connection_leaves_nothing_behind() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 200);
+    let key = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 200);
 }

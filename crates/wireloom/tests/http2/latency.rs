@@ -10,14 +10,14 @@ use tokio::net::{TcpListener, TcpSocket};
 use wireloom::ServerConfig;
 use wireloom_http2::{Config, Role};
 
-use super::peer::{Peer, Seen};
+use super::peer::{Peer, Received};
 use super::serve;
 
 /// Bytes a second of the link towards the client.
 const RATE: usize = 2_000_000;
 
-/// The bytes that a link transmits while a small response waits, at most: in 100 ms, and in a round trip. That is its queue of some
-/// 16 KiB, 8 ms.
+/// The bytes that a link transmits while a small response waits, at most: in 100 ms, and in a round trip. Its queue
+/// alone holds some 16 KiB, which take 8 ms.
 const WAIT_LEN_MAX: usize = RATE / 1_000 * 110;
 
 /// Forwards connections to `server`, and passes what it sends at [`RATE`]. The queue of the link is its receive buffer. Counts the
@@ -62,17 +62,17 @@ async fn a_small_response_soon_overtakes_a_large_one() {
     config.connection_window = 64 << 20;
     let mut peer = Peer::with(link, config).await;
     // 30 MiB take 15 s: it is under way all the time.
-    let large = peer.ask("GET", "/large", &[], true).await;
+    let large = peer.request("GET", "/large", &[], true).await;
     while passed.load(Ordering::Relaxed) < RATE / 2 {
-        assert!(matches!(peer.next(large.id()).await, Seen::Head(200, _) | Seen::Data(_)));
+        assert!(matches!(peer.next(large.id()).await, Received::Head(200, _) | Received::Data(_)));
     }
     let mut waits = Vec::new();
     for _ in 0..5 {
         let before = passed.load(Ordering::Relaxed);
-        let small = peer.ask("GET", "/small", &[], true).await;
-        assert!(matches!(peer.next(small.id()).await, Seen::Head(200, _)));
+        let small = peer.request("GET", "/small", &[], true).await;
+        assert!(matches!(peer.next(small.id()).await, Received::Head(200, _)));
         waits.push(passed.load(Ordering::Relaxed) - before);
-        assert_eq!(peer.whole_content(small).await, 20_000);
+        assert_eq!(peer.rest_of_content(small).await, 20_000);
     }
     println!("first bytes behind {waits:?} bytes");
     assert!(waits.iter().max().unwrap() <= &WAIT_LEN_MAX, "{waits:?}");

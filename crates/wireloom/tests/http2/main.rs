@@ -43,20 +43,20 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
         }
         "/reset" => Response::new(205).with_body(kind, "content"),
         "/never" => std::future::pending().await,
-        "/panic" => panic!("as asked"),
+        "/panic" => panic!("on purpose"),
         "/panic-later" => {
             tokio::task::yield_now().await;
-            panic!("as asked")
+            panic!("on purpose")
         }
         "/panic-in-body" => {
             let chunks = (0..2).map(|at| {
-                assert!(at == 0, "as asked");
+                assert!(at == 0, "on purpose");
                 Ok::<_, Error>("one".into())
             });
             Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(chunks)))
         }
         "/panic-open" => match request.websocket() {
-            Ok(upgrade) => upgrade.on_open(|socket| async move { panic!("as asked, by {socket:?}") }),
+            Ok(upgrade) => upgrade.on_open(|socket| async move { panic!("on purpose, by {socket:?}") }),
             Err(refusal) => refusal,
         },
         "/slow" => {

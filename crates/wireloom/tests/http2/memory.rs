@@ -7,7 +7,7 @@ use wireloom::ServerConfig;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Config, Role};
 
-use super::peer::{Peer, Seen};
+use super::peer::{Peer, Received};
 use super::serve;
 
 async fn until(what: &str, check: impl Fn() -> bool) {
@@ -24,7 +24,7 @@ async fn unread_content_is_reported_and_given_back() {
     let mut peer = Peer::connect(server.address).await;
     let mut streams = Vec::new();
     for _ in 0..4 {
-        let key = peer.ask("POST", "/never", &[], false).await;
+        let key = peer.request("POST", "/never", &[], false).await;
         peer.send(key, &[7; 100_000], false).await;
         streams.push(key);
     }
@@ -45,7 +45,7 @@ async fn large_heads_are_reported_while_a_handler_holds_them() {
     let filler = "x".repeat(30_000);
     let mut streams = Vec::new();
     for _ in 0..10 {
-        streams.push(peer.ask("GET", "/never", &[("x-filler", &filler)], true).await);
+        streams.push(peer.request("GET", "/never", &[("x-filler", &filler)], true).await);
     }
     until("held", || server.handle.stats().memory.heads >= 300_000).await;
     for key in streams {
@@ -68,15 +68,15 @@ async fn a_client_that_takes_all_memory_is_evicted() {
     let began = Instant::now();
     // Near the limit the server stops reading from connections that hold memory; it evicts a second later.
     'sending: while began.elapsed() < Duration::from_secs(60) {
-        let key = greedy.ask("POST", "/never", &[], false).await;
+        let key = greedy.request("POST", "/never", &[], false).await;
         greedy.send(key, &[7; 200_000], false).await;
         // The response to this one shows that the server still works.
-        let hello = modest.ask("GET", "/hello", &[], true).await;
-        assert_eq!(modest.whole(hello).await.2, b"hello\n");
+        let hello = modest.request("GET", "/hello", &[], true).await;
+        assert_eq!(modest.response(hello).await.2, b"hello\n");
         while let Ok(seen) = tokio::time::timeout(Duration::from_millis(5), greedy.next(0)).await {
             match seen {
-                Seen::GoAway(goaway) => code = Some(goaway),
-                Seen::Closed => break 'sending,
+                Received::GoAway(goaway) => code = Some(goaway),
+                Received::Closed => break 'sending,
                 _ => {}
             }
         }
@@ -84,8 +84,8 @@ async fn a_client_that_takes_all_memory_is_evicted() {
     assert_eq!(code, Some(ErrorCode::ENHANCE_YOUR_CALM));
     until("freed", || server.handle.stats().memory.total == 0).await;
     assert_eq!(server.handle.stats().memory.evicted, 1);
-    let hello = modest.ask("GET", "/hello", &[], true).await;
-    assert_eq!(modest.whole(hello).await.2, b"hello\n");
+    let hello = modest.request("GET", "/hello", &[], true).await;
+    assert_eq!(modest.response(hello).await.2, b"hello\n");
 }
 
 // A field block that never ends, or whose end is always to come, meets the time for a head.
@@ -101,8 +101,8 @@ async fn a_head_that_never_ends_times_out() {
         peer.send_raw(b"\0\0\x64\x01\x01\0\0\0\x01\x82").await;
         let goaway = loop {
             match tokio::time::timeout(Duration::from_millis(50), peer.next(0)).await {
-                Ok(Seen::GoAway(code)) => break code,
-                Ok(Seen::Closed) => panic!("closed without GOAWAY"),
+                Ok(Received::GoAway(code)) => break code,
+                Ok(Received::Closed) => panic!("closed without GOAWAY"),
                 Ok(_) => {}
                 Err(_) if trickles => peer.send_raw(b"\x82").await,
                 Err(_) => {}

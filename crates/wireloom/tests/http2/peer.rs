@@ -8,9 +8,9 @@ use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
-/// What happened on a stream, or to the connection.
+/// An event of a stream, or of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Received {
     Head(u16, Vec<(String, Vec<u8>)>),
     Data(Vec<u8>),
     Trailers(Vec<(String, Vec<u8>)>),
@@ -25,8 +25,8 @@ pub(crate) struct Peer {
     pub(crate) core: Connection,
     stream: TcpStream,
     began: Instant,
-    /// What was seen and not asked for: the stream's identifier, or 0.
-    seen: Vec<(u32, Seen)>,
+    /// Events that the test has not taken yet, each with its stream's identifier, or 0 for the connection.
+    received: Vec<(u32, Received)>,
     closed: bool,
 }
 
@@ -38,14 +38,14 @@ impl Peer {
     pub(crate) async fn with(address: std::net::SocketAddr, config: Config) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         let core = Connection::new(Role::Client, config).unwrap();
-        let mut peer = Self { core, stream, began: Instant::now(), seen: Vec::new(), closed: false };
-        // What the server allows is known before anything is asked.
-        assert_eq!(peer.next(0).await, Seen::Settings);
+        let mut peer = Self { core, stream, began: Instant::now(), received: Vec::new(), closed: false };
+        // Wait for the server's SETTINGS, so that its limits are known before the first request.
+        assert_eq!(peer.next(0).await, Received::Settings);
         peer
     }
 
-    /// Opens a request.
-    pub(crate) async fn ask(
+    /// Sends the head of a request.
+    pub(crate) async fn request(
         &mut self,
         method: &str,
         path: &str,
@@ -86,7 +86,7 @@ impl Peer {
         self.flush().await;
     }
 
-    /// Bytes that no core would send.
+    /// Sends bytes that no core would send.
     pub(crate) async fn send_raw(&mut self, bytes: &[u8]) {
         self.flush().await;
         self.stream.write_all(bytes).await.unwrap();
@@ -100,7 +100,7 @@ impl Peer {
             if bytes.is_empty() {
                 return;
             }
-            // A server that has closed is seen by reading.
+            // The next read reports that the server has closed.
             if self.stream.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -108,50 +108,50 @@ impl Peer {
         }
     }
 
-    /// The next that is seen of a stream; of the connection when it is 0.
-    pub(crate) async fn next(&mut self, id: u32) -> Seen {
+    /// The next event of a stream; of the connection if `id` is 0.
+    pub(crate) async fn next(&mut self, id: u32) -> Received {
         loop {
-            if let Some(at) = self.seen.iter().position(|(seen, _)| *seen == id) {
-                return self.seen.remove(at).1;
+            if let Some(at) = self.received.iter().position(|(received, _)| *received == id) {
+                return self.received.remove(at).1;
             }
             if self.closed {
-                return Seen::Closed;
+                return Received::Closed;
             }
             self.read().await;
         }
     }
 
-    /// All of a stream, to its end: the head, the content, the trailers.
-    pub(crate) async fn whole(&mut self, key: StreamKey) -> (u16, Vec<(String, Vec<u8>)>, Vec<u8>) {
-        let Seen::Head(status, headers) = self.next(key.id()).await else { panic!("no head") };
+    /// The whole response: its status, its header fields and its content.
+    pub(crate) async fn response(&mut self, key: StreamKey) -> (u16, Vec<(String, Vec<u8>)>, Vec<u8>) {
+        let Received::Head(status, headers) = self.next(key.id()).await else { panic!("no head") };
         let mut content = Vec::new();
         loop {
             match self.next(key.id()).await {
-                Seen::Data(data) => content.extend_from_slice(&data),
-                Seen::End => return (status, headers, content),
+                Received::Data(data) => content.extend_from_slice(&data),
+                Received::End => return (status, headers, content),
                 other => panic!("{other:?} after {} bytes", content.len()),
             }
         }
     }
 
-    /// Content to the end of a stream whose head was seen, in bytes.
-    pub(crate) async fn whole_content(&mut self, key: StreamKey) -> usize {
+    /// The length in bytes of the content up to the end of the stream, after the head.
+    pub(crate) async fn rest_of_content(&mut self, key: StreamKey) -> usize {
         let mut len = 0;
         loop {
             match self.next(key.id()).await {
-                Seen::Data(data) => len += data.len(),
-                Seen::End => return len,
+                Received::Data(data) => len += data.len(),
+                Received::End => return len,
                 other => panic!("{other:?} after {len} bytes"),
             }
         }
     }
 
-    /// `len` bytes of content.
+    /// At least `len` bytes of content.
     pub(crate) async fn content(&mut self, key: StreamKey, len: usize) -> Vec<u8> {
         let mut content = Vec::new();
         while content.len() < len {
             match self.next(key.id()).await {
-                Seen::Data(data) => content.extend_from_slice(&data),
+                Received::Data(data) => content.extend_from_slice(&data),
                 other => panic!("{other:?} after {} bytes", content.len()),
             }
         }
@@ -162,7 +162,8 @@ impl Peer {
         self.flush().await;
         let mut bytes = vec![0; 64 << 10];
         let reading = self.stream.read(&mut bytes);
-        let len = tokio::time::timeout(Duration::from_secs(20), reading).await.expect("nothing comes");
+        let len =
+            tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the server sends something");
         let len = len.unwrap_or(0);
         if len == 0 {
             self.closed = true;
@@ -173,13 +174,13 @@ impl Peer {
             let (taken, event) = self.core.handle_input(self.began.elapsed(), input).unwrap();
             input = &input[taken..];
             let Some(event) = event else { break };
-            note(event, &mut self.seen);
+            record(event, &mut self.received);
         }
         self.flush().await;
     }
 }
 
-fn note(event: Event<'_>, seen: &mut Vec<(u32, Seen)>) {
+fn record(event: Event<'_>, received: &mut Vec<(u32, Received)>) {
     let list = |fields: &wireloom_http2::field::FieldList| {
         let fields = fields.iter().filter(|field| !field.is_pseudo());
         fields
@@ -188,26 +189,26 @@ fn note(event: Event<'_>, seen: &mut Vec<(u32, Seen)>) {
     };
     match event {
         Event::Response { stream, status, fields, end_stream } => {
-            seen.push((stream.id(), Seen::Head(status, list(fields))));
-            seen.extend(end_stream.then_some((stream.id(), Seen::End)));
+            received.push((stream.id(), Received::Head(status, list(fields))));
+            received.extend(end_stream.then_some((stream.id(), Received::End)));
         }
         Event::Informational { stream, status, fields } => {
-            seen.push((stream.id(), Seen::Head(status, list(fields))));
+            received.push((stream.id(), Received::Head(status, list(fields))));
         }
         Event::Data { stream, data, end_stream } => {
             if !data.is_empty() {
-                seen.push((stream.id(), Seen::Data(data.to_vec())));
+                received.push((stream.id(), Received::Data(data.to_vec())));
             }
-            seen.extend(end_stream.then_some((stream.id(), Seen::End)));
+            received.extend(end_stream.then_some((stream.id(), Received::End)));
         }
         Event::Trailers { stream, fields } => {
-            seen.push((stream.id(), Seen::Trailers(list(fields))));
-            seen.push((stream.id(), Seen::End));
+            received.push((stream.id(), Received::Trailers(list(fields))));
+            received.push((stream.id(), Received::End));
         }
-        Event::Reset { stream, code, .. } => seen.push((stream.id(), Seen::Reset(code))),
-        Event::Refused { stream } => seen.push((stream.id(), Seen::Reset(ErrorCode::REFUSED_STREAM))),
-        Event::GoAway { code, .. } => seen.push((0, Seen::GoAway(code))),
-        Event::Settings => seen.push((0, Seen::Settings)),
+        Event::Reset { stream, code, .. } => received.push((stream.id(), Received::Reset(code))),
+        Event::Refused { stream } => received.push((stream.id(), Received::Reset(ErrorCode::REFUSED_STREAM))),
+        Event::GoAway { code, .. } => received.push((0, Received::GoAway(code))),
+        Event::Settings => received.push((0, Received::Settings)),
         _ => {}
     }
 }

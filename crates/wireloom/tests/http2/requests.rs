@@ -9,19 +9,19 @@ use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Role};
 
-use super::peer::{Peer, Seen};
+use super::peer::{Peer, Received};
 use super::{serve, value};
 
 #[tokio::test]
 async fn answers_many_requests_at_once() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
-    let mut asked = Vec::new();
+    let mut keys = Vec::new();
     for _ in 0..100 {
-        asked.push(peer.ask("GET", "/hello", &[], true).await);
+        keys.push(peer.request("GET", "/hello", &[], true).await);
     }
-    for key in asked {
-        let (status, headers, content) = peer.whole(key).await;
+    for key in keys {
+        let (status, headers, content) = peer.response(key).await;
         assert_eq!((status, &*content), (200, &b"hello\n"[..]));
         assert_eq!(value(&headers, "content-length"), Some(&b"6"[..]));
         assert_eq!(value(&headers, "x-mixed-case"), Some(&b"1"[..]));
@@ -49,13 +49,13 @@ async fn resumes_reading_once_output_is_written() {
     for (interrupted, took) in [false, true].into_iter().zip(&mut took) {
         let began = Instant::now();
         for _ in 0..5 {
-            let key = peer.ask("POST", "/whole", &[], false).await;
+            let key = peer.request("POST", "/whole", &[], false).await;
             peer.send(key, &body, true).await;
-            assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+            assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
             if interrupted {
-                let other = peer.ask("GET", "/hello", &[], true).await;
+                let other = peer.request("GET", "/hello", &[], true).await;
                 assert_eq!(peer.content(key, body.len()).await, body);
-                assert_eq!(peer.whole(other).await.2, b"hello\n");
+                assert_eq!(peer.response(other).await.2, b"hello\n");
             } else {
                 assert_eq!(peer.content(key, body.len()).await, body);
             }
@@ -70,15 +70,15 @@ async fn resumes_reading_once_output_is_written() {
 async fn requests_look_the_same_as_over_http1() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("GET", "/host", &[], true).await;
-    assert_eq!(peer.whole(key).await.2, b"a");
+    let key = peer.request("GET", "/host", &[], true).await;
+    assert_eq!(peer.response(key).await.2, b"a");
     // RFC 9113 §8.2.3: several cookie fields are joined.
-    let key = peer.ask("GET", "/cookie", &[("cookie", "a=1"), ("cookie", "b=2")], true).await;
-    assert_eq!(peer.whole(key).await.2, b"a=1; b=2");
-    let key = peer.ask("GET", "/version", &[], true).await;
-    assert_eq!(peer.whole(key).await.2, b"Http2");
-    let key = peer.ask("HEAD", "/hello", &[], true).await;
-    let (_, headers, content) = peer.whole(key).await;
+    let key = peer.request("GET", "/cookie", &[("cookie", "a=1"), ("cookie", "b=2")], true).await;
+    assert_eq!(peer.response(key).await.2, b"a=1; b=2");
+    let key = peer.request("GET", "/version", &[], true).await;
+    assert_eq!(peer.response(key).await.2, b"Http2");
+    let key = peer.request("HEAD", "/hello", &[], true).await;
+    let (_, headers, content) = peer.response(key).await;
     assert_eq!((value(&headers, "content-length"), content.len()), (Some(&b"6"[..]), 0));
 }
 
@@ -86,15 +86,15 @@ async fn requests_look_the_same_as_over_http1() {
 async fn streams_bodies_both_ways_at_once() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("POST", "/echo", &[], false).await;
-    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    let key = peer.request("POST", "/echo", &[], false).await;
+    assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
     for round in 0..50_usize {
         let chunk = vec![round as u8; 1 + round * 997];
         peer.send(key, &chunk, false).await;
         assert_eq!(peer.content(key, chunk.len()).await, chunk);
     }
     peer.send(key, b"", true).await;
-    assert_eq!(peer.next(key.id()).await, Seen::End);
+    assert_eq!(peer.next(key.id()).await, Received::End);
 }
 
 // Content in the same packet as the request head belongs to the request.
@@ -108,20 +108,20 @@ async fn keeps_content_that_came_with_the_request() {
     peer.core.send_data(key, &b"hel"[..], false).unwrap();
     peer.core.send_data(key, &b"lo"[..], true).unwrap();
     peer.flush().await;
-    assert_eq!(peer.whole(key).await.2, b"hello");
+    assert_eq!(peer.response(key).await.2, b"hello");
 }
 
 #[tokio::test]
 async fn sends_and_receives_trailers() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("POST", "/trailers", &[], false).await;
+    let key = peer.request("POST", "/trailers", &[], false).await;
     peer.send(key, &[0; 1000], false).await;
     peer.core.send_trailers(key, [Field::new(b"x-sum", b"42")]).unwrap();
     peer.flush().await;
-    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
-    assert_eq!(peer.next(key.id()).await, Seen::Data(b"done".to_vec()));
-    let Seen::Trailers(trailers) = peer.next(key.id()).await else { panic!("no trailers") };
+    assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
+    assert_eq!(peer.next(key.id()).await, Received::Data(b"done".to_vec()));
+    let Received::Trailers(trailers) = peer.next(key.id()).await else { panic!("no trailers") };
     assert_eq!(value(&trailers, "x-sum"), Some(&b"42"[..]));
     assert_eq!(value(&trailers, "x-length"), Some(&b"1000"[..]));
 }
@@ -131,10 +131,10 @@ async fn sends_and_receives_trailers() {
 async fn sends_100_continue_for_a_body_that_waits() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("POST", "/whole", &[("expect", "100-continue")], false).await;
-    assert!(matches!(peer.next(key.id()).await, Seen::Head(100, _)));
+    let key = peer.request("POST", "/whole", &[("expect", "100-continue")], false).await;
+    assert!(matches!(peer.next(key.id()).await, Received::Head(100, _)));
     peer.send(key, b"ok", true).await;
-    assert_eq!(peer.whole(key).await.2, b"ok");
+    assert_eq!(peer.response(key).await.2, b"ok");
 }
 
 #[tokio::test]
@@ -145,18 +145,18 @@ async fn bounds_a_collected_body() {
     let mut peer = Peer::connect(server.address).await;
     for len in [1000, 1001] {
         let status = if len > 1000 { 413 } else { 200 };
-        let key = peer.ask("POST", "/whole", &[], false).await;
+        let key = peer.request("POST", "/whole", &[], false).await;
         peer.send(key, &vec![0; len], true).await;
-        assert_eq!(peer.whole(key).await.0, status, "{len}");
+        assert_eq!(peer.response(key).await.0, status, "{len}");
     }
-    let key = peer.ask("POST", "/whole", &[("content-length", "1001")], false).await;
-    assert_eq!(peer.whole(key).await.0, 413);
+    let key = peer.request("POST", "/whole", &[("content-length", "1001")], false).await;
+    assert_eq!(peer.response(key).await.0, 413);
     let mut config = ServerConfig::default();
     config.body_timeout = Duration::from_millis(200);
     let server = serve(config).await;
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("POST", "/whole", &[], false).await;
-    assert_eq!(peer.whole(key).await.0, 408);
+    let key = peer.request("POST", "/whole", &[], false).await;
+    assert_eq!(peer.response(key).await.0, 408);
 }
 
 // A client that takes nothing makes the server hold no more than its queue.
@@ -166,18 +166,18 @@ async fn waits_for_a_client_that_does_not_read() {
     let mut config = Config::new(Role::Client);
     config.auto_release = false;
     let mut peer = Peer::with(server.address, config).await;
-    let key = peer.ask("GET", "/endless", &[], true).await;
-    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    let key = peer.request("GET", "/endless", &[], true).await;
+    assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
     let window = config.settings.initial_window_size as usize;
     assert_eq!(peer.content(key, window).await.len(), window);
-    // Others go on meanwhile.
-    let other = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(other).await.2, b"hello\n");
+    // Other streams continue meanwhile.
+    let other = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(other).await.2, b"hello\n");
     peer.core.release_capacity(key, window).unwrap();
     assert_eq!(peer.content(key, window).await.len(), window);
     peer.reset(key).await;
-    let other = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(other).await.2, b"hello\n");
+    let other = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(other).await.2, b"hello\n");
 }
 
 #[tokio::test]
@@ -185,15 +185,15 @@ async fn reports_an_incomplete_response() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     for path in ["/broken", "/panic-in-body"] {
-        let key = peer.ask("GET", path, &[], true).await;
+        let key = peer.request("GET", path, &[], true).await;
         let mut seen = peer.next(key.id()).await;
-        while matches!(seen, Seen::Head(..) | Seen::Data(_)) {
+        while matches!(seen, Received::Head(..) | Received::Data(_)) {
             seen = peer.next(key.id()).await;
         }
-        assert_eq!(seen, Seen::Reset(ErrorCode::INTERNAL_ERROR), "{path}");
+        assert_eq!(seen, Received::Reset(ErrorCode::INTERNAL_ERROR), "{path}");
     }
-    let key = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 200);
+    let key = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 200);
 }
 
 #[tokio::test]
@@ -201,17 +201,17 @@ async fn responds_500_when_a_handler_panics() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     for (count, path) in ["/panic", "/panic-later"].iter().enumerate() {
-        let key = peer.ask("POST", path, &[], false).await;
-        assert_eq!(peer.whole(key).await.0, 500, "{path}");
+        let key = peer.request("POST", path, &[], false).await;
+        assert_eq!(peer.response(key).await.0, 500, "{path}");
         assert_eq!(server.handle.stats().handlers_panicked, count as u64 + 1);
     }
     // RFC 6455 §7.4.1.
     let key = peer.tunnel("/panic-open").await;
-    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
     assert_eq!(peer.content(key, 4).await, [0x88, 2, 0x03, 0xF3]);
     assert_eq!(server.handle.stats().handlers_panicked, 3);
-    let key = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 200);
+    let key = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 200);
 }
 
 // RFC 9113 §8.1: a response may precede the end of the request, whose remaining content is not read.
@@ -220,16 +220,16 @@ async fn resets_a_request_without_a_reader() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let start = Instant::now();
-    let key = peer.ask("POST", "/hello", &[], false).await;
-    assert_eq!(peer.whole(key).await.2, b"hello\n");
+    let key = peer.request("POST", "/hello", &[], false).await;
+    assert_eq!(peer.response(key).await.2, b"hello\n");
     loop {
         if peer.core.send_data(key, vec![0; 30_000], false).is_err() {
             break;
         }
-        let other = peer.ask("GET", "/hello", &[], true).await;
-        peer.whole(other).await;
+        let other = peer.request("GET", "/hello", &[], true).await;
+        peer.response(other).await;
     }
-    assert_eq!(peer.next(key.id()).await, Seen::Reset(ErrorCode::NO_ERROR));
+    assert_eq!(peer.next(key.id()).await, Received::Reset(ErrorCode::NO_ERROR));
     // A client that sends, such as curl, has had time to read the response before.
     assert!(start.elapsed() >= Duration::from_millis(250), "{:?}", start.elapsed());
 }
@@ -242,16 +242,16 @@ async fn drops_a_handler_whose_client_has_gone() {
     let mut peer = Peer::connect(server.address).await;
     for _ in 0..20 {
         let keys = [
-            peer.ask("GET", "/never", &[], true).await,
-            peer.ask("POST", "/never", &[], false).await,
-            peer.ask("POST", "/whole", &[], false).await,
+            peer.request("GET", "/never", &[], true).await,
+            peer.request("POST", "/never", &[], false).await,
+            peer.request("POST", "/whole", &[], false).await,
         ];
         for key in keys {
             peer.reset(key).await;
         }
     }
-    let key = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 200);
+    let key = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 200);
 }
 
 #[tokio::test]
@@ -261,10 +261,10 @@ async fn connect_is_refused() {
     let fields = [(":method", "CONNECT"), (":authority", "example.org:443")];
     let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
     let key = peer.core.send_request(fields, false).unwrap();
-    assert_eq!(peer.whole(key).await.0, 501);
-    let key = peer.ask("CONNECT", "/echo", &[], false).await;
+    assert_eq!(peer.response(key).await.0, 501);
+    let key = peer.request("CONNECT", "/echo", &[], false).await;
     // It is malformed (RFC 9113 §8.5): a plain CONNECT has no :path.
-    assert!(matches!(peer.next(key.id()).await, Seen::Reset(ErrorCode::PROTOCOL_ERROR)));
+    assert!(matches!(peer.next(key.id()).await, Received::Reset(ErrorCode::PROTOCOL_ERROR)));
 }
 
 // RFC 7540 §3.2: the request becomes stream 1.
@@ -296,7 +296,7 @@ async fn upgrades_from_http1() {
     let len = stream.read(&mut bytes).await.unwrap();
     let answer = String::from_utf8_lossy(&bytes[..len]).to_lowercase();
     assert!(answer.contains("upgrade: websocket\r\n"), "{answer}");
-    // Settings that are none: it is answered as if nothing had been asked.
+    // Invalid settings: the request is answered over HTTP/1.1.
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let request =
         b"GET /version HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\
@@ -322,8 +322,8 @@ async fn does_not_upgrade_from_http1_when_disabled() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nHttp11"), "{answer}");
     // Prior knowledge is something else.
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 200);
+    let key = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 200);
 }
 
 // Such a path used to reach handlers as an empty target.
@@ -332,11 +332,11 @@ async fn bytes_above_ascii_in_a_path_are_malformed() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     for path in ["/\u{e4}", "/hello\u{7f}"] {
-        let key = peer.ask("GET", path, &[], true).await;
-        assert!(matches!(peer.next(key.id()).await, Seen::Reset(ErrorCode::PROTOCOL_ERROR)), "{path}");
+        let key = peer.request("GET", path, &[], true).await;
+        assert!(matches!(peer.next(key.id()).await, Received::Reset(ErrorCode::PROTOCOL_ERROR)), "{path}");
     }
-    let key = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 200);
+    let key = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 200);
 }
 
 // RFC 9110 §15.3.6.
@@ -344,8 +344,8 @@ async fn bytes_above_ascii_in_a_path_are_malformed() {
 async fn a_response_with_205_has_no_content() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("GET", "/reset", &[], true).await;
-    let (status, headers, content) = peer.whole(key).await;
+    let key = peer.request("GET", "/reset", &[], true).await;
+    let (status, headers, content) = peer.response(key).await;
     assert_eq!((status, value(&headers, "content-length"), &*content), (205, Some(&b"0"[..]), &b""[..]));
 }
 
@@ -355,8 +355,8 @@ async fn sends_goaway_with_the_reason_and_closes() {
     let mut peer = Peer::connect(server.address).await;
     // RFC 9113 §6.7: a PING of seven bytes.
     peer.send_raw(b"\0\0\x07\x06\0\0\0\0\0seven__").await;
-    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::FRAME_SIZE_ERROR));
-    assert_eq!(peer.next(0).await, Seen::Closed);
+    assert_eq!(peer.next(0).await, Received::GoAway(ErrorCode::FRAME_SIZE_ERROR));
+    assert_eq!(peer.next(0).await, Received::Closed);
 }
 
 // CVE-2019-9517: the windows are wide open, and the socket is not read.
@@ -370,9 +370,9 @@ async fn drops_a_connection_that_reads_nothing() {
     wide.connection_window = i32::MAX as u32;
     let mut peer = Peer::with(server.address, wide).await;
     for _ in 0..10 {
-        peer.ask("GET", "/endless", &[], true).await;
+        peer.request("GET", "/endless", &[], true).await;
     }
-    // A task that goes round and round would not let this one on.
+    // A task that spins would not let this one run.
     let gone = async {
         while server.handle.stats().connections_open > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -387,11 +387,11 @@ async fn closes_idle_connections() {
     config.keep_alive_timeout = Duration::from_millis(100);
     let server = serve(config).await;
     let mut peer = Peer::connect(server.address).await;
-    let key = peer.ask("GET", "/slow", &[], true).await;
-    assert_eq!(peer.whole(key).await.2, b"at last\n");
-    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
-    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
-    assert_eq!(peer.next(0).await, Seen::Closed);
+    let key = peer.request("GET", "/slow", &[], true).await;
+    assert_eq!(peer.response(key).await.2, b"at last\n");
+    assert_eq!(peer.next(0).await, Received::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.next(0).await, Received::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.next(0).await, Received::Closed);
 }
 
 #[tokio::test]
@@ -399,15 +399,15 @@ async fn shuts_down_gracefully() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let mut idle = Peer::connect(server.address).await;
-    let slow = peer.ask("GET", "/slow", &[], true).await;
-    let hello = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(hello).await.0, 200);
+    let slow = peer.request("GET", "/slow", &[], true).await;
+    let hello = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(hello).await.0, 200);
     server.handle.shut_down();
-    assert_eq!(idle.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
-    assert_eq!(peer.whole(slow).await.2, b"at last\n");
-    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(idle.next(0).await, Received::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.response(slow).await.2, b"at last\n");
+    assert_eq!(peer.next(0).await, Received::GoAway(ErrorCode::NO_ERROR));
     drop(idle);
-    while peer.next(0).await != Seen::Closed {}
+    while peer.next(0).await != Received::Closed {}
     tokio::time::timeout(Duration::from_secs(60), server.task).await.unwrap().unwrap().unwrap();
 }
 
@@ -417,8 +417,8 @@ async fn drops_connections_that_do_not_end_in_time() {
     config.shutdown_grace = Duration::from_millis(100);
     let server = serve(config).await;
     let mut peer = Peer::connect(server.address).await;
-    peer.ask("GET", "/never", &[], true).await;
-    peer.ask("GET", "/endless", &[], true).await;
+    peer.request("GET", "/never", &[], true).await;
+    peer.request("GET", "/endless", &[], true).await;
     server.handle.shut_down();
     tokio::time::timeout(Duration::from_secs(60), server.task).await.unwrap().unwrap().unwrap();
 }

@@ -31,7 +31,7 @@ fn drop_runtime_during_first_poll(threads: usize) {
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _peer = client.block_on(async {
         let mut peer = Peer::connect(address).await;
-        peer.ask("POST", "/", &[], false).await;
+        peer.request("POST", "/", &[], false).await;
         peer
     });
     entered.recv_timeout(Duration::from_secs(10)).unwrap();

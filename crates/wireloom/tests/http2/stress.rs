@@ -3,7 +3,7 @@
 use wireloom::ServerConfig;
 use wireloom_http2::error::ErrorCode;
 
-use super::peer::{Peer, Seen};
+use super::peer::{Peer, Received};
 use super::serve;
 
 const PEERS: u64 = 8;
@@ -38,16 +38,16 @@ async fn run(mut peer: Peer, seed: u64) {
                 let mut keys = Vec::new();
                 for _ in 0..random.usize(1..20) {
                     let path = if random.bool() { "/hello" } else { "/version" };
-                    keys.push((peer.ask("GET", path, &[], true).await, path));
+                    keys.push((peer.request("GET", path, &[], true).await, path));
                 }
                 for (key, path) in keys {
                     let expected = if path == "/hello" { &b"hello\n"[..] } else { b"Http2" };
-                    assert_eq!(peer.whole(key).await.2, expected);
+                    assert_eq!(peer.response(key).await.2, expected);
                 }
             }
             // Streamed back.
             1 => {
-                let key = peer.ask("POST", "/echo", &[], false).await;
+                let key = peer.request("POST", "/echo", &[], false).await;
                 let mut sent = Vec::new();
                 for _ in 0..random.usize(1..6) {
                     let chunk = vec![random.u8(..); random.usize(1..60_000)];
@@ -55,13 +55,13 @@ async fn run(mut peer: Peer, seed: u64) {
                     sent.extend(chunk);
                 }
                 peer.send(key, b"", true).await;
-                let (status, _, content) = peer.whole(key).await;
+                let (status, _, content) = peer.response(key).await;
                 same(status, &content, &sent);
             }
             // Through a tunnel.
             2 => {
                 let key = peer.tunnel("/echo").await;
-                assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+                assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
                 for _ in 0..random.u8(1..30) {
                     let payload = [random.u8(..); 100];
                     let mut frame = vec![0x82, 0x80 | 100, 0, 0, 0, 0];
@@ -76,24 +76,24 @@ async fn run(mut peer: Peer, seed: u64) {
                     peer.reset(key).await;
                 }
             }
-            // Begun and given up.
+            // Begun and cancelled.
             3 => {
                 let path = ["/endless", "/never", "/slow", "/echo", "/whole"][random.usize(0..5)];
-                let key = peer.ask("POST", path, &[], false).await;
+                let key = peer.request("POST", path, &[], false).await;
                 peer.send(key, &vec![0; random.usize(1..20_000)], false).await;
                 peer.reset(key).await;
             }
             _ => {
-                let key = peer.ask("POST", "/whole", &[], false).await;
+                let key = peer.request("POST", "/whole", &[], false).await;
                 let body = vec![random.u8(..); random.usize(1..200_000)];
                 peer.send(key, &body, true).await;
-                let (status, _, content) = peer.whole(key).await;
+                let (status, _, content) = peer.response(key).await;
                 same(status, &content, &body);
             }
         }
     }
     // Nothing is left behind: the server sees that the connection is idle.
-    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.next(0).await, Received::GoAway(ErrorCode::NO_ERROR));
 }
 
 fn same(status: u16, content: &[u8], expected: &[u8]) {

@@ -10,12 +10,12 @@ use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Role, StreamKey};
 use wireloom_testing::frame::masked;
 
-use super::peer::{Peer, Seen};
+use super::peer::{Peer, Received};
 use super::{Running, serve, value};
 
 async fn opened(peer: &mut Peer, path: &str) -> StreamKey {
     let key = peer.tunnel(path).await;
-    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
     key
 }
 
@@ -42,7 +42,7 @@ async fn echoes_on_many_streams_of_one_connection() {
     }
     for key in &streams {
         assert_eq!(peer.content(*key, 4).await, [0x88, 2, 3, 232]);
-        assert_eq!(peer.next(key.id()).await, Seen::End);
+        assert_eq!(peer.next(key.id()).await, Received::End);
     }
 }
 
@@ -64,7 +64,7 @@ async fn delivers_early_and_large_messages() {
     let key = peer.core.send_request(fields, false).unwrap();
     peer.core.send_data(key, masked(0x81, b"hi"), false).unwrap();
     peer.flush().await;
-    let Seen::Head(200, headers) = peer.next(key.id()).await else { panic!("refused") };
+    let Received::Head(200, headers) = peer.next(key.id()).await else { panic!("refused") };
     assert_eq!(value(&headers, "sec-websocket-protocol"), Some(&b"chat"[..]));
     assert_eq!(peer.content(key, 4).await, b"\x81\x02hi");
     let large: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 7) as u8).collect();
@@ -86,12 +86,12 @@ async fn refuses_with_the_right_status() {
         let fields = base.iter().chain(more);
         let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
         let key = peer.core.send_request(fields, false).unwrap();
-        assert_eq!(peer.whole(key).await.0, status, "{more:?}");
+        assert_eq!(peer.response(key).await.0, status, "{more:?}");
     }
     let key = peer.tunnel("/nothing").await;
-    assert_eq!(peer.whole(key).await.0, 404);
-    let key = peer.ask("GET", "/flood", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 400);
+    assert_eq!(peer.response(key).await.0, 404);
+    let key = peer.request("GET", "/flood", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 400);
 }
 
 // RFC 9110 §9.3.6, RFC 8441 §5: any 2xx would open the tunnel.
@@ -104,7 +104,7 @@ async fn a_successful_response_without_a_websocket_opens_no_tunnel() {
         if path == "/whole" {
             peer.send(key, b"content", true).await;
         }
-        assert_eq!(peer.whole(key).await.0, 400, "{path}");
+        assert_eq!(peer.response(key).await.0, 400, "{path}");
     }
 }
 
@@ -115,11 +115,16 @@ async fn ends_like_a_tcp_connection() {
     let mut peer = Peer::connect(server.address).await;
     let ended = opened(&mut peer, "/echo").await;
     peer.send(ended, b"", true).await;
-    // No Close frame came: the tunnel is cut.
+    // No Close frame was received: the tunnel ends without a closing handshake.
     loop {
         match peer.next(ended.id()).await {
-            Seen::Data(_) => {}
-            seen => break assert!(matches!(seen, Seen::Reset(ErrorCode::CANCEL) | Seen::End), "{seen:?}"),
+            Received::Data(_) => {}
+            seen => {
+                break assert!(
+                    matches!(seen, Received::Reset(ErrorCode::CANCEL) | Received::End),
+                    "{seen:?}"
+                );
+            }
         }
     }
     let reset = opened(&mut peer, "/echo").await;
@@ -135,8 +140,8 @@ async fn ends_like_a_tcp_connection() {
     let close = peer.content(other, 4).await;
     assert_eq!(close[0], 0x88);
     assert_eq!(close[2..4], 1002_u16.to_be_bytes());
-    let key = peer.ask("GET", "/hello", &[], true).await;
-    assert_eq!(peer.whole(key).await.0, 200);
+    let key = peer.request("GET", "/hello", &[], true).await;
+    assert_eq!(peer.response(key).await.0, 200);
 }
 
 // hyper #4049: a tunnel does not escape flow control. An unread one holds back its sender alone, and is reset.
@@ -154,7 +159,7 @@ async fn bounds_a_slow_peer_inside_a_tunnel() {
     let echo = opened(&mut peer, "/echo").await;
     peer.send(echo, &masked(0x81, b"hi"), false).await;
     assert_eq!(peer.content(echo, 4).await, b"\x81\x02hi");
-    assert_eq!(peer.next(flood.id()).await, Seen::Reset(ErrorCode::CANCEL));
+    assert_eq!(peer.next(flood.id()).await, Received::Reset(ErrorCode::CANCEL));
     while server.handle.stats().websockets_open > 1 {
         tokio::task::yield_now().await;
     }
@@ -171,7 +176,7 @@ async fn sends_going_away_in_every_tunnel() {
         assert_eq!((close[0], &close[2..4]), (0x88, &1001_u16.to_be_bytes()[..]));
         peer.send(key, &masked(0x88, 1001_u16.to_be_bytes()), true).await;
     }
-    tokio::time::timeout(Duration::from_secs(5), async { while peer.next(0).await != Seen::Closed {} })
+    tokio::time::timeout(Duration::from_secs(5), async { while peer.next(0).await != Received::Closed {} })
         .await
         .unwrap();
     tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
@@ -226,5 +231,5 @@ async fn a_refusal_that_cannot_be_sent_resets_the_stream() {
     let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
     let key = peer.core.send_request(fields, false).unwrap();
     peer.flush().await;
-    assert_eq!(peer.next(key.id()).await, Seen::Reset(ErrorCode::INTERNAL_ERROR));
+    assert_eq!(peer.next(key.id()).await, Received::Reset(ErrorCode::INTERNAL_ERROR));
 }

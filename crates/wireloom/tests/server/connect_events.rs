@@ -1,4 +1,4 @@
-//! What a client learns about a connection that is not opened, and what it can override on the way.
+//! What a client reports about a connection that fails to open, and what it can override.
 
 use std::sync::{Arc, Mutex};
 

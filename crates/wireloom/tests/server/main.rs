@@ -1,4 +1,4 @@
-//! The server against raw clients and clients of others over real sockets.
+//! The server against raw clients and other HTTP implementations, over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// The bytes that the server sends after these, and whether it ended the connection without a reset.
+/// Sends these bytes; returns the answer until the server closes, and whether it closed without a reset.
 async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> (String, bool) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes.as_ref()).await.unwrap();
@@ -34,7 +34,7 @@ async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> (String, bool
     (String::from_utf8_lossy(&answer).into_owned(), ended)
 }
 
-/// The answer to these bytes, until the server closes.
+/// Sends these bytes; returns the answer until the server closes.
 async fn ask(address: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
     exchange(address, bytes).await.0
 }

@@ -7,23 +7,23 @@ use crate::running::Running;
 
 /// It panics before there is a future.
 fn handle(request: Request) -> impl Future<Output = Response> + Send {
-    assert!(request.path() != "/at-once", "as asked");
+    assert!(request.path() != "/at-once", "on purpose");
     async move {
         let pieces = (0..2).map(|at| {
-            assert!(at == 0, "as asked");
+            assert!(at == 0, "on purpose");
             Ok::<_, Error>("half".into())
         });
         let body = Body::from_stream(futures_util::stream::iter(pieces));
         match request.path() {
             "/later" => {
                 tokio::task::yield_now().await;
-                panic!("as asked")
+                panic!("on purpose")
             }
             "/body" => Response::new(200).with_body("text/plain", body),
             "/open" => match request.websocket() {
                 Ok(upgrade) => upgrade.on_open(|mut socket| async move {
                     let _ = socket.recv().await;
-                    panic!("as asked")
+                    panic!("on purpose")
                 }),
                 Err(refusal) => refusal,
             },

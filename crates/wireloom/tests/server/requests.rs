@@ -150,7 +150,7 @@ async fn does_not_wait_for_a_slow_head_forever() {
     config.keep_alive_timeout = Duration::from_millis(50);
     let timeout = config.handshake_timeout;
     let server = serve(config).await;
-    // Nothing was asked: nothing is answered.
+    // A connection without a request gets no answer.
     assert_eq!(server.ask(b"").await, "");
     for (bytes, expected) in
         [(&b"GET / HT"[..], "408"), (b"GET /forbidden HTTP/1.1\r\nHost: a\r\n\r\n", "403")]

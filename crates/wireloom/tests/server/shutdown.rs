@@ -9,7 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 use wireloom::Server;
 use wireloom_testing::frame::{masked, upgrade_request};
 
-/// Sends without a pause, until its peer has closed; the bytes that it has read.
+/// Sends without a pause until the server has closed; returns the bytes that it has read.
 async fn busy_client(address: std::net::SocketAddr) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();

@@ -81,7 +81,7 @@ async fn takes_a_new_certificate_while_it_serves() {
     assert!(tls.reload_if_changed().unwrap());
     assert!(trusts(new).await);
     assert!(!trusts(old).await);
-    // What cannot be read leaves in use what is.
+    // A key that cannot be loaded leaves the old certificate in use.
     std::fs::write(&key, "nothing").unwrap();
     assert!(tls.reload_if_changed().is_err());
     std::fs::remove_dir_all(folder).unwrap();

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod batches;
 mod closing;
 mod flush;
-mod gathering;
 mod load;
 mod messages;
 mod observer;

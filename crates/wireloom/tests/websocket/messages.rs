@@ -225,7 +225,7 @@ async fn nothing_is_lost_when_futures_are_dropped() {
         if sent < total && random.bool() {
             let queued = sender.queued_len();
             let payload = [&sent.to_be_bytes()[..], &vec![7; random.usize(0..200)]].concat();
-            // What was queued as a whole counts; a dropped `feed` queued nothing.
+            // A message counts only if all of it was queued; a dropped `feed` has queued nothing.
             if poll_and_drop(sender.feed(&payload), polls).await.is_some_and(|fed| fed.is_ok()) {
                 assert!(sender.queued_len() > queued);
                 sent += 1;
@@ -242,7 +242,8 @@ async fn nothing_is_lost_when_futures_are_dropped() {
     server.await.unwrap().unwrap();
 }
 
-// Whatever is dropped half-way, messages arrive whole, in order, once; and those that were done with have arrived.
+// Wherever futures are dropped, messages arrive whole, in order and once, and every message whose `send` completed
+// arrives.
 #[tokio::test]
 async fn every_future_may_be_dropped_at_any_point() {
     let mut random = wireloom_testing::generator();
@@ -292,7 +293,7 @@ async fn every_future_may_be_dropped_at_any_point() {
     }
 }
 
-/// The number in front of the next message, all of which must be there.
+/// The number at the beginning of the next message, which must be complete.
 async fn receive_id(receiver: &mut wireloom::Receiver) -> u32 {
     let message = receiver.recv().await.unwrap().unwrap();
     let (id, rest) = message.as_bytes().split_first_chunk().unwrap();
@@ -337,7 +338,7 @@ async fn deadlines_may_be_unlimited() {
     assert!(closed.is_ok() && end.unwrap().is_none());
 }
 
-// A peer that was not asked cannot have failed to answer.
+// A peer is only given up if it did not answer a ping.
 #[tokio::test(start_paused = true)]
 async fn a_peer_is_pinged_before_it_is_given_up() {
     let (client, server) = tokio::io::duplex(1024);
@@ -409,10 +410,10 @@ async fn a_peer_that_never_stops_sending_cannot_delay_the_end() {
     assert!(begin.elapsed() < most, "the deadline");
 }
 
-/// Echoes messages until one exceeds the limit.
-struct Answers<'a>(&'a mut Vec<String>);
+/// Records and echoes text messages; fails on a binary message.
+struct EchoSession<'a>(&'a mut Vec<String>);
 
-impl Session for Answers<'_> {
+impl Session for EchoSession<'_> {
     async fn on_open(&mut self, sender: &mut Sender) -> Result<(), Error> {
         sender.send("welcome").await
     }
@@ -435,7 +436,7 @@ async fn pumps_messages_into_a_session() {
     let (mut client, server) = pair(1024);
     let server = tokio::spawn(async move {
         let mut received = Vec::new();
-        let end = server.pump(Answers(&mut received)).await;
+        let end = server.pump(EchoSession(&mut received)).await;
         (received, end)
     });
     assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("welcome"));
@@ -454,7 +455,7 @@ async fn closes_with_1011_when_a_session_fails() {
     let (mut client, server) = pair(1024);
     let server = tokio::spawn(async move {
         let mut received = Vec::new();
-        let end = server.pump(Answers(&mut received)).await;
+        let end = server.pump(EchoSession(&mut received)).await;
         (received, end)
     });
     client.send(b"?").await.unwrap();
@@ -466,7 +467,7 @@ async fn closes_with_1011_when_a_session_fails() {
     assert_eq!(end.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData.into()));
 }
 
-// A message without its middle would be another.
+// Dropping a chunk would change the message.
 #[tokio::test]
 async fn keeps_every_chunk_of_a_message() {
     let (client, server) = tokio::io::duplex(1024);
@@ -580,7 +581,7 @@ async fn receiver_polled_without_input_does_not_wake_itself() {
     assert_eq!(wakes.0.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
-// The closing handshake begins behind what was sent before: a peer that takes that is not late.
+// The Close frame is sent after queued messages. A peer that keeps accepting those has not timed out.
 #[tokio::test(start_paused = true)]
 async fn closing_waits_for_what_was_sent_before() {
     const LEN: usize = 1_000_000;
@@ -678,7 +679,7 @@ async fn a_sink_applies_the_policy() {
     assert_eq!(SinkExt::feed(&mut server, message()).await, Err(Error::SlowPeer));
 }
 
-// A message that cannot fit is one too many, as any other.
+// A message that is larger than the queue is treated like any other that does not fit.
 #[tokio::test]
 async fn the_policy_holds_for_a_message_larger_than_the_queue() {
     let (_client, server) = tokio::io::duplex(1024);

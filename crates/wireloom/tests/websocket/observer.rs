@@ -7,15 +7,15 @@ use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Opcode, Role};
 use wireloom::{CloseCode, Observed, Watch, WebSocket, WebSocketConfig};
 
-type Told = Arc<Mutex<Vec<String>>>;
+type Events = Arc<Mutex<Vec<String>>>;
 
-fn watched(delivery: Delivery) -> (WebSocketConfig, Told) {
-    let told = Told::default();
+fn watched(delivery: Delivery) -> (WebSocketConfig, Events) {
+    let events = Events::default();
     let mut config = WebSocketConfig::default();
     config.core.delivery = delivery;
-    let tell = told.clone();
+    let recorded = events.clone();
     config.observer = Watch::with(move |event: &Observed<'_>| {
-        tell.lock().unwrap().push(match event {
+        recorded.lock().unwrap().push(match event {
             Observed::FrameRead(frame) => {
                 let fin = if frame.fin { "" } else { "+" };
                 format!("< {:?}{fin} {}", frame.opcode, frame.payload_len)
@@ -32,7 +32,7 @@ fn watched(delivery: Delivery) -> (WebSocketConfig, Told) {
             other => format!("{other:?}"),
         });
     });
-    (config, told)
+    (config, events)
 }
 
 fn open(transport: impl wireloom::Transport, role: Role, config: WebSocketConfig) -> WebSocket {
@@ -43,7 +43,7 @@ fn open(transport: impl wireloom::Transport, role: Role, config: WebSocketConfig
 async fn is_notified_of_frames_messages_and_the_end() {
     for delivery in [Delivery::Messages, Delivery::Chunks] {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let (config, told) = watched(delivery);
+        let (config, events) = watched(delivery);
         assert_eq!(config, config.clone());
         let (mut sender, mut receiver) = open(server, Role::Server, config).split();
         client
@@ -72,65 +72,65 @@ async fn is_notified_of_frames_messages_and_the_end() {
             "> Close 2",
             "closed 1001 by Peer",
         ];
-        // Before the end, only the order of each direction is a promise.
-        let told = told.lock().unwrap();
+        // Before the end, only the order within each direction is guaranteed.
+        let events = events.lock().unwrap();
         for mark in ["<", ">", "clos"] {
             let of = |all: &mut dyn Iterator<Item = &str>| -> Vec<String> {
-                all.filter(|told| told.starts_with(mark)).map(String::from).collect()
+                all.filter(|event| event.starts_with(mark)).map(String::from).collect()
             };
             assert_eq!(
-                of(&mut told.iter().map(String::as_str)),
+                of(&mut events.iter().map(String::as_str)),
                 of(&mut expected.into_iter()),
                 "{delivery:?}"
             );
         }
-        assert_eq!(told.len(), expected.len());
-        assert_eq!(told[told.len() - 4..], expected[expected.len() - 4..]);
+        assert_eq!(events.len(), expected.len());
+        assert_eq!(events[events.len() - 4..], expected[expected.len() - 4..]);
     }
 }
 
 #[tokio::test]
 async fn is_notified_of_failures() {
     let (mut client, server) = tokio::io::duplex(1 << 20);
-    let (config, told) = watched(Delivery::Messages);
+    let (config, events) = watched(Delivery::Messages);
     let mut server = open(server, Role::Server, config);
     client.write_all(b"\x81\x01x").await.unwrap();
     client.shutdown().await.unwrap();
     assert!(server.recv().await.is_err());
-    let told = told.lock().unwrap();
-    assert!(told.iter().any(|told| told.starts_with("Error(")), "{told:?}");
-    assert!(told.iter().any(|told| told == "closing 1002 by Local"), "{told:?}");
-    assert!(told.iter().any(|told| told == "closed 1002 by Local"), "{told:?}");
+    let events = events.lock().unwrap();
+    assert!(events.iter().any(|event| event.starts_with("Error(")), "{events:?}");
+    assert!(events.iter().any(|event| event == "closing 1002 by Local"), "{events:?}");
+    assert!(events.iter().any(|event| event == "closed 1002 by Local"), "{events:?}");
 }
 
 #[tokio::test]
 async fn watches_the_client_too() {
     let (client, server) = tokio::io::duplex(1 << 20);
-    let (config, told) = watched(Delivery::Messages);
+    let (config, events) = watched(Delivery::Messages);
     let mut client = open(client, Role::Client, config);
     let mut server = open(server, Role::Server, WebSocketConfig::default());
     let peer = tokio::spawn(async move { while let Some(_message) = server.recv().await.unwrap() {} });
     client.send(&vec![7; 70_000]).await.unwrap();
     client.close(CloseCode::NORMAL, "").await.unwrap();
     peer.await.unwrap();
-    let told = told.lock().unwrap();
-    let frames: Vec<_> = told.iter().filter(|told| told.starts_with("> ")).collect();
+    let events = events.lock().unwrap();
+    let frames: Vec<_> = events.iter().filter(|event| event.starts_with("> ")).collect();
     assert_eq!(frames, [&format!("> {:?} 70000", Opcode::Binary), &format!("> {:?} 2", Opcode::Close)]);
     let end = ["> Close 2", "closing 1000 by Local", "< Close 2", "closed 1000 by Local"];
-    assert_eq!(told[told.len() - 4..], end);
+    assert_eq!(events[events.len() - 4..], end);
 }
 
 #[tokio::test]
 async fn pongs_are_observed_with_their_round_trip() {
     let (mut server, client) = tokio::io::duplex(1 << 20);
-    let (config, told) = watched(Delivery::Messages);
+    let (config, events) = watched(Delivery::Messages);
     let mut client = open(client, Role::Client, config);
     client.ping(b"one").await.unwrap();
     server.write_all(b"\x8a\x03one\x8a\x05alone\x88\x05\x03\xe8bye").await.unwrap();
     server.shutdown().await.unwrap();
     assert!(client.recv().await.unwrap().is_none());
-    let told = told.lock().unwrap();
-    let pongs: Vec<_> = told.iter().filter(|told| told.starts_with("<pong")).collect();
+    let events = events.lock().unwrap();
+    let pongs: Vec<_> = events.iter().filter(|event| event.starts_with("<pong")).collect();
     assert_eq!(pongs, ["<pong one true", "<pong alone false"]);
     // The peer's Close frame.
     let end = client.end().unwrap();

@@ -36,7 +36,7 @@ async fn a_transport_is_taken_out_with_the_bytes_read_ahead() {
     drop(transport);
     let mut bytes = Vec::new();
     peer.read_to_end(&mut bytes).await.unwrap();
-    // No Close frame: nothing is sent for this.
+    // Taking out the transport sends no Close frame.
     assert_eq!(bytes, b"plain");
 }
 

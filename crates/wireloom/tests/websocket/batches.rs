@@ -265,7 +265,7 @@ async fn an_answer_leaves_although_the_sender_is_dropped() {
 async fn a_sender_that_moves_to_another_thread_keeps_its_order() {
     let address = serve(ServerConfig::default(), |socket| async move {
         let (mut sender, mut receiver) = answer_first(socket).await;
-        // The answer is in the batch while this task continues without an await.
+        // The answer stays in the batch while this task continues without an await.
         let (start, started) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Handle::current();
         std::thread::spawn(move || {
@@ -339,9 +339,9 @@ async fn forwards_a_message_in_chunks() {
     config.deflate = Some(DeflateConfig::default());
     let address = serve(config, |socket| async move {
         let (mut sender, mut receiver) = socket.split();
-        while let Ok(Some(piece)) = receiver.recv().await {
-            let last = piece.is_last();
-            sender.send_piece(piece, last).await.unwrap();
+        while let Ok(Some(chunk)) = receiver.recv().await {
+            let last = chunk.is_last();
+            sender.send_piece(chunk, last).await.unwrap();
         }
     })
     .await;
@@ -353,28 +353,32 @@ async fn forwards_a_message_in_chunks() {
         let (mut sender, mut receiver) =
             connector.connect(&format!("ws://{address}/")).await.unwrap().split();
         // 100 MiB, which is over the default limit, and then a short one.
-        const PIECE: usize = 1 << 20;
-        const PIECES: usize = 100;
+        const CHUNK_LEN: usize = 1 << 20;
+        const CHUNKS: usize = 100;
         let send = async {
-            for i in 0..PIECES {
-                sender.send_piece(&vec![i as u8; PIECE], i + 1 == PIECES).await.unwrap();
+            for i in 0..CHUNKS {
+                sender.send_piece(&vec![i as u8; CHUNK_LEN], i + 1 == CHUNKS).await.unwrap();
             }
             sender.send("häßlich").await.unwrap();
         };
         let receive = async {
             let mut len = 0;
             loop {
-                let piece: Message<'_> = receiver.recv().await.unwrap().unwrap();
-                assert!(piece.is_binary() && piece.as_bytes().len() <= 1 << 20);
+                let chunk: Message<'_> = receiver.recv().await.unwrap().unwrap();
+                assert!(chunk.is_binary() && chunk.as_bytes().len() <= 1 << 20);
                 assert!(
-                    piece.as_bytes().iter().enumerate().all(|(at, &byte)| byte == ((len + at) / PIECE) as u8)
+                    chunk
+                        .as_bytes()
+                        .iter()
+                        .enumerate()
+                        .all(|(at, &byte)| byte == ((len + at) / CHUNK_LEN) as u8)
                 );
-                len += piece.as_bytes().len();
-                if piece.is_last() {
+                len += chunk.as_bytes().len();
+                if chunk.is_last() {
                     break;
                 }
             }
-            assert_eq!(len, PIECES * PIECE);
+            assert_eq!(len, CHUNKS * CHUNK_LEN);
             assert_eq!(receiver.recv_owned().await.unwrap().unwrap().as_text(), Some("häßlich"));
         };
         tokio::join!(send, receive);
