@@ -8,6 +8,7 @@ use crate::field::Field;
 use crate::priority::Priority;
 use alloc::collections::BTreeMap;
 use alloc::vec;
+use wireloom_testing::http2::{Frame, PREFACE, flag, kind};
 use wireloom_testing::{Rng, rounds};
 
 /// The state of a stream at one end.
@@ -28,6 +29,48 @@ struct End {
     /// Bytes in flight to this end.
     wire: VecDeque<u8>,
     reset: Vec<u32>,
+    unacknowledged: Unacknowledged,
+}
+
+/// Predicts which SETTINGS and PING frames an end may send, from the frames that it has read.
+struct Unacknowledged {
+    /// The preface of a client that has not been read, in bytes.
+    preface_len: usize,
+    /// The frame that has been read in part.
+    partial: Vec<u8>,
+    settings: usize,
+    pings: Vec<Vec<u8>>,
+}
+
+impl Unacknowledged {
+    fn new(role: Role) -> Self {
+        let preface_len = if role == Role::Server { PREFACE.len() } else { 0 };
+        // Each end sends SETTINGS first.
+        Self { preface_len, partial: vec![], settings: 1, pings: vec![] }
+    }
+
+    /// The end has read these bytes.
+    fn read(&mut self, bytes: &[u8]) {
+        let preface_len = self.preface_len.min(bytes.len());
+        self.preface_len -= preface_len;
+        self.partial.extend(&bytes[preface_len..]);
+        let mut rest = &self.partial[..];
+        while let Some(frame) = Frame::read(&mut rest) {
+            if !frame.has(flag::ACK) {
+                continue;
+            }
+            match frame.kind {
+                kind::SETTINGS => self.settings -= 1,
+                kind::PING => {
+                    if let Some(at) = self.pings.iter().position(|payload| *payload == frame.payload) {
+                        self.pings.remove(at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.partial = rest.to_vec();
+    }
 }
 
 struct Pair {
@@ -51,7 +94,13 @@ impl Pair {
             config.output_ahead = random.usize(1..40_000);
             config.hash_key = random.u64(..);
             let connection = Connection::new(role, config).unwrap();
-            End { connection, streams: BTreeMap::new(), wire: VecDeque::new(), reset: vec![] }
+            End {
+                connection,
+                streams: BTreeMap::new(),
+                wire: VecDeque::new(),
+                reset: vec![],
+                unacknowledged: Unacknowledged::new(role),
+            }
         });
         Self { ends, random, now: Duration::ZERO }
     }
@@ -91,9 +140,10 @@ impl Pair {
                 }
             }
             12 => {
-                if connection.send_trailers(key, [Field::new(b"x-end", b"1")]).is_ok() {
-                    known.ended_here = true;
-                }
+                let may = known.answered && !known.ended_here;
+                let sent = connection.send_trailers(key, [Field::new(b"x-end", b"1")]);
+                assert_eq!(sent.is_ok(), may, "{sent:?} on {id} of {side}");
+                known.ended_here |= may;
             }
             13 => {
                 connection.reset(key, ErrorCode::CANCEL).unwrap();
@@ -111,10 +161,12 @@ impl Pair {
                 settings.max_concurrent_streams = self.random.u32(1..12);
                 settings.header_table_size = self.random.u32(..5000);
                 let sent = connection.update_settings(settings);
-                assert!(
-                    matches!(sent, Ok(()) | Err(Error::Misuse(Misuse::SettingsUnacknowledged))),
-                    "{sent:?}"
-                );
+                if end.unacknowledged.settings < connection.limits().settings_unacknowledged_max {
+                    sent.unwrap();
+                    end.unacknowledged.settings += 1;
+                } else {
+                    assert_eq!(sent, Err(Misuse::SettingsUnacknowledged.into()));
+                }
             }
             18 => {
                 let priority = Priority { urgency: self.random.u8(..8), incremental: self.random.bool() };
@@ -126,8 +178,14 @@ impl Pair {
                 }
             }
             _ => {
-                let sent = connection.send_ping(self.now, self.random.u64(..).to_be_bytes());
-                assert!(matches!(sent, Ok(()) | Err(Error::Misuse(Misuse::PingsUnacknowledged))), "{sent:?}");
+                let payload = self.random.u64(..).to_be_bytes();
+                let sent = connection.send_ping(self.now, payload);
+                if end.unacknowledged.pings.len() < connection.limits().pings_unacknowledged_max {
+                    sent.unwrap();
+                    end.unacknowledged.pings.push(payload.to_vec());
+                } else {
+                    assert_eq!(sent, Err(Misuse::PingsUnacknowledged.into()));
+                }
             }
         }
         self.forget_gone(side);
@@ -195,6 +253,7 @@ impl Pair {
             }
         }
         to.wire.drain(..at);
+        to.unacknowledged.read(&bytes[..at]);
         while from.connection.poll_event().is_some() {}
         self.forget_gone(0);
         self.forget_gone(1);
