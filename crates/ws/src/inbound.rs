@@ -225,6 +225,12 @@ impl Inbound {
         self.receiver.decoder_mut().disable_fast_path();
     }
 
+    /// Drops all further input and a message of which a part has arrived, and frees all memory.
+    pub(crate) fn free(&mut self) {
+        self.close();
+        self.receiver.free();
+    }
+
     /// A control frame's payload.
     #[inline]
     pub(crate) fn control<'a>(&'a self, at: Option<usize>, len: usize, input: &'a [u8]) -> &'a [u8] {

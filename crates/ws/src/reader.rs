@@ -503,6 +503,14 @@ impl Reader {
         (self.part, self.place) = NO_MESSAGE;
         self.inbound.release_buffers();
     }
+
+    /// Drops all input, also a message of which a part has arrived, and frees all memory but the read buffer. Nothing is decoded any
+    /// more.
+    pub fn free(&mut self) {
+        self.discard_input();
+        (self.part, self.place) = NO_MESSAGE;
+        self.inbound.free();
+    }
 }
 
 impl fmt::Debug for Reader {

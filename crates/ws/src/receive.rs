@@ -373,6 +373,13 @@ impl Receiver {
         }
     }
 
+    /// Drops a message of which a part has arrived, and frees all memory. Nothing is received any more.
+    pub(crate) fn free(&mut self) {
+        self.assembly.release();
+        self.content = Content::Delivered;
+        self.inflate = None;
+    }
+
     pub(crate) fn set_inflated_max(&mut self, max: usize) -> usize {
         let Some(inflate) = &mut self.inflate else { return usize::MAX };
         // Bytes that were delivered in chunks, or collected before, need no more memory.

@@ -247,11 +247,11 @@ pub(crate) fn poll_linger(linger: &mut Option<Pin<Box<Linger>>>, cx: &mut Contex
 pub(crate) fn poll_ended(shared: &Weak<Shared>, cx: &Context<'_>) -> Poll<()> {
     let Some(shared) = shared.upgrade() else { return Poll::Ready(()) };
     let mut state = shared.lock();
-    if state.write_error().is_some() {
+    if state.link.write_error().is_some() {
         return Poll::Ready(());
     }
     // Woken by every end, and by the drop of the state. It registers again when it is woken for another reason.
-    state.register(Some((Waiter::Driver, cx)));
+    state.link.register(Some((Waiter::Driver, cx)));
     Poll::Pending
 }
 

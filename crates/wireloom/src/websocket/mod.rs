@@ -17,6 +17,7 @@ mod codecs;
 mod config;
 mod flush;
 mod linger;
+mod link;
 mod message;
 #[cfg(test)]
 mod model;

@@ -8,9 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use tokio::time::Sleep;
-use wireloom_ws::{
-    Cause, Config, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Role, Step,
-};
+use wireloom_ws::{Cause, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step};
 
 use super::message::{Message, OwnedMessage};
 use super::notifications::Notification;
@@ -525,8 +523,7 @@ impl ActiveReceiver {
     fn free(&mut self) {
         self.reader.discard_input();
         self.release_memory();
-        // A reader keeps the part of a message as long as it exists.
-        self.reader = Reader::new(IdleInbound::new(Role::Server, &Config::default()).into());
+        self.reader.free();
         self.memory = None;
     }
 
@@ -570,8 +567,8 @@ impl ActiveReceiver {
             self.count_memory(state);
             ready!(state.account().poll_read_allowed(cx));
         }
-        if state.io.may_mix_directions() {
-            let combined = state.register(Some((Waiter::Receiver, &*cx)));
+        if state.link.may_mix_directions() {
+            let combined = state.link.register(Some((Waiter::Receiver, &*cx)));
             return self.poll_read_with(&mut Context::from_waker(&combined), state, mode);
         }
         self.poll_read_with(cx, state, mode)
@@ -587,7 +584,7 @@ impl ActiveReceiver {
             return self.poll_read_buffer(cx, state, mode);
         }
         let mut space = self.reader.space();
-        match ready!(state.io.poll_read(cx, space.bytes())) {
+        match ready!(state.link.poll_read(cx, space.bytes())) {
             Ok(len) if len > 0 => {
                 let completed = space.filled(len);
                 state.handle_read(len);
@@ -627,7 +624,7 @@ impl ActiveReceiver {
         let mut space = self.reader.buffer_space();
         let bytes = space.bytes();
         let len_max = bytes.len().min(len_max);
-        match ready!(state.io.poll_read(cx, &mut bytes[..len_max])) {
+        match ready!(state.link.poll_read(cx, &mut bytes[..len_max])) {
             Ok(len) if len > 0 => {
                 // Bytes in the buffer are decoded later.
                 let _ = space.filled(len);
@@ -685,7 +682,7 @@ impl ActiveReceiver {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
                 Some(Cause::Error(error)) => Some((*error).into()),
                 Some(Cause::Silence) => Some(Error::Timeout(Stage::Silence)),
-                _ => Some(state.write_error().cloned().unwrap_or(Error::Cut)),
+                _ => Some(state.link.write_error().cloned().unwrap_or(Error::Cut)),
             }
             .map(Box::new);
         }
@@ -774,6 +771,7 @@ mod tests {
 
     use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
     use wireloom_testing::frame::masked;
+    use wireloom_ws::Role;
     use wireloom_ws::handshake::Negotiated;
 
     use super::*;

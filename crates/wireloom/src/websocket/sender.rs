@@ -292,7 +292,7 @@ impl Sender {
     /// Ready when a message can be queued; see [`reserve`](Self::reserve).
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut state = self.shared.lock();
-        if let Some(error) = state.write_error() {
+        if let Some(error) = state.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
         // The other policies do not wait.
@@ -465,7 +465,7 @@ fn queue(
         // The transport may accept more at once.
         let _ = state.poll_flush(None);
     }
-    if let Some(error) = state.write_error() {
+    if let Some(error) = state.link.write_error() {
         return Poll::Ready(Err(error.clone()));
     }
     let is_slow = if waits { state.core.is_congested() } else { state.is_slow() };

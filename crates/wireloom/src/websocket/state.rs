@@ -1,7 +1,7 @@
 //! State shared by `Sender` and `Receiver`: the outbound half of the protocol core and the transport, behind one mutex. The
 //! mutex is locked once for each message that is sent and each read, and never held across an `.await`.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,10 +16,11 @@ use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Trans
 use super::config::{SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
+use super::link::{self, Link, SLICES_MAX};
 use super::notifications::{self, Notification, NotificationQueue};
 use super::receiver::ActiveReceiver;
 use super::slow::{BUFFERED_LEN_MAX, Slow, SlowCounters};
-use super::wakers::{Waiter, Wakers};
+use super::wakers::Waiter;
 use super::{clock, codecs};
 use crate::error::Error;
 use crate::memory::{Account, Category, Evict, Reservation};
@@ -31,9 +32,6 @@ const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
 
 /// The memory that a read buffer is counted as. Longer ones are of the threads' pools, which have a bound of their own.
 const READ_BUFFER_LEN: usize = buffer::LEN_SMALL;
-
-/// Slices per write.
-const SLICES_MAX: usize = 32;
 
 /// Slices of most writes: the memory of few slices is initialized faster.
 const SLICES_FEW: usize = 4;
@@ -73,16 +71,14 @@ impl Shared {
         Arc::new_cyclic(|shared| Self {
             state: Mutex::new(State {
                 core,
-                io,
+                link: Link::new(io),
                 flush: Flush::Idle,
-                link_end: None,
                 going_away: GoingAway::No,
                 shared: shared.clone(),
                 activity: Activity::Quiet,
                 traffic: Traffic::default(),
                 slow: Slow::default(),
                 send_queue: Account::default().reservation(Category::SendQueue),
-                wakers: None,
                 receiver: None,
                 parked: None,
                 rare,
@@ -291,10 +287,8 @@ impl Shared {
 
 pub(super) struct State {
     pub(super) core: Outbound,
-    pub(super) io: Io,
+    pub(super) link: Link,
     flush: Flush,
-    /// `None` while the transport reads and writes.
-    link_end: Option<Box<LinkEnd>>,
     going_away: GoingAway,
     shared: Weak<Shared>,
     activity: Activity,
@@ -302,8 +296,6 @@ pub(super) struct State {
     pub(super) slow: Slow,
     /// The memory of the core's queue.
     send_queue: Reservation,
-    /// Created when a task first has to wait for the transport.
-    wakers: Option<Arc<Wakers>>,
     /// The task that waits for a message.
     pub(super) receiver: Option<Waker>,
     /// The state of a receiver that waits for the rest of a message.
@@ -337,23 +329,6 @@ enum ReadBuffer {
     None,
     Held,
     Counted,
-}
-
-/// How the transport has ended (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
-///
-/// ```text
-///  Open -- shut down --> ShutDown --+
-///   |                               +--> Closed(why)
-///   +-- a write fails --> WriteFailed(why)
-/// ```
-#[derive(Debug)]
-enum LinkEnd {
-    /// The writing side has ended; the peer is still read.
-    ShutDown,
-    /// Nothing can be written; the peer is still read.
-    WriteFailed(Error),
-    /// Nothing is read or written.
-    Closed(Error),
 }
 
 /// Whether a server that shuts down has closed this connection. Messages that arrive after its Close frame are read and dropped
@@ -391,19 +366,6 @@ impl State {
         if self.core.is_compressed() {
             codecs::with(|pool| self.core.take_codec(pool));
         }
-    }
-
-    /// The reason that nothing can be written any more.
-    pub(super) fn write_error(&self) -> Option<&Error> {
-        match self.link_end.as_deref() {
-            None | Some(LinkEnd::ShutDown) => None,
-            Some(LinkEnd::WriteFailed(error) | LinkEnd::Closed(error)) => Some(error),
-        }
-    }
-
-    /// Whether nothing is read or written any more.
-    fn is_link_closed(&self) -> bool {
-        matches!(self.link_end.as_deref(), Some(LinkEnd::Closed(_)))
     }
 
     /// A read has brought `len` bytes.
@@ -450,7 +412,7 @@ impl State {
 
     #[cold]
     fn schedule(&mut self) {
-        if self.write_error().is_none() {
+        if self.link.write_error().is_none() {
             self.flush = flush::schedule(&self.shared);
         }
     }
@@ -472,10 +434,10 @@ impl State {
 
     /// Writes the queue. While the transport is full, a flusher waits for it, and so does `task` if there is one.
     pub(super) fn poll_flush(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
-        if let Some(error) = self.write_error() {
+        if let Some(error) = self.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        if self.flush.is_idle() && !self.core.wants_write() && !self.io.has_buffered_writes() {
+        if self.flush.is_idle() && !self.core.wants_write() && !self.link.has_buffered_writes() {
             return Poll::Ready(Ok(()));
         }
         let had_to_wait = self.slow.is_waiting();
@@ -503,7 +465,7 @@ impl State {
     /// # Errors
     /// Nothing can be written any more.
     pub(super) fn queue_end(&self) -> Result<u64, Error> {
-        match self.write_error() {
+        match self.link.write_error() {
             Some(error) => Err(error.clone()),
             None => Ok(self.traffic.bytes_sent + self.core.queued_len() as u64),
         }
@@ -520,7 +482,7 @@ impl State {
         let is_sent = match &flushed {
             Poll::Ready(Err(Error::Closed)) => self.traffic.bytes_sent >= end,
             // A transport that buffers has written bytes when as many others have followed as it can buffer.
-            Poll::Pending if self.io.has_buffered_writes() => {
+            Poll::Pending if self.link.has_buffered_writes() => {
                 self.traffic.bytes_sent >= end.saturating_add(BUFFERED_LEN_MAX as u64)
             }
             Poll::Pending => self.traffic.bytes_sent >= end,
@@ -531,8 +493,8 @@ impl State {
 
     fn end_flush(&mut self, had_to_wait: bool) {
         self.flush = Flush::Idle;
-        if had_to_wait && let Some(wakers) = &self.wakers {
-            wakers.wake_all();
+        if had_to_wait {
+            self.link.wake_all();
         }
     }
 
@@ -550,7 +512,7 @@ impl State {
             // It continues to write and watches the deadline, also when the future that sends is dropped.
             receiver.wake();
         }
-        let waker = task.map(|task| self.register(Some(task)));
+        let waker = task.map(|task| self.link.register(Some(task)));
         // Without a task there is no timer: the flusher has one.
         let mut cx = waker.as_ref().map(Context::from_waker);
         ready!(self.slow.poll_disconnect(&self.config.slow_peer, cx.as_mut()));
@@ -567,7 +529,7 @@ impl State {
         let mut total = 0;
         let written = loop {
             match self.poll_write_slices(task) {
-                Poll::Ready(Ok(0)) => break self.poll_flush_io(task),
+                Poll::Ready(Ok(0)) => break self.link.poll_flush(task),
                 Poll::Ready(Ok(len)) => {
                     total += len;
                     self.core.transmitted(len);
@@ -594,23 +556,11 @@ impl State {
             return Poll::Ready(Ok(0));
         }
         if count < SLICES_FEW {
-            return write(&mut self.io, &mut self.wakers, task, &slices[..count]);
+            return self.link.write(task, &slices[..count]);
         }
         let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
         let count = self.core.poll_transmit(&mut slices);
-        write(&mut self.io, &mut self.wakers, task, &slices[..count])
-    }
-
-    fn poll_flush_io(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
-        if !self.io.has_buffered_writes() {
-            return Poll::Ready(Ok(()));
-        }
-        match self.io.poll_flush(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => {}
-            ready => return ready,
-        }
-        let waker = self.register(task);
-        self.io.poll_flush(&mut Context::from_waker(&waker))
+        self.link.write(task, &slices[..count])
     }
 
     /// Sends a message whose payload is written from where it is; bytes that the transport does not accept are queued.
@@ -623,7 +573,7 @@ impl State {
             if count == 0 {
                 break None;
             }
-            match try_write(&mut self.io, &slices[..count]) {
+            match self.link.try_write(&slices[..count]) {
                 Ok(len) => {
                     total += len;
                     send.transmitted(len);
@@ -753,20 +703,12 @@ impl State {
         self.slow.count_dropped();
     }
 
-    /// A waker for the transport that wakes all waiting tasks, and this one too.
-    pub(super) fn register(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Waker {
-        register(&mut self.wakers, task)
-    }
-
     /// Nothing can be written any more. Bytes that the peer has sent are still read: its Close frame may be among them.
     fn fail_write(&mut self, error: &io::Error) -> Error {
-        let error = failure(error);
-        if self.write_error().is_none() {
-            self.link_end = Some(Box::new(LinkEnd::WriteFailed(error.clone())));
-        }
+        let error = self.link.fail_write(error);
         self.drop_queue();
         self.wake();
-        self.write_error().cloned().unwrap_or(error)
+        error
     }
 
     /// Nothing is written any more: drops the queue.
@@ -780,7 +722,7 @@ impl State {
 
     /// Nothing more will arrive, and nothing leaves.
     pub(super) fn fail_read(&mut self, error: &io::Error) {
-        self.fail(failure(error));
+        self.fail(link::failure(error));
     }
 
     /// The account of the connection.
@@ -813,14 +755,14 @@ impl State {
 
     /// Removes the transport: no more reads and writes.
     pub(super) fn take_io(&mut self, why: Error) -> Io {
-        let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
+        let io = self.link.take_io();
         self.fail(why);
         io
     }
 
     /// Stores the state of a waiting receiver, so that [`overload`](Self::overload) can free it.
     pub(super) fn park(&mut self, active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
-        if self.is_link_closed() {
+        if self.link.is_closed() {
             return Some(active);
         }
         self.parked = Some(active);
@@ -842,8 +784,7 @@ impl State {
     /// Both halves stop using the transport: for this reason, unless writing has failed before.
     pub(super) fn close_link(&mut self, error: Error) {
         self.drop_queue();
-        let first = self.write_error().cloned();
-        self.link_end = Some(Box::new(LinkEnd::Closed(first.unwrap_or(error))));
+        self.link.close(error);
     }
 
     /// Ends a connection whose peer is too slow.
@@ -863,14 +804,12 @@ impl State {
         if let Some(receiver) = self.receiver.take() {
             receiver.wake();
         }
-        if let Some(wakers) = &self.wakers {
-            wakers.wake_all();
-        }
+        self.link.wake_all();
     }
 
     /// Shuts the transport down when the core requires it, once the queue is written. True when the connection has ended.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.is_link_closed() {
+        if self.link.is_closed() {
             return true;
         }
         match self.core.transport() {
@@ -878,19 +817,13 @@ impl State {
             // The transport itself still buffers frames, as TLS does. The close timeout ends that.
             _ if self.slow.is_waiting() && self.core.poll_timeout().is_some() => false,
             Transport::ShutdownWrite => {
-                self.shut_down(cx);
+                self.link.shut_down(cx);
                 false
             }
             Transport::Close => {
-                self.shut_down(cx);
+                self.link.shut_down(cx);
                 true
             }
-        }
-    }
-
-    fn shut_down(&mut self, cx: &mut Context<'_>) {
-        if self.link_end.is_none() && self.io.poll_shutdown(cx).is_ready() {
-            self.link_end = Some(Box::new(LinkEnd::ShutDown));
         }
     }
 
@@ -903,20 +836,17 @@ impl State {
             let _ = self.core.close(now, code, "");
         }
         let is_client = self.core.role() == Role::Client;
-        if !self.poll_write_all(None).is_ready() || is_client && !matches!(self.io, Io::Tunnel(_)) {
+        if !self.poll_write_all(None).is_ready() || is_client && !self.link.is_tunnel() {
             return;
         }
-        self.shut_down(&mut Context::from_waker(Waker::noop()));
+        self.link.shut_down(&mut Context::from_waker(Waker::noop()));
         if self.core.poll_timeout().is_none() {
             return;
         }
         // `None` if the clock cannot represent it: it never passes.
         let deadline = self.poll_timeout();
         let account = self.account().clone();
-        let make_linger = || {
-            let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
-            Linger::new(io, deadline)
-        };
+        let make_linger = || Linger::new(self.link.take_io(), deadline);
         if is_client {
             // Dropping a stream of HTTP/2 resets it, and drops the frames that its connection has not written.
             flush::spawn_linger(make_linger);
@@ -972,74 +902,11 @@ impl State {
 impl Drop for State {
     /// Both halves were dropped: sends the Close frame if the transport accepts it at once.
     fn drop(&mut self) {
-        if self.write_error().is_none() {
+        if self.link.write_error().is_none() {
             self.close_on_drop();
         }
         self.return_read_buffer();
         // A task that waits to flush ends.
         self.wake();
-    }
-}
-
-/// Writes to a transport. While that is full, it wakes all waiting tasks later, and `task` if there is one.
-fn write(
-    io: &mut Io,
-    wakers: &mut Option<Arc<Wakers>>,
-    task: Option<(Waiter, &Context<'_>)>,
-    slices: &[&[u8]],
-) -> Poll<io::Result<usize>> {
-    match try_write(io, slices) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-        written => return Poll::Ready(written),
-    }
-    let waker = register(wakers, task);
-    let written = with_io_slices(slices, |slices| io.poll_write(&mut Context::from_waker(&waker), slices));
-    written.map(|written| written.and_then(not_zero))
-}
-
-/// Writes the bytes that the transport accepts at once.
-fn try_write(io: &mut Io, slices: &[&[u8]]) -> io::Result<usize> {
-    with_io_slices(slices, |slices| io.try_write(slices)).and_then(not_zero)
-}
-
-fn not_zero(written: usize) -> io::Result<usize> {
-    if written > 0 { Ok(written) } else { Err(io::ErrorKind::WriteZero.into()) }
-}
-
-fn with_io_slices<T>(slices: &[&[u8]], write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
-    match slices {
-        [one] => return write(&[IoSlice::new(one)]),
-        [one, two] => return write(&[IoSlice::new(one), IoSlice::new(two)]),
-        _ => {}
-    }
-    let mut io_slices = [IoSlice::new(&[]); SLICES_MAX];
-    for (io_slice, slice) in io_slices.iter_mut().zip(slices) {
-        *io_slice = IoSlice::new(slice);
-    }
-    write(&io_slices[..slices.len().min(SLICES_MAX)])
-}
-
-fn register(wakers: &mut Option<Arc<Wakers>>, task: Option<(Waiter, &Context<'_>)>) -> Waker {
-    let wakers = wakers.get_or_insert_default();
-    if let Some((waiter, cx)) = task {
-        wakers.register(waiter, cx);
-    }
-    wakers.waker()
-}
-
-/// The error for a transport's failure.
-fn failure(error: &io::Error) -> Error {
-    #[cfg(feature = "http2")]
-    // A tunnel of HTTP/2 reports the code of GOAWAY.
-    if let Some(goaway @ Error::GoAway(_)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        return goaway.clone();
-    }
-    match error.kind() {
-        // TLS calls an end without close_notify unexpected; so do resets.
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => Error::Cut,
-        kind => Error::Io(kind.into()),
     }
 }

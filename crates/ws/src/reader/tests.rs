@@ -7,6 +7,7 @@ use crate::frame::{FIN, HEADER_LEN_MAX, Header};
 use crate::limits::Limits;
 use crate::mask::{self, MaskKey};
 use crate::opcode::Opcode;
+use alloc::string::String;
 use alloc::vec;
 use core::time::Duration;
 
@@ -442,6 +443,27 @@ fn recycles_the_buffer_of_a_message_when_its_last_reference_is_dropped() {
     // A copy leaves the buffer to the reader.
     assert_eq!(take(50_000).as_text(), Some(&*(text + "ß")));
     assert_eq!(recycled.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn frees_a_message_of_which_a_part_has_arrived() {
+    let deflate = DeflateConfig::default();
+    for params in [None, Some((DeflateParams::default(), &deflate))] {
+        let mut client = Connection::client(Config::default(), params, [7; 32], NOW);
+        let text: String = (0..5_000).map(|i| alloc::format!("{i} ")).collect();
+        client.send_text_chunk(&text, false).unwrap();
+        let (inbound, _) = Connection::server(Config::default(), params, NOW).split();
+        let mut reader = Reader::new(inbound);
+        reader.set_buffer(vec![0; 1 << 16].into());
+        read(&mut reader, &client.take_transmit()).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        assert!(reader.inbound().memory_len() > 1_000);
+        reader.free();
+        assert_eq!((reader.inbound().memory_len(), reader.message().payload()), (0, &b""[..]));
+        read(&mut reader, &frame(0x82, b"later")).unwrap();
+        assert!(!reader.next_message() && reader.next_owned().is_none());
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+    }
 }
 
 #[test]
