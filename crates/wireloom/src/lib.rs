@@ -2,8 +2,8 @@
 //!
 //! ## Modules
 //!
-//! Layers: `error`, `memory`, `sync`, `version` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` → `http` →
-//! `client`, `server` → `tower` → `axum`.
+//! Layers: `error`, `sync`, `version` → `guard` → `memory` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` →
+//! `http` → `client`, `server` → `tower` → `axum`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -16,6 +16,7 @@ pub mod axum;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod error;
+mod guard;
 mod headers;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod http;

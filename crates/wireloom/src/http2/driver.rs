@@ -12,14 +12,14 @@ use wireloom_http2::{Config, Ended, Role};
 use wireloom_ws::Keepalive;
 
 use super::deadlines::{Deadlines, Timer};
-use super::deferred::Deferred;
 use super::incoming::{Incoming, IncomingRequests};
 use super::memory_report::MemoryReport;
 use super::read_buffer::ReadBuffer;
 use super::requests::Requests;
-use super::shared::{DriverState, Locked, Reported, Shared, State};
+use super::shared::{DriverState, Reported, Shared, State};
 use super::timers::{Drain, IdleTimer, KeepaliveAction, KeepaliveTimer, ShrinkTimer};
 use crate::error::{Error, Stage};
+use crate::guard::Guard;
 use crate::memory::{Account, Evict};
 use crate::sync::Arc;
 use crate::transport::Io;
@@ -57,8 +57,6 @@ pub(crate) struct Driver {
     keepalive: Option<KeepaliveTimer>,
     shrink: ShrinkTimer,
     memory: MemoryReport,
-    /// Its memory is used again by each unlock.
-    deferred: Deferred,
     /// The number of tasks that were woken since the driver last yielded.
     woken_len: usize,
     ended: bool,
@@ -110,7 +108,6 @@ impl Driver {
             keepalive: None,
             shrink: ShrinkTimer::default(),
             memory: MemoryReport::default(),
-            deferred: Deferred::default(),
             woken_len: 0,
             ended: false,
         }
@@ -236,7 +233,7 @@ impl Driver {
         }
     }
 
-    fn unlock(&mut self, mut state: Locked<'_>) {
+    fn unlock(&mut self, mut state: Guard<'_, State>) {
         let memory = state.core.memory();
         if let Reported::Total(reported) = &mut state.reported {
             *reported = memory.total();
@@ -244,7 +241,7 @@ impl Driver {
         if state.deferred.wakers_len() > 0 {
             self.woken_len = state.deferred.wakers_len();
         }
-        state.unlock_with(&mut self.deferred);
+        drop(state);
         self.memory.report(&memory);
     }
 
@@ -389,7 +386,7 @@ impl Driver {
         stalled || self.drain.deadline(&state.core).is_some_and(|deadline| deadline <= now)
     }
 
-    fn end(&mut self, mut state: Locked<'_>) {
+    fn end(&mut self, mut state: Guard<'_, State>) {
         self.ended = true;
         if self.blocked {
             // The peer does not read: the kernel need not keep the rest for it.

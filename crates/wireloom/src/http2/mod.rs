@@ -22,11 +22,10 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report -> slots, deferred,
-//! shared, recv_stream, send_stream, incoming -> requests, tunnel -> driver`.
+//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report -> slots, shared,
+//! recv_stream, send_stream, incoming -> requests, tunnel -> driver`.
 
 mod deadlines;
-mod deferred;
 mod driver;
 mod head;
 mod incoming;

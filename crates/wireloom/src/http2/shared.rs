@@ -1,10 +1,9 @@
 //! State shared by the driver and the stream handles: the protocol core and a slot per stream, behind one mutex.
 //!
-//! The mutex is held for work in memory and never across an `.await`. Nothing is spawned, woken or dropped while it is
-//! held: [`Locked`] collects that in [`Deferred`] and runs it after unlocking.
+//! The mutex is held for work in memory and never across an `.await`. Wakers, slots and notifications are collected in [`Deferred`]
+//! until it is unlocked.
 
-use std::ops::{Deref, DerefMut};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,20 +14,19 @@ use wireloom_http2::field::Field;
 use wireloom_http2::message::RequestKind;
 use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
-use super::deferred::Deferred;
 use super::incoming::IncomingRequests;
 use super::send_stream::SendStream;
 use super::slots::{FollowUp, Receiving, Slots, StreamRef};
 use super::unread::UnreadRequests;
 use crate::error::Error;
+use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::headers::Headers;
 use crate::memory::{Evict, FREE_LEN};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::Arc;
 
 pub(crate) struct Shared {
-    state: Mutex<State>,
-    /// Notified when the peer's SETTINGS arrive and when the connection ends.
-    ready: Notify,
+    state: Guarded<State>,
+    ready: Arc<Notify>,
 }
 
 pub(super) struct State {
@@ -44,6 +42,8 @@ pub(super) struct State {
     pub(super) reported: Reported,
     /// The driver must drop the transport without writing queued output.
     pub(super) is_aborted: bool,
+    /// Notified when the peer's SETTINGS arrive and when the connection ends.
+    ready: Arc<Notify>,
     pub(super) deferred: Deferred,
     /// The time at which the core's clock is 0.
     epoch: Instant,
@@ -100,7 +100,7 @@ impl Reported {
 #[derive(Default)]
 pub(super) struct DriverHandle {
     pub(super) state: DriverState,
-    waker: Option<Waker>,
+    waker: WakerSlot,
     /// The deadline of its timer, on the core's clock.
     armed: Option<Duration>,
 }
@@ -113,13 +113,6 @@ pub(super) enum DriverState {
     /// It waits for the transport, a deadline or a command.
     Waiting,
     WokenByCommand,
-}
-
-/// The state while the mutex is held.
-pub(super) struct Locked<'a> {
-    shared: &'a Shared,
-    /// `None` while dropping.
-    guard: Option<MutexGuard<'a, State>>,
 }
 
 impl Shared {
@@ -143,6 +136,7 @@ impl Shared {
     }
 
     fn with_core(core: Connection) -> Arc<Self> {
+        let ready = Arc::new(Notify::new());
         let state = State {
             core,
             slots: Slots::default(),
@@ -153,16 +147,16 @@ impl Shared {
             driver: DriverHandle::default(),
             reported: Reported::Nothing,
             is_aborted: false,
+            ready: ready.clone(),
             deferred: Deferred::default(),
             epoch: Instant::now(),
         };
-        Arc::new(Self { state: Mutex::new(state), ready: Notify::new() })
+        Arc::new(Self { state: Guarded::new(state), ready })
     }
 
-    pub(super) fn lock(&self) -> Locked<'_> {
-        // The core keeps its invariants when a panic unwinds through it.
-        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { shared: self, guard: Some(guard) }
+    #[inline]
+    pub(super) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// Runs a command of a handle, and wakes the driver if that gave it something to do.
@@ -307,6 +301,12 @@ impl Drop for HandlerRef {
     }
 }
 
+impl Guardable for State {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
+}
+
 impl State {
     pub(super) fn now(&self) -> Duration {
         self.epoch.elapsed()
@@ -346,7 +346,7 @@ impl State {
             || is_earlier()
         {
             self.driver.state = DriverState::WokenByCommand;
-            self.deferred.wake_driver(self.driver.waker.take());
+            self.deferred.wake(&mut self.driver.waker);
         }
     }
 
@@ -410,7 +410,7 @@ impl State {
         }
         self.slots.fail_all(&error, &mut self.deferred);
         self.failure.get_or_insert(error);
-        self.deferred.notify_ready = true;
+        self.deferred.notify(&self.ready);
     }
 
     /// Handles input until all is consumed or the core stops reading, and returns how much was consumed. `buffer` is the
@@ -453,58 +453,10 @@ impl State {
             }
             FollowUp::SettingsReceived => {
                 self.peer_preface = PeerPreface::Complete;
-                self.deferred.notify_ready = true;
+                self.deferred.notify(&self.ready);
             }
             FollowUp::GoAway(code) => self.goaway = Some(code),
         }
-    }
-}
-
-impl Locked<'_> {
-    /// Unlocks, and runs deferred work with the memory of `spare`.
-    pub(super) fn unlock_with(mut self, spare: &mut Deferred) {
-        std::mem::swap(&mut self.deferred, spare);
-        self.guard = None;
-        if spare.notify_ready {
-            spare.notify_ready = false;
-            self.shared.ready.notify_waiters();
-        }
-        spare.run();
-    }
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        match &self.guard {
-            Some(guard) => guard,
-            None => unreachable!("the guard is taken by drop alone"),
-        }
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        match &mut self.guard {
-            Some(guard) => guard,
-            None => unreachable!("the guard is taken by drop alone"),
-        }
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        let Some(mut guard) = self.guard.take() else { return };
-        if guard.deferred.is_empty() {
-            return;
-        }
-        let mut deferred = std::mem::take(&mut guard.deferred);
-        drop(guard);
-        if std::mem::take(&mut deferred.notify_ready) {
-            self.shared.ready.notify_waiters();
-        }
-        deferred.run();
     }
 }
 

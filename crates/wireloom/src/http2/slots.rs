@@ -1,18 +1,18 @@
 //! State of streams outside of the protocol core: content that the application has not read, errors, and wakers.
 
 use std::collections::VecDeque;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use slab::Slab;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Event, StreamKey};
 
-use super::deferred::Deferred;
 use super::head::to_headers;
 use super::incoming::IncomingRequests;
 use super::recv_buffer::RecvBuffer;
 use crate::error::Error;
+use crate::guard::{Deferred, WakerSlot};
 use crate::headers::{Head, Headers};
 
 /// Interim responses kept for a client that does not read them; further ones are dropped.
@@ -49,11 +49,11 @@ pub(super) struct Slot {
     pub(super) trailers: Option<Headers>,
     pub(super) error: Option<Error>,
     /// Waits for a head or content.
-    pub(super) receiver: Option<Waker>,
+    pub(super) receiver: WakerSlot,
     /// Waits for send capacity.
-    pub(super) sender: Option<Waker>,
+    pub(super) sender: WakerSlot,
     /// The task that runs the handler; waits for the stream to fail.
-    pub(super) handler: Option<Waker>,
+    pub(super) handler: WakerSlot,
 }
 
 /// The receiving half of a stream.
@@ -142,7 +142,7 @@ impl Slots {
         if slot.references > 0 {
             return;
         }
-        deferred.drop_slot(self.slots.remove(stream.index as usize));
+        deferred.drop_later(self.slots.remove(stream.index as usize));
         if self.slots.is_empty() {
             // A connection without streams holds no memory for them.
             *self = Self::default();
@@ -201,7 +201,7 @@ impl Slots {
                     return FollowUp::Release(stream, data.len());
                 }
                 slot.data.push(data, input);
-                deferred.wake(slot.receiver.take());
+                deferred.wake(&mut slot.receiver);
             }
             Event::Response { stream, status, fields, end_stream } => {
                 if let Some(slot) = self.get_by_key(stream) {
@@ -209,7 +209,7 @@ impl Slots {
                         slot.receiving = Receiving::Ended;
                     }
                     slot.head = Some(Head { status, headers: to_headers(fields) });
-                    deferred.wake(slot.receiver.take());
+                    deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Informational { stream, status, fields } => {
@@ -217,21 +217,21 @@ impl Slots {
                     && slot.interim.len() < INTERIM_MAX
                 {
                     slot.interim.push_back(Head { status, headers: to_headers(fields) });
-                    deferred.wake(slot.receiver.take());
+                    deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Trailers { stream, fields } => {
                 if let Some(slot) = self.get_by_key(stream) {
                     slot.receiving = Receiving::Ended;
                     slot.trailers = Some(to_headers(fields));
-                    deferred.wake(slot.receiver.take());
+                    deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Reset { stream, code, .. } => self.fail(stream, &Error::StreamReset(code), deferred),
             Event::Refused { stream } => self.fail(stream, &Error::NotProcessed, deferred),
             Event::Writable { stream } => {
                 if let Some(slot) = self.get_by_key(stream) {
-                    deferred.wake(slot.sender.take());
+                    deferred.wake(&mut slot.sender);
                 }
             }
             Event::Settings => return FollowUp::SettingsReceived,
@@ -246,9 +246,9 @@ impl Slot {
     /// Content that arrived before can still be read, and so can an end.
     fn fail(&mut self, error: &Error, deferred: &mut Deferred) {
         self.error.get_or_insert_with(|| error.clone());
-        deferred.wake(self.receiver.take());
-        deferred.wake(self.sender.take());
-        deferred.wake(self.handler.take());
+        deferred.wake(&mut self.receiver);
+        deferred.wake(&mut self.sender);
+        deferred.wake(&mut self.handler);
     }
 
     /// Pending until something arrives; ready with the error when nothing will.
