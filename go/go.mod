@@ -1,0 +1,3 @@
+module github.com/wireloom/wireloom/go
+
+go 1.24

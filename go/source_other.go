@@ -1,0 +1,7 @@
+//go:build !unix
+
+package websocket
+
+import "net"
+
+func newSource(conn net.Conn) source { return connSource{conn} }

@@ -1,0 +1,332 @@
+package websocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Websocket is an open WebSocket connection. Its methods may be called at the same time from several goroutines: messages
+// are written one after another, reads wait for each other, and neither waits for the other.
+type Websocket struct {
+	conn        net.Conn
+	mode        Mode
+	clientKey   ClientKey
+	subprotocol string
+	hooks       *Hooks
+	tracker     *Tracker
+	codec       *codec // of permessage-deflate; nil if it was not negotiated
+
+	closeTimeout   time.Duration
+	maxFrameSize   int
+	maxMessageSize int
+
+	state  atomic.Int32
+	reader reader
+	writer writer
+}
+
+// The states of RFC 6455 §7, in their order. A connection is closing from the first Close frame in either direction.
+const (
+	stateOpen int32 = iota
+	stateClosing
+	stateClosed
+)
+
+// noHooks is shared by the connections without hooks.
+var noHooks Hooks
+
+// New returns a WebSocket over a connection whose opening handshake is complete. [Accept] and [Dial] do both.
+func New(conn net.Conn, clientKey ClientKey, mode Mode, opts Options) *Websocket {
+	return newWebsocket(conn, clientKey, mode, &opts, nil).track()
+}
+
+func newWebsocket(conn net.Conn, clientKey ClientKey, mode Mode, opts *Options, deflate *deflateParams) *Websocket {
+	opts.setDefaults()
+	ws := &Websocket{
+		conn:           conn,
+		mode:           mode,
+		clientKey:      clientKey,
+		hooks:          &noHooks,
+		tracker:        opts.Tracker,
+		closeTimeout:   opts.CloseTimeout,
+		maxFrameSize:   opts.MaxFrameSize,
+		maxMessageSize: opts.MaxMessageSize,
+	}
+	if !opts.Hooks.isZero() {
+		hooks := opts.Hooks
+		ws.hooks = &hooks
+	}
+	if deflate != nil {
+		ws.codec = newCodec(mode, deflate, opts.Compression)
+	}
+	if conn != nil {
+		ws.reader.deadline.set, ws.writer.deadline.set = conn.SetReadDeadline, conn.SetWriteDeadline
+		ws.reader.source = newSource(conn)
+	}
+	ws.reader.deadline.timeout, ws.writer.deadline.timeout = opts.ReadTimeout, opts.WriteTimeout
+	ws.reader.lock.wake, ws.writer.lock.wake = make(chan struct{}, 1), make(chan struct{}, 1)
+	return ws
+}
+
+// track makes the connection known to its Tracker.
+func (ws *Websocket) track() *Websocket {
+	if ws.tracker != nil {
+		ws.tracker.add(ws)
+	}
+	return ws
+}
+
+// ClientKey returns the key that identifies the connection in [Hooks].
+func (ws *Websocket) ClientKey() ClientKey { return ws.clientKey }
+
+// Subprotocol returns the subprotocol that was negotiated, "" if none.
+func (ws *Websocket) Subprotocol() string { return ws.subprotocol }
+
+// Handler handles a message. If it returns a message, that is sent. If it returns an error, the connection is closed with
+// the error's status code or, if it is no [Error], with [StatusInternalError] and its text as the reason: such errors must
+// not contain what the peer may not know.
+type Handler func(ctx context.Context, msg *Message) (*Message, error)
+
+// EchoHandler is a [Handler] that sends each message back.
+var EchoHandler Handler = func(_ context.Context, msg *Message) (*Message, error) { return msg, nil }
+
+// Handle reads messages and passes them to the handler until the connection ends, and closes it.
+//
+// It returns nil when the peer closed the connection, with a Close frame or without; the error of the handler; or that of a
+// read or write, after which the peer is told the reason in a Close frame that is not waited for. A handler that panics closes
+// the connection too.
+func (ws *Websocket) Handle(ctx context.Context, handler Handler) error {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = ws.fail(&Error{StatusInternalError, errors.New("internal error")})
+		}
+	}()
+	err := ws.handle(ctx, handler)
+	returned = true
+	return err
+}
+
+func (ws *Websocket) handle(ctx context.Context, handler Handler) error {
+	for {
+		msg, err := ws.ReadMessage(ctx)
+		if errors.Is(err, io.EOF) {
+			ws.closeDone(StatusAbnormalClose, err) // unless there was a closing handshake
+			return nil
+		}
+		if err != nil {
+			return ws.fail(err)
+		}
+		reply, err := handler(ctx, msg)
+		if err != nil {
+			status, reason := closeReason(err)
+			if closeErr := ws.close(status, reason, err); closeErr != nil {
+				return fmt.Errorf("websocket: handle: closing after an error of the handler: %w: %w", err, closeErr)
+			}
+			return err
+		}
+		if reply != nil {
+			if err := ws.WriteMessage(ctx, reply); err != nil {
+				return ws.fail(err)
+			}
+		}
+	}
+}
+
+// Close closes the connection with [StatusNormalClosure]. See [Websocket.CloseWithStatus].
+func (ws *Websocket) Close() error {
+	return ws.CloseWithStatus(StatusNormalClosure, "")
+}
+
+// CloseWithStatus performs the closing handshake: it sends a Close frame, waits for the peer's, for at most
+// [Options.CloseTimeout], and closes the connection, also if it fails. Messages that arrive meanwhile are discarded. A pending
+// ReadMessage returns [io.EOF].
+//
+// It returns [ErrConnectionClosed] if the connection was closing or closed before.
+func (ws *Websocket) CloseWithStatus(status StatusCode, reason string) error {
+	return ws.close(status, reason, nil)
+}
+
+func (ws *Websocket) close(status StatusCode, reason string, cause error) error {
+	if !ws.startClosing() {
+		return ErrConnectionClosed
+	}
+	frame := NewCloseFrame(status, reason)
+	ws.writer.lock.lock(nil) // whoever holds it is bounded by the deadline
+	ws.hooks.closeStart(ws.clientKey, status, cause)
+	err := ws.writeClose(frame)
+	ws.writer.lock.unlock()
+	if err != nil {
+		ws.closeDone(status, err)
+		return fmt.Errorf("websocket: close: failed to write close frame: %w", err)
+	}
+	// A pending ReadMessage completes the handshake; then there is nothing left to wait for.
+	ws.reader.lock.lock(nil)
+	defer ws.reader.lock.unlock()
+	if ws.state.Load() == stateClosed {
+		return nil
+	}
+	_, err = ws.readMessage(context.Background(), nil)
+	ws.closeDone(status, err) // unless the peer's Close frame has done it
+	if errors.Is(err, io.EOF) || errors.Is(err, ErrConnectionClosed) {
+		return nil
+	}
+	return fmt.Errorf("websocket: close: read failed while waiting for reply: %w", err)
+}
+
+// startClosing begins the closing handshake, and bounds the waits of both directions. It reports whether the connection
+// was open.
+func (ws *Websocket) startClosing() bool {
+	if !ws.state.CompareAndSwap(stateOpen, stateClosing) {
+		return false
+	}
+	at := time.Now().Add(ws.closeTimeout)
+	ws.reader.deadline.close(at)
+	ws.writer.deadline.close(at)
+	return true
+}
+
+// fail closes the connection because of an error, without waiting for the peer's Close frame (RFC 6455 §7.1.7), and
+// returns the error.
+func (ws *Websocket) fail(cause error) error {
+	if ws.startClosing() {
+		status, reason := closeReason(cause)
+		ws.writer.lock.lock(nil)
+		_ = ws.writeClose(NewCloseFrame(status, reason)) // the cause matters more
+		ws.writer.lock.unlock()
+		ws.closeDone(status, cause)
+	}
+	return cause
+}
+
+// peerClosed answers the peer's Close frame and closes the connection.
+func (ws *Websocket) peerClosed(payload []byte) error {
+	status := closeCode(payload)
+	ws.startClosing()
+	// RFC 6455 §5.5.1: the reply typically repeats the code.
+	reply := NewFrame(OpcodeClose, true, payload)
+	if status == StatusNoStatusRcvd {
+		reply = NewCloseFrame(StatusNormalClosure, "")
+	}
+	ws.writer.lock.lock(nil)
+	var err error
+	if !ws.writer.closeSent {
+		err = ws.writeClose(reply)
+	}
+	ws.writer.lock.unlock()
+	ws.closeDone(status, err)
+	if err != nil {
+		return err
+	}
+	return io.EOF
+}
+
+// closeDone ends the closing handshake and the connection.
+func (ws *Websocket) closeDone(status StatusCode, err error) {
+	if ws.finish() && ws.hooks.OnCloseHandshakeDone != nil {
+		ws.hooks.OnCloseHandshakeDone(ws.clientKey, status, err)
+	}
+}
+
+// finish closes the connection and reports whether it was not closed yet.
+func (ws *Websocket) finish() bool {
+	if ws.state.Swap(stateClosed) == stateClosed {
+		return false
+	}
+	_ = ws.conn.Close() // nothing can be done about an error
+	ws.reader.deadline.stopWatch()
+	ws.writer.deadline.stopWatch()
+	if ws.tracker != nil {
+		ws.tracker.remove(ws)
+	}
+	return true
+}
+
+func (h *Hooks) isZero() bool {
+	return h.OnCloseHandshakeStart == nil && h.OnCloseHandshakeDone == nil && h.OnReadError == nil && h.OnReadFrame == nil &&
+		h.OnReadMessage == nil && h.OnWriteError == nil && h.OnWriteFrame == nil && h.OnWriteMessage == nil
+}
+
+func (h *Hooks) closeStart(key ClientKey, status StatusCode, cause error) {
+	if h.OnCloseHandshakeStart != nil {
+		h.OnCloseHandshakeStart(key, status, cause)
+	}
+}
+
+// Tracker knows the open connections whose [Options] name it, and closes them at shutdown: [http.Server.Shutdown] does not
+// wait for connections that it has handed over. The zero value is ready for use.
+type Tracker struct {
+	mu     sync.Mutex
+	conns  map[*Websocket]struct{}
+	closed bool
+	// empty is closed when the last connection is removed after Shutdown.
+	empty chan struct{}
+}
+
+func (t *Tracker) add(ws *Websocket) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.conns == nil {
+		t.conns = make(map[*Websocket]struct{})
+	}
+	t.conns[ws] = struct{}{}
+	if t.closed {
+		go func() { _ = ws.CloseWithStatus(StatusGoingAway, "") }()
+	}
+}
+
+func (t *Tracker) remove(ws *Websocket) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, ws)
+	if t.empty != nil && len(t.conns) == 0 {
+		close(t.empty)
+		t.empty = nil
+	}
+}
+
+// Len returns the number of open connections.
+func (t *Tracker) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.conns)
+}
+
+// Shutdown closes all connections with [StatusGoingAway], those that are opened later too, and waits until they are closed.
+// When the context ends first, it closes the rest without a handshake and returns the context's error.
+//
+// Call it before [http.Server.Shutdown], or from [http.Server.RegisterOnShutdown].
+func (t *Tracker) Shutdown(ctx context.Context) error {
+	t.mu.Lock()
+	t.closed = true
+	open := make([]*Websocket, 0, len(t.conns))
+	for ws := range t.conns {
+		open = append(open, ws)
+	}
+	if len(open) > 0 && t.empty == nil {
+		t.empty = make(chan struct{})
+	}
+	empty := t.empty
+	t.mu.Unlock()
+	if len(open) == 0 {
+		return nil
+	}
+	for _, ws := range open {
+		go func() { _ = ws.CloseWithStatus(StatusGoingAway, "") }()
+	}
+	select {
+	case <-empty:
+		return nil
+	case <-ctx.Done():
+	}
+	for _, ws := range open {
+		ws.finish()
+	}
+	return ctx.Err()
+}

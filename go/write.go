@@ -1,0 +1,219 @@
+package websocket
+
+import (
+	"context"
+	"fmt"
+	"net"
+)
+
+// inlineLen is the size of the memory of each connection for frames that are small, in bytes with the header.
+const inlineLen = 256
+
+// writer is the sending half of a connection.
+type writer struct {
+	lock     lock // held while a message is written; guards the rest
+	deadline deadline
+	// cut is true if a message ended before its last frame: only a Close frame may follow.
+	cut bool
+	// torn is true if a frame ended before its last byte: nothing may follow.
+	torn bool
+	// closeSent is true after a Close frame (RFC 6455 §5.5.1: no frame follows it).
+	closeSent bool
+	vector    [2][]byte
+	buffers   net.Buffers
+	inline    [inlineLen]byte
+}
+
+// WriteMessage writes a message, in frames of at most [Options.MaxFrameSize].
+//
+// When the context ends or a timeout expires before the message is complete, the rest cannot be sent any more, and later
+// calls fail. Close still tells the peer, unless a frame was cut.
+func (ws *Websocket) WriteMessage(ctx context.Context, msg *Message) error {
+	if ws.hooks.OnWriteMessage != nil {
+		ws.hooks.OnWriteMessage(ws.clientKey, msg)
+	}
+	if err := ws.lockWriter(ctx); err != nil {
+		return err
+	}
+	err := ws.writeMessage(ctx, msg)
+	ws.writer.lock.unlock()
+	return err
+}
+
+// lockWriter gets the right to write messages.
+func (ws *Websocket) lockWriter(ctx context.Context) error {
+	if ws.state.Load() != stateOpen {
+		return ErrConnectionClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("websocket: write: %w", err)
+	}
+	if !ws.writer.lock.lock(ctx.Done()) {
+		return fmt.Errorf("websocket: write: %w", ctx.Err())
+	}
+	if ws.state.Load() != stateOpen || ws.writer.cut || ws.writer.torn {
+		ws.writer.lock.unlock()
+		if ws.writer.cut || ws.writer.torn {
+			return errCutShort
+		}
+		return ErrConnectionClosed
+	}
+	return nil
+}
+
+func (ws *Websocket) writeMessage(ctx context.Context, msg *Message) error {
+	first, payload := byte(msg.opcode()), msg.Payload
+	if ws.codec != nil && ws.codec.isWorthwhile(len(payload)) {
+		compressed := ws.codec.compress(payload)
+		defer ws.codec.release(compressed)
+		// With context takeover the peer must see all that was compressed.
+		if ws.codec.keeps || compressed.Len() < len(payload) {
+			first, payload = first|byte(RSV1), compressed.Bytes()
+		}
+	}
+	if len(payload) <= ws.maxFrameSize {
+		return ws.writeError(ws.writeFrame(ctx, finBit|first, payload))
+	}
+	return ws.writeFragments(ctx, first, payload)
+}
+
+// writeFragments writes a message in frames of the largest size.
+func (ws *Websocket) writeFragments(ctx context.Context, first byte, payload []byte) error {
+	for {
+		fragment := payload[:min(len(payload), ws.maxFrameSize)]
+		payload = payload[len(fragment):]
+		if len(payload) == 0 {
+			first |= finBit
+		}
+		err := ctx.Err()
+		if err == nil {
+			err = ws.writeFrame(ctx, first, fragment)
+		}
+		if err != nil {
+			ws.writer.cut = ws.writer.cut || first&opcodeBits == byte(OpcodeContinuation)
+			return ws.writeError(err)
+		}
+		if first&finBit != 0 {
+			return nil
+		}
+		first = byte(OpcodeContinuation)
+	}
+}
+
+func (ws *Websocket) writeError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("websocket: write: %w", err)
+}
+
+// writeControl writes a ping or a pong.
+func (ws *Websocket) writeControl(ctx context.Context, opcode Opcode, payload []byte) error {
+	if !ws.writer.lock.lock(ctx.Done()) {
+		return fmt.Errorf("websocket: write: %w", ctx.Err())
+	}
+	defer ws.writer.lock.unlock()
+	if ws.writer.closeSent {
+		return nil
+	}
+	if ws.writer.torn {
+		return errCutShort
+	}
+	// RFC 6455 §5.4: control frames may be sent within a fragmented message, also one that was cut short.
+	return ws.writeError(ws.writeFrame(ctx, finBit|byte(opcode), payload))
+}
+
+// Ping sends a ping with at most 125 bytes. The peer's pong, which any ReadMessage receives, is seen by
+// [Hooks.OnReadFrame], and restarts [Options.ReadTimeout].
+func (ws *Websocket) Ping(ctx context.Context, payload []byte) error {
+	if len(payload) > maxControlLen {
+		return ErrControlFrameTooLarge
+	}
+	if ws.state.Load() != stateOpen {
+		return ErrConnectionClosed
+	}
+	return ws.writeControl(ctx, OpcodePing, payload)
+}
+
+// writeClose writes a Close frame, once. The caller holds the lock of the writer.
+func (ws *Websocket) writeClose(frame *Frame) error {
+	if ws.writer.closeSent {
+		return nil
+	}
+	if ws.writer.torn {
+		return errCutShort
+	}
+	ws.writer.closeSent = true
+	return ws.writeFrame(context.Background(), frame.header, frame.Payload)
+}
+
+// writeFrame writes a frame, masked by a client.
+func (ws *Websocket) writeFrame(ctx context.Context, first byte, payload []byte) error {
+	if ws.hooks.OnWriteFrame != nil {
+		ws.hooks.OnWriteFrame(ws.clientKey, &Frame{Payload: payload, header: first})
+	}
+	out := &ws.writer
+	if err := out.deadline.start(ctx); err != nil {
+		return err
+	}
+	var key uint32
+	if ws.mode == ClientMode {
+		key = newKey()
+	}
+	n, err := 0, error(nil)
+	switch {
+	case len(payload) <= inlineLen-maxHeaderLen:
+		n, err = ws.conn.Write(appendFrame(out.inline[:0], first, payload, key))
+	case len(payload) <= bufferLen-maxHeaderLen:
+		buffer := buffers.Get().(*[bufferLen]byte)
+		n, err = ws.conn.Write(appendFrame(buffer[:0], first, payload, key))
+		buffers.Put(buffer)
+	case key != 0:
+		n, err = ws.writeMasked(first, payload, key)
+	default:
+		n, err = ws.writeVector(appendHeader(out.inline[:0], first, len(payload), 0), payload)
+	}
+	if err == nil {
+		return nil
+	}
+	out.torn = out.torn || n > 0
+	if ended := ended(ctx, err); ended != nil {
+		return ended
+	}
+	failed := ioError("error writing frame", err)
+	if ws.hooks.OnWriteError != nil {
+		ws.hooks.OnWriteError(ws.clientKey, failed)
+	}
+	return failed
+}
+
+// writeVector writes a header and a large payload, without copying the payload: in one system call where the connection
+// supports it.
+func (ws *Websocket) writeVector(header, payload []byte) (int, error) {
+	out := &ws.writer
+	out.vector = [2][]byte{header, payload}
+	out.buffers = out.vector[:]
+	n, err := out.buffers.WriteTo(ws.conn)
+	out.vector = [2][]byte{}
+	return int(n), err
+}
+
+// writeMasked writes a large frame in chunks.
+func (ws *Websocket) writeMasked(first byte, payload []byte, key uint32) (written int, err error) {
+	chunk := chunks.Get().(*[chunkLen]byte)
+	defer chunks.Put(chunk)
+	b := appendHeader(chunk[:0], first, len(payload), key)
+	for {
+		n := min(len(payload), chunkLen-len(b))
+		start := len(b)
+		b = b[:start+n]
+		mask(b[start:], payload[:n], key)
+		payload, key = payload[n:], rotateKey(key, n)
+		n, err = ws.conn.Write(b)
+		written += n
+		if err != nil || len(payload) == 0 {
+			return written, err
+		}
+		b = chunk[:0]
+	}
+}
