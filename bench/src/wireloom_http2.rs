@@ -88,7 +88,7 @@ impl End {
         let mut any = false;
         loop {
             let mut slices = [&[][..]; 16];
-            let filled = self.connection.poll_transmit(&mut slices);
+            let filled = self.connection.poll_transmit(self.now, &mut slices);
             let mut written = 0;
             for slice in &slices[..filled] {
                 let handled = to.handle_input(slice);
@@ -100,7 +100,7 @@ impl End {
             if written == 0 {
                 return any;
             }
-            self.connection.transmitted(written);
+            self.connection.transmitted(self.now, written);
             to.pass_time(written);
             any = true;
         }
@@ -124,10 +124,10 @@ impl Pipe {
         let mut any = false;
         loop {
             let mut slices = [&[][..]; 16];
-            let filled = from.connection.poll_transmit(&mut slices);
+            let filled = from.connection.poll_transmit(from.now, &mut slices);
             let before = self.bytes.len();
             slices[..filled].iter().for_each(|slice| self.bytes.extend_from_slice(slice));
-            from.connection.transmitted(self.bytes.len() - before);
+            from.connection.transmitted(from.now, self.bytes.len() - before);
             let mut at = 0;
             while at < self.bytes.len() {
                 let len = self.buffer.len().min(self.bytes.len() - at);

@@ -91,16 +91,16 @@ impl End {
     }
 
     /// Puts up to `len` bytes of the output on the wire; returns whether there were any.
-    fn transmit(&mut self, len: usize) -> bool {
+    fn transmit(&mut self, now: Duration, len: usize) -> bool {
         let mut slices = [&[][..]; 4];
-        let filled = self.connection.poll_transmit(&mut slices);
+        let filled = self.connection.poll_transmit(now, &mut slices);
         let before = self.wire.len();
         for slice in &slices[..filled] {
             let room = len - (self.wire.len() - before);
             self.wire.extend(&slice[..slice.len().min(room)]);
         }
         let written = self.wire.len() - before;
-        self.connection.transmitted(written);
+        self.connection.transmitted(now, written);
         written > 0
     }
 
@@ -161,7 +161,7 @@ impl Noted {
 
 /// Moves bytes from one end to the other; returns whether anything moved.
 fn deliver(from: &mut End, to: &mut End, now: Duration, transmit: usize, receive: usize) -> bool {
-    let moved = from.transmit(transmit);
+    let moved = from.transmit(now, transmit);
     let bytes: Vec<u8> = from.wire.iter().copied().take(receive).collect();
     let taken = to.receive(now, &bytes);
     from.wire.drain(..taken);

@@ -57,13 +57,13 @@ impl Received {
 fn drain(connection: &mut Connection, output: &mut Vec<u8>) {
     loop {
         let mut slices = [&[][..]; 3];
-        let filled = connection.poll_transmit(&mut slices);
+        let filled = connection.poll_transmit(Duration::ZERO, &mut slices);
         let len = slices[..filled].iter().map(|slice| slice.len()).sum();
         if len == 0 {
             return;
         }
         slices[..filled].iter().for_each(|slice| output.extend_from_slice(slice));
-        connection.transmitted(len);
+        connection.transmitted(Duration::ZERO, len);
     }
 }
 

@@ -40,7 +40,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
         Connection::new(Role::Server, Config::new(Role::Server)).map_err(std::io::Error::other)?;
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        write(&mut stream, &mut connection)?;
+        write(&mut stream, &mut connection, start)?;
         let wait = connection
             .poll_timeout()
             .map(|at| at.saturating_sub(start.elapsed()).max(Duration::from_millis(1)));
@@ -62,7 +62,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
         };
         if result.is_err() {
             // GOAWAY is written, and read by the peer before the transport is gone (RFC 9113 §5.4.1).
-            write(&mut stream, &mut connection)?;
+            write(&mut stream, &mut connection, start)?;
             stream.shutdown(Shutdown::Write)?;
             stream.set_read_timeout(Some(Duration::from_millis(200)))?;
             while matches!(stream.read(&mut buffer), Ok(1..)) {}
@@ -94,7 +94,7 @@ fn read(
             None if input.is_empty() => return Ok(Ok(())),
             // Input waits for output to leave.
             None => {
-                write(stream, connection)?;
+                write(stream, connection, start)?;
                 continue;
             }
         };
@@ -112,15 +112,15 @@ fn answer(connection: &mut Connection, stream: StreamKey) {
 }
 
 /// Writes all that there is to write.
-fn write(stream: &mut TcpStream, connection: &mut Connection) -> std::io::Result<()> {
+fn write(stream: &mut TcpStream, connection: &mut Connection, start: Instant) -> std::io::Result<()> {
     loop {
         let mut slices = [&[][..]; 16];
-        let filled = connection.poll_transmit(&mut slices);
+        let filled = connection.poll_transmit(start.elapsed(), &mut slices);
         if filled == 0 {
             return Ok(());
         }
         let slices: Vec<IoSlice<'_>> = slices[..filled].iter().map(|slice| IoSlice::new(slice)).collect();
         let written = stream.write_vectored(&slices)?;
-        connection.transmitted(written);
+        connection.transmitted(start.elapsed(), written);
     }
 }

@@ -54,8 +54,10 @@ pub(crate) const fn spend(delta: i32, len: u32) -> i32 {
 pub(crate) struct WindowTuner {
     target: u32,
     max: u32,
-    /// The bytes that have arrived since the probe was sent.
+    /// The bytes that have arrived since the probe was requested.
     bytes: u64,
+    /// A WINDOW_UPDATE was written, with which a probe may leave.
+    is_probe_requested: bool,
     probe_sent_at: Option<Duration>,
     /// The number of successive probes that found the window large enough. Each doubles the pause.
     settled: u8,
@@ -72,6 +74,7 @@ impl WindowTuner {
             target: start,
             max: if max > start { max } else { start },
             bytes: 0,
+            is_probe_requested: false,
             probe_sent_at: None,
             settled: 0,
             next_probe_at: Duration::ZERO,
@@ -102,14 +105,22 @@ impl WindowTuner {
         self.bytes = self.bytes.wrapping_add(u64::from(len));
     }
 
-    /// Whether to send a probe with this WINDOW_UPDATE. If `true`, it counts as sent.
-    pub(crate) fn start_probe(&mut self, now: Duration) -> bool {
-        if self.target >= self.max || self.probe_sent_at.is_some() || now < self.next_probe_at {
-            return false;
+    /// A WINDOW_UPDATE is written: a probe may leave with it.
+    pub(crate) fn request_probe(&mut self) {
+        if self.target < self.max && self.probe_sent_at.is_none() && !self.is_probe_requested {
+            self.is_probe_requested = true;
+            self.bytes = 0;
         }
-        self.probe_sent_at = Some(now);
-        self.bytes = 0;
-        true
+    }
+
+    /// Whether to send the probe that was requested. If `true`, it counts as sent.
+    #[inline]
+    pub(crate) fn start_probe(&mut self, now: Duration) -> bool {
+        let starts = core::mem::take(&mut self.is_probe_requested) && now >= self.next_probe_at;
+        if starts {
+            self.probe_sent_at = Some(now);
+        }
+        starts
     }
 
     /// Handles the acknowledgement of a probe. Returns the round trip, or `None` if no probe was sent.
@@ -135,6 +146,12 @@ impl WindowTuner {
 mod tests {
     use super::*;
     use wireloom_testing::{Rng, rounds};
+
+    /// Writes a WINDOW_UPDATE at this time. Returns whether a probe leaves with it.
+    fn start(tuner: &mut WindowTuner, now: Duration) -> bool {
+        tuner.request_probe();
+        tuner.start_probe(now)
+    }
 
     #[test]
     fn a_window_does_not_exceed_its_maximum() {
@@ -163,7 +180,7 @@ mod tests {
         let ms = Duration::from_millis;
         for (received, expected) in [(332, 1_000), (333, 1_000), (334, 2_000), (900, 2_000), (1_100, 2_200)] {
             let mut tuner = WindowTuner::new(1_000, 10_000);
-            assert!(tuner.start_probe(ms(0)) && !tuner.start_probe(ms(0)));
+            assert!(start(&mut tuner, ms(0)) && !start(&mut tuner, ms(0)));
             tuner.received(received);
             assert_eq!(tuner.finish_probe(ms(7)), Some(ms(7)));
             assert_eq!(tuner.target(), expected, "{received}");
@@ -171,17 +188,17 @@ mod tests {
         }
         // Exactly a third.
         let mut tuner = WindowTuner::new(900, 10_000);
-        assert!(tuner.start_probe(ms(0)));
+        assert!(start(&mut tuner, ms(0)));
         tuner.received(300);
         tuner.finish_probe(ms(1));
         assert_eq!(tuner.target(), 1_800);
         let mut tuner = WindowTuner::new(1_000, 1_500);
-        assert!(tuner.start_probe(ms(0)));
+        assert!(start(&mut tuner, ms(0)));
         tuner.received(1_000);
         tuner.finish_probe(ms(1));
         assert_eq!(tuner.target(), 1_500);
         // The maximum is reached: no further probes.
-        assert!(!tuner.start_probe(ms(1_000)));
+        assert!(!start(&mut tuner, ms(1_000)));
     }
 
     #[test]
@@ -189,17 +206,17 @@ mod tests {
         let ms = Duration::from_millis;
         let (mut tuner, mut now) = (WindowTuner::new(1_000, 10_000), ms(0));
         for pause in [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 25_600] {
-            assert!(tuner.start_probe(now));
+            assert!(start(&mut tuner, now));
             now += ms(100);
             tuner.finish_probe(now);
-            assert!(!tuner.start_probe(now + ms(pause - 1)), "{pause}");
+            assert!(!start(&mut tuner, now + ms(pause - 1)), "{pause}");
             now += ms(pause);
         }
         // At least 50 ms, even if the round trip is shorter.
         let mut tuner = WindowTuner::new(1_000, 10_000);
-        assert!(tuner.start_probe(ms(0)));
+        assert!(start(&mut tuner, ms(0)));
         tuner.finish_probe(ms(1));
-        assert!(!tuner.start_probe(ms(50)) && tuner.start_probe(ms(51)));
+        assert!(!start(&mut tuner, ms(50)) && start(&mut tuner, ms(51)));
     }
 
     #[test]
@@ -244,8 +261,8 @@ mod tests {
         let mut now = ms(0);
         let mut targets = alloc::vec![tuner.target()];
         for _ in 0..6 {
-            if tuner.start_probe(now) {
-                assert!(!tuner.start_probe(now));
+            if start(&mut tuner, now) {
+                assert!(!start(&mut tuner, now));
                 tuner.received(tuner.target());
                 now += ms(50);
                 assert_eq!(tuner.finish_probe(now), Some(ms(50)));
@@ -253,7 +270,7 @@ mod tests {
             }
         }
         assert_eq!(targets, [65_535, 131_070, 262_140, 524_280, 1_048_560, 1 << 20]);
-        assert!(!tuner.start_probe(now));
+        assert!(!start(&mut tuner, now));
     }
 
     #[test]
@@ -262,7 +279,7 @@ mod tests {
         let mut probes = 0;
         for tick in 0..1_000_000 {
             let now = Duration::from_micros(tick * 10);
-            if tuner.start_probe(now) {
+            if start(&mut tuner, now) {
                 probes += 1;
                 tuner.finish_probe(now);
             }
@@ -276,7 +293,7 @@ mod tests {
         let mut tuner = WindowTuner::new(65_535, 1 << 20);
         let mut probes = 0;
         for tick in 0..1000 {
-            if tuner.start_probe(ms(tick * 10)) {
+            if start(&mut tuner, ms(tick * 10)) {
                 probes += 1;
                 tuner.received(1000);
                 assert_eq!(tuner.finish_probe(ms(tick * 10 + 10)), Some(ms(10)));

@@ -248,10 +248,10 @@ impl End {
     }
 
     /// Writes into the pipe. Returns whether bytes moved.
-    fn write(&mut self, pipe: &mut Pipe, rng: &mut Rng, is_last: bool) -> bool {
+    fn write(&mut self, pipe: &mut Pipe, now: Duration, rng: &mut Rng, is_last: bool) -> bool {
         let wants_write = self.core.wants_write();
         let mut slices: [&[u8]; 4] = [&[]; 4];
-        let filled = self.core.poll_transmit(&mut slices);
+        let filled = self.core.poll_transmit(now, &mut slices);
         let len: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
         assert!(wants_write || len == 0, "{:?}: {len} bytes unannounced", self.role);
         if len == 0 {
@@ -266,7 +266,7 @@ impl End {
             pipe.bytes.extend(&slice[..part]);
             left -= part;
         }
-        self.core.transmitted(room);
+        self.core.transmitted(now, room);
         room > 0
     }
 
@@ -439,7 +439,7 @@ impl Simulation {
         let end = &mut self.ends[side];
         let moved = match choice / 2 {
             0 => end.act(rng, is_last),
-            1 => end.write(&mut self.pipes[side], rng, is_last),
+            1 => end.write(&mut self.pipes[side], self.now, rng, is_last),
             _ => end.read(&mut self.pipes[1 - side], self.now, rng, is_last),
         };
         end.poll_events(rng);

@@ -45,7 +45,7 @@ impl End {
         let mut any = false;
         loop {
             let mut slices = [&[][..]; 16];
-            let count = self.connection.poll_transmit(&mut slices);
+            let count = self.connection.poll_transmit(Duration::ZERO, &mut slices);
             let mut written = 0;
             for slice in &slices[..count] {
                 let used = peer.handle_input(slice);
@@ -57,7 +57,7 @@ impl End {
             if written == 0 {
                 return any;
             }
-            self.connection.transmitted(written);
+            self.connection.transmitted(Duration::ZERO, written);
             any = true;
         }
     }

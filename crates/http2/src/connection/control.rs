@@ -74,31 +74,22 @@ impl Control {
         }
     }
 
-    pub(super) fn start_clocks(&mut self, now: Duration) {
-        self.unacknowledged.iter_mut().for_each(|sent| sent.timer.start(now));
-    }
-
-    /// Whether the timer of a SETTINGS frame is pending.
+    /// The transport has accepted `written` bytes of the output.
     #[inline]
-    pub(super) fn needs_time(&self) -> bool {
-        let is_pending = |sent: &SentSettings| sent.timer == Timer::Pending;
-        !self.unacknowledged.is_empty() && self.unacknowledged.iter().any(is_pending)
-    }
-
-    /// The transport has accepted `written` bytes of the output. Returns whether a timer is pending because of that.
-    #[inline]
-    pub(super) fn transmitted(&mut self, written: usize) -> bool {
-        !self.unacknowledged.is_empty() && self.settings_transmitted(written)
+    pub(super) fn transmitted(&mut self, written: usize, now: Duration) {
+        if !self.unacknowledged.is_empty() {
+            self.settings_transmitted(written, now);
+        }
     }
 
     #[cold]
-    fn settings_transmitted(&mut self, written: usize) -> bool {
-        let mut is_pending = false;
+    fn settings_transmitted(&mut self, written: usize, now: Duration) {
         for sent in self.unacknowledged.iter_mut().filter(|sent| sent.unsent > 0) {
             sent.unsent = sent.unsent.saturating_sub(written);
-            is_pending |= sent.unsent == 0 && sent.timer.begin();
+            if sent.unsent == 0 {
+                sent.timer.begin(now);
+            }
         }
-        is_pending
     }
 
     /// The largest SETTINGS_INITIAL_WINDOW_SIZE that the peer may use.

@@ -126,14 +126,11 @@ impl Connection {
         }
         let start = self.out.bytes.len();
         update.encode(&mut self.out.bytes);
-        // A WINDOW_UPDATE of a stream means that much DATA arrives, so the round trip is measured.
-        if self.reader.settings_seen
-            && !update.stream_id.is_connection()
-            && self.streams.start_probe(self.now)
-        {
-            self.write_probe();
-        }
         self.out.count_answer(start);
+        // A WINDOW_UPDATE of a stream means that much DATA arrives, so the round trip is measured.
+        if self.reader.settings_seen && !update.stream_id.is_connection() {
+            self.streams.request_probe();
+        }
     }
 
     #[inline]

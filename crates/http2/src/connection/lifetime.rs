@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use super::Connection;
-use super::timer::Timer;
 use crate::error::{Error, ErrorCode, Exceeded, Misuse, Scope, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{RstStream, StreamId};
@@ -144,10 +143,7 @@ impl Connection {
         Ok(Some(PendingEvent::Reset { stream, code: reset.code, error: None }))
     }
 
-    /// Resets a stream (RFC 9113 §6.4). Its queued DATA is dropped, and it has no further events.
-    ///
-    /// Frames that were in flight are ignored for a while, which begins at the last time that was passed. After a pause, call
-    /// [`Connection::handle_timeout`] first.
+    /// Resets a stream (RFC 9113 §6.4). Its queued DATA is discarded (see [`Connection::take_spent`]), and it has no further events.
     ///
     /// # Errors
     /// [`Misuse::StreamGone`]
@@ -163,28 +159,6 @@ impl Connection {
     #[inline]
     pub(super) fn update_now(&mut self, now: Duration) {
         self.now = self.now.max(now);
-        if self.has_pending_timer || self.streams.has_pending_clock() {
-            self.start_clocks();
-        }
-    }
-
-    /// Starts the pending timers.
-    fn start_clocks(&mut self) {
-        self.has_pending_timer = false;
-        self.control.start_clocks(self.now);
-        self.write_timer.start(self.now);
-        self.window_timer.start(self.now);
-        self.reader.incomplete_timer.start(self.now);
-        self.streams.start_clocks(self.now, self.config.limits.stall_timeout);
-    }
-
-    /// Whether a timer is pending.
-    pub(super) fn needs_time(&self) -> bool {
-        self.write_timer == Timer::Pending
-            || self.window_timer == Timer::Pending
-            || self.reader.incomplete_timer == Timer::Pending
-            || self.control.needs_time()
-            || self.streams.has_pending_clock()
     }
 
     /// The earliest deadline.
@@ -221,7 +195,7 @@ impl Connection {
         {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }
-        for stream in self.streams.stalled(now, limits.stall_timeout) {
+        for stream in self.streams.stalled(now) {
             // CVE-2019-9517: a window that stays closed resets its stream, not the others.
             let (code, _) = Exceeded::Stalled.answer();
             let scope = Scope::Stream(stream.stream_id());

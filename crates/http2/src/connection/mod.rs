@@ -24,6 +24,7 @@ pub use goaway::Ended;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::time::Duration;
 
 use crate::config::Config;
@@ -55,8 +56,8 @@ use timer::Timer;
 ///   [`Connection::poll_timeout`].
 ///
 /// After input, time or commands, drain the output: [`Connection::poll_transmit`] and [`Connection::transmitted`] until
-/// no output is left or the transport is full. Times are durations since an epoch of the caller's choice. Timeouts that commands
-/// start run from the next time that is passed.
+/// no output is left or the transport is full. Times are durations since an epoch of the caller's choice. Commands take no time: what
+/// they start begins when [`Connection::poll_transmit`] returns its output.
 ///
 /// ```
 /// use core::time::Duration;
@@ -66,12 +67,12 @@ use timer::Timer;
 /// fn move_bytes(from: &mut Connection, to: &mut Connection, mut handle: impl FnMut(Event<'_>)) {
 ///     loop {
 ///         let mut slices = [&[][..]; 8];
-///         let filled = from.poll_transmit(&mut slices);
+///         let filled = from.poll_transmit(Duration::ZERO, &mut slices);
 ///         let bytes = slices[..filled].concat(); // a socket would write them as they are
 ///         if bytes.is_empty() {
 ///             return;
 ///         }
-///         from.transmitted(bytes.len());
+///         from.transmitted(Duration::ZERO, bytes.len());
 ///         let mut at = 0;
 ///         loop {
 ///             let (taken, event) = to.handle_input(Duration::ZERO, &bytes[at..]).unwrap();
@@ -118,8 +119,6 @@ pub struct Connection {
     config: Config,
     /// The latest time that the caller passed.
     now: Duration,
-    /// Whether a timer may be [`Timer::Pending`].
-    has_pending_timer: bool,
 
     streams: Streams,
 
@@ -208,7 +207,6 @@ impl Connection {
         Ok(Self {
             role,
             now: Duration::ZERO,
-            has_pending_timer: false,
             streams: Streams::new(role, &config),
             encoder: Encoder::new(),
             decoder: Decoder::new(TABLE_SIZE_DEFAULT),
@@ -296,9 +294,12 @@ impl Connection {
             && (self.role == Role::Client || self.out.len() <= self.config.output_max)
     }
 
-    /// Whether [`Connection::poll_transmit`] has output.
+    /// Whether to call [`Connection::poll_transmit`]: it has output, or it has to start the timeout of DATA that has no window.
     pub fn wants_write(&self) -> bool {
-        !self.out.is_empty() || (self.streams.wants_write() && !self.has_ended())
+        let is_stopped = || self.window_timer == Timer::Stopped;
+        !self.out.is_empty()
+            || (!self.has_ended()
+                && (self.streams.wants_write() || (self.streams.is_window_closed() && is_stopped())))
     }
 
     /// The memory that the connection uses.
@@ -403,43 +404,51 @@ impl Connection {
 
     /// Fills `slices` with the output to write, in order, and returns their number. Returns the same output until
     /// [`Connection::transmitted`] is called.
-    pub fn poll_transmit<'a>(&'a mut self, slices: &mut [&'a [u8]]) -> usize {
+    pub fn poll_transmit<'a>(&'a mut self, now: Duration, slices: &mut [&'a [u8]]) -> usize {
+        self.drop_spent();
+        self.update_now(now);
         self.fill_output();
         self.out.slices(slices)
     }
 
     /// `written` bytes of [`Connection::poll_transmit`] were written.
-    pub fn transmitted(&mut self, written: usize) {
+    pub fn transmitted(&mut self, now: Duration, written: usize) {
+        self.update_now(now);
         let was_paused = self.reader.incomplete_timer != Timer::Stopped && !self.wants_read();
         self.out.advance(written);
-        if self.control.transmitted(written) {
-            self.has_pending_timer = true;
-        }
+        self.control.transmitted(written, self.now);
         if was_paused && self.wants_read() {
             // The peer could not complete its frame while no input was taken.
-            self.reader.incomplete_timer = Timer::Pending;
-            self.has_pending_timer = true;
+            self.reader.incomplete_timer.restart(self.now);
         }
         if self.out.is_empty() {
             self.write_timer = Timer::Stopped;
         } else if written >= Limits::PROGRESS_MIN as usize {
-            self.write_timer = Timer::Pending;
-            self.has_pending_timer = true;
+            self.write_timer.restart(self.now);
         } else {
             self.write_timer.postpone(written, self.config.limits.stall_timeout, self.now);
         }
     }
 
-    /// The time at which to call [`Connection::handle_timeout`], if any. It has already passed if the connection needs the current
-    /// time to start a timer.
+    /// Moves the chunks of DATA that the connection no longer needs to `spent`: they were sent, or their stream has ended.
+    ///
+    /// Dropping them may run code of the application, because [`Bytes::from_owner`] has a destructor of its choice. A caller with the
+    /// connection behind a lock takes the chunks before it unlocks, and drops them afterwards. Chunks that nobody takes are dropped by
+    /// the next [`Connection::poll_transmit`].
+    pub fn take_spent(&mut self, spent: &mut Vec<Bytes>) {
+        self.streams.take_spent(spent);
+        self.out.take_spent(spent);
+    }
+
+    #[inline]
+    fn drop_spent(&mut self) {
+        self.streams.drop_spent();
+        self.out.drop_spent();
+    }
+
+    /// The time at which to call [`Connection::handle_timeout`], if any.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        if self.has_ended() {
-            return None;
-        }
-        if self.needs_time() {
-            return Some(self.now);
-        }
-        self.next_deadline()
+        if self.has_ended() { None } else { self.next_deadline() }
     }
 
     /// Frees unused memory: for a connection that is idle.

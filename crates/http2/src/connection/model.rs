@@ -203,11 +203,11 @@ impl Pair {
         let [client, server] = &mut self.ends;
         let (from, to) = if side == 0 { (client, server) } else { (server, client) };
         let mut slices = [&[][..]; 3];
-        let filled = from.connection.poll_transmit(&mut slices);
+        let filled = from.connection.poll_transmit(self.now, &mut slices);
         let offered = slices[..filled].concat();
         let len = if all { offered.len() } else { self.random.usize(..=offered.len()) };
         to.wire.extend(&offered[..len]);
-        from.connection.transmitted(len);
+        from.connection.transmitted(self.now, len);
         let len = if all { to.wire.len() } else { self.random.usize(..=to.wire.len().min(9000)) };
         let bytes: Vec<u8> = to.wire.iter().copied().take(len).collect();
         let mut at = 0;

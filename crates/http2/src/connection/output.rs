@@ -31,6 +31,8 @@ pub(super) struct Output {
     /// A decaying maximum of `bytes.len()`, which decides whether the buffer shrinks.
     peak: usize,
     answers: Answers,
+    /// Chunks that were sent or copied, until [`Output::take_spent`].
+    spent: Vec<Bytes>,
 }
 
 impl Output {
@@ -42,6 +44,7 @@ impl Output {
             refs_len: 0,
             peak: 0,
             answers: Answers::new(),
+            spent: Vec::new(),
         }
     }
 
@@ -73,6 +76,7 @@ impl Output {
     pub(super) fn push(&mut self, data: Bytes) {
         if data.len() < BY_REFERENCE {
             self.bytes.extend_from_slice(&data);
+            self.spent.push(data);
         } else {
             self.refs_len += data.len();
             self.refs.push_back(Reference { at: self.bytes.len(), data });
@@ -117,7 +121,7 @@ impl Output {
             written -= step;
             self.refs_len -= step;
             if step == reference.data.len() {
-                self.refs.pop_front();
+                self.spent.extend(self.refs.pop_front().map(|reference| reference.data));
             } else {
                 let _ = reference.data.split_to(step);
             }
@@ -148,10 +152,28 @@ impl Output {
         self.peak -= self.peak / 8;
     }
 
+    /// Discards a chunk that is not sent.
+    #[cold]
+    pub(super) fn discard(&mut self, data: Bytes) {
+        self.spent.push(data);
+    }
+
+    /// Moves the spent chunks to `to`.
+    pub(super) fn take_spent(&mut self, to: &mut Vec<Bytes>) {
+        to.append(&mut self.spent);
+    }
+
+    /// Drops the spent chunks.
+    #[inline]
+    pub(super) fn drop_spent(&mut self) {
+        self.spent.clear();
+    }
+
     /// Frees memory if no output is buffered.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() {
-            *self = Self::new();
+            *self = Self { spent: core::mem::take(&mut self.spent), ..Self::new() };
+            self.spent.shrink_to_fit();
         }
     }
 }

@@ -222,10 +222,18 @@ impl Connection {
     }
 
     fn send_bytes(&mut self, key: StreamKey, data: Bytes, end_stream: bool) -> Result<(), Error> {
-        let slot = self.check_sending(key)?;
+        let checked = self.check_sending(key).and_then(|slot| {
+            let left = self.streams.get(slot).send_content;
+            Ok((slot, check_content(left, data.len(), end_stream)?))
+        });
+        let (slot, content) = match checked {
+            Ok(checked) => checked,
+            Err(error) => {
+                self.out.discard(data);
+                return Err(error);
+            }
+        };
         let len = data.len();
-        let record = self.streams.get_mut(slot);
-        let content = check_content(record.send_content, len, end_stream)?;
         let has_room = len == 0 || (len <= self.data_len_max() && self.out.len() < self.config.output_ahead);
         if has_room && self.streams.may_send_now(slot, len) {
             // RFC 9113 §6.9.1: an empty frame needs no window. Without END_STREAM it has no effect and is not sent.
@@ -334,11 +342,14 @@ impl Connection {
                 break;
             }
         }
+        if self.streams.start_probe(self.now) {
+            self.write_probe();
+        }
         if !self.out.is_empty() {
-            self.has_pending_timer |= self.write_timer.begin();
+            self.write_timer.begin(self.now);
         }
         if self.streams.is_window_closed() {
-            self.has_pending_timer |= self.window_timer.begin();
+            self.window_timer.begin(self.now);
         } else if !self.streams.has_ready() {
             self.window_timer = Timer::Stopped;
         }

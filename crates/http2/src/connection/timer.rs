@@ -1,7 +1,4 @@
 //! [`Timer`]: the start of a timeout.
-//!
-//! Commands have no argument for the time, and the connection may have been idle for hours before one. The timers that they start
-//! run from the next time that the caller passes. `poll_timeout` returns a time in the past while one is pending.
 
 use core::time::Duration;
 
@@ -11,36 +8,32 @@ use crate::Limits;
 pub(super) enum Timer {
     /// The timer does not run.
     Stopped,
-    /// The timer starts at the next time that the caller passes.
-    Pending,
     /// The timer started at this time.
     Since(Duration),
 }
 
 impl Timer {
-    #[inline]
-    pub(super) fn start(&mut self, now: Duration) {
-        if *self == Self::Pending {
-            *self = Self::Since(now);
-        }
-    }
-
     /// The time at which `timeout` expires.
     pub(super) fn deadline(self, timeout: Duration) -> Option<Duration> {
         match self {
             Self::Since(since) => Some(since.saturating_add(timeout)),
-            Self::Stopped | Self::Pending => None,
+            Self::Stopped => None,
         }
     }
 
-    /// Starts a stopped timer at the next time that the caller passes. Returns whether it was stopped.
+    /// Starts the timer if it is stopped.
     #[inline]
-    pub(super) fn begin(&mut self) -> bool {
-        let was_stopped = *self == Self::Stopped;
-        if was_stopped {
-            *self = Self::Pending;
+    pub(super) fn begin(&mut self, now: Duration) {
+        if *self == Self::Stopped {
+            *self = Self::Since(now);
         }
-        was_stopped
+    }
+
+    /// Starts the timer again if it runs.
+    pub(super) fn restart(&mut self, now: Duration) {
+        if *self != Self::Stopped {
+            *self = Self::Since(now);
+        }
     }
 
     /// The peer has accepted `len` bytes: see [`Limits::progress`].

@@ -27,7 +27,7 @@ pub(crate) use streams::{CloseEffects, Streams};
 use crate::frame::StreamId;
 use closed_streams::ClosedStreams;
 use idle_priorities::IdlePriorities;
-use record::{List, StallClock};
+use record::List;
 use scheduler::Scheduler;
 use send_queue::{ChunkPool, SectionPool};
 use slab::{NONE, Slab};

@@ -208,7 +208,13 @@ impl Streams {
         self.window_tuner.set_initial(before, after, config.stream_window_max);
     }
 
-    /// Whether to send a PING that measures the round trip, together with a WINDOW_UPDATE. If `true`, it counts as sent.
+    /// A WINDOW_UPDATE is sent, with which the round trip can be measured.
+    #[inline]
+    pub(crate) fn request_probe(&mut self) {
+        self.window_tuner.request_probe();
+    }
+
+    /// Whether to send a PING that measures the round trip. If `true`, it counts as sent.
     #[inline]
     pub(crate) fn start_probe(&mut self, now: Duration) -> bool {
         self.window_tuner.start_probe(now)

@@ -23,42 +23,6 @@ pub(crate) enum List {
     Waiting,
 }
 
-/// Measures how long a stream has had DATA but no window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StallClock {
-    Stopped,
-    /// The clock starts at the next time that the caller passes. Such streams are at the end of the list of blocked ones.
-    Pending,
-    /// The clock started at this time of the connection, in milliseconds (wrapping).
-    Since(u32),
-}
-
-/// [`StallClock`] in four bytes: 0 is stopped, 1 is pending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PackedClock(Option<NonZeroU32>);
-
-impl PackedClock {
-    const STOPPED: Self = Self(None);
-    const PENDING: Self = Self(NonZeroU32::new(1));
-
-    const fn pack(clock: StallClock) -> Self {
-        match clock {
-            StallClock::Stopped => Self::STOPPED,
-            StallClock::Pending => Self::PENDING,
-            // At most two milliseconds early, once in 49 days.
-            StallClock::Since(ms) => Self(NonZeroU32::new(if ms < 2 { u32::MAX } else { ms })),
-        }
-    }
-
-    const fn unpack(self) -> StallClock {
-        match self.0 {
-            None => StallClock::Stopped,
-            Some(NonZeroU32::MIN) => StallClock::Pending,
-            Some(ms) => StallClock::Since(ms.get()),
-        }
-    }
-}
-
 /// The priority and four flags.
 ///
 /// ```text
@@ -114,7 +78,8 @@ pub(crate) struct Stream {
     pub(crate) queued: u32,
     /// The first queued header section in the [`super::SectionPool`]: a request that waits to open, trailers, or both.
     pub(crate) first_section: u32,
-    stall_clock: PackedClock,
+    /// See [`Stream::stalled_since`].
+    stalled_since: Option<NonZeroU32>,
     pub(crate) recv: RecvPhase,
     pub(crate) send: SendPhase,
     pub(crate) list: List,
@@ -141,7 +106,7 @@ impl Stream {
             last_chunk: NONE,
             queued: 0,
             first_section: NONE,
-            stall_clock: PackedClock::STOPPED,
+            stalled_since: None,
             recv,
             send,
             list: List::None,
@@ -219,14 +184,23 @@ impl Stream {
         self.packed.set(HAD_TINY_DATA, true);
     }
 
+    /// Since when the stream has had DATA but no window, in milliseconds of the connection's clock (wrapping).
     #[inline]
-    pub(crate) const fn stall_clock(&self) -> StallClock {
-        self.stall_clock.unpack()
+    pub(crate) const fn stalled_since(&self) -> Option<u32> {
+        match self.stalled_since {
+            Some(ms) => Some(ms.get()),
+            None => None,
+        }
     }
 
     #[inline]
-    pub(crate) const fn set_stall_clock(&mut self, clock: StallClock) {
-        self.stall_clock = PackedClock::pack(clock);
+    pub(crate) const fn set_stalled_since(&mut self, since_ms: Option<u32>) {
+        self.stalled_since = match since_ms {
+            // A millisecond early, once in 49 days.
+            Some(0) => Some(NonZeroU32::MAX),
+            Some(ms) => NonZeroU32::new(ms),
+            None => None,
+        };
     }
 }
 
@@ -259,14 +233,12 @@ mod tests {
     #[test]
     fn the_stall_clock_keeps_its_time() {
         let mut stream = Stream::VACANT;
-        assert_eq!(stream.stall_clock(), StallClock::Stopped);
-        for clock in
-            [StallClock::Pending, StallClock::Since(2), StallClock::Since(u32::MAX), StallClock::Stopped]
-        {
-            stream.set_stall_clock(clock);
-            assert_eq!(stream.stall_clock(), clock);
+        assert_eq!(stream.stalled_since(), None);
+        for since_ms in [Some(1), Some(u32::MAX), None] {
+            stream.set_stalled_since(since_ms);
+            assert_eq!(stream.stalled_since(), since_ms);
         }
-        stream.set_stall_clock(StallClock::Since(0));
-        assert_eq!(stream.stall_clock(), StallClock::Since(u32::MAX));
+        stream.set_stalled_since(Some(0));
+        assert_eq!(stream.stalled_since(), Some(u32::MAX));
     }
 }

@@ -90,7 +90,7 @@ impl Scheduler {
         self.bitmap == 0
     }
 
-    /// Adds a stream that has DATA and window.
+    /// Adds a stream that has DATA.
     pub(crate) fn add_ready(&mut self, slab: &mut Slab, slot: u32) {
         debug_assert!(slab.get(slot).list == Membership::None);
         let (id, priority) = {
@@ -112,12 +112,11 @@ impl Scheduler {
         self.bitmap |= 1 << priority.index();
     }
 
-    /// Adds a stream that has DATA but no window. Streams with a running clock are added at the front, so that pending clocks are
-    /// at the end.
-    pub(crate) fn add_blocked(&mut self, slab: &mut Slab, slot: u32, in_front: bool) {
+    /// Adds a stream that has DATA but no window.
+    pub(crate) fn add_blocked(&mut self, slab: &mut Slab, slot: u32) {
         debug_assert!(slab.get(slot).list == Membership::None);
-        let prev = if in_front { NONE } else { self.blocked.tail };
-        self.blocked.insert_after(slab, prev, slot);
+        let tail = self.blocked.tail;
+        self.blocked.insert_after(slab, tail, slot);
         slab.get_mut(slot).list = Membership::Blocked;
     }
 
@@ -193,12 +192,6 @@ impl Scheduler {
         if was_ready {
             self.add_ready(slab, slot);
         }
-    }
-
-    /// The last blocked stream.
-    #[inline]
-    pub(crate) const fn last_blocked(&self) -> Option<u32> {
-        if self.blocked.tail == NONE { None } else { Some(self.blocked.tail) }
     }
 
     /// The first blocked stream.
@@ -323,7 +316,7 @@ mod tests {
                     scheduler.remove(&mut slab, slot);
                     match kind {
                         3 => scheduler.add_ready(&mut slab, slot),
-                        4 => scheduler.add_blocked(&mut slab, slot, random.bool()),
+                        4 => scheduler.add_blocked(&mut slab, slot),
                         _ => scheduler.add_waiting(&mut slab, slot),
                     }
                 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::{CloseEffects, List, NONE, SendPhase, StallClock, Stream, StreamKey, Streams};
+use super::{CloseEffects, List, NONE, SendPhase, Stream, StreamKey, Streams};
 use crate::Limits;
 use crate::error::{Error, Misuse, Violation};
 use crate::field::Field;
@@ -157,16 +157,12 @@ impl Streams {
         stream.send = SendPhase::TrailersQueued;
     }
 
-    /// Adds a stream with queued DATA to the list of ready streams, or of blocked ones.
+    /// Adds a stream with queued DATA to the list of ready streams. [`Streams::next_frame`], which has the time, finds out whether its
+    /// window is closed.
     pub(super) fn schedule(&mut self, slot: u32) {
-        let stream = self.slab.get_mut(slot);
-        if stream.list != List::None {
-            return;
+        if self.slab.get(slot).list == List::None {
+            self.scheduler.add_ready(&mut self.slab, slot);
         }
-        if window(self.send_initial, stream.send_delta) > 0 {
-            return self.scheduler.add_ready(&mut self.slab, slot);
-        }
-        self.block(slot);
     }
 
     /// The stream that sends next.
@@ -190,16 +186,15 @@ impl Streams {
         let room = stream_window.min(self.send_window).min(i64::from(frame_len_max));
         if room <= 0 {
             if stream_window <= 0 {
-                // SETTINGS have closed the window (RFC 9113 §6.9.2).
                 self.scheduler.remove(&mut self.slab, slot);
-                self.block(slot);
+                self.block(slot, now);
             }
             return NextFrame::None;
         }
         let len = self.chunks.frame_len(stream, room as usize, small) as u32;
         let left = stream.queued - len;
         if room >= i64::from(Limits::PROGRESS_MIN) || left == 0 {
-            stream.set_stall_clock(StallClock::Stopped);
+            stream.set_stalled_since(None);
         } else {
             self.stall.postpone(stream, len, now);
         }
@@ -216,12 +211,23 @@ impl Streams {
             self.scheduler.remove(&mut self.slab, slot);
         } else if stream_window == i64::from(len) {
             self.scheduler.remove(&mut self.slab, slot);
-            self.block(slot);
+            self.block(slot, now);
         } else {
             self.scheduler.rotate(&mut self.slab, slot);
         }
         let writable = has_room.then(|| StreamKey::new(slot, id));
         NextFrame::Data { id, len, end_stream, trailers, writable }
+    }
+
+    /// Moves the chunks of streams that have ended to `to`.
+    pub(crate) fn take_spent(&mut self, to: &mut alloc::vec::Vec<Bytes>) {
+        self.chunks.take_spent(to);
+    }
+
+    /// Drops the chunks of streams that have ended.
+    #[inline]
+    pub(crate) fn drop_spent(&mut self) {
+        self.chunks.drop_spent();
     }
 
     /// Removes at most `max` bytes from the queue of a stream.
@@ -329,10 +335,17 @@ mod tests {
         streams.queue_data(slot, vec![7; len].into(), false, ContentLeft::UNKNOWN, 1 << 20).unwrap();
     }
 
+    /// The output is filled while no window is open.
+    fn block(streams: &mut Streams, slot: u32) {
+        assert!(matches!(streams.next_frame(slot, Duration::ZERO, 10, 512, 1 << 20), NextFrame::None));
+    }
+
     #[test]
-    fn a_stream_without_window_is_blocked_from_the_start() {
+    fn a_stream_without_window_is_blocked_when_the_output_is_filled() {
         let (mut streams, slot) = sending(0);
         queue(&mut streams, slot, 5);
+        assert!(streams.wants_write(), "the timeout needs the time");
+        block(&mut streams, slot);
         assert_eq!((streams.next_ready(), streams.scheduler.first_blocked()), (None, Some(slot)));
         assert!(!streams.wants_write() && !streams.is_window_closed());
         let (mut streams, slot) = sending(1);
@@ -383,6 +396,7 @@ mod tests {
     fn a_window_update_unblocks_a_stream_once_its_window_is_positive() {
         let (mut streams, slot) = sending(0);
         queue(&mut streams, slot, 5);
+        block(&mut streams, slot);
         let update = |increment| WindowUpdate { stream_id: StreamId::FIRST_CLIENT, increment };
         streams.get_mut(slot).send_delta = -3;
         streams.grant_stream(slot, update(3)).unwrap();
@@ -399,6 +413,7 @@ mod tests {
     fn settings_unblock_streams_whose_windows_become_positive() {
         let (mut streams, slot) = sending(0);
         queue(&mut streams, slot, 5);
+        block(&mut streams, slot);
         streams.get_mut(slot).send_delta = -3;
         let initial = |initial_window_size| Settings { initial_window_size, ..Settings::INITIAL };
         assert!(streams.apply_peer_settings(&initial(3)));

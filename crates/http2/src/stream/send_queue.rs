@@ -25,11 +25,13 @@ pub(crate) struct ChunkPool {
     len: usize,
     /// The length of all chunks, in bytes.
     queued: u64,
+    /// Chunks of streams that have ended, until [`ChunkPool::take_spent`].
+    spent: Vec<Bytes>,
 }
 
 impl ChunkPool {
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), vacant: NONE, len: 0, queued: 0 }
+        Self { chunks: Vec::new(), vacant: NONE, len: 0, queued: 0, spent: Vec::new() }
     }
 
     /// The length of the queued DATA of all streams, in bytes.
@@ -38,11 +40,12 @@ impl ChunkPool {
         self.queued
     }
 
-    /// Appends a chunk, which is not empty. Returns `false` if the stream's queue would reach 4 GiB.
+    /// Appends a chunk, which is not empty. Returns `false` if the stream's queue would reach 4 GiB: then the chunk is discarded.
     pub(crate) fn push(&mut self, stream: &mut Stream, data: Bytes) -> bool {
         debug_assert!(!data.is_empty());
         let Some(queued) = u32::try_from(data.len()).ok().and_then(|len| stream.queued.checked_add(len))
         else {
+            self.spent.push(data);
             return false;
         };
         self.queued += data.len() as u64;
@@ -111,13 +114,13 @@ impl ChunkPool {
         Some(piece)
     }
 
-    /// Drops the queued chunks of a stream.
+    /// Discards the queued chunks of a stream.
     pub(crate) fn clear(&mut self, stream: &mut Stream) {
         let last = core::mem::replace(&mut stream.last_chunk, NONE);
         let mut at = if last == NONE { NONE } else { self.chunks[last as usize].next };
         while at != NONE {
             let chunk = &mut self.chunks[at as usize];
-            chunk.data = Bytes::new();
+            self.spent.push(core::mem::take(&mut chunk.data));
             let next = chunk.next;
             self.free(at);
             at = if at == last { NONE } else { next };
@@ -133,10 +136,22 @@ impl ChunkPool {
         self.len -= 1;
     }
 
+    /// Moves the discarded chunks to `to`.
+    pub(crate) fn take_spent(&mut self, to: &mut Vec<Bytes>) {
+        to.append(&mut self.spent);
+    }
+
+    /// Drops the discarded chunks.
+    #[inline]
+    pub(crate) fn drop_spent(&mut self) {
+        self.spent.clear();
+    }
+
     /// Frees memory if nothing is queued.
     pub(crate) fn shrink(&mut self) {
         if self.len == 0 {
-            *self = Self::new();
+            *self = Self { spent: core::mem::take(&mut self.spent), ..Self::new() };
+            self.spent.shrink_to_fit();
         }
     }
 }

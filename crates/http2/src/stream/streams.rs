@@ -117,7 +117,7 @@ impl Streams {
             release_at_end: config.release_at_end,
             caller_memory: 0,
             window_tuner: WindowTuner::new(config.settings.initial_window_size, config.stream_window_max),
-            stall: super::stall::Stall::new(),
+            stall: super::stall::Stall::new(config.limits.stall_timeout),
         }
     }
 

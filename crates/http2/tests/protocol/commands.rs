@@ -1,9 +1,12 @@
 //! Commands of the caller: messages that are refused before they are sent, and the limits on output.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::wire::End;
-use wireloom_http2::error::{Error, Misuse};
+use bytes::Bytes;
+use wireloom_http2::error::{Error, ErrorCode, Misuse};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::priority::Priority;
 use wireloom_http2::{Config, Event, Role};
@@ -158,7 +161,7 @@ fn no_more_than_output_ahead_is_framed() {
     assert_eq!(end.connection.queued(key), 16_384);
     end.drain();
     end.connection.send_data(key, vec![b'd'; 16_385], false).unwrap();
-    end.connection.poll_transmit(&mut [&[]]);
+    end.connection.poll_transmit(Duration::ZERO, &mut [&[]]);
     assert_eq!((end.connection.queued(key), end.connection.memory().output), (1, 16_384 + 9));
 }
 
@@ -174,7 +177,7 @@ fn waiting_requests_open_while_the_output_has_room() {
         (0..3).for_each(|_| _ = end.request());
         end.connection.handle_input(Duration::ZERO, &Frame::settings(&[(3, 3)]).to_bytes()).unwrap();
         let ack = end.connection.memory().output as usize;
-        end.connection.poll_transmit(&mut [&[]]);
+        end.connection.poll_transmit(Duration::ZERO, &mut [&[]]);
         assert_eq!(end.connection.open_capacity(), 3 - opened);
         end.drain();
         let first = frames(&end, kind::HEADERS)[0].to_bytes();
@@ -275,8 +278,8 @@ fn answers_that_were_sent_do_not_stop_a_client_whose_output_never_ends() {
         assert_eq!(taken, ping.len(), "not read after {answered} answers");
         end.connection.send_request(fields(&request), true).unwrap();
         // Five answers of 17 bytes are in the output at most.
-        end.connection.poll_transmit(&mut [&[]]);
-        end.connection.transmitted((end.connection.memory().output - unsent) as usize);
+        end.connection.poll_transmit(Duration::ZERO, &mut [&[]]);
+        end.connection.transmitted(Duration::ZERO, (end.connection.memory().output - unsent) as usize);
     }
 }
 
@@ -287,19 +290,19 @@ fn output_that_is_written_is_not_stalled() {
     let mut end = server(config, &[], &Frame::get(1));
     end.wait(Duration::from_secs(1));
     // Without output there is no deadline.
-    end.connection.poll_transmit(&mut [&[]]);
+    end.connection.poll_transmit(Duration::ZERO, &mut [&[]]);
     assert_eq!(end.connection.poll_timeout(), None);
     end.connection.send_response(end.key(1), status("200"), false).unwrap();
     end.connection.send_data(end.key(1), vec![b'd'; 10_000], true).unwrap();
-    assert!(end.connection.poll_transmit(&mut [&[]]) > 0);
-    let mut now = end.connection.poll_timeout().unwrap();
+    let mut now = Duration::from_secs(1_000_000_000);
+    assert!(end.connection.poll_transmit(now, &mut [&[]]) > 0);
+    assert_eq!(end.connection.poll_timeout(), Some(now + timeout));
     for written in [1_024, 1_024, 0] {
         now += timeout / 2;
         end.connection.handle_timeout(now).unwrap();
         assert!(end.connection.poll_timeout().unwrap() <= now + timeout);
-        end.connection.poll_transmit(&mut [&[]]);
-        end.connection.transmitted(written);
-        end.connection.handle_timeout(now).unwrap();
+        end.connection.poll_transmit(now, &mut [&[]]);
+        end.connection.transmitted(now, written);
         let expected = if written > 0 { now + timeout } else { now + timeout / 2 };
         assert_eq!(end.connection.poll_timeout(), Some(expected));
     }
@@ -317,9 +320,58 @@ fn a_connection_window_that_stays_closed_is_a_stall() {
     end.connection.send_data(key, vec![b'd'; 70_000], true).unwrap();
     end.drain();
     assert_eq!((end.connection.queued(key), end.connection.memory().output), (70_000 - 65_535, 0));
-    end.wait(Duration::from_secs(1));
     end.wait(timeout - Duration::from_millis(1));
     assert!(!end.has_failed());
     end.wait(Duration::from_millis(1));
     assert!(end.has_failed());
+}
+
+/// Content whose destructor reports that it ran.
+struct Owned {
+    bytes: Vec<u8>,
+    drops: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Owned {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.drops.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn chunks_are_returned_to_the_caller_who_drops_them() {
+    // Their destructors may use the connection, so they never run inside one of its methods.
+    let drops = Arc::new(AtomicUsize::new(0));
+    let owned = |len: usize| Bytes::from_owner(Owned { bytes: vec![b'd'; len], drops: drops.clone() });
+    let mut end = server(Config::new(Role::Server), &[(4, 40_000)], &Frame::get(1));
+    let (key, mut spent) = (end.key(1), Vec::new());
+    end.connection.send_data(key, owned(9), false).unwrap_err();
+    end.connection.send_response(key, status("200"), false).unwrap();
+    // Copied, sent by reference, and queued.
+    for len in [100, 16_384, 16_384, 16_384] {
+        end.connection.send_data(key, owned(len), false).unwrap();
+    }
+    let now = Duration::from_secs(1);
+    end.connection.take_spent(&mut spent);
+    while end.connection.poll_transmit(now, &mut [&[][..]; 4]) > 0 {
+        end.connection.transmitted(now, 1_000);
+        end.connection.take_spent(&mut spent);
+    }
+    assert_eq!((spent.len(), end.connection.queued(key)), (5, 9_252));
+    end.connection.reset(key, ErrorCode::CANCEL).unwrap();
+    end.connection.send_data(key, owned(9), false).unwrap_err();
+    end.connection.take_spent(&mut spent);
+    assert_eq!((spent.len(), drops.load(Ordering::Relaxed)), (7, 0));
+    // Chunks that nobody takes are dropped later.
+    end.connection.send_data(key, owned(9), false).unwrap_err();
+    end.connection.poll_transmit(now, &mut [&[]]);
+    assert_eq!(drops.load(Ordering::Relaxed), 1);
+    drop(spent);
+    assert_eq!(drops.load(Ordering::Relaxed), 7);
 }

@@ -580,9 +580,9 @@ fn buffered_answers() {
     };
     let write = |server: &mut Connection, most: usize| {
         let mut slices = [&[][..]; 4];
-        let filled = server.poll_transmit(&mut slices);
+        let filled = server.poll_transmit(Duration::ZERO, &mut slices);
         let len = slices[..filled].iter().map(|slice| slice.len()).sum::<usize>().min(most);
-        server.transmitted(len);
+        server.transmitted(Duration::ZERO, len);
         len
     };
     read(&mut server, &hello());
@@ -668,14 +668,14 @@ fn a_frame_has_its_time_only_while_input_is_taken() {
     read(&mut server, &next[..12]);
     server.send_response(streams[0], [Field::known(Token::Status, b"200")], false).unwrap();
     server.send_data(streams[0], vec![b'd'; 5_000], true).unwrap();
-    assert!(server.poll_transmit(&mut [&[][..]; 8]) > 0 && !server.wants_read());
+    assert!(server.poll_transmit(Duration::ZERO, &mut [&[][..]; 8]) > 0 && !server.wants_read());
     let paused = LIMITS.field_block_timeout * 2;
     server.handle_timeout(Duration::from_secs(1)).unwrap();
     server.handle_timeout(paused).unwrap();
     let mut slices = [&[][..]; 8];
-    let filled = server.poll_transmit(&mut slices);
+    let filled = server.poll_transmit(Duration::ZERO, &mut slices);
     let len = slices[..filled].iter().map(|slice| slice.len()).sum();
-    server.transmitted(len);
+    server.transmitted(Duration::ZERO, len);
     assert!(server.wants_read());
     server.handle_timeout(paused + Duration::from_secs(1)).unwrap();
     // From here on the time counts.

@@ -193,7 +193,7 @@ fn a_blocked_stream_is_not_a_stall_of_the_connection() {
 
 #[test]
 fn a_blocked_stream_without_output_stalls() {
-    // Its window is used up before, so that no output makes the connection wait for the time.
+    // Its window is used up before, so that there is no output beside it.
     let timeout = Config::new(Role::Server).limits.stall_timeout;
     let mut end = responding(1, 10);
     let key = end.key(1);
@@ -201,9 +201,10 @@ fn a_blocked_stream_without_output_stalls() {
     end.drain();
     end.wait(Duration::from_secs(1));
     end.connection.send_data(key, "more", false).unwrap();
-    assert!(!end.connection.wants_write());
-    // The clock starts with the first time that is passed.
+    assert!(end.connection.wants_write());
+    // The clock starts when the output is polled.
     end.wait(Duration::from_secs(1));
+    assert!(!end.connection.wants_write());
     let is_reset = |end: &End| end.sent().iter().any(|frame| frame.kind == kind::RST_STREAM);
     end.wait(timeout - Duration::from_millis(1));
     assert!(!is_reset(&end));
@@ -240,9 +241,9 @@ fn trailers_are_sent_with_the_last_content() {
     end.connection.send_trailers(key, trailer).unwrap();
     while end.connection.wants_write() {
         let mut slices = [&[][..]; 8];
-        let filled = end.connection.poll_transmit(&mut slices);
+        let filled = end.connection.poll_transmit(Duration::ZERO, &mut slices);
         let len = slices[..filled].iter().map(|slice| slice.len()).sum();
-        end.connection.transmitted(len);
+        end.connection.transmitted(Duration::ZERO, len);
     }
     assert_eq!(end.connection.streams(), 0);
     // The trailers of a request that waited to open need no turn beside content that waits for the window.

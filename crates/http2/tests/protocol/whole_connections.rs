@@ -435,8 +435,9 @@ fn a_timeout_that_starts_after_an_idle_hour_has_its_full_length() {
     pair.server.connection.send_response(there, OK, false).unwrap();
     pair.server.connection.send_data(there, vec![b'd'; 100_000], true).unwrap();
     let mut slices = [&[][..]; 2];
-    assert_eq!(pair.server.connection.poll_transmit(&mut slices), 2);
-    pair.server.connection.transmitted(10);
+    let now = pair.server.clock.now();
+    assert_eq!(pair.server.connection.poll_transmit(now, &mut slices), 2);
+    pair.server.connection.transmitted(now, 10);
     pair.advance(limits.stall_timeout - Duration::from_millis(1));
     assert_eq!(pair.server.failure(), None);
     pair.advance(Duration::from_millis(1));

@@ -115,10 +115,10 @@ impl End {
     fn write(&mut self, split: Split, rng: &mut Rng) -> Vec<u8> {
         let mut slices: [&[u8]; 4] = [&[]; 4];
         let room = rng.usize(1..=4);
-        let filled = self.connection.poll_transmit(&mut slices[..room]);
+        let filled = self.connection.poll_transmit(self.clock.now(), &mut slices[..room]);
         let mut shown = slices[..filled].concat();
         shown.truncate(split.next(rng, shown.len()));
-        self.connection.transmitted(shown.len());
+        self.connection.transmitted(self.clock.now(), shown.len());
         self.take_events();
         shown
     }

@@ -328,13 +328,14 @@ impl Driver {
     fn write(&mut self, cx: &mut Context<'_>, state: &mut State) -> io::Result<()> {
         let was_blocked = std::mem::take(&mut self.blocked);
         loop {
+            let now = state.now();
             let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
             let (first, rest) = slices.split_at_mut(1);
             let count = if self.prefix.is_empty() {
-                state.core.poll_transmit(&mut slices)
+                state.core.poll_transmit(now, &mut slices)
             } else {
                 first[0] = self.prefix;
-                1 + state.core.poll_transmit(rest)
+                1 + state.core.poll_transmit(now, rest)
             };
             if count == 0 {
                 break;
@@ -355,7 +356,7 @@ impl Driver {
                     }
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
-                    state.core.transmitted(len - prefix_len);
+                    state.core.transmitted(now, len - prefix_len);
                 }
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => {

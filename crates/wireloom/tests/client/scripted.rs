@@ -29,13 +29,13 @@ pub(super) async fn serve(
                 let mut bytes = vec![0; 64 << 10];
                 loop {
                     let mut slices: [&[u8]; 16] = [&[]; 16];
-                    let count = core.poll_transmit(&mut slices);
+                    let count = core.poll_transmit(began.elapsed(), &mut slices);
                     if count > 0 {
                         let out = slices[..count].concat();
                         if stream.write_all(&out).await.is_err() {
                             return;
                         }
-                        core.transmitted(out.len());
+                        core.transmitted(began.elapsed(), out.len());
                         continue;
                     }
                     if core.ended().is_some() {

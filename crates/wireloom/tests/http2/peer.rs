@@ -95,7 +95,7 @@ impl Peer {
     pub(crate) async fn flush(&mut self) {
         loop {
             let mut slices = [&[][..]; 8];
-            let count = self.core.poll_transmit(&mut slices);
+            let count = self.core.poll_transmit(self.began.elapsed(), &mut slices);
             let bytes = slices[..count].concat();
             if bytes.is_empty() {
                 return;
@@ -104,7 +104,7 @@ impl Peer {
             if self.stream.write_all(&bytes).await.is_err() {
                 return;
             }
-            self.core.transmitted(bytes.len());
+            self.core.transmitted(self.began.elapsed(), bytes.len());
         }
     }
 

@@ -36,12 +36,12 @@ fn drain(from: &mut Connection) -> Vec<u8> {
     let mut bytes = vec![];
     loop {
         let mut slices = [&[][..]; 4];
-        let filled = from.poll_transmit(&mut slices);
+        let filled = from.poll_transmit(Duration::ZERO, &mut slices);
         let taken = slices[..filled].concat();
         if taken.is_empty() {
             return bytes;
         }
-        from.transmitted(taken.len());
+        from.transmitted(Duration::ZERO, taken.len());
         bytes.extend_from_slice(&taken);
     }
 }

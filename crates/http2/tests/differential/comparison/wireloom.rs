@@ -77,12 +77,12 @@ impl End {
         let mut written = Vec::new();
         loop {
             let mut slices = [&[][..]; 8];
-            let filled = self.connection.poll_transmit(&mut slices);
+            let filled = self.connection.poll_transmit(Duration::ZERO, &mut slices);
             let bytes = slices[..filled].concat();
             if bytes.is_empty() {
                 break;
             }
-            self.connection.transmitted(bytes.len());
+            self.connection.transmitted(Duration::ZERO, bytes.len());
             written.extend(bytes);
         }
         self.outcome.note_written(&written);

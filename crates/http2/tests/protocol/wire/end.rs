@@ -126,13 +126,13 @@ impl End {
     pub(crate) fn drain(&mut self) {
         loop {
             let mut slices = [&[][..]; 4];
-            let filled = self.connection.poll_transmit(&mut slices);
+            let filled = self.connection.poll_transmit(self.clock.now(), &mut slices);
             let len = slices[..filled].iter().map(|slice| slice.len()).sum();
             if len == 0 {
                 return;
             }
             slices[..filled].iter().for_each(|slice| self.output.extend_from_slice(slice));
-            self.connection.transmitted(len);
+            self.connection.transmitted(self.clock.now(), len);
         }
     }
 

@@ -157,11 +157,12 @@ impl Endpoint {
 
     /// Bytes that are to be written.
     fn take_output(ruby: &Ruby, this: Obj<Self>) -> Result<RString, Error> {
+        let now = this.now();
         let mut out = scratch::take();
         let done = this.with(ruby, |connection| {
             loop {
                 let mut slices = [&[][..]; 64];
-                let filled = connection.poll_transmit(&mut slices);
+                let filled = connection.poll_transmit(now, &mut slices);
                 let mut len = 0;
                 for slice in &slices[..filled] {
                     out.extend_from_slice(slice);
@@ -170,7 +171,7 @@ impl Endpoint {
                 if len == 0 {
                     return Ok(());
                 }
-                connection.transmitted(len);
+                connection.transmitted(now, len);
             }
         });
         let output = done.and_then(|()| strings::protected(ruby, |ruby| strings::binary(ruby, &out)));
