@@ -51,6 +51,17 @@ step_proxies() {
     return "$rc"
 }
 
+step_autobahn() {
+    [ -x conformance/autobahn/run ] || { skip "no conformance/autobahn/run"; return; }
+    test_workspace --no-run && cargo build --locked --quiet --workspace --example autobahn_client || return
+    WIRELOOM_BUILT=$target/debug conformance/autobahn/run server client
+}
+
+step_autobahn_all() {
+    [ -x conformance/autobahn/run ] || { skip "no conformance/autobahn/run"; return; }
+    conformance/autobahn/run --all
+}
+
 step_hub() {
     [ -x conformance/hub/run ] || { skip "no conformance/hub/run"; return; }
     test_workspace --no-run || return

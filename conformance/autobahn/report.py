@@ -1,0 +1,95 @@
+"""Reads the verdicts of Autobahn.
+
+    report.py check FOLDER                 fails if a case of a combination has another verdict than OK or INFORMATIONAL
+    report.py page FOLDER COMMIT DATE      prints the page docs/conformance/autobahn.md
+
+FOLDER has one folder a combination, each with the index.json of wstest.
+"""
+
+import collections
+import json
+import pathlib
+import sys
+
+PASSED = ("OK", "INFORMATIONAL")
+GROUPS = {
+    "1": "framing",
+    "2": "pings and pongs",
+    "3": "reserved bits",
+    "4": "opcodes",
+    "5": "fragmentation",
+    "6": "UTF-8",
+    "7": "closing handshake",
+    "9": "limits and performance",
+    "10": "automatic fragmentation",
+    "12": "permessage-deflate: messages of many sizes",
+    "13": "permessage-deflate: parameters",
+}
+
+
+def number(case):
+    return [int(part) for part in case.split(".")]
+
+
+def read(folder):
+    """Verdicts by combination and case: of the behaviour, and of the end of the connection."""
+    combinations = {}
+    for index in sorted(pathlib.Path(folder).glob("*/index.json")):
+        ((_, cases),) = json.loads(index.read_text()).items()
+        combinations[index.parent.name] = {case: (of["behavior"], of["behaviorClose"]) for case, of in cases.items()}
+    if not combinations:
+        sys.exit(f"no verdicts in {folder}")
+    return combinations
+
+
+def failures(cases):
+    return {case: verdict for case, verdict in cases.items() if not set(verdict) <= set(PASSED)}
+
+
+def totals(cases):
+    return collections.Counter(behaviour for behaviour, _ in cases.values())
+
+
+def check(combinations):
+    failed = False
+    for name, cases in combinations.items():
+        bad = failures(cases)
+        failed |= bool(bad)
+        count = totals(cases)
+        print(f"{'FAILED' if bad else 'ok'}: {name}: {len(cases)} cases, " + ", ".join(f"{count[verdict]} {verdict}" for verdict in sorted(count)))
+        for case in sorted(bad, key=number):
+            print(f"    {case}: {bad[case][0]}, close: {bad[case][1]}")
+    sys.exit(1 if failed else 0)
+
+
+def page(combinations, commit, date):
+    print("# Autobahn\n")
+    print("Verdicts of the [Autobahn testsuite](https://github.com/crossbario/autobahn-testsuite) 0.8.2, written by")
+    print("`conformance/autobahn/run --all --page`. The run fails on any verdict other than OK and INFORMATIONAL, both of the")
+    print("behaviour and of the closing handshake. INFORMATIONAL cases have no required result. A combination with 301 cases ran")
+    print("without permessage-deflate.\n")
+    print(f"{date}, commit {commit}.\n")
+    print("| combination | cases | OK | informational | others |\n| --- | --- | --- | --- | --- |")
+    for name, cases in combinations.items():
+        count = totals(cases)
+        print(f"| {name} | {len(cases)} | {count['OK']} | {count['INFORMATIONAL']} | {len(failures(cases))} |")
+    everything = sorted({case for cases in combinations.values() for case in cases}, key=number)
+    print("\nCases by number; `ok` is OK, `info` INFORMATIONAL, `–` not run.\n")
+    group = None
+    for case in everything:
+        if number(case)[0] != group:
+            group = number(case)[0]
+            print(f"\n## {group}: {GROUPS.get(str(group), '')}\n")
+            print("| case | " + " | ".join(combinations) + " |\n" + "| --- " * (len(combinations) + 1) + "|")
+        verdicts = (cases.get(case, ("–",))[0] for cases in combinations.values())
+        print(f"| {case} | " + " | ".join({"OK": "ok", "INFORMATIONAL": "info"}.get(verdict, verdict) for verdict in verdicts) + " |")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["check", folder]:
+            check(read(folder))
+        case ["page", folder, commit, date]:
+            page(read(folder), commit, date)
+        case _:
+            sys.exit(__doc__)
