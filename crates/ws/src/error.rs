@@ -79,6 +79,8 @@ pub enum LimitExceeded {
         /// The limit.
         max: u32,
     },
+    /// The allocator has no memory for an inflated message.
+    OutOfMemory,
 }
 
 /// The mistake of the caller.
@@ -212,6 +214,7 @@ impl fmt::Display for LimitExceeded {
             Self::InflateRatio { max } => {
                 write!(f, "message inflates to more than {max} times its compressed length")
             }
+            Self::OutOfMemory => f.write_str("there is no memory for the inflated message"),
         }
     }
 }
@@ -251,12 +254,13 @@ mod tests {
     // The text of the error is sent as the close reason.
     #[test]
     fn every_message_fits_a_close_reason() {
-        let errors: [Error; 7] = [
+        let errors: [Error; 8] = [
             PeerMisbehaved::ReservedOpcode(15).into(),
             PeerMisbehaved::InvalidCloseCode(u16::MAX).into(),
             LimitExceeded::FrameTooLarge { len: u64::MAX, max: u64::MAX }.into(),
             LimitExceeded::InflatedTooLarge { max: u64::MAX }.into(),
             LimitExceeded::InflateRatio { max: u32::MAX }.into(),
+            LimitExceeded::OutOfMemory.into(),
             PeerMisbehaved::NonMinimalLength.into(),
             PeerMisbehaved::InvalidDeflate.into(),
         ];
@@ -278,6 +282,7 @@ mod tests {
         assert_eq!(code(LimitExceeded::TooManyFragments), Some(CloseCode::POLICY_VIOLATION));
         assert_eq!(code(LimitExceeded::MessageTooLarge { max: 1 }), Some(CloseCode::TOO_BIG));
         assert_eq!(code(LimitExceeded::InflateRatio { max: 1 }), Some(CloseCode::TOO_BIG));
+        assert_eq!(code(LimitExceeded::OutOfMemory), Some(CloseCode::TOO_BIG));
     }
 
     #[test]

@@ -422,6 +422,7 @@ fn inflate_error(error: InflateError, limit: &InflateLimit) -> Error {
     match error {
         InflateError::TooLarge => LimitExceeded::InflatedTooLarge { max: limit.max_len as u64 }.into(),
         InflateError::Ratio => LimitExceeded::InflateRatio { max: limit.max_ratio }.into(),
+        InflateError::OutOfMemory => LimitExceeded::OutOfMemory.into(),
         InflateError::Corrupt => PeerMisbehaved::InvalidDeflate.into(),
     }
 }

@@ -39,6 +39,8 @@ pub enum InflateError {
     TooLarge,
     /// The message grows by more than [`InflateLimit::max_ratio`]: close with 1009.
     Ratio,
+    /// The allocator has no memory for the message: close with 1009.
+    OutOfMemory,
 }
 
 impl fmt::Display for InflateError {
@@ -47,6 +49,7 @@ impl fmt::Display for InflateError {
             Self::Corrupt => "the compressed message is corrupt",
             Self::TooLarge => "the message inflates beyond its length limit",
             Self::Ratio => "the message inflates beyond its ratio limit",
+            Self::OutOfMemory => "there is no memory for the inflated message",
         })
     }
 }
@@ -144,9 +147,10 @@ impl Decompressor {
         loop {
             let start = out.len();
             room = room.min(limit.max_len.saturating_sub(self.message_len()).saturating_add(1));
-            if start < ROOM_MAX && out.capacity() < start + room {
-                // Doubling would give short messages twice the memory that they need.
-                out.reserve_exact(room);
+            // Doubling would give short messages twice the memory that they need.
+            let reserved = if start < ROOM_MAX { out.try_reserve_exact(room) } else { out.try_reserve(room) };
+            if reserved.is_err() {
+                return Err(*self.failed.get_or_insert(InflateError::OutOfMemory));
             }
             out.resize(start + room, 0);
             let before = self.message_len();

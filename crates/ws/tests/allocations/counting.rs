@@ -1,4 +1,4 @@
-//! An allocator that counts the allocations and the allocated bytes of each thread.
+//! An allocator that counts the allocations and the allocated bytes of each thread, and refuses long ones where a test wants that.
 
 #![allow(unsafe_code)]
 
@@ -10,6 +10,7 @@ struct Counting;
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
     pub(crate) static HELD: Cell<isize> = const { Cell::new(0) };
+    static LEN_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 fn count(by: isize) {
@@ -20,15 +21,26 @@ fn count(by: isize) {
     }
 }
 
-// SAFETY: every call is passed to the system's allocator with its arguments; counting does not allocate.
+/// Whether an allocation of `len` bytes fails.
+fn is_refused(len: usize) -> bool {
+    LEN_MAX.try_with(|max| len > max.get()).unwrap_or(false)
+}
+
+// SAFETY: every call fails, or is passed to the system's allocator with its arguments; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_refused(layout.size()) {
+            return std::ptr::null_mut();
+        }
         count(layout.size() as isize);
         // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_refused(layout.size()) {
+            return std::ptr::null_mut();
+        }
         count(layout.size() as isize);
         // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
@@ -41,6 +53,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        if is_refused(len) {
+            return std::ptr::null_mut();
+        }
         count(-(layout.size() as isize));
         count(len as isize);
         // SAFETY: the caller upholds the contract of `realloc`.
@@ -63,4 +78,12 @@ pub(crate) fn held(of: impl FnOnce()) -> isize {
     let before = HELD.get();
     of();
     HELD.get() - before
+}
+
+/// The result of `of`, during which allocations of more than `len` bytes fail.
+pub(crate) fn with_allocations_up_to<R>(len: usize, of: impl FnOnce() -> R) -> R {
+    LEN_MAX.set(len);
+    let result = of();
+    LEN_MAX.set(usize::MAX);
+    result
 }

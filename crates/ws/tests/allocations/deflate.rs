@@ -1,9 +1,11 @@
 //! Allocations of permessage-deflate: none per message in steady state, and per connection the documented memory.
 
-use wireloom_ws::deflate::{Compressor, Decompressor, DeflateConfig, DeflateParams, InflateLimit};
+use wireloom_ws::deflate::{
+    Compressor, Decompressor, DeflateConfig, DeflateParams, InflateError, InflateLimit,
+};
 use wireloom_ws::role::Role;
 
-use crate::counting::{allocations, held};
+use crate::counting::{allocations, held, with_allocations_up_to};
 
 const LIMIT: InflateLimit = InflateLimit::new(1 << 20);
 
@@ -70,4 +72,21 @@ fn an_unused_direction_allocates_nothing() {
         assert!(size_of_val(&compressor) + size_of_val(&decompressor) <= 512);
     });
     assert_eq!(bytes, 0);
+}
+
+#[test]
+fn fails_without_memory_for_the_message() {
+    let mut compressed = Vec::new();
+    Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
+        .compress(&vec![7; 1 << 20], &mut compressed);
+    let mut decompressor = Decompressor::new(Role::Client, &DeflateParams::default());
+    let mut out = Vec::new();
+    let inflated = with_allocations_up_to(300 << 10, || {
+        decompressor.decompress(&compressed, true, &mut out, &InflateLimit::new(2 << 20))
+    });
+    assert_eq!(inflated, Err(InflateError::OutOfMemory));
+    assert!((1..=300 << 10).contains(&out.len()), "{} bytes before the error", out.len());
+    // The next message cannot be found, as after any other error.
+    let next = decompressor.decompress(&[0x00], true, &mut Vec::new(), &LIMIT);
+    assert_eq!(next, Err(InflateError::OutOfMemory));
 }
