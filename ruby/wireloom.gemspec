@@ -15,17 +15,17 @@ Gem::Specification.new do |spec|
   spec.licenses = ["MIT", "Apache-2.0"]
   spec.required_ruby_version = ">= 3.1"
   spec.files = Dir.chdir(__dir__) do
-    Dir["lib/**/*.rb", "sig/**/*.rbs", "guides/**/*.md", "README.md", "CHANGELOG.md",
+    Dir["lib/**/*.rb", "sig/**/*.rbs", "sig_drop_in/*.rbs", "guides/**/*.md", "README.md", "CHANGELOG.md",
         "ext/wireloom/{Cargo.toml,Cargo.lock,extconf.rb,rustfmt.toml}", "ext/wireloom/src/**/*.rs"] +
       ["ext/wireloom/vendor/Cargo.toml"]
   end
   spec.require_paths = ["lib"]
   spec.extensions = ["ext/wireloom/extconf.rb"]
   home = File.read(File.expand_path("../Cargo.toml", __dir__))[/^repository = "(.*)"$/, 1]
-  spec.homepage = "#{home}/tree/main/ruby"
+  spec.homepage = home
   spec.metadata = {
-    "homepage_uri" => spec.homepage,
-    "source_code_uri" => spec.homepage,
+    "homepage_uri" => home,
+    "source_code_uri" => "#{home}/tree/main/ruby",
     "changelog_uri" => "#{home}/blob/main/ruby/CHANGELOG.md",
     "documentation_uri" => "https://rubydoc.info/gems/wireloom",
     "bug_tracker_uri" => "#{home}/issues",

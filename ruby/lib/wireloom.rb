@@ -20,6 +20,11 @@ require_relative "wireloom/web_socket"
 require_relative "wireloom/http2"
 require_relative "wireloom/hpack"
 
+module Wireloom
+  # Of the drop-ins.
+  private_constant :DriverCodec, :Deflater, :Inflater
+end
+
 # Looks the classes up that the native part makes objects of, so that Ractors find them.
 Wireloom.complete(Wireloom)
 Wireloom.singleton_class.undef_method(:complete)

@@ -18,7 +18,7 @@ class ExtensionTest < Wireloom::TestCase
     require "wireloom"
     capture_subprocess_io do
       2.times do
-        error = assert_raises(Wireloom::InternalError) { Wireloom::InternalError.provoke }
+        error = assert_raises(Wireloom::InternalError) { Wireloom::InternalError.__send__(:provoke) }
         assert_equal "a bug in wireloom: provoked", error.message
       end
     end
@@ -34,7 +34,36 @@ class ExtensionTest < Wireloom::TestCase
   end
 
   def test_signatures_are_valid
-    run_gem("rbs", "-I", "sig", "validate")
+    run_gem("rbs", "-I", "sig", "-I", "sig_drop_in", "validate")
+  end
+
+  # A project has the signatures of both gems: RBS reads the folder `sig` of each gem in the lock file.
+  def test_signatures_do_not_clash_with_those_of_the_originals
+    originals = %w[websocket-driver protocol-websocket http-2 protocol-http2 protocol-hpack].filter_map do |name|
+      folder = File.join(Gem::Specification.find_by_name(name).full_gem_path, "sig")
+      folder if File.directory?(folder)
+    rescue Gem::MissingSpecError
+      nil
+    end
+    Dir.mktmpdir do |folder|
+      # What http-2 declares, where it is not installed or is packaged without its signatures.
+      File.write(File.join(folder, "http_2.rbs"), <<~RBS)
+        module HTTP2
+          VERSION: String
+          type frame = untyped
+          module Error
+            class Error < StandardError
+              def initialize: (*untyped) -> void
+            end
+          end
+          class Connection
+            def receive: (String data) -> void
+          end
+        end
+      RBS
+      originals << folder if originals.none? { |path| Dir[File.join(path, "**/*.rbs")].any? { |file| File.read(file).match?(/^module HTTP2\b/) } }
+      run_gem("rbs", "-I", "sig", *originals.flat_map { |path| ["-I", path] }, "validate")
+    end
   end
 
   def test_signatures_hold_together_for_steep

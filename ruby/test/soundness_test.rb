@@ -140,6 +140,178 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # A message of 256 MiB in a few hundred bytes, for an address space that has less.
+  NO_MEMORY = <<~'RUBY'
+    require "zlib"
+    zlib = Zlib::Deflate.new(9, -15)
+    bomb = zlib.deflate("\0" * (256 << 20), Zlib::SYNC_FLUSH).delete_suffix("\0\0\xFF\xFF".b)
+    frame = [0xC2, 0xFF, bomb.bytesize].pack("CCQ>") << "\0\0\0\0" << bomb
+    zlib = nil
+    def starved
+      GC.start
+      _, hard = Process.getrlimit(:AS)
+      Process.setrlimit(:AS, File.read("/proc/self/statm").split[0].to_i * 4096 + (60 << 20), hard)
+      yield
+    rescue NoMemoryError => e
+      puts e.class
+    ensure
+      Process.setrlimit(:AS, hard, hard)
+    end
+  RUBY
+
+  def test_no_memory_to_inflate_into
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\nWireloom::DeflateError\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom"
+      inflater = Wireloom.const_get(:Inflater).new(15, true)
+      starved { inflater.inflate(bomb, nil) }
+      begin
+        inflater.inflate("\0".b, nil)
+      rescue NoMemoryError, Wireloom::DeflateError
+        puts Wireloom::DeflateError
+      end
+    RUBY
+    assert_equal "NoMemoryError\n:closing\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom"
+      client = Wireloom::WebSocket::Client.new("ws://x", deflate: true)
+      server = Wireloom::WebSocket::Server.new(deflate: true, max_message_length: 1 << 30)
+      server.receive(client.take_output)
+      server.accept
+      client.receive(server.take_output)
+      starved { server.receive(frame) }
+      p server.state
+    RUBY
+    assert_equal "NoMemoryError\nnil\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom/drop_in/websocket_driver"
+      type = Wireloom.const_get(:DriverCodec)
+      codec = type.new(WebSocket::Driver::MessageEvent, 1 << 30, true, false, false)
+      codec.extend(4)
+      codec.deflate(15, true, 15, true)
+      driver = Class.new { include WebSocket::Driver::EventEmitter }.new
+      starved { codec.parse(frame, driver) }
+      p codec.parse("\x82\x80\0\0\0\0".b, driver)
+    RUBY
+  end
+
+  def test_no_memory_for_a_copy_of_the_input
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\nok\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom"
+      chunk = "x" * (100 << 20)
+      server = Wireloom::WebSocket::Server.new
+      starved { server.receive(chunk) }
+      puts "ok"
+    RUBY
+  end
+
+  # Calls that wait for another thread, which inflates without the GVL, are interrupted, and the object stays usable.
+  def test_interrupts_of_calls_that_wait_for_another_thread
+    assert_equal "ok\n", run_script(<<~'RUBY')
+      require "wireloom"
+      deflater = Wireloom.const_get(:Deflater).new(15, true)
+      large = Random.new(1).bytes(2 << 20)
+      worker = Thread.new { 5.times { deflater.deflate(large) } }
+      waiters = Array.new(20) do |at|
+        Thread.new do
+          Thread.current.report_on_exception = false
+          loop { deflater.deflate("x" * 3000) }
+        end
+      end
+      sleep 0.02
+      waiters.each_with_index { |waiter, at| at.even? ? waiter.raise("now") : waiter.kill }
+      waiters.each { |waiter| waiter.join rescue nil }
+      worker.join
+      puts "ok" if deflater.deflate("x").bytesize > 0
+    RUBY
+  end
+
+  def test_a_fork_while_another_thread_works
+    skip "no fork" unless Process.respond_to?(:fork)
+    assert_equal "a thread was working on this object when the process forked; make a new one\nok\n", run_script(<<~'RUBY')
+      require "wireloom"
+      $stdout.sync = true
+      deflater = Wireloom.const_get(:Deflater).new(15, true)
+      large = Random.new(1).bytes(30 << 20)
+      worker = Thread.new { deflater.deflate(large) }
+      Thread.pass until worker.status == "sleep" || worker.stop?
+      sleep 0.02
+      fork do
+        deflater.deflate("x")
+      rescue Wireloom::Error => e
+        puts e.message
+        # What the thread left half done is not freed.
+        deflater = nil
+        GC.start
+        exit!(0)
+      end
+      Process.wait
+      worker.join
+      deflater.deflate("x")
+      puts "ok"
+    RUBY
+  end
+
+  def test_connections_are_not_copied
+    assert_equal "NoMethodError\nNoMethodError\nTypeError\n" * 3, run_script(<<~'RUBY')
+      require "wireloom"
+      [Wireloom::WebSocket::Client.new("ws://x"), Wireloom::WebSocket::Server.new, Wireloom::HTTP2::Client.new].each do |connection|
+        [-> { connection.dup }, -> { connection.clone }, -> { Ractor.new { Ractor.receive }.send(connection) }].each do |copy|
+          copy.()
+          puts "copied"
+        rescue NoMethodError, TypeError => e
+          puts e.class
+        end
+      end
+    RUBY
+  end
+
+  def test_copies_of_the_parts_of_the_drop_in_are_like_the_originals
+    assert_equal "[100, 200]\n\"abc\"\n\"abc\"\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      framer = HTTP2::Framer.new(100, 200).dup
+      p [framer.local_max_frame_size, framer.remote_max_frame_size]
+      buffer = HTTP2::FrameBuffer.new
+      buffer << { type: :data, payload: "abc" }
+      copy = buffer.dup
+      p buffer.retrieve(100)[:payload], copy.retrieve(100)[:payload]
+    RUBY
+  end
+
+  def test_frozen_objects
+    assert_equal "FrozenError\n" * 12, run_script(<<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      client, h2 = Wireloom::WebSocket::Client.new("ws://x").freeze, Wireloom::HTTP2::Client.new.freeze
+      connection = HTTP2::Client.new
+      stream = connection.new_stream
+      [connection, stream].each(&:freeze)
+      context, framer, buffer = Wireloom::HPACK::Context.new({}).freeze, HTTP2::Framer.new.freeze, HTTP2::FrameBuffer.new.freeze
+      [-> { client.receive("") }, -> { client.take_output }, -> { h2.receive("") }, -> { h2.ping("12345678") },
+       -> { connection << "" }, -> { connection.ping("12345678") }, -> { connection.new_stream }, -> { stream.close },
+       -> { context.compress([["a", "b"]]) }, -> { context.max_limit = 1 }, -> { framer.local_max_frame_size = 1 }, -> { buffer.clear }
+      ].each do |change|
+        change.()
+        puts "changed"
+      rescue FrozenError => e
+        puts e.class
+      end
+    RUBY
+  end
+
+  def test_internal_classes_are_private
+    assert_equal "NameError\n" * 3 + "NoMethodError\n", run_script(<<~'RUBY')
+      require "wireloom"
+      [-> { Wireloom::DriverCodec }, -> { Wireloom::Deflater }, -> { Wireloom::Inflater }, -> { Wireloom::InternalError.provoke }
+      ].each do |use|
+        use.()
+        puts "public"
+      rescue NameError => e
+        puts e.class
+      end
+    RUBY
+  end
+
   def test_no_memory_for_a_header
     skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
     needs_the_usual_allocator
@@ -250,12 +422,12 @@ class SoundnessTest < Wireloom::TestCase
     assert_equal "TypeError\n" * 5 + "ok\n", run_script(<<~RUBY)
       require "wireloom"
       [Struct.new(:a, :b, :c, :d, :e, :f, :g, :h, :i), Struct, Class.new, String, Class.new(Struct)].each do |type|
-        Wireloom::DriverCodec.new(type, 100, false, false, false)
+        Wireloom.const_get(:DriverCodec).new(type, 100, false, false, false)
       rescue TypeError => e
         puts e.class
       end
       begin
-        Wireloom::DriverCodec.allocate
+        Wireloom.const_get(:DriverCodec).allocate
       rescue TypeError
         puts "ok"
       end
@@ -266,7 +438,7 @@ class SoundnessTest < Wireloom::TestCase
     skip "no fork" unless Process.respond_to?(:fork)
     assert_equal "0\n", run_script(<<~'RUBY')
       require "wireloom/drop_in/websocket_driver"
-      codec = Wireloom::DriverCodec.new(WebSocket::Driver::MessageEvent, 100, false, false, false)
+      codec = Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 100, false, false, false)
       client = Wireloom::WebSocket::Client.new("ws://x")
       server = Wireloom::WebSocket::Server.new
       server.receive(client.take_output)
@@ -384,7 +556,7 @@ class SoundnessTest < Wireloom::TestCase
       GC.verify_compaction_references(toward: :empty, **(RUBY_VERSION < "3.2" ? { double_heap: true } : { expand_heap: true }))
       GC.compact
       stream.data("y", end_stream: true)
-      codec.parse("\x80\x01d".b, driver) == Wireloom::DriverCodec::MESSAGE && exit(2)
+      codec.parse("\x80\x01d".b, driver) == Wireloom.const_get(:DriverCodec)::MESSAGE && exit(2)
       GC.start
       client.new_stream.headers(headers)
       puts codec.parse(nil, driver).nil? && heads.size == 2 && heads.all?(headers) && decoder.decode(encoder.encode(headers)) == headers
@@ -420,11 +592,20 @@ class SoundnessTest < Wireloom::TestCase
     end
   end
 
+  # What raises for an interrupt is called under `protect`, where nothing is skipped.
+  def test_interrupts_are_caught
+    blocking = /rb_thread_(wait_for|check_ints|schedule|sleep|call_without_gvl\b|fd_)|rb_nogvl/
+    assert_nowhere(blocking, except: ["exclusive.rs"])
+    text = sources["exclusive.rs"]
+    assert_equal 1, text.lines.grep_v(%r{\A\s*//}).grep(blocking).size
+    assert_match(/protect\(\|\| unsafe \{\s*rb_sys::rb_thread_check_ints/, text)
+  end
+
   def test_objects_in_memory_are_held
     assert_nowhere(/RefCell/, except: ["exclusive.rs", "scratch.rs"])
     assert_nowhere(/\b(Opaque|BoxValue|Lazy)\b/)
     assert_nowhere(/get_or_init/, except: ["clock.rs"])
-    assert_nowhere(/unsafe impl.* (Send|Sync) /, except: ["held.rs", "http2/drop_in/frame.rs"])
+    assert_nowhere(/unsafe impl.* (Send|Sync) /, except: ["exclusive.rs", "held.rs", "http2/drop_in/frame.rs"])
     assert_nowhere(/Vec<.*\bVALUE\b/)
     # `VALUE` is a number to the compiler: only these, which live on the stack or are static, have such a field.
     # In `Names` it is in the type of a function.

@@ -31,6 +31,13 @@ module Wireloom
         true
       end
 
+      # Extends +modules+, and those that they include, with +hook+: its `method_added`, `include` and `prepend` see what they get later.
+      #
+      # @api private
+      def follow(modules, hook)
+        modules.flat_map(&:ancestors).each { |mod| mod.extend(hook) unless mod.is_a?(Class) || mod.frozen? }
+      end
+
       private
 
       # `require` looks whether FOLDER/feature.rb is loaded for any FOLDER of the load path, so one entry under this gem's

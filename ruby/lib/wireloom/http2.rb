@@ -76,7 +76,14 @@ module Wireloom
       ].freeze
       private_constant :OPTIONS
 
+      # Two objects with the state of one connection would both answer the peer.
       undef_method :dup, :clone
+
+      # Ractor#send copies without +dup+.
+      def initialize_copy(_other)
+        raise TypeError, "a connection cannot be copied: make it in the Ractor that uses it"
+      end
+      private :initialize_copy
 
       # @!method receive(bytes)
       #   Takes bytes from the peer.

@@ -27,6 +27,15 @@ module Wireloom
 
     # One end of a WebSocket. Each call is atomic; see the guide "Threads, fibers and Ractors".
     class Connection
+      # Two objects with the state of one connection would both answer the peer.
+      undef_method :dup, :clone
+
+      # Ractor#send copies without +dup+.
+      def initialize_copy(_other)
+        raise TypeError, "a connection cannot be copied: make it in the Ractor that uses it"
+      end
+      private :initialize_copy
+
       # @!method receive(bytes)
       #   Takes bytes from the peer. What a peer does wrong makes a Failure event, and never raises.
       #   @param bytes [String]

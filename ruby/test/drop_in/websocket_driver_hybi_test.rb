@@ -470,6 +470,26 @@ class WebSocketDriverHybiTest < Wireloom::TestCase
     assert_equal ["a"], messages
   end
 
+  def test_an_emit_that_a_module_gets_later_is_called
+    seen = []
+    %i[prepend include].each do |add|
+      subclass = Class.new(Driver::Hybi)
+      mod, inner = Module.new, Module.new
+      subclass.public_send(add, mod)
+      @socket = Socket.new(env: ENVIRONMENT)
+      driver = watch(subclass.new(@socket))
+      driver.start
+      driver.parse(frame(0x81, "a"))
+      mod.include(inner)
+      inner.define_method(:emit) { |event, *args| (seen << event.to_sym) && super(event, *args) }
+      driver.parse(frame(0x81, "b"))
+      mod.define_method(:emit) { |event, *args| (seen << :mod) && super(event, *args) }
+      driver.parse(frame(0x81, "c"))
+      assert_equal %w[a b c], messages
+    end
+    assert_equal %i[message mod message] * 2, seen
+  end
+
   def test_an_emit_that_a_class_gets_later_is_called
     subclass = Class.new(Driver::Hybi)
     @socket = Socket.new(env: ENVIRONMENT)

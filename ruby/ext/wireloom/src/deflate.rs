@@ -13,7 +13,7 @@ use wireloom_ws::role::Role;
 use crate::exclusive::{DETACHED_DEFLATE_LEN, Exclusive, check_interrupts};
 use crate::guard::{function, method};
 use crate::held::{Immortal, managed, plain};
-use crate::memory::Accounted;
+use crate::memory::{Accounted, no_memory};
 use crate::{scratch, strings};
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
@@ -178,6 +178,7 @@ impl Inflater {
         let made = inflated.and_then(|inflated| match inflated {
             Ok(()) => strings::protected(ruby, |ruby| strings::binary(ruby, &out)).map(Some),
             Err(InflateError::Corrupt) => Err(Error::new(ERROR.get(ruby), InflateError::Corrupt.to_string())),
+            Err(InflateError::OutOfMemory) => Err(no_memory(ruby)),
             Err(_) => Ok(None),
         });
         scratch::give(out);

@@ -3,14 +3,21 @@
 //! Ruby code never runs while it is borrowed: [`Exclusive::with`] takes a closure that is `Send`, and no handle of Ruby is,
 //! neither `&Ruby` nor a value. [`Exclusive::allocating`] may make objects, which can raise NoMemoryError: the borrow lies
 //! outside of the `protect` that catches it, so that it ends.
+//!
+//! A thread that [works without the GVL](Exclusive::detached) ends its borrow before it takes the GVL again. So another thread
+//! can wait for it in any way, and waits in one that raises nothing: no exception skips a destructor of the waiting call.
 
 use std::cell::{RefCell, RefMut};
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use magnus::rb_sys::protect;
 use magnus::{Error, Ruby};
+
+use crate::keys;
 
 /// From this length on input is unmasked and validated without the GVL, in bytes: about 50 µs of work (`bench/gvl.rb`).
 pub(crate) const DETACHED_UNMASK_LEN: usize = 256 << 10;
@@ -21,17 +28,37 @@ pub(crate) const DETACHED_DEFLATE_LEN: usize = 4 << 10;
 /// State of an object that one call at a time works on.
 #[derive(Default)]
 pub(crate) struct Exclusive<T> {
-    state: RefCell<T>,
-    /// A thread works on it without the GVL.
+    state: ManuallyDrop<RefCell<T>>,
+    /// A thread works on it without the GVL. While it is set, only that thread touches `state`.
     detached: AtomicBool,
+    /// [`keys::forks`] when that thread began.
+    forks: AtomicUsize,
 }
 
-/// How long a thread sleeps before it looks again whether another one has finished, in microseconds.
-const BUSY_WAIT_US: i64 = 50;
+/// The payload of the panic that ends a call for a state on which a thread worked when the process forked. That thread does not
+/// exist in the child, and nobody knows how far it came.
+pub(crate) struct LostInFork;
+
+/// How long a thread sleeps before it looks again whether another one has finished.
+const BUSY_WAIT: Duration = Duration::from_micros(50);
+
+impl<T> Drop for Exclusive<T> {
+    fn drop(&mut self) {
+        // The state that a thread left half changed in a fork is leaked.
+        if !*self.detached.get_mut() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.state) };
+        }
+    }
+}
 
 impl<T> Exclusive<T> {
     pub(crate) fn new(state: T) -> Self {
-        Self { state: RefCell::new(state), detached: AtomicBool::new(false) }
+        Self {
+            state: ManuallyDrop::new(RefCell::new(state)),
+            detached: AtomicBool::new(false),
+            forks: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut T {
@@ -46,6 +73,9 @@ impl<T> Exclusive<T> {
 
     /// The same, when the state is not in use.
     pub(crate) fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R + Send) -> Option<R> {
+        if self.detached.load(Ordering::Acquire) {
+            return None;
+        }
         self.state.try_borrow_mut().ok().map(|mut state| work(&mut state))
     }
 
@@ -73,27 +103,59 @@ impl<T> Exclusive<T> {
     where
         T: Send,
     {
-        let mut state = self.borrow();
+        let state = self.borrow();
+        self.forks.store(keys::forks(), Ordering::Relaxed);
         self.detached.store(true, Ordering::Relaxed);
-        let done = {
-            let state = &mut *state;
-            catch_unwind(AssertUnwindSafe(|| without_gvl(|| work(state))))
-        };
-        self.detached.store(false, Ordering::Relaxed);
-        drop(state);
-        done.unwrap_or_else(|panic| resume_unwind(panic))
+        let borrowed = Detached { state, _flag: Flag(&self.detached) };
+        without_gvl(move || {
+            let mut borrowed = borrowed;
+            work(&mut borrowed.state)
+        })
     }
 
     /// # Panics
     /// When a call for the same object is below this one on the stack, which nothing here makes possible.
     #[inline]
     fn borrow(&self) -> RefMut<'_, T> {
-        while self.detached.load(Ordering::Relaxed) {
-            let wait = rb_sys::timeval { tv_sec: 0, tv_usec: BUSY_WAIT_US };
-            // SAFETY: no borrow is alive; what an interrupt raises skips nothing that has a destructor.
-            unsafe { rb_sys::rb_thread_wait_for(wait) };
+        if self.detached.load(Ordering::Acquire) {
+            self.wait();
         }
         self.state.borrow_mut()
+    }
+
+    /// Waits for the thread that works without the GVL. With an interrupt pending this thread keeps the GVL meanwhile; it handles the
+    /// interrupt after the call.
+    #[cold]
+    fn wait(&self) {
+        let Self { detached, forks, .. } = self;
+        while detached.load(Ordering::Acquire) {
+            if forks.load(Ordering::Relaxed) != keys::forks() {
+                resume_unwind(Box::new(LostInFork));
+            }
+            without_gvl(|| {
+                while detached.load(Ordering::Acquire) && forks.load(Ordering::Relaxed) == keys::forks() {
+                    std::thread::sleep(BUSY_WAIT);
+                }
+            });
+        }
+    }
+}
+
+/// The borrow of a thread that works without the GVL. The fields are dropped in this order.
+struct Detached<'a, T> {
+    state: RefMut<'a, T>,
+    _flag: Flag<'a>,
+}
+
+// SAFETY: while the flag is set no other thread touches the cell that `state` borrows; `T` may be used by any thread.
+unsafe impl<T: Send> Send for Detached<'_, T> {}
+
+/// Cleared when it is dropped.
+struct Flag<'a>(&'a AtomicBool);
+
+impl Drop for Flag<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

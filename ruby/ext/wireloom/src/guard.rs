@@ -8,19 +8,23 @@ use magnus::{Error, ExceptionClass, RModule, Ruby, Value};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::exclusive::LostInFork;
 use crate::held::Immortal;
 
+static ERROR: Immortal<ExceptionClass> = Immortal::new();
 static INTERNAL_ERROR: Immortal<ExceptionClass> = Immortal::new();
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let error = wireloom.define_error("Error", ruby.exception_standard_error())?;
+    ERROR.set(ruby, error);
     let internal = wireloom.define_error("InternalError", error)?;
     INTERNAL_ERROR.set(ruby, internal);
     internal.define_singleton_method("provoke", function!(provoke, 0))?;
+    internal.funcall::<_, _, Value>("private_class_method", (ruby.to_symbol("provoke"),))?;
     Ok(())
 }
 
-/// `Wireloom::InternalError.provoke`: panics, for the test that it can be rescued.
+/// `InternalError.provoke`, which is private: panics, for the test that it can be rescued.
 fn provoke() {
     panic!("provoked")
 }
@@ -43,8 +47,37 @@ pub(crate) unsafe fn enter(work: impl FnOnce(&Ruby) -> Result<Value, Error>) -> 
     unsafe { resume_error(error) }
 }
 
+/// The same for a method of `rb_self`.
+///
+/// # Safety
+/// As for [`enter`].
+#[inline]
+pub(crate) unsafe fn enter_any(_: Value, work: impl FnOnce(&Ruby) -> Result<Value, Error>) -> Value {
+    // SAFETY: the caller vouches for it.
+    unsafe { enter(work) }
+}
+
+/// The same for a method that changes `rb_self`: FrozenError when that is frozen.
+///
+/// # Safety
+/// As for [`enter`].
+#[inline]
+pub(crate) unsafe fn enter_mut(rb_self: Value, work: impl FnOnce(&Ruby) -> Result<Value, Error>) -> Value {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        enter(|ruby| {
+            rb_self.check_frozen()?;
+            work(ruby)
+        })
+    }
+}
+
 #[cold]
 fn internal_error(ruby: &Ruby, panic: Box<dyn Any + Send>) -> Error {
+    if panic.is::<LostInFork>() {
+        let message = "a thread was working on this object when the process forked; make a new one";
+        return Error::new(ERROR.get(ruby), message);
+    }
     let class = INTERNAL_ERROR.get(ruby);
     let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(message), _) => message,
@@ -55,9 +88,13 @@ fn internal_error(ruby: &Ruby, panic: Box<dyn Any + Send>) -> Error {
 }
 
 /// A method of an object: a function that takes `&Ruby` or not, `self` and as many arguments as the arity says (-1: a slice of
-/// them).
+/// them). `method!(mut function, arity)` changes the object, which must not be frozen.
 macro_rules! method {
-    ($f:expr, -1) => {{
+    (mut $f:expr, $arity:tt) => { crate::guard::method!(@arity enter_mut, $f, $arity) };
+    (mut $f:expr, -1) => { crate::guard::method!(@many enter_mut, $f) };
+    ($f:expr, $arity:tt) => { crate::guard::method!(@arity enter_any, $f, $arity) };
+    ($f:expr, -1) => { crate::guard::method!(@many enter_any, $f) };
+    (@many $enter:ident, $f:expr) => {{
         unsafe extern "C" fn exported(
             argc: std::ffi::c_int,
             argv: *const magnus::Value,
@@ -67,24 +104,24 @@ macro_rules! method {
             use magnus::method::{MethodCAry, RubyMethodCAry};
             // SAFETY: Ruby calls this, with as many arguments as it says.
             unsafe {
-                crate::guard::enter(|ruby| $f.call_convert_value(ruby, argc, argv, rb_self))
+                crate::guard::$enter(rb_self, |ruby| $f.call_convert_value(ruby, argc, argv, rb_self))
             }
         }
         exported as unsafe extern "C" fn(std::ffi::c_int, *const magnus::Value, magnus::Value) -> magnus::Value
     }};
-    ($f:expr, 0) => { crate::guard::method!(@fixed $f, Method0, RubyMethod0,) };
-    ($f:expr, 1) => { crate::guard::method!(@fixed $f, Method1, RubyMethod1, a) };
-    ($f:expr, 2) => { crate::guard::method!(@fixed $f, Method2, RubyMethod2, a b) };
-    ($f:expr, 3) => { crate::guard::method!(@fixed $f, Method3, RubyMethod3, a b c) };
-    ($f:expr, 4) => { crate::guard::method!(@fixed $f, Method4, RubyMethod4, a b c d) };
-    ($f:expr, 5) => { crate::guard::method!(@fixed $f, Method5, RubyMethod5, a b c d e) };
-    ($f:expr, 6) => { crate::guard::method!(@fixed $f, Method6, RubyMethod6, a b c d e f) };
-    (@fixed $f:expr, $method:ident, $ruby_method:ident, $($arg:ident)*) => {{
+    (@arity $enter:ident, $f:expr, 0) => { crate::guard::method!(@fixed $enter, $f, Method0, RubyMethod0,) };
+    (@arity $enter:ident, $f:expr, 1) => { crate::guard::method!(@fixed $enter, $f, Method1, RubyMethod1, a) };
+    (@arity $enter:ident, $f:expr, 2) => { crate::guard::method!(@fixed $enter, $f, Method2, RubyMethod2, a b) };
+    (@arity $enter:ident, $f:expr, 3) => { crate::guard::method!(@fixed $enter, $f, Method3, RubyMethod3, a b c) };
+    (@arity $enter:ident, $f:expr, 4) => { crate::guard::method!(@fixed $enter, $f, Method4, RubyMethod4, a b c d) };
+    (@arity $enter:ident, $f:expr, 5) => { crate::guard::method!(@fixed $enter, $f, Method5, RubyMethod5, a b c d e) };
+    (@arity $enter:ident, $f:expr, 6) => { crate::guard::method!(@fixed $enter, $f, Method6, RubyMethod6, a b c d e f) };
+    (@fixed $enter:ident, $f:expr, $method:ident, $ruby_method:ident, $($arg:ident)*) => {{
         unsafe extern "C" fn exported(rb_self: magnus::Value, $($arg: magnus::Value),*) -> magnus::Value {
             #[allow(unused_imports)]
             use magnus::method::{$method, $ruby_method};
             // SAFETY: Ruby calls this.
-            unsafe { crate::guard::enter(|ruby| $f.call_convert_value(ruby, rb_self, $($arg),*)) }
+            unsafe { crate::guard::$enter(rb_self, |ruby| $f.call_convert_value(ruby, rb_self, $($arg),*)) }
         }
         exported as unsafe extern "C" fn(magnus::Value, $(crate::guard::method!(@value $arg)),*) -> magnus::Value
     }};

@@ -34,6 +34,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     // SAFETY: called while the extension is loaded. State is in objects, and statics are set before a Ractor can use them.
     unsafe { rb_sys::rb_ext_ractor_safe(true) };
     keys::init();
+    strings::check_coderange(ruby)?;
     let wireloom = ruby.define_module("Wireloom")?;
     guard::init(ruby, wireloom)?;
     web_socket::init(ruby, wireloom)?;

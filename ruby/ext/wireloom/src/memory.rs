@@ -1,9 +1,18 @@
-//! Memory outside of Ruby's heap that an object uses: the collector runs more often when there is much of it.
+//! Memory outside of Ruby's heap that an object uses: the collector runs more often when there is much of it, and a call that finds
+//! none raises NoMemoryError.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use magnus::{Error, Ruby};
+
 /// Smaller changes are not reported, in bytes.
 const STEP: usize = 64 << 10;
+
+/// The allocator has no memory, or the core reported that.
+#[cold]
+pub(crate) fn no_memory(ruby: &Ruby) -> Error {
+    Error::new(ruby.exception_no_mem_error(), "failed to allocate memory")
+}
 
 /// How much memory was reported for one object; given back when the object is freed.
 #[derive(Default)]

@@ -287,26 +287,26 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let context = hpack.define_class("Context", ruby.class_object())?;
     Context::load(ruby, context);
     context.define_alloc_func::<Context>();
-    context.define_private_method("initialize", method!(Context::initialize, 1))?;
+    context.define_private_method("initialize", method!(mut Context::initialize, 1))?;
     context.define_private_method("initialize_copy", method!(Context::initialize_copy, 1))?;
-    context.define_method("compress", method!(Context::compress, 1))?;
-    context.define_method("decompress", method!(Context::decompress, 1))?;
-    context.define_method("decompress_message", method!(Context::decompress_message, 2))?;
+    context.define_method("compress", method!(mut Context::compress, 1))?;
+    context.define_method("decompress", method!(mut Context::decompress, 1))?;
+    context.define_method("decompress_message", method!(mut Context::decompress_message, 2))?;
     context.define_method(
         "list_size_max=",
-        method!(|this: &Context, size: usize| this.list_size_max.set(size), 1),
+        method!(mut |this: &Context, size: usize| this.list_size_max.set(size), 1),
     )?;
     context
-        .define_method("lenient=", method!(|this: &Context, lenient: bool| this.lenient.set(lenient), 1))?;
+        .define_method("lenient=", method!(mut |this: &Context, lenient: bool| this.lenient.set(lenient), 1))?;
     context.define_method("table", method!(Context::table, 0))?;
     context.define_method("current_table_size", method!(Context::current_table_size, 0))?;
     context.define_method("limit", method!(Context::limit, 0))?;
-    context.define_method("limit=", method!(Context::set_limit, 1))?;
+    context.define_method("limit=", method!(mut Context::set_limit, 1))?;
     context.define_method("max_limit", method!(Context::max_limit, 0))?;
-    context.define_method("max_limit=", method!(Context::set_max_limit, 1))?;
+    context.define_method("max_limit=", method!(mut Context::set_max_limit, 1))?;
     context.define_method("update_due", method!(Context::update_due, 0))?;
-    context.define_method("settle", method!(Context::settle, 0))?;
-    context.define_method("insert", method!(Context::insert, 2))?;
+    context.define_method("settle", method!(mut Context::settle, 0))?;
+    context.define_method("insert", method!(mut Context::insert, 2))?;
     context.define_method("at", method!(Context::at, 1))?;
     context.define_method("find", method!(Context::find, 2))
 }

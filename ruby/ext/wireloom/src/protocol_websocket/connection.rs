@@ -29,7 +29,7 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
 unsafe extern "C" fn read(argc: c_int, argv: *const Value, connection: Value) -> Value {
     // SAFETY: Ruby calls this, with a connection; nothing here has a destructor.
     unsafe {
-        enter(|ruby| match read_in_memory(ruby, connection) {
+        enter(|ruby| match framer::protected(|| read_in_memory(ruby, connection))? {
             Some(message) => Ok(message),
             None => {
                 let args = if argc == 0 { &[] } else { std::slice::from_raw_parts(argv, argc as usize) };

@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 
 use magnus::prelude::*;
-use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::{Error, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value};
-use rb_sys::{Qfalse, VALUE, rb_ivar_get};
+use rb_sys::{Qfalse, Qundef, VALUE, rb_ivar_get};
 
 use super::names::{self, Names};
 use super::reopened;
@@ -51,17 +51,16 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
     protocol.const_get::<_, RClass>("Framer")?.define_method("read_frame", read_frame as RawMethod)
 }
 
-/// A method as Ruby calls it: the number of arguments, these, and the receiver. Ruby may raise through it.
+/// A method as Ruby calls it: the number of arguments, these, and the receiver.
 pub(super) type RawMethod = unsafe extern "C" fn(c_int, *const Value, Value) -> Value;
 
-/// `read_frame(maximum_frame_size = 2**63)`, with a fast path for a frame that is complete in a `StringIO`: there a `protect`
-/// would take an eighth of the time.
+/// `read_frame(maximum_frame_size = 2**63)`, with a fast path for a frame that is complete in a `StringIO`.
 unsafe extern "C" fn read_frame(argc: c_int, argv: *const Value, framer: Value) -> Value {
     // SAFETY: Ruby calls this, with a framer; nothing here has a destructor.
     unsafe {
         enter(|ruby| {
             if argc == 0 {
-                return match read_frame_in_memory(ruby, framer) {
+                return match protected(|| read_frame_in_memory(ruby, framer))? {
                     Some(frame) => Ok(frame),
                     None => read_any_frame(ruby, framer, &[]),
                 };
@@ -69,6 +68,14 @@ unsafe extern "C" fn read_frame(argc: c_int, argv: *const Value, framer: Value) 
             read_any_frame(ruby, framer, std::slice::from_raw_parts(argv, argc as usize))
         })
     }
+}
+
+/// Runs `read`, through which Ruby may raise.
+#[inline]
+pub(super) fn protected(read: impl FnOnce() -> Option<Value>) -> Result<Option<Value>, Error> {
+    let read = protect(|| read().map_or(Qundef as VALUE, |value| value.as_raw()))?;
+    // SAFETY: it came out of `read` just now.
+    Ok((read != Qundef as VALUE).then(|| unsafe { Value::from_raw(read) }))
 }
 
 /// # Safety

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, ExceptionClass, RClass, RHash, RModule, Ruby, Value};
-use rb_sys::{ID, RBasic, VALUE, rb_intern3, rb_ivar_set, rb_usascii_encoding, ruby_fl_type};
+use rb_sys::{ID, VALUE, rb_intern3, rb_ivar_set, rb_usascii_encoding};
 
 use crate::held::Registered;
 
@@ -19,8 +19,6 @@ pub(super) struct Names {
     pub(super) binary_message: Registered<RClass>,
     protocol_error: Registered<ExceptionClass>,
     string_io: Registered<RClass>,
-    /// A `StringIO` has the flag [`READABLE`] while it may be read.
-    pub(super) has_readable_flag: bool,
     /// The allocator of ordinary objects.
     allocate: unsafe extern "C" fn(VALUE) -> VALUE,
 
@@ -86,7 +84,6 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
         binary_message: class("BinaryMessage")?,
         protocol_error: Registered::new(&ruby, error),
         string_io: Registered::new(&ruby, string_io),
-        has_readable_flag: has_readable_flag(string_io)?,
         allocate,
         stream: id("@stream"),
         frames_by_opcode: id("@frames"),
@@ -111,26 +108,6 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
     };
     let _ = NAMES.set(names);
     Ok(())
-}
-
-/// The flag by which Ruby's `StringIO` marks objects that may be read.
-const READABLE: VALUE = ruby_fl_type::RUBY_FL_USER4 as VALUE;
-
-/// Whether a `StringIO` has the flag [`READABLE`].
-#[inline]
-pub(super) fn is_readable(string_io: Value) -> bool {
-    // SAFETY: a live object, which begins with an RBasic.
-    unsafe { (*(string_io.as_raw() as *const RBasic)).flags & READABLE != 0 }
-}
-
-/// Whether the flag follows what may be done with a `StringIO`, tried on two. It is no part of Ruby's interface.
-fn has_readable_flag(class: RClass) -> Result<bool, Error> {
-    let ruby = Ruby::get_with(class);
-    let reader: Value = class.new_instance((ruby.str_new("x"),))?;
-    let writer: Value = class.new_instance((ruby.str_new("x"), "w"))?;
-    let before = is_readable(reader) && !is_readable(writer);
-    reader.funcall::<_, _, Value>("close_read", ())?;
-    Ok(before && !is_readable(reader))
 }
 
 impl Names {

@@ -6,7 +6,7 @@ use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::{Error, Fixnum, RString, Ruby, TryConvert, Value};
 use rb_sys::{Qfalse, Qnil, RBasic, VALUE, rb_funcallv, rb_ivar_get, ruby_value_type};
 
-use super::names::{self, Names};
+use super::names::Names;
 use crate::strings;
 
 /// The rest of a `StringIO`: its string, and the position in it.
@@ -59,12 +59,7 @@ impl<'n> Stream<'n> {
         // SAFETY: a live object and interned names; the caller vouches for what an exception skips. The methods may be
         // overridden: their results are checked.
         unsafe {
-            let readable = if self.names.has_readable_flag {
-                names::is_readable(self.value)
-            } else {
-                self.call(self.names.closed_read) == Qfalse as VALUE
-            };
-            if !readable {
+            if self.call(self.names.closed_read) != Qfalse as VALUE {
                 return None;
             }
             let pos = Fixnum::from_value(Value::from_raw(self.call(self.names.pos)))?.to_i64();

@@ -12,7 +12,7 @@ use crate::clock::now;
 use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Exclusive, check_interrupts};
 use crate::guard::method;
 use crate::held::{Immortal, managed, plain};
-use crate::memory::Accounted;
+use crate::memory::{Accounted, no_memory};
 use crate::{keys, scratch, strings};
 use magnus::prelude::*;
 use magnus::typed_data::Obj;
@@ -24,7 +24,7 @@ use wireloom_ws::handshake::{
     Acceptance, HandshakeError, HandshakeLimits, Negotiated, Request, Response, ServerHandshake, Version,
     client, server,
 };
-use wireloom_ws::{CloseCode, Config, Transport};
+use wireloom_ws::{CloseCode, Config, LimitExceeded, Transport};
 
 /// Bytes that a client may send behind its request before it is answered. It has no reason to.
 const EARLY_LEN_MAX: usize = 64 << 10;
@@ -74,6 +74,7 @@ pub(super) enum Failure {
     /// This end asked for something impossible.
     Misuse(String),
     NoRandomness(keys::NoRandomness),
+    NoMemory,
 }
 
 impl Failure {
@@ -86,6 +87,7 @@ impl Failure {
         match self {
             Self::Misuse(message) => Error::new(ERROR.get(ruby), message),
             Self::NoRandomness(error) => error.raised(ruby),
+            Self::NoMemory => no_memory(ruby),
         }
     }
 }
@@ -173,9 +175,8 @@ impl Connection {
         if detached {
             check_interrupts(ruby)?;
         }
-        let mut input = scratch::take();
         // SAFETY: no code of Ruby runs while the slice is borrowed.
-        input.extend_from_slice(unsafe { chunk.as_slice() });
+        let mut input = scratch::take_copy(ruby, unsafe { chunk.as_slice() })?;
         let mut events = Vec::new();
         let done = if detached {
             this.inner.detached(|inner| inner.receive(&mut input, &mut events))
@@ -459,8 +460,7 @@ impl Inner {
                     return Ok(());
                 }
                 State::Open(connection) => {
-                    receive_open(connection, &mut input[at..], events);
-                    return Ok(());
+                    return receive_open(connection, &mut input[at..], events);
                 }
                 State::Closed => return Ok(()),
             }
@@ -557,7 +557,14 @@ impl Inner {
 }
 
 /// Every event of a chunk.
-fn receive_open(connection: &mut wireloom_ws::Connection, input: &mut [u8], events: &mut Vec<Event>) {
+///
+/// # Errors
+/// [`Failure::NoMemory`]. The connection has failed.
+fn receive_open(
+    connection: &mut wireloom_ws::Connection,
+    input: &mut [u8],
+    events: &mut Vec<Event>,
+) -> Result<(), Failure> {
     let now = now();
     let mut at = 0;
     while at < input.len() {
@@ -566,13 +573,16 @@ fn receive_open(connection: &mut wireloom_ws::Connection, input: &mut [u8], even
                 at += used;
                 events.extend(Event::of(event));
             }
-            Ok((_, None)) => return,
+            Ok((_, None)) => break,
+            Err(wireloom_ws::Error::Limit(LimitExceeded::OutOfMemory)) => return Err(Failure::NoMemory),
             Err(error) => {
                 let code = error.close_code().map(CloseCode::value);
-                return events.push(Event::Failure { code, message: error.to_string() });
+                events.push(Event::Failure { code, message: error.to_string() });
+                break;
             }
         }
     }
+    Ok(())
 }
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
@@ -580,23 +590,23 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let class = module.define_class("Connection", ruby.class_object())?;
     Connection::load(ruby, class);
     class.define_alloc_func::<Connection>();
-    class.define_private_method("ask", method!(Connection::ask, 2))?;
-    class.define_private_method("listen", method!(Connection::listen, 1))?;
-    class.define_private_method("listen_to", method!(Connection::listen_to, 4))?;
-    class.define_private_method("grant", method!(Connection::accept, 2))?;
-    class.define_private_method("refuse", method!(Connection::reject, 3))?;
-    class.define_private_method("send_close", method!(Connection::close, 2))?;
-    class.define_private_method("send_text", method!(Connection::send_text, 1))?;
-    class.define_private_method("send_ping", method!(Connection::ping, 1))?;
+    class.define_private_method("ask", method!(mut Connection::ask, 2))?;
+    class.define_private_method("listen", method!(mut Connection::listen, 1))?;
+    class.define_private_method("listen_to", method!(mut Connection::listen_to, 4))?;
+    class.define_private_method("grant", method!(mut Connection::accept, 2))?;
+    class.define_private_method("refuse", method!(mut Connection::reject, 3))?;
+    class.define_private_method("send_close", method!(mut Connection::close, 2))?;
+    class.define_private_method("send_text", method!(mut Connection::send_text, 1))?;
+    class.define_private_method("send_ping", method!(mut Connection::ping, 1))?;
     class.define_private_method("state_name", method!(Connection::state, 0))?;
     class.define_private_method("transport_name", method!(Connection::transport, 0))?;
-    class.define_method("receive", method!(Connection::receive, 1))?;
-    class.define_method("take_output", method!(Connection::take_output, 0))?;
+    class.define_method("receive", method!(mut Connection::receive, 1))?;
+    class.define_method("take_output", method!(mut Connection::take_output, 0))?;
     class.define_method("output?", method!(Connection::has_output, 0))?;
-    class.define_method("binary", method!(Connection::send_binary, 1))?;
-    class.define_method("eof", method!(Connection::eof, 0))?;
+    class.define_method("binary", method!(mut Connection::send_binary, 1))?;
+    class.define_method("eof", method!(mut Connection::eof, 0))?;
     class.define_method("timeout", method!(Connection::timeout, 0))?;
-    class.define_method("tick", method!(Connection::tick, 0))?;
+    class.define_method("tick", method!(mut Connection::tick, 0))?;
     class.define_method("congested?", method!(Connection::is_congested, 0))?;
     class.define_method("clean?", method!(Connection::is_clean, 0))?;
     class.define_method("compressed?", method!(Connection::is_compressed, 0))?;

@@ -9,7 +9,7 @@ use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Exclusive, che
 use crate::guard::{function, method};
 use crate::held::{Held, Owner, managed, plain};
 use crate::keys::Keys;
-use crate::memory::Accounted;
+use crate::memory::{Accounted, no_memory};
 use crate::{scratch, strings};
 use magnus::prelude::*;
 use magnus::rb_sys::AsRawValue;
@@ -327,6 +327,7 @@ impl Codec {
             Ok(Err(InflateError::Corrupt)) => {
                 Ok(Step::Broken("extension_error", format!("permessage-deflate: {}", InflateError::Corrupt)))
             }
+            Ok(Err(InflateError::OutOfMemory)) => Err(no_memory(ruby)),
             Ok(Err(_)) => Ok(Step::Broken(TOO_LARGE.0, TOO_LARGE.1.to_owned())),
             Err(error) => Err(error),
         };

@@ -17,17 +17,44 @@ module Wireloom
         end
 
         def prepend(*modules)
-          HTTP2.patched if WATCHED.include?(self) && Watch.any?(modules)
-          super
+          super.tap { Later.follow(modules) if WATCHED.include?(self) }
         end
 
         def include(*modules)
-          HTTP2.patched if WATCHED.include?(self) && Watch.any?(modules)
-          super
+          super.tap { Later.follow(modules) if WATCHED.include?(self) }
         end
 
-        def self.any?(modules)
-          modules.any? { |mod| METHODS.any? { |name| mod.method_defined?(name) || mod.private_method_defined?(name) } }
+        # Whether one of the classes has such a method from a module.
+        def self.overridden?
+          WATCHED.any? { |watched| METHODS.any? { |name| from_module?(watched, name) } }
+        end
+
+        def self.from_module?(watched, name)
+          return false unless watched.method_defined?(name) || watched.private_method_defined?(name)
+
+          !watched.instance_method(name).owner.is_a?(Class)
+        end
+        private_class_method :from_module?
+
+        # A module may get its methods after the class was given it.
+        module Later
+          def self.follow(modules)
+            DropIn.follow(modules, self)
+            HTTP2.patched if Watch.overridden?
+          end
+
+          def method_added(name)
+            super
+            HTTP2.patched if METHODS.include?(name) && Watch.overridden?
+          end
+
+          def include(*modules)
+            super.tap { Later.follow(modules) }
+          end
+
+          def prepend(*modules)
+            super.tap { Later.follow(modules) }
+          end
         end
       end
     end

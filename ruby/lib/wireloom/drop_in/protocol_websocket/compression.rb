@@ -8,6 +8,9 @@ module Protocol
       # permessage-deflate (RFC 7692): its offer and answer, and compression of messages.
       module Compression
         NAME = "permessage-deflate"
+        DEFLATER = Wireloom.const_get(:Deflater)
+        INFLATER = Wireloom.const_get(:Inflater)
+        private_constant :DEFLATER, :INFLATER
 
         # zlib has no window of 8 bits.
         MINIMUM_WINDOW_BITS = 9
@@ -203,7 +206,7 @@ module Protocol
           def deflate(buffer)
             return deflate_by_zlib(buffer) if @configured
 
-            (@deflate ||= Wireloom::Deflater.new(@window_bits, @context_takeover ? true : false)).deflate(buffer)
+            (@deflate ||= DEFLATER.new(@window_bits, @context_takeover ? true : false)).deflate(buffer)
           end
 
           def deflate_by_zlib(buffer)
@@ -286,7 +289,7 @@ module Protocol
           private
 
           def inflate(buffer)
-            @inflate ||= Wireloom::Inflater.new(@window_bits, @context_takeover ? true : false)
+            @inflate ||= INFLATER.new(@window_bits, @context_takeover ? true : false)
             @inflate.inflate(buffer, @maximum_size) or too_long
           rescue Wireloom::DeflateError => error
             raise ProtocolError.new("#{NAME}: #{error.message}", Error::INVALID_PAYLOAD)

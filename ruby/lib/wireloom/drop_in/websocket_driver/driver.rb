@@ -12,8 +12,11 @@ module WebSocket
     # @param mask [String, nil]
     # @return [String]
     def self.mask(payload, mask)
-      Wireloom::DriverCodec.mask(payload, mask)
+      CODEC.mask(payload, mask)
     end
+
+    CODEC = Wireloom.const_get(:DriverCodec)
+    private_constant :CODEC
   end
 
   # One end of a WebSocket: bytes are given to #parse, and go out by `write` of the socket it was made with.
@@ -147,21 +150,21 @@ module WebSocket
       # @api private
       def method_added(name)
         super
-        Wireloom::DriverCodec.changed if name == :emit
+        Codec.changed if name == :emit
       end
 
       # Modules may change how messages are emitted.
       #
       # @api private
-      def include(*)
-        super.tap { Wireloom::DriverCodec.changed }
+      def include(*modules)
+        super.tap { Later.follow(modules) }
       end
 
       # Modules may change how messages are emitted.
       #
       # @api private
-      def prepend(*)
-        super.tap { Wireloom::DriverCodec.changed }
+      def prepend(*modules)
+        super.tap { Later.follow(modules) }
       end
     end
 

@@ -2,6 +2,10 @@
 
 module WebSocket
   class Driver
+    # The native part, a private constant.
+    Codec = Wireloom.const_get(:DriverCodec)
+    private_constant :Codec
+
     # Listeners by event; events are the same as Symbols and as Strings.
     module EventEmitter
       class << self
@@ -20,18 +24,18 @@ module WebSocket
 
           @redefined = !@defined.nil?
           @defined = true
-          Wireloom::DriverCodec.changed
+          Codec.changed
         end
 
         # @api private
         def prepended(*)
           super
-          Wireloom::DriverCodec.changed
+          Codec.changed
         end
 
         # @api private
-        def prepend(*)
-          super.tap { Wireloom::DriverCodec.changed }
+        def prepend(*modules)
+          super.tap { Later.follow(modules) }
         end
       end
       @redefined = false
@@ -120,6 +124,31 @@ module WebSocket
         list.size == 1 && list[0].is_a?(Forward) ? list[0].target : list
       end
     end
+
+    # Notices that a module, which a driver's class was given, gets a method of the name `emit` later, or another module that has one.
+    module Later
+      def self.follow(modules)
+        Wireloom::DropIn.follow(modules, self)
+        Codec.changed
+      end
+
+      # @api private
+      def method_added(name)
+        super
+        Codec.changed if name == :emit
+      end
+
+      # @api private
+      def include(*modules)
+        super.tap { Later.follow(modules) }
+      end
+
+      # @api private
+      def prepend(*modules)
+        super.tap { Later.follow(modules) }
+      end
+    end
+    private_constant :Later
 
     # A listener that emits the event again, as another object's.
     class Forward

@@ -74,8 +74,7 @@ module WebSocket
       MAX_RESERVED_ERROR = 4999
       PACK_FORMATS = { 2 => "S>", 8 => "Q>" }.freeze
 
-      Codec = Wireloom::DriverCodec
-      private_constant :Codec, :CONTROL_LENGTH, :LENGTH_MAX, :RANDOMNESS
+      private_constant :CONTROL_LENGTH, :LENGTH_MAX, :RANDOMNESS
 
       # The value of Sec-WebSocket-Accept (RFC 6455 §4.2.2).
       #

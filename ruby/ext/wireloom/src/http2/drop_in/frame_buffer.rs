@@ -77,6 +77,14 @@ impl FrameBuffer {
         self.frames.with(|frames| frames.iter().map(|stored| stored.frame().payload_len()).sum())
     }
 
+    fn initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Obj<Self> {
+        let owner = Owner::of(this);
+        let frames = other.frames.with(|frames| frames.clone());
+        let frames = frames.into_iter().map(|stored| Stored::new(owner, stored.frame())).collect();
+        this.frames.with(|place| *place = frames);
+        this
+    }
+
     fn append(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Result<Obj<Self>, Error> {
         Self::push(ruby, this, Frame::from_hash(ruby, hash)?);
         Ok(this)
@@ -91,12 +99,13 @@ pub(crate) fn init(ruby: &Ruby, http2: RModule) -> Result<(), Error> {
     let buffer = http2.define_class("FrameBuffer", ruby.class_object())?;
     FrameBuffer::load(ruby, buffer);
     buffer.define_alloc_func::<FrameBuffer>();
-    buffer.define_method("<<", method!(FrameBuffer::append, 1))?;
-    buffer.define_method("retrieve", method!(FrameBuffer::retrieve, 1))?;
+    buffer.define_private_method("initialize_copy", method!(FrameBuffer::initialize_copy, 1))?;
+    buffer.define_method("<<", method!(mut FrameBuffer::append, 1))?;
+    buffer.define_method("retrieve", method!(mut FrameBuffer::retrieve, 1))?;
     buffer.define_method("bytesize", method!(FrameBuffer::bytesize, 0))?;
     buffer.define_method(
         "empty?",
         method!(|this: &FrameBuffer| this.frames.with(|frames| frames.is_empty()), 0),
     )?;
-    buffer.define_method("clear", method!(|this: &FrameBuffer| this.frames.with(VecDeque::clear), 0))
+    buffer.define_method("clear", method!(mut |this: &FrameBuffer| this.frames.with(VecDeque::clear), 0))
 }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use magnus::rb_sys::AsRawValue;
+use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
 use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value, prelude::*, scan_args};
 use rb_sys::VALUE;
@@ -40,6 +41,12 @@ impl Framer {
         self.local_max_frame_size.set(args.optional.0.unwrap_or(16_384));
         self.remote_max_frame_size.set(args.optional.1.unwrap_or(16_384));
         Ok(())
+    }
+
+    fn initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Obj<Self> {
+        this.local_max_frame_size.set(other.local_max_frame_size.get());
+        this.remote_max_frame_size.set(other.remote_max_frame_size.get());
+        this
     }
 
     fn generate(ruby: &Ruby, this: &Self, hash: RHash) -> Result<RString, Error> {
@@ -491,7 +498,8 @@ pub(crate) fn init(ruby: &Ruby, http2: magnus::RModule) -> Result<(), Error> {
     let framer = http2.define_class("Framer", ruby.class_object())?;
     Framer::load(ruby, framer);
     framer.define_alloc_func::<Framer>();
-    framer.define_private_method("initialize", method!(Framer::initialize, -1))?;
+    framer.define_private_method("initialize", method!(mut Framer::initialize, -1))?;
+    framer.define_private_method("initialize_copy", method!(Framer::initialize_copy, 1))?;
     framer.define_method("generate", method!(Framer::generate, 1))?;
     framer.define_method("parse", method!(Framer::parse, 1))?;
     framer
@@ -502,10 +510,10 @@ pub(crate) fn init(ruby: &Ruby, http2: magnus::RModule) -> Result<(), Error> {
     )?;
     framer.define_method(
         "local_max_frame_size=",
-        method!(|this: &Framer, size: usize| this.local_max_frame_size.set(size), 1),
+        method!(mut |this: &Framer, size: usize| this.local_max_frame_size.set(size), 1),
     )?;
     framer.define_method(
         "remote_max_frame_size=",
-        method!(|this: &Framer, size: usize| this.remote_max_frame_size.set(size), 1),
+        method!(mut |this: &Framer, size: usize| this.remote_max_frame_size.set(size), 1),
     )
 }

@@ -286,25 +286,25 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     class.define_alloc_func::<Connection>();
     class.define_private_method("set_up", method!(Connection::rb_set_up, 4))?;
     class.define_private_method("initialize_copy", method!(Connection::rb_initialize_copy, 1))?;
-    class.define_private_method("send", method!(Connection::rb_send, 1))?;
-    class.define_private_method("encode", method!(Connection::rb_encode, 1))?;
-    class.define_private_method("send_ping", method!(Connection::rb_ping, 1))?;
-    class.define_private_method("open_stream", method!(Connection::rb_new_stream, 4))?;
-    class.define_private_method("activate_stream", method!(Connection::rb_activate_stream, 1))?;
+    class.define_private_method("send", method!(mut Connection::rb_send, 1))?;
+    class.define_private_method("encode", method!(mut Connection::rb_encode, 1))?;
+    class.define_private_method("send_ping", method!(mut Connection::rb_ping, 1))?;
+    class.define_private_method("open_stream", method!(mut Connection::rb_new_stream, 4))?;
+    class.define_private_method("activate_stream", method!(mut Connection::rb_activate_stream, 1))?;
     class
         .define_private_method("streams_opened", method!(|this: &Connection| this.stream_id.get() / 2, 0))?;
-    class.define_private_method("upgrade_phase", method!(Connection::rb_upgrade, 1))?;
-    class.define_private_method("set_origins", method!(Connection::rb_set_origins, 2))?;
-    class.define_private_method("begin_connection", method!(Connection::rb_send_connection_preface, 0))?;
-    class.define_method("receive", method!(Connection::rb_receive, 1))?;
-    class.define_method("<<", method!(Connection::rb_append, 1))?;
-    class.define_method("goaway", method!(Connection::rb_goaway, -1))?;
-    class.define_method("window_update", method!(Connection::rb_window_update, 1))?;
-    class.define_method("settings", method!(Connection::rb_settings, 1))?;
-    class.define_method("on", method!(Connection::rb_on, 1))?;
-    class.define_method("once", method!(Connection::rb_once, 1))?;
-    class.define_method("emit", method!(Connection::rb_emit, -1))?;
-    class.define_method("flush", method!(Connection::rb_flush, 0))?;
+    class.define_private_method("upgrade_phase", method!(mut Connection::rb_upgrade, 1))?;
+    class.define_private_method("set_origins", method!(mut Connection::rb_set_origins, 2))?;
+    class.define_private_method("begin_connection", method!(mut Connection::rb_send_connection_preface, 0))?;
+    class.define_method("receive", method!(mut Connection::rb_receive, 1))?;
+    class.define_method("<<", method!(mut Connection::rb_append, 1))?;
+    class.define_method("goaway", method!(mut Connection::rb_goaway, -1))?;
+    class.define_method("window_update", method!(mut Connection::rb_window_update, 1))?;
+    class.define_method("settings", method!(mut Connection::rb_settings, 1))?;
+    class.define_method("on", method!(mut Connection::rb_on, 1))?;
+    class.define_method("once", method!(mut Connection::rb_once, 1))?;
+    class.define_method("emit", method!(mut Connection::rb_emit, -1))?;
+    class.define_method("flush", method!(mut Connection::rb_flush, 0))?;
     class.define_method("send_buffer", method!(Connection::rb_send_buffer, 0))?;
     class.define_method(
         "buffered_amount",
@@ -336,7 +336,7 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     )?;
     class.define_method(
         "active_stream_count=",
-        method!(|this: &Connection, count: i64| this.active_stream_count.set(count), 1),
+        method!(mut |this: &Connection, count: i64| this.active_stream_count.set(count), 1),
     )
 }
 
@@ -346,27 +346,27 @@ fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
     class.define_alloc_func::<Stream>();
     class.define_private_method("set_up", method!(Stream::rb_set_up, 6))?;
     class.define_private_method("initialize_copy", method!(Stream::rb_initialize_copy, 1))?;
-    class.define_private_method("send_headers", method!(Stream::rb_headers, 3))?;
-    class.define_private_method("send_data", method!(Stream::rb_data, 2))?;
-    class.define_private_method("refuse_frame", method!(Stream::rb_refuse_frame, 0))?;
+    class.define_private_method("send_headers", method!(mut Stream::rb_headers, 3))?;
+    class.define_private_method("send_data", method!(mut Stream::rb_data, 2))?;
+    class.define_private_method("refuse_frame", method!(mut Stream::rb_refuse_frame, 0))?;
     class.define_private_method("connection", method!(|this: &Stream| this.connection.get().value(), 0))?;
-    class.define_method("receive", method!(Stream::rb_receive, 1))?;
-    class.define_method("<<", method!(Stream::rb_append, 1))?;
-    class.define_method("send", method!(Stream::rb_send, 1))?;
-    class.define_method("close", method!(Stream::rb_close, -1))?;
+    class.define_method("receive", method!(mut Stream::rb_receive, 1))?;
+    class.define_method("<<", method!(mut Stream::rb_append, 1))?;
+    class.define_method("send", method!(mut Stream::rb_send, 1))?;
+    class.define_method("close", method!(mut Stream::rb_close, -1))?;
     class.define_method(
         "cancel",
-        method!(|ruby: &Ruby, this: Obj<Stream>| Stream::rb_reset(ruby, this, sym().cancel), 0),
+        method!(mut |ruby: &Ruby, this: Obj<Stream>| Stream::rb_reset(ruby, this, sym().cancel), 0),
     )?;
     class.define_method(
         "refuse",
-        method!(|ruby: &Ruby, this: Obj<Stream>| Stream::rb_reset(ruby, this, sym().refused_stream), 0),
+        method!(mut |ruby: &Ruby, this: Obj<Stream>| Stream::rb_reset(ruby, this, sym().refused_stream), 0),
     )?;
-    class.define_method("window_update", method!(Stream::rb_window_update, 1))?;
-    class.define_method("on", method!(Stream::rb_on, 1))?;
-    class.define_method("once", method!(Stream::rb_once, 1))?;
-    class.define_method("emit", method!(Stream::rb_emit, -1))?;
-    class.define_method("flush", method!(Stream::rb_flush, 0))?;
+    class.define_method("window_update", method!(mut Stream::rb_window_update, 1))?;
+    class.define_method("on", method!(mut Stream::rb_on, 1))?;
+    class.define_method("once", method!(mut Stream::rb_once, 1))?;
+    class.define_method("emit", method!(mut Stream::rb_emit, -1))?;
+    class.define_method("flush", method!(mut Stream::rb_flush, 0))?;
     class.define_method("send_buffer", method!(Stream::rb_send_buffer, 0))?;
     class.define_method(
         "buffered_amount",
