@@ -29,6 +29,9 @@ debian_packages() {
     have curl || echo curl
     have h2load || echo nghttp2-client
     have nghttpd || echo nghttp2-server
+    # libwireloom and its tests.
+    have pkg-config || echo pkg-config
+    have abidiff || echo abigail-tools
     ! have python3 || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
     if [ -d bench ]; then
         [ "$(uname -m)" != x86_64 ] || have valgrind || echo valgrind

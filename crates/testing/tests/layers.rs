@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// The crates whose order is checked.
-const CRATES: [&str; 5] = ["ws", "http2", "wireloom", "inspect", "hub"];
+const CRATES: [&str; 6] = ["ws", "http2", "wireloom", "inspect", "hub", "capi"];
 
 fn crate_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")
