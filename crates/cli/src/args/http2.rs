@@ -5,8 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use wireloom::ServerConfig;
+use wireloom::wireloom_http2::Limits;
 use wireloom::wireloom_http2::rate_limit::Rate;
-use wireloom::wireloom_http2::{Config, Limits};
 
 use super::value;
 
@@ -40,6 +41,10 @@ pub(crate) struct Http2Limits {
     /// How long a client may take to acknowledge the settings
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::time)]
     pub(crate) h2_settings_timeout: Duration,
+    /// Let plain HTTP/1.1 requests switch to HTTP/2 by Upgrade: h2c, which is deprecated: requests could bypass the rules of a
+    /// reverse proxy that forwards Upgrade
+    #[arg(long)]
+    pub(crate) h2c_upgrade: bool,
     /// Change another limit, listed below; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = Bound::from_str)]
     pub(crate) h2_limit: Vec<Bound>,
@@ -62,7 +67,9 @@ pub(super) use bounds;
 
 impl Http2Limits {
     /// Applies the arguments.
-    pub(crate) fn apply(&self, config: &mut Config) {
+    pub(crate) fn apply(&self, server: &mut ServerConfig) {
+        server.http2_upgrade = self.h2c_upgrade;
+        let config = &mut server.http2;
         let settings = &mut config.settings;
         settings.max_concurrent_streams = self.h2_streams;
         settings.initial_window_size = self.h2_window;

@@ -11,8 +11,7 @@ use super::value;
 
 const AFTER: &str = concat!(
     "\
-Each address accepts HTTP/1.1 and HTTP/2 (by prior knowledge, Upgrade: h2c or ALPN), and WebSocket
-over both.
+Each address accepts HTTP/1.1 and HTTP/2 (by prior knowledge or ALPN), and WebSocket over both.
 
 Routes:
   /             a page to connect to WebSockets, meet in rooms, put load on the server and watch it

@@ -193,7 +193,7 @@ impl Serve {
             config.body_len_max = len_max;
         }
         config.handshakes_max = http.max_handshakes;
-        self.http2.apply(&mut config.http2);
+        self.http2.apply(&mut config);
         config.shutdown_grace = self.grace;
         let websocket = &self.websocket;
         let (queue_timeout, stall_timeout) = (websocket.slow_after, websocket.slow_timeout);

@@ -57,9 +57,9 @@ pub struct ServerConfig {
     /// for a peer that does not read.
     #[cfg(feature = "http2")]
     pub http2: wireloom_http2::Config,
-    /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2; RFC 9113 §3.1 deprecates it). On:
-    /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: HTTP/2 requests through it would bypass the
-    /// rules of the proxy. Prior knowledge and ALPN do not depend on it.
+    /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2). Off: RFC 9113 §3.1 deprecates it,
+    /// and behind a reverse proxy that forwards `Upgrade`, HTTP/2 requests would bypass the rules of the proxy. Prior knowledge and ALPN
+    /// do not depend on it.
     #[cfg(feature = "http2")]
     pub http2_upgrade: bool,
     /// How long connections may take to end once the server shuts down. 10 s.
@@ -93,7 +93,7 @@ impl Default for ServerConfig {
             #[cfg(feature = "http2")]
             http2: http2_config(),
             #[cfg(feature = "http2")]
-            http2_upgrade: true,
+            http2_upgrade: false,
             shutdown_grace: Duration::from_secs(10),
             websocket: WebSocketConfig::default(),
             deflate,

@@ -4,7 +4,7 @@
 //! ```text
 //! accept -> (TLS) -> first bytes -> HTTP/1.1 request -> handler -> response
 //!              |        |               |                 '-> Upgrade::on_open -> 101 -> WebSocket
-//!              |        |               '-> Upgrade: h2c -> 101 -> HTTP/2, the request as stream 1
+//!              |        |               '-> Upgrade: h2c, where it is allowed -> 101 -> HTTP/2, the request as stream 1
 //!              |        '-> preface -> HTTP/2 -> requests -> handler -> responses
 //!              '-> ALPN: h2 -> HTTP/2                          '-> Upgrade::on_open -> 200 -> tunnel -> WebSocket
 //! ```

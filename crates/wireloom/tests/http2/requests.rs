@@ -270,7 +270,9 @@ async fn connect_is_refused() {
 // RFC 7540 §3.2: the request becomes stream 1.
 #[tokio::test]
 async fn upgrades_from_http1() {
-    let server = serve(ServerConfig::default()).await;
+    let mut config = ServerConfig::default();
+    config.http2_upgrade = true;
+    let server = serve(config).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let request =
         b"POST /whole HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
@@ -308,10 +310,8 @@ async fn upgrades_from_http1() {
 }
 
 #[tokio::test]
-async fn does_not_upgrade_from_http1_when_disabled() {
-    let mut config = ServerConfig::default();
-    config.http2_upgrade = false;
-    let server = serve(config).await;
+async fn does_not_upgrade_from_http1_by_default() {
+    let server = serve(ServerConfig::default()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let request =
         b"GET /version HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\
