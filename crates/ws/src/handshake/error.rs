@@ -83,8 +83,6 @@ pub enum RequestError {
     OriginDuplicate,
     /// `Origin` contains a byte outside of ASCII.
     OriginInvalid,
-    /// `Sec-WebSocket-Protocol` is empty.
-    SubprotocolEmpty,
     /// A name in `Sec-WebSocket-Protocol` is not a token.
     SubprotocolInvalid,
     /// A name occurs twice in `Sec-WebSocket-Protocol`.
@@ -231,7 +229,6 @@ impl RequestError {
             Self::KeyInvalid => "Sec-WebSocket-Key is not 16 bytes in base64",
             Self::OriginDuplicate => "more than one Origin",
             Self::OriginInvalid => "invalid Origin",
-            Self::SubprotocolEmpty => "Sec-WebSocket-Protocol is empty",
             Self::SubprotocolInvalid => "a name in Sec-WebSocket-Protocol is not a token",
             Self::SubprotocolDuplicate => "a name occurs twice in Sec-WebSocket-Protocol",
             Self::Extensions(_) | Self::ExtensionsInvalid => "invalid Sec-WebSocket-Extensions",

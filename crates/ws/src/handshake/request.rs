@@ -314,12 +314,9 @@ pub(super) fn check_shared_fields(head: &Head) -> Result<(), RequestError> {
 }
 
 fn check_subprotocols(head: &Head) -> Result<(), RequestError> {
-    if !head.has("sec-websocket-protocol") {
-        return Ok(());
-    }
-    // RFC 6455 §4.1, item 10; §11.3.4: `1#token`, and all of them unique.
+    // RFC 6455 §4.1, item 10; §11.3.4: `1#token`, and all of them unique. Some clients send an empty value when they offer none.
     let mut offered = subprotocols(head);
-    let first = offered.next().ok_or(RequestError::SubprotocolEmpty)?;
+    let Some(first) = offered.next() else { return Ok(()) };
     if !subprotocols(head).all(is_token) {
         return Err(RequestError::SubprotocolInvalid);
     }
@@ -390,6 +387,17 @@ mod tests {
         // RFC 6455 §11.3.4: the names are tokens, which are compared byte by byte.
         assert_eq!(request.select_subprotocol(&["c"]), None);
         assert_eq!(request.select_subprotocol(&[]), None);
+    }
+
+    // A published client library sends the field with an empty value when it offers no subprotocol.
+    #[test]
+    fn an_empty_list_of_subprotocols_is_absent() {
+        for value in [&b""[..], b" ", b",, ,"] {
+            let request = request(&[("Sec-WebSocket-Protocol", value)]).unwrap();
+            assert_eq!((request.subprotocols().count(), request.select_subprotocol(&["a"])), (0, None));
+            let (response, negotiated) = request.accept(&Acceptance::default()).unwrap();
+            assert_eq!((response.header("sec-websocket-protocol"), negotiated.subprotocol), (None, None));
+        }
     }
 
     #[test]

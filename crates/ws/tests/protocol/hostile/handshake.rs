@@ -211,11 +211,12 @@ pub(crate) fn requests() -> Vec<Request> {
         put("§4.1", &format!("Sec-WebSocket-Version: {value}"), 400, head);
     }
 
-    for value in ["a b", "a, b, a", ",", "a/b", "chat\u{7f}", "\"chat\"", "a;b", "é", "(x)"] {
+    for value in ["a b", "a, b, a", "a/b", "chat\u{7f}", "\"chat\"", "a;b", "é", "(x)"] {
         let head = good().set("Sec-WebSocket-Protocol", value);
         put("§4.1", &format!("Sec-WebSocket-Protocol: {value}"), 400, head);
     }
     put("§4.1", "a subprotocol twice, in two lines", 400, good().add("Sec-WebSocket-Protocol: chat"));
+    put("§11.3.4", "no subprotocol in a list", 101, good().set("Sec-WebSocket-Protocol", ","));
     put("§11.3.4", "subprotocols in two lines", 101, good().add("Sec-WebSocket-Protocol: third"));
 
     for value in [
