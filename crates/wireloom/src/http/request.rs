@@ -9,7 +9,6 @@ use bytes::Bytes;
 #[cfg(feature = "http2")]
 use wireloom_http2::message::RequestKind;
 use wireloom_ws::deflate::DeflateConfig;
-use wireloom_ws::handshake::error::RequestError;
 use wireloom_ws::handshake::{self, HandshakeError};
 
 use super::{Body, Carrier, OriginPolicy, Response, TlsInfo, Upgrade, Version};
@@ -270,12 +269,6 @@ impl Request {
         };
         match checked {
             Ok(request) => Ok(self.upgrade(request)),
-            // RFC 9110 §15.5.22: a valid request, but not a handshake.
-            Err(HandshakeError::Request(RequestError::UpgradeMissing)) => {
-                Response::text(426, "a WebSocket handshake is required\n")
-                    .with_header("Upgrade", "websocket")
-                    .map_or_else(|error| Err(error.into()), Err)
-            }
             Err(error) => Err(Response::from(&error.refusal())),
         }
     }

@@ -3,10 +3,13 @@
 use std::io::BufRead as _;
 use std::mem::MaybeUninit;
 
+use wireloom_ws::handshake::uri::is_authority;
+use wireloom_ws::handshake::{lower_minor_version, replace_obs_fold};
+
 use crate::headers::{Headers, Span};
 use crate::version::Version;
 
-/// Header lines in a head, as in [`wireloom_ws::handshake::HandshakeLimits`].
+/// Header lines in the head of a request, as in [`wireloom_ws::handshake::HandshakeLimits`].
 const HEADERS_MAX: usize = 100;
 
 /// The head of a request.
@@ -42,7 +45,8 @@ pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
 }
 
 /// Parses and validates the whole head of a request.
-pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
+pub(crate) fn parse(mut bytes: Vec<u8>) -> Result<Head, Refusal> {
+    lower_minor_version(&mut bytes);
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(&bytes, &mut headers) {
@@ -71,7 +75,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
         if header.name.eq_ignore_ascii_case("host") {
             hosts += 1;
             // RFC 9112 §3.2: 400 for an invalid value.
-            if !header.value.iter().copied().all(is_authority_byte) {
+            if !header.value.is_empty() && !is_authority(header.value) {
                 return Err((400, "invalid Host"));
             }
             // RFC 9112 §3.2.2: the authority of an absolute URI takes its place.
@@ -107,26 +111,15 @@ fn check_target<'t>(method: &str, target: &'t str) -> Option<Option<&'t str>> {
         return Some(None);
     }
     if method == "CONNECT" {
-        return target.bytes().all(is_authority_byte).then_some(None);
+        return is_authority(target.as_bytes()).then_some(None);
     }
     let (scheme, rest) = target.split_once("://")?;
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     // RFC 3986 §3.1; RFC 9110 §4.2.1, §4.2.4: neither without a host nor with a user.
     let valid = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
-        && !authority.is_empty()
-        && !authority.starts_with(':')
-        && authority.bytes().all(is_authority_byte);
+        && is_authority(authority.as_bytes());
     valid.then_some(Some(authority))
-}
-
-/// RFC 3986 §3.2: host and port, without a user.
-fn is_authority_byte(byte: u8) -> bool {
-    byte.is_ascii_graphic()
-        && !matches!(
-            byte,
-            b'"' | b'#' | b'/' | b'<' | b'>' | b'?' | b'@' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
-        )
 }
 
 /// Whether the request line ends with any version of HTTP (RFC 9112 §2.3).
@@ -139,21 +132,55 @@ fn names_version(head: &[u8]) -> bool {
             if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
-/// Parses the whole head of a response: status, version and headers.
-pub(crate) fn parse_response(bytes: Vec<u8>) -> Result<(u16, Version, Headers), &'static str> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+/// The problem of a response's head, and the number of the line that has it, from 1.
+pub(crate) type ResponseProblem = (usize, &'static str);
+
+/// Parses the whole head of a response with at most `headers_max` lines of headers: status, version and headers.
+pub(crate) fn parse_response(
+    mut bytes: Vec<u8>,
+    headers_max: usize,
+) -> Result<(u16, Version, Headers), ResponseProblem> {
+    // RFC 9112 §5.2: a user agent replaces folded lines.
+    replace_obs_fold(&mut bytes);
+    lower_minor_version(&mut bytes);
+    // The limit on the length of the head bounds this.
+    let lines = bytes.iter().filter(|&&byte| byte == b'\n').count().saturating_sub(2);
+    if lines > headers_max {
+        return Err((headers_max + 2, "too many headers"));
+    }
+    let mut headers = vec![httparse::EMPTY_HEADER; lines];
     let mut response = httparse::Response::new(&mut headers);
     match response.parse(&bytes) {
         Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
-        Err(httparse::Error::TooManyHeaders) => return Err("the response has too many headers"),
-        _ => return Err("the response is not HTTP"),
+        _ => return Err(find_problem(&bytes)),
     }
     let place = |part: &[u8]| Headers::span_of(&bytes, part);
     let fields = response.headers.iter();
     let fields = fields.map(|field| (place(field.name.as_bytes()), place(field.value))).collect();
     let version = if response.version == Some(0) { Version::Http10 } else { Version::Http11 };
-    let status = response.code.filter(|status| *status >= 100).ok_or("the response has no status")?;
+    let status = response.code.filter(|status| *status >= 100).ok_or((1, "the status is below 100"))?;
     Ok((status, version, Headers::from_arena(bytes, fields)))
+}
+
+/// The first line of a response's head that httparse refuses by itself.
+fn find_problem(head: &[u8]) -> ResponseProblem {
+    for (at, line) in head.split_inclusive(|&byte| byte == b'\n').enumerate() {
+        let alone = [line, b"\r\n"].concat();
+        let mut headers = [httparse::EMPTY_HEADER; 1];
+        let problem = match at {
+            0 => httparse::Response::new(&mut []).parse(&alone).err().map(|_| "not a status line of HTTP/1"),
+            _ => match httparse::parse_headers(&alone, &mut headers) {
+                Err(httparse::Error::HeaderName) => Some("invalid header name"),
+                Err(httparse::Error::HeaderValue) => Some("invalid header value"),
+                Err(_) => Some("malformed line"),
+                Ok(_) => None,
+            },
+        };
+        if let Some(problem) = problem {
+            return (at + 1, problem);
+        }
+    }
+    (1, "malformed")
 }
 
 #[cfg(test)]
@@ -181,10 +208,13 @@ mod tests {
         assert_eq!(parse("GET / HTTP/1.1\r\n\r\n"), Err(400));
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"), Err(400));
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), Err(400));
-        for host in ["a b", "a/b", "u@a", "a, b", "a\x7f", "\"a\"", "a?b"] {
+        for host in [
+            "a b", "a/b", "u@a", "a, b", "a\x7f", "\"a\"", "a?b", "h:abc", "h:99999", "h:80:80", "h:+1",
+            ":80", "[::1", "[::1]x", "[::1]:x", "::1", "[h]", "]", "a[",
+        ] {
             assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), Err(400), "{host}");
         }
-        for host in ["", "a", "a:80", "[::1]:80", "a%20b", "a_b"] {
+        for host in ["", "a", "a:", "a:80", "a:65535", "[::1]", "[::1]:80", "a%20b", "a_b"] {
             assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), Ok(()), "{host}");
         }
     }
@@ -194,7 +224,11 @@ mod tests {
         let parse = |head: &str| parse(head.as_bytes().into()).map(drop).map_err(|(status, _)| status);
         for (line, expected) in [
             ("GET / HTTP/3.1", Err(505)),
-            ("GET / HTTP/1.2", Err(505)),
+            // RFC 9110 §6.2.
+            ("GET / HTTP/1.2", Ok(())),
+            ("GET / HTTP/1.9", Ok(())),
+            ("GET / HTTP/2.0", Err(505)),
+            ("GET / HTTP/0.9", Err(505)),
             ("GET / HTP/1.1", Err(400)),
             ("GET / http/1.1", Err(400)),
             ("GET / HTTP/1.10", Err(400)),
@@ -213,6 +247,9 @@ mod tests {
             ("GET http://a?c HTTP/1.1", Ok(())),
             ("GET http:///b HTTP/1.1", Err(400)),
             ("GET http://u@a/b HTTP/1.1", Err(400)),
+            ("GET http://a:b/ HTTP/1.1", Err(400)),
+            ("GET http://[::1/ HTTP/1.1", Err(400)),
+            ("GET http://[::1]:80/ HTTP/1.1", Ok(())),
             ("GET 1http://a/b HTTP/1.1", Err(400)),
             ("GET a:80 HTTP/1.1", Err(400)),
             ("CONNECT a:80 HTTP/1.1", Ok(())),
@@ -254,5 +291,46 @@ mod tests {
             assert_eq!(head.headers.get_all("host").collect::<Vec<_>>(), [b"b:81"], "{rest:?}");
             assert_eq!(head.headers.text(head.target), "http://b:81/c");
         }
+    }
+
+    #[test]
+    fn reads_responses() {
+        let parse = |head: &str| parse_response(head.as_bytes().into(), 100);
+        let (status, version, headers) = parse("HTTP/1.7 404 Nothing here\r\nA: b\r\n\r\n").unwrap();
+        assert_eq!((status, version, headers.len()), (404, Version::Http11, 1));
+        for (head, line) in [
+            ("HTP/1.1 200 OK\r\n\r\n", 1),
+            ("HTTP/2.0 200 OK\r\n\r\n", 1),
+            ("HTTP/1.1 99 OK\r\n\r\n", 1),
+            ("HTTP/1.1 200 OK\r\n A: b\r\n\r\n", 2),
+            ("HTTP/1.1 200 OK\r\nA: b\r\nC d\r\n\r\n", 3),
+            ("HTTP/1.1 200 OK\r\nA: b\r\nC : d\r\nE: f\r\n\r\n", 3),
+            ("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\nE: \0\r\n\r\n", 4),
+        ] {
+            assert_eq!(parse(head).map_err(|(line, _)| line).map(drop), Err(line), "{head:?}");
+        }
+    }
+
+    // RFC 9112 §5.2.
+    #[test]
+    fn unfolds_the_headers_of_responses() {
+        let head = "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\t d\r\nE:\r\n f\r\n \r\nG: h\n i\r\n\r\n";
+        let (_, _, headers) = parse_response(head.as_bytes().into(), 100).unwrap();
+        let words = |name| {
+            headers
+                .get(name)
+                .map(|value| String::from_utf8_lossy(value).split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(["a", "e", "g"].map(words), ["b c d", "f", "h i"].map(|words| Some(words.to_owned())));
+    }
+
+    #[test]
+    fn bounds_the_headers_of_responses() {
+        let parse = |count| {
+            parse_response(format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(count)).into(), 1_000)
+        };
+        assert_eq!(parse(999).unwrap().2.len(), 999);
+        assert_eq!(parse(1_000).unwrap().2.len(), 1_000);
+        assert_eq!(parse(1_001), Err((1_002, "too many headers")));
     }
 }

@@ -120,7 +120,8 @@ impl HeadReader {
 
     /// Parses the complete head of a request, and leaves the reader empty.
     pub(super) fn take_request(&mut self) -> Result<RequestHead, RequestError> {
-        let bytes = core::mem::take(&mut self.bytes);
+        let mut bytes = core::mem::take(&mut self.bytes);
+        lower_minor_version(&mut bytes);
         let mut few = [const { MaybeUninit::uninit() }; LINES_FEW];
         let mut many;
         let lines = if self.lines <= LINES_FEW {
@@ -153,7 +154,9 @@ impl HeadReader {
 
     /// Parses the complete head of a response, and prepares the reader for the next one. One limit bounds the length of both.
     pub(super) fn take_response(&mut self) -> Result<ResponseHead, ResponseError> {
-        let bytes = core::mem::take(&mut self.bytes);
+        let mut bytes = core::mem::take(&mut self.bytes);
+        replace_obs_fold(&mut bytes);
+        lower_minor_version(&mut bytes);
         let mut lines = vec![httparse::EMPTY_HEADER; self.lines];
         self.room -= bytes.len();
         (self.scanned, self.line_start, self.lines) = (0, 0, 0);
@@ -184,6 +187,41 @@ fn malformed(reads: Role, malformed: Malformed) -> HandshakeError {
     }
 }
 
+/// Processes a message of a later HTTP/1 as one of HTTP/1.1 (RFC 9110 §6.2): replaces the minor version in the first line of a head.
+pub fn lower_minor_version(head: &mut [u8]) {
+    const VERSION: &[u8] = b"HTTP/1.";
+    // RFC 9112 §2.2: empty lines may precede a request.
+    let start = head.iter().take_while(|&&byte| matches!(byte, b'\r' | b'\n')).count();
+    let head = &mut head[start..];
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    let at = if head.starts_with(VERSION) {
+        VERSION.len()
+    } else if line.len() > VERSION.len() && line[..line.len() - 1].ends_with(VERSION) {
+        line.len() - 1
+    } else {
+        return;
+    };
+    if let Some(minor @ b'2'..=b'9') = head.get_mut(at) {
+        *minor = b'1';
+    }
+}
+
+/// Replaces folded lines in the head of a response with spaces (RFC 9112 §5.2: a user agent must). The first header cannot be folded.
+pub fn replace_obs_fold(head: &mut [u8]) {
+    let next_end =
+        |head: &[u8], from: usize| Some(from + head[from..].iter().position(|&byte| byte == b'\n')?);
+    let mut from = next_end(head, 0).map_or(head.len(), |at| at + 1);
+    while let Some(at) = next_end(head, from) {
+        from = at + 1;
+        if matches!(head.get(from), Some(b' ' | b'\t')) {
+            head[at] = b' ';
+            if head[at - 1] == b'\r' {
+                head[at - 1] = b' ';
+            }
+        }
+    }
+}
+
 /// Whether a head may not contain this control character. httparse checks that a CR precedes a LF.
 fn is_forbidden(byte: u8) -> bool {
     (byte < b' ' && byte != b'\t' && byte != b'\n' && byte != b'\r') || byte == 0x7F
@@ -197,7 +235,8 @@ fn check_start_line(reads: Role, line: &[u8]) -> Result<(), HandshakeError> {
         Role::Client => words.next(),
     };
     match (word, reads) {
-        (Some(b"HTTP/1.1" | b"HTTP/1.0"), _) => Ok(()),
+        // RFC 9110 §6.2: a later HTTP/1 too.
+        (Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0'..=b'9']), _) => Ok(()),
         // RFC 9112 §2.3: `HTTP-version = "HTTP/" DIGIT "." DIGIT`.
         (Some([b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9']), Role::Server) => {
             Err(RequestError::HttpVersionUnknown.into())
@@ -412,6 +451,41 @@ mod tests {
         let too_many = Err(LimitReached::Headers.into());
         for (max, result) in [(1, too_many), (2, Ok(Some(head.len()))), (3, Ok(Some(head.len())))] {
             assert_eq!(read(Role::Server, limits.with_headers_max(max), &[head]), result, "{max}");
+        }
+    }
+
+    // RFC 9110 §6.2.
+    #[test]
+    fn lowers_the_minor_version() {
+        for (head, expected) in [
+            ("GET / HTTP/1.2\r\nA: HTTP/1.3\r\n\r\n", "GET / HTTP/1.1\r\nA: HTTP/1.3\r\n\r\n"),
+            ("\r\n\nGET / HTTP/1.9\n\n", "\r\n\nGET / HTTP/1.1\n\n"),
+            ("HTTP/1.5 200 HTTP/1.6\r\n\r\n", "HTTP/1.1 200 HTTP/1.6\r\n\r\n"),
+            ("GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"),
+            ("GET / HTTP/2.2\r\n\r\n", "GET / HTTP/2.2\r\n\r\n"),
+            ("GET /1.2\r\n\r\n", "GET /1.2\r\n\r\n"),
+            ("HTTP/1.", "HTTP/1."),
+            ("", ""),
+        ] {
+            let mut bytes = head.as_bytes().to_vec();
+            lower_minor_version(&mut bytes);
+            assert_eq!(bytes, expected.as_bytes(), "{head:?}");
+        }
+    }
+
+    // RFC 9112 §5.2.
+    #[test]
+    fn replaces_folded_lines() {
+        for (head, expected) in [
+            ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\td\r\n\r\n", "HTTP/1.1 200 OK\r\nA: b   c  \td\r\n\r\n"),
+            ("HTTP/1.1 200 OK\nA: b\n c\n\n", "HTTP/1.1 200 OK\nA: b  c\n\n"),
+            // Before the first header there is nothing to continue.
+            ("HTTP/1.1 200 OK\r\n A: b\r\n\r\n", "HTTP/1.1 200 OK\r\n A: b\r\n\r\n"),
+            ("\n", "\n"),
+        ] {
+            let mut bytes = head.as_bytes().to_vec();
+            replace_obs_fold(&mut bytes);
+            assert_eq!(bytes, expected.as_bytes(), "{head:?}");
         }
     }
 

@@ -206,7 +206,7 @@ impl HandshakeError {
             // RFC 9110 §15.5.6: a 405 MUST list the allowed methods.
             Self::Request(RequestError::Method) => response.push("Allow", b"GET"),
             Self::Request(error) => {
-                if let RequestError::VersionUnsupported(_) = error {
+                if error.status() == 426 {
                     // RFC 9110 §15.5.22: a 426 MUST name the required protocol.
                     response.push("Upgrade", b"websocket");
                 }
@@ -214,6 +214,8 @@ impl HandshakeError {
                 if matches!(
                     error,
                     RequestError::VersionUnsupported(_)
+                        | RequestError::UpgradeMissing
+                        | RequestError::UpgradeInvalid
                         | RequestError::VersionMissing
                         | RequestError::VersionInvalid
                         | RequestError::VersionDuplicate

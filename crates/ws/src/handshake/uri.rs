@@ -168,8 +168,9 @@ fn is_reg_name_byte(byte: u8) -> bool {
         || byte.is_ascii_alphanumeric()
 }
 
-/// Whether this is a valid `Host` or `:authority`: a host with an optional port, without a user.
-pub(crate) fn is_authority(bytes: &[u8]) -> bool {
+/// Whether this is a valid `Host` or `:authority`: a host with an optional port up to 65,535, without a user (RFC 9110 §7.2, RFC 3986
+/// §3.2). An empty host is not one.
+pub fn is_authority(bytes: &[u8]) -> bool {
     core::str::from_utf8(bytes).is_ok_and(|authority| split_port(authority).is_some())
 }
 

@@ -127,7 +127,7 @@ fn rejects_invalid_first_lines() {
     for (bytes, error, status) in [
         // RFC 6455 §4.2.1, item 1: an HTTP/1.1 or higher GET.
         (line("GET / HTTP/1.0"), R::HttpVersionTooLow, 400),
-        (line("GET / HTTP/1.2"), R::HttpVersionUnknown, 505),
+        (line("GET / HTTP/2.1"), R::HttpVersionUnknown, 505),
         (line("GET / HTTP/0.9"), R::HttpVersionUnknown, 505),
         (line("GET / HTTP/2.0"), R::HttpVersionUnknown, 505),
         (line("GET / HTTP/3.0"), R::HttpVersionUnknown, 505),
@@ -254,14 +254,14 @@ fn rejects_missing_repeated_and_invalid_headers() {
         (with(&["Transfer-Encoding: identity"]), R::Body, 400),
         (with(&["transfer-encoding:"]), R::Body, 400),
         // Item 3.
-        (instead(UPGRADE, &[]), R::UpgradeMissing, 400),
-        (instead(UPGRADE, &["Upgrade:"]), R::UpgradeInvalid, 400),
-        (instead(UPGRADE, &["Upgrade: h2c"]), R::UpgradeInvalid, 400),
-        (instead(UPGRADE, &["Upgrade: websockets"]), R::UpgradeInvalid, 400),
-        (instead(UPGRADE, &["Upgrade: websocket/13"]), R::UpgradeInvalid, 400),
-        (instead(UPGRADE, &["Upgrade: \"websocket\""]), R::UpgradeInvalid, 400),
-        (instead(UPGRADE, &["Upgrade: web socket"]), R::UpgradeInvalid, 400),
-        (instead(UPGRADE, &["Upgrade: h2c websocket"]), R::UpgradeInvalid, 400),
+        (instead(UPGRADE, &[]), R::UpgradeMissing, 426),
+        (instead(UPGRADE, &["Upgrade:"]), R::UpgradeInvalid, 426),
+        (instead(UPGRADE, &["Upgrade: h2c"]), R::UpgradeInvalid, 426),
+        (instead(UPGRADE, &["Upgrade: websockets"]), R::UpgradeInvalid, 426),
+        (instead(UPGRADE, &["Upgrade: websocket/13"]), R::UpgradeInvalid, 426),
+        (instead(UPGRADE, &["Upgrade: \"websocket\""]), R::UpgradeInvalid, 426),
+        (instead(UPGRADE, &["Upgrade: web socket"]), R::UpgradeInvalid, 426),
+        (instead(UPGRADE, &["Upgrade: h2c websocket"]), R::UpgradeInvalid, 426),
         // Item 4.
         (instead(CONNECTION, &[]), R::ConnectionMissing, 400),
         (instead(CONNECTION, &["Connection:"]), R::ConnectionInvalid, 400),

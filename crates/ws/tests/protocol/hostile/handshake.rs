@@ -116,7 +116,7 @@ pub(crate) fn requests() -> Vec<Request> {
         ("get /chat HTTP/1.1", 405),
         ("GET /chat HTTP/1.0", 400),
         ("GET /chat HTTP/0.9", 505),
-        ("GET /chat HTTP/1.2", 505),
+        ("GET /chat HTTP/1.2", 101),
         ("GET /chat HTTP/2.0", 505),
         ("GET /chat http/1.1", 400),
         ("GET /chat", 400),
@@ -144,8 +144,10 @@ pub(crate) fn requests() -> Vec<Request> {
     }
 
     for name in ["Host", "Upgrade", "Connection", "Sec-WebSocket-Key", "Sec-WebSocket-Version"] {
-        put("§4.2.1", &format!("no {name}"), 400, good().without(name));
-        put("§4.2.1", &format!("an empty {name}"), 400, good().set(name, ""));
+        // RFC 9110 §7.8, §15.5.22: without the protocol it is a request that needs an upgrade.
+        let status = if name == "Upgrade" { 426 } else { 400 };
+        put("§4.2.1", &format!("no {name}"), status, good().without(name));
+        put("§4.2.1", &format!("an empty {name}"), status, good().set(name, ""));
     }
     for name in ["Host", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Origin"] {
         let line = |value: &str| format!("{name}: {value}");
@@ -161,7 +163,7 @@ pub(crate) fn requests() -> Vec<Request> {
     for value in
         ["h2c", "websockets", "web socket", "WebSocket/13x", "\"websocket\"", "websocket;x", ";", "-"]
     {
-        put("§4.2.1", &format!("Upgrade: {value}"), 400, good().set("Upgrade", value));
+        put("§4.2.1", &format!("Upgrade: {value}"), 426, good().set("Upgrade", value));
     }
     for value in ["WebSocket", "WEBSOCKET", "h2c, websocket", "websocket, h2c", "websocket,", "  websocket  "]
     {
@@ -441,9 +443,7 @@ pub(crate) fn responses(accept: &str) -> Vec<Response> {
         let head = good().set("Sec-WebSocket-Extensions", value);
         put("RFC 7692 §7.1", &format!("Sec-WebSocket-Extensions: {value}"), Opens, head);
     }
-    for line in
-        [&b"no colon"[..], b": no name", b"na me: x", b"name : x", b"name: a\0b", b"name: a\rb", b" folded"]
-    {
+    for line in [&b"no colon"[..], b": no name", b"na me: x", b"name : x", b"name: a\0b", b"name: a\rb"] {
         put(
             "§4.1",
             &format!("the header line {:?}", line.escape_ascii().to_string()),
@@ -451,6 +451,8 @@ pub(crate) fn responses(accept: &str) -> Vec<Response> {
             good().add(line),
         );
     }
+    // RFC 9112 §5.2: a user agent replaces folded lines.
+    put("§4.1", "a folded header", Opens, good().add("X: y").add(" folded"));
     put("§10.4", "a header without end", Fails, good().add(format!("X: {}", "a".repeat(20_000))));
     put("§10.4", "200 headers", Fails, (0..200).fold(good(), |head, i| head.add(format!("X-{i}: y"))));
     table
