@@ -215,6 +215,9 @@ pub(crate) struct Route {
     /// Make the request over HTTP/1.1 and nothing else
     #[arg(long = "http1.1", conflicts_with = "http2")]
     pub(crate) http1: bool,
+    /// The longest head of a response over HTTP/1.1
+    #[arg(long, value_name = "BYTES", default_value = "256K", value_parser = value::memory)]
+    pub(crate) max_head: usize,
     /// Follow up to 10 redirects. Headers given here are not sent to another origin
     #[arg(long, short = 'L')]
     pub(crate) location: bool,

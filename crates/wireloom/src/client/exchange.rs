@@ -50,7 +50,7 @@ impl Connector {
             #[cfg(feature = "http2")]
             RequestConnection::Http2(http2) => return http2.send(request),
         };
-        let http1 = Http1 { io, peer, tls, head_len_max: self.handshake_limits.head_len_max };
+        let http1 = Http1 { io, peer, tls, limits: self.response_limits };
         Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
     }
 

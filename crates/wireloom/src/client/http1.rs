@@ -17,6 +17,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
+use wireloom_ws::handshake::HandshakeLimits;
 
 use super::exchange::CONTINUE_TIMEOUT;
 use super::opened::http1_fields;
@@ -45,8 +46,8 @@ pub(super) struct Http1 {
     pub(super) io: Io,
     pub(super) peer: Option<SocketAddr>,
     pub(super) tls: Option<TlsInfo>,
-    /// Of a response, in bytes.
-    pub(super) head_len_max: usize,
+    /// Of the head of a response.
+    pub(super) limits: HandshakeLimits,
 }
 
 /// A part of the response, in order.
@@ -107,7 +108,7 @@ impl Http1 {
             continue_timer: (expects && !is_empty).then(|| Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
             bytes: BytesMut::new(),
             scanned: 0,
-            head_len_max: self.head_len_max,
+            limits: self.limits,
             is_head: method == "HEAD",
             interim_len: 0,
             body_reader: None,
@@ -157,7 +158,7 @@ struct RequestTask {
     bytes: BytesMut,
     /// The length of the prefix that is known not to contain the end of a head.
     scanned: usize,
-    head_len_max: usize,
+    limits: HandshakeLimits,
     is_head: bool,
     interim_len: usize,
     /// The content of the response.
@@ -283,7 +284,7 @@ impl RequestTask {
                 return body_reader.poll(cx, &mut self.io, &mut self.bytes).map(|_| Ok(()));
             }
             match head::end(&self.bytes, &mut self.scanned) {
-                Some(len) if len <= self.head_len_max => {
+                Some(len) if len <= self.limits.head_len_max => {
                     self.scanned = 0;
                     let head = self.bytes[..len].to_vec();
                     self.bytes.advance(len);
@@ -293,7 +294,7 @@ impl RequestTask {
                         self.poll_send(cx)?;
                     }
                 }
-                None if self.bytes.len() < self.head_len_max => {
+                None if self.bytes.len() < self.limits.head_len_max => {
                     let read = ready!(poll_read(cx, &mut self.io, &mut self.bytes));
                     if read.map_err(failed)? == 0 {
                         return Poll::Ready(Err(Error::Cut));
@@ -308,7 +309,8 @@ impl RequestTask {
     }
 
     fn take_head(&mut self, head: Vec<u8>) -> Result<(), Error> {
-        let (status, version, mut headers) = head::parse_response(head).map_err(Error::Malformed)?;
+        let (status, version, mut headers) = head::parse_response(head, self.limits.headers_max)
+            .map_err(|(line, why)| Error::ResponseHead(line, why))?;
         headers.make_names_lowercase();
         let answer = match status {
             // RFC 9110 §15.2.2: no upgrade was requested.

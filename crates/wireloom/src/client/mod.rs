@@ -123,7 +123,7 @@ pub struct Connector {
     deflate: Option<DeflateConfig>,
     connect_timeout: Duration,
     handshake_timeout: Duration,
-    handshake_limits: HandshakeLimits,
+    response_limits: HandshakeLimits,
     redirects_max: u8,
     route: Route,
     known: Known,
@@ -172,7 +172,7 @@ impl Default for Connector {
             deflate: None,
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
-            handshake_limits: HandshakeLimits::default(),
+            response_limits: HandshakeLimits { head_len_max: 256 << 10, headers_max: 1_000 },
             redirects_max: 0,
             route: Route::Direct,
             known: Known::default(),
@@ -243,9 +243,10 @@ impl Connector {
         self
     }
 
-    /// Limits the response to the opening handshake: 16 KiB and 100 headers by default.
-    pub fn handshake_limits(mut self, limits: HandshakeLimits) -> Self {
-        self.handshake_limits = limits;
+    /// Limits the heads of responses over HTTP/1.1, to a request and to an opening handshake: 256 KiB and 1,000 headers by default, as
+    /// much as other clients read. Over HTTP/2 [`http2_config`](Self::http2_config) does.
+    pub fn response_limits(mut self, limits: HandshakeLimits) -> Self {
+        self.response_limits = limits;
         self
     }
 
@@ -429,7 +430,7 @@ impl Connector {
         let mut nonce = [0; 16];
         getrandom::getrandom(&mut nonce)
             .map_err(|error| Error::Io(io::Error::other(error.to_string()).into()))?;
-        let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.handshake_limits)?;
+        let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.response_limits)?;
         let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await
             .map_err(|_| Error::Timeout(Stage::Connect))??;

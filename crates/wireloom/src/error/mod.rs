@@ -74,6 +74,8 @@ pub enum Error {
     TooLarge,
     /// HTTP/1.1: the content is malformed, and why.
     Malformed(&'static str),
+    /// HTTP/1.1: a line of the head of the response, numbered from 1, is malformed, and why.
+    ResponseHead(usize, &'static str),
 }
 
 /// The operation that timed out.
@@ -135,6 +137,7 @@ impl fmt::Display for Error {
             Self::Header => f.write_str("a header that cannot be sent"),
             Self::TooLarge => f.write_str("the content is too large"),
             Self::Malformed(why) => f.write_str(why),
+            Self::ResponseHead(line, why) => write!(f, "line {line} of the response's head: {why}"),
         }
     }
 }

@@ -25,8 +25,10 @@ pub(crate) enum Framing {
 /// The value of `Content-Length`.
 fn length(head: &Headers) -> Result<Option<u64>, Refusal> {
     let mut length = None;
-    for value in head.get_all("content-length") {
-        // RFC 9110 §8.6: digits only. RFC 9112 §6.3: different values are an error, and may be an attack.
+    // RFC 9110 §8.6: a list of equal values comes from several lines, and counts as they do.
+    for value in head.get_all("content-length").flat_map(|value| value.split(|&byte| byte == b',')) {
+        // Digits only. RFC 9112 §6.3: different values are an error, and may be an attack.
+        let value = value.trim_ascii();
         let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
         let value = std::str::from_utf8(value).ok().filter(|_| digits);
         let value = value.and_then(|value| value.parse().ok()).ok_or((400, "invalid Content-Length"))?;
@@ -35,6 +37,13 @@ fn length(head: &Headers) -> Result<Option<u64>, Refusal> {
         }
     }
     Ok(length)
+}
+
+/// Whether `chunked` is the only transfer coding. RFC 9110 §5.6.1.2: empty elements of the list do not count.
+fn is_chunked(head: &Headers) -> bool {
+    let codings = head.get_all("transfer-encoding").flat_map(|value| value.split(|&byte| byte == b','));
+    let mut codings = codings.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty());
+    codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked")) && codings.next().is_none()
 }
 
 impl Framing {
@@ -56,19 +65,13 @@ impl Framing {
 
     /// Of a request (RFC 9112 §6.3).
     pub(crate) fn of(head: &Headers, version: Version) -> Result<Self, Refusal> {
-        let mut codings = head.get_all("transfer-encoding");
-        match (codings.next(), length(head)?) {
+        match (head.get("transfer-encoding"), length(head)?) {
             // RFC 9112 §6.1: both headers together, or Transfer-Encoding in HTTP/1.0, may be request smuggling.
             (Some(_), Some(_)) => Err((400, "both Content-Length and Transfer-Encoding")),
             (Some(_), _) if version == Version::Http10 => Err((400, "Transfer-Encoding in HTTP/1.0")),
-            (Some(coding), None) => {
-                if codings.next().is_none() && coding.eq_ignore_ascii_case(b"chunked") {
-                    Ok(Self::Chunked)
-                } else {
-                    // RFC 9112 §6.1: an unknown transfer coding.
-                    Err((501, "unknown Transfer-Encoding"))
-                }
-            }
+            (Some(_), None) if is_chunked(head) => Ok(Self::Chunked),
+            // RFC 9112 §6.1: an unknown transfer coding.
+            (Some(_), None) => Err((501, "unknown Transfer-Encoding")),
             (None, len) => Ok(Self::Length(len.unwrap_or(0))),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use wireloom::client::Request;
+use wireloom::wireloom_ws::handshake::HandshakeLimits;
 use wireloom::{Body, Connector, Error, Headers, Server, Version};
 
 /// The first line of the HTTP/2 preface.
@@ -190,10 +191,10 @@ async fn never_hangs_whatever_a_server_sends() {
         let mut response = Connector::new().request(Request::get(url)).await?;
         response.body.bytes().await
     };
-    let malformed = |result| matches!(result, Err(Error::Malformed(_)));
+    let malformed = |result| matches!(result, Err(Error::Malformed(_) | Error::ResponseHead(..)));
     for bytes in [
         &b"SSH-2.0-x\r\n\r\n"[..],
-        b"HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello",
@@ -206,7 +207,7 @@ async fn never_hangs_whatever_a_server_sends() {
         assert!(malformed(result.clone()), "{}: {result:?}", bytes.escape_ascii());
     }
     let mut long = b"HTTP/1.1 200 OK\r\nX: ".to_vec();
-    long.resize(20 << 10, b'x');
+    long.resize(260 << 10, b'x');
     assert!(malformed(ask(&long).await));
     for bytes in [
         &b""[..],
@@ -357,4 +358,33 @@ async fn sends_one_content_length() {
     assert_eq!(Connector::new().request(ambiguous).await.unwrap_err(), Error::Header);
     let connector = Connector::new().header("Content-Length", "4");
     assert_eq!(connector.request(request()).await.unwrap_err(), Error::Header);
+}
+
+// RFC 9112 §5.2: a user agent replaces folded lines.
+#[tokio::test]
+async fn reads_folded_headers_and_long_heads() {
+    let url = answer(b"HTTP/1.2 200 OK\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n", 7).await;
+    let response = Connector::new().request(Request::get(&url)).await.unwrap();
+    let folded = response.headers.get("x").map(<[u8]>::to_vec).unwrap();
+    assert_eq!(folded.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).count(), 2, "{folded:?}");
+    // Ten cookies of 4 kB, and 500 other headers.
+    let cookies = format!("Set-Cookie: a={}\r\n", "x".repeat(4_000)).repeat(10);
+    let head = format!("HTTP/1.1 200 OK\r\n{cookies}{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(500));
+    let url = answer(head.as_bytes(), 10_000).await;
+    let response = Connector::new().request(Request::get(&url)).await.unwrap();
+    assert_eq!((response.headers.get_all("set-cookie").count(), response.headers.len()), (10, 511));
+    let limits =
+        HandshakeLimits { headers_max: 510, ..HandshakeLimits::default() }.with_head_len_max(1 << 20);
+    let error = Connector::new().response_limits(limits).request(Request::get(&url)).await.unwrap_err();
+    assert_eq!(error, Error::ResponseHead(512, "too many headers"));
+    let limits = HandshakeLimits::default().with_head_len_max(head.len() - 1);
+    let error = Connector::new().response_limits(limits).request(Request::get(&url)).await.unwrap_err();
+    assert!(matches!(error, Error::Malformed(_)), "{error}");
+}
+
+#[tokio::test]
+async fn an_error_names_the_malformed_line_of_a_response() {
+    let url = answer(b"HTTP/1.1 200 OK\r\nA: b\r\nC : d\r\n\r\n", 100).await;
+    let error = Connector::new().request(Request::get(&url)).await.unwrap_err();
+    assert_eq!(error.to_string(), "line 3 of the response's head: invalid header name");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use wireloom::wireloom_ws::handshake::HandshakeLimits;
 use wireloom::{ClientTls, Connector, DeflateConfig, Keepalive, Proxy, WebSocketConfig};
 
 use super::journal::Journal;
@@ -14,6 +15,9 @@ use crate::args::{Connect, Tls, has_scheme};
 
 /// The longest message to accept, in bytes.
 const MAX_MESSAGE: u64 = 64 << 20;
+
+/// Headers of a response over HTTP/1.1.
+const HEADERS_MAX: usize = 1_000;
 
 /// A connector for this URL, with these headers.
 ///
@@ -31,6 +35,7 @@ pub(super) fn new(
         .redirects_max(args.redirects_max())
         .http2(args.route.http2)
         .http1_only(args.route.http1 || (has_scheme(url, "http") && !args.route.http2))
+        .response_limits(HandshakeLimits { head_len_max: args.route.max_head, headers_max: HEADERS_MAX })
         .tls(tls(&args.tls)?);
     if let Some(proxy) = &args.route.proxy {
         connector = connector.proxy(Proxy::new(proxy).map_err(|error| format!("--proxy: {error}"))?);

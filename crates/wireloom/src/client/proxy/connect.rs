@@ -9,6 +9,9 @@ use crate::transport::Io;
 /// Bytes of the heads of a response, interim ones included. As for [`wireloom_ws::handshake::HandshakeLimits`].
 const HEAD_LEN_MAX: usize = 16 << 10;
 
+/// Header lines of such a head.
+const HEADERS_MAX: usize = 100;
+
 pub(super) async fn open(
     io: &mut Io,
     host: &str,
@@ -51,6 +54,6 @@ async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
             return Err(ProxyError::Malformed.into());
         }
     }
-    let (status, ..) = head::parse_response(head).map_err(|_| ProxyError::Malformed)?;
+    let (status, ..) = head::parse_response(head, HEADERS_MAX).map_err(|_| ProxyError::Malformed)?;
     Ok(status)
 }
