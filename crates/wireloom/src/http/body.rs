@@ -4,8 +4,8 @@
 use std::fmt;
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
+#[cfg(feature = "http2")]
+use wireloom_http2::error::ErrorCode;
 
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
@@ -77,11 +79,14 @@ enum Source {
     Whole(Bytes),
     /// Content of this length that is not sent: that of a response to HEAD.
     Omitted(u64),
+    /// No response: the stream is reset with this code.
+    #[cfg(feature = "http2")]
+    Reset(ErrorCode),
     Http1(BodyReceiver),
     #[cfg(feature = "http2")]
     Http2(RecvStream),
     Channel(mpsc::Receiver<BodyFrame>, Arc<AtomicBool>),
-    Stream(Pin<Box<dyn Stream<Item = Result<BodyFrame, Error>> + Send>>),
+    Stream(Pin<Box<dyn Stream<Item = Result<BodyFrame, Error>> + Send + Sync>>),
 }
 
 /// Content or trailers, as in `http_body`.
@@ -101,6 +106,21 @@ impl Body {
         Source::Omitted(len).into()
     }
 
+    /// Not the content of a response: its stream is reset.
+    #[cfg(all(feature = "server", feature = "http2"))]
+    pub(crate) fn reset(code: ErrorCode) -> Self {
+        Source::Reset(code).into()
+    }
+
+    /// The code with which the stream of the response is reset instead.
+    #[cfg(all(feature = "server", feature = "http2"))]
+    pub(crate) fn reset_code(&self) -> Option<ErrorCode> {
+        match self.source {
+            Source::Reset(code) => Some(code),
+            _ => None,
+        }
+    }
+
     /// Content that is produced by the sender. It ends when the sender is dropped.
     pub fn channel() -> (BodySender, Self) {
         let (sender, receiver) = mpsc::channel(CHANNEL_LEN);
@@ -114,13 +134,13 @@ impl Body {
         S: Stream<Item = Result<Bytes, E>> + Send + 'static,
         E: Into<Error> + 'static,
     {
-        Self::from_frames(DataStream(Box::pin(stream)), None)
+        Self::from_frames(DataStream(Exclusive::new(stream)), None)
     }
 
     /// Content and trailers produced by a stream; `len` is the length of the content in bytes, if known.
     pub(crate) fn from_frames<S>(stream: S, len: Option<u64>) -> Self
     where
-        S: Stream<Item = Result<BodyFrame, Error>> + Send + 'static,
+        S: Stream<Item = Result<BodyFrame, Error>> + Send + Sync + 'static,
     {
         let body = Self::from(Source::Stream(Box::pin(stream)));
         if len.is_some() { body.options(|options| options.len = len) } else { body }
@@ -247,6 +267,8 @@ impl Body {
         let chunk = match &mut self.source {
             Source::Empty | Source::Omitted(_) => None,
             Source::Whole(bytes) => Some(Ok(std::mem::take(bytes))),
+            #[cfg(feature = "http2")]
+            Source::Reset(code) => Some(Err(Error::StreamReset(*code))),
             Source::Http1(reader) => {
                 let chunk = ready!(reader.poll_chunk(cx));
                 if chunk.is_none() {
@@ -403,8 +425,21 @@ impl BodyFrame {
     }
 }
 
+/// A value that is only used through exclusive references, so that it is `Sync`: the mutex is never locked.
+pub(crate) struct Exclusive<T>(Mutex<Pin<Box<T>>>);
+
+impl<T> Exclusive<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Mutex::new(Box::pin(value)))
+    }
+
+    pub(crate) fn get_mut(&mut self) -> Pin<&mut T> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut()
+    }
+}
+
 /// Frames of a stream of chunks, with this crate's errors.
-struct DataStream<S>(Pin<Box<S>>);
+struct DataStream<S>(Exclusive<S>);
 
 impl<S, E> Stream for DataStream<S>
 where
@@ -414,7 +449,7 @@ where
     type Item = Result<BodyFrame, Error>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = ready!(self.get_mut().0.as_mut().poll_next(cx));
+        let next = ready!(self.get_mut().0.get_mut().poll_next(cx));
         Poll::Ready(next.map(|item| item.map(BodyFrame::Data).map_err(Into::into)))
     }
 }

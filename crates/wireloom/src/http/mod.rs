@@ -10,15 +10,17 @@ mod response;
 #[cfg(feature = "server")]
 mod upgrade;
 
-#[cfg(feature = "tower")]
-pub(crate) use body::BodyFrame;
 pub use body::{Body, BodySender};
+#[cfg(feature = "tower")]
+pub(crate) use body::{BodyFrame, Exclusive};
 #[cfg(feature = "server")]
 pub use origin_policy::OriginPolicy;
 #[cfg(feature = "server")]
 pub use request::Request;
 #[cfg(feature = "server")]
 pub(crate) use request::{Origin, RequestConfig};
+#[cfg(feature = "server")]
+pub(crate) use response::Afterwards;
 #[cfg(feature = "server")]
 pub use response::{IntoResponse, Response};
 #[cfg(feature = "server")]

@@ -325,3 +325,15 @@ impl fmt::Debug for Request {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A handler may pass `&Request` to a function that awaits.
+    #[test]
+    fn a_request_is_sync() {
+        fn is_sync<T: Send + Sync>() {}
+        is_sync::<Request>();
+    }
+}

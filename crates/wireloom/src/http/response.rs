@@ -3,6 +3,8 @@
 use std::fmt;
 
 use bytes::Bytes;
+#[cfg(feature = "http2")]
+use wireloom_http2::error::ErrorCode;
 use wireloom_ws::handshake;
 
 use super::body::Body;
@@ -16,13 +18,30 @@ pub struct Response {
     pub(crate) headers: Headers,
     body: Body,
     pub(crate) opening: Option<Box<dyn Open>>,
+    pub(crate) afterwards: Afterwards,
+}
+
+/// What the server does with the connection after a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    /// More requests may follow on the connection.
+    #[default]
+    KeepAlive,
+    /// The connection ends.
+    CloseConnection,
 }
 
 impl Response {
     /// A response without headers or body. A status outside 200 to 599 becomes 500.
     pub fn new(status: u16) -> Self {
         let status = if (200..600).contains(&status) { status } else { 500 };
-        Self { status, headers: Headers::new(), body: Body::empty(), opening: None }
+        Self {
+            status,
+            headers: Headers::new(),
+            body: Body::empty(),
+            opening: None,
+            afterwards: Afterwards::default(),
+        }
     }
 
     /// Text.
@@ -75,6 +94,22 @@ impl Response {
         self
     }
 
+    /// Ends the connection after this response: over HTTP/1.1 with `Connection: close`, over HTTP/2 with GOAWAY, after which its
+    /// other requests finish.
+    #[must_use]
+    pub fn close_connection(mut self) -> Self {
+        self.afterwards = Afterwards::CloseConnection;
+        self
+    }
+
+    /// No response: over HTTP/2 the stream is reset with this code (RFC 9113 §6.4), over HTTP/1.1 the connection is. On servers of
+    /// other crates it is a response with 500 whose body fails. A response that has begun is reset with the code of an
+    /// [`Error::StreamReset`] that its body produces.
+    #[cfg(feature = "http2")]
+    pub fn reset(code: ErrorCode) -> Self {
+        Self { body: Body::reset(code), ..Self::new(500) }
+    }
+
     /// The status.
     pub fn status(&self) -> u16 {
         self.status
@@ -88,6 +123,12 @@ impl Response {
     /// The body.
     pub fn body_mut(&mut self) -> &mut Body {
         &mut self.body
+    }
+
+    /// The code with which the stream is reset instead of a response.
+    #[cfg(feature = "http2")]
+    pub(crate) fn reset_code(&self) -> Option<ErrorCode> {
+        self.body.reset_code()
     }
 
     /// Whether the status allows a body (RFC 9110 §6.4.1).
@@ -104,7 +145,7 @@ impl Response {
         opening: Option<Box<dyn Open>>,
     ) -> Self {
         if opening.is_some() {
-            return Self { status, headers, body, opening };
+            return Self { status, headers, body, opening, afterwards: Afterwards::default() };
         }
         let body = match content_length(&headers) {
             // A response to HEAD, of which only the length is known.
@@ -162,6 +203,7 @@ impl From<&handshake::Response> for Response {
             headers,
             body: Bytes::copy_from_slice(response.body()).into(),
             opening: None,
+            afterwards: Afterwards::default(),
         }
     }
 }

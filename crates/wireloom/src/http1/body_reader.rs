@@ -79,19 +79,20 @@ impl BodyReader {
         self.end
     }
 
-    /// The final response begins, so that no interim one may be sent. Returns whether another request may follow: not when the
-    /// rest of the body precedes it on the connection and is not read. The rest of an interim response that was written in part
-    /// is appended to `out`.
+    /// The final response begins, after which no interim one may be sent. Returns whether another request may follow: not when the
+    /// rest of the body precedes it on the connection and is not read. `100 Continue`, or the rest of it, is appended to `out` if
+    /// the application will read the body later, or if it was written in part.
     pub(crate) fn respond(&mut self, out: &mut Vec<u8>) -> bool {
         let interim = std::mem::take(&mut self.interim);
-        let continued = interim.len() < CONTINUE.len();
+        let is_wanted = self.channel.as_ref().is_some_and(|channel| !channel.is_closed());
+        // RFC 9110 §10.1.1: a client that receives a final response first may keep its body, and the application would wait for it.
+        let continued = is_wanted || interim.len() < CONTINUE.len();
         if continued {
             out.extend_from_slice(interim);
         }
         match self.end {
             Some(end) => end == BodyEnd::Complete,
-            // A client that did not receive 100 may send its body or not (RFC 9110 §10.1.1).
-            None => continued && self.channel.as_ref().is_some_and(|channel| !channel.is_closed()),
+            None => is_wanted,
         }
     }
 
@@ -196,10 +197,15 @@ mod tests {
             peer.read_exact(&mut sent).await.unwrap();
             assert_eq!([sent, out].concat(), CONTINUE, "{room}");
         }
-        // It was not begun: the client may send its body or not.
-        let (mut reader, _content) = BodyReader::new(Framing::Length(2), &mut BytesMut::new()).unwrap();
-        reader.expect_continue();
-        let mut out = Vec::new();
-        assert!(!reader.respond(&mut out) && out.is_empty());
+        // It was not begun.
+        for is_wanted in [true, false] {
+            let (mut reader, content) = BodyReader::new(Framing::Length(2), &mut BytesMut::new()).unwrap();
+            reader.expect_continue();
+            let content = Some(content).filter(|_| is_wanted);
+            let mut out = Vec::new();
+            assert_eq!(reader.respond(&mut out), is_wanted);
+            assert_eq!(out, if is_wanted { CONTINUE } else { b"" });
+            drop(content);
+        }
     }
 }

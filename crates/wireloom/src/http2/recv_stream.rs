@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use wireloom_http2::Role;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::{Field, Token};
+use wireloom_http2::{Role, StreamKey};
 
 use super::recv_buffer::RecvBuffer;
 use super::shared::{Shared, State};
@@ -19,18 +19,18 @@ use crate::sync::Arc;
 pub(crate) struct RecvStream {
     shared: Arc<Shared>,
     stream: StreamRef,
-    /// Send `100 Continue` when content is first read (RFC 9110 §10.1.1).
-    continue_due: bool,
 }
 
 impl RecvStream {
     pub(super) fn new(shared: Arc<Shared>, stream: StreamRef) -> Self {
-        Self { shared, stream, continue_due: false }
+        Self { shared, stream }
     }
 
-    /// Sends `100 Continue` when content is first read and none has arrived.
-    pub(crate) fn with_continue(mut self) -> Self {
-        self.continue_due = true;
+    /// Sends `100 Continue` when content is first read, or before the response, and none has arrived.
+    pub(crate) fn with_continue(self) -> Self {
+        if let Some(slot) = self.shared.lock().slots.get(self.stream) {
+            slot.continue_due = true;
+        }
         self
     }
 
@@ -56,13 +56,11 @@ impl RecvStream {
     /// # Errors
     /// The stream was reset, or the connection failed.
     pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
-        let continue_due = std::mem::take(&mut self.continue_due);
         let stream = self.stream;
         self.shared.command(|state| {
             let polled = state.poll_content(cx, stream, RecvBuffer::pop, Bytes::len);
-            if continue_due && polled.is_pending() {
-                // Fails once the final response has begun: then 100 is not needed.
-                let _ = state.core.send_informational(stream.key, [Field::known(Token::Status, b"100")]);
+            if polled.is_pending() {
+                state.send_continue(stream.key);
             }
             polled.map(Result::transpose)
         })
@@ -99,6 +97,16 @@ impl RecvStream {
 }
 
 impl State {
+    /// Sends `100 Continue` if the client waits for it and the content has a reader.
+    pub(super) fn send_continue(&mut self, key: StreamKey) {
+        let Some(slot) = self.slots.get_by_key(key) else { return };
+        if std::mem::take(&mut slot.continue_due) && slot.receiving == Receiving::Open && slot.data.is_empty()
+        {
+            // Fails once the final response has begun.
+            let _ = self.core.send_informational(key, [Field::known(Token::Status, b"100")]);
+        }
+    }
+
     /// Removes content from the stream's buffer and grants the peer new window for it; `None` at the end.
     fn poll_content<T>(
         &mut self,

@@ -41,7 +41,10 @@ impl SendStream {
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
     {
-        self.command(end_stream, |state, key| state.core.send_response(key, fields, end_stream))
+        self.command(end_stream, |state, key| {
+            state.send_continue(key);
+            state.core.send_response(key, fields, end_stream)
+        })
     }
 
     /// Sends an interim response; `fields` begin with `:status`, from 100 to 199.

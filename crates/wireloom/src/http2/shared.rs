@@ -205,6 +205,7 @@ impl Shared {
     {
         self.command(|state| {
             state.check_alive()?;
+            state.send_continue(key);
             state.core.send_response(key, fields, body.is_empty())?;
             if !body.is_empty() {
                 state.core.send_data(key, body, true)?;

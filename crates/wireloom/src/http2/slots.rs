@@ -42,6 +42,8 @@ pub(super) struct Slot {
     pub(super) receiving: Receiving,
     /// END_STREAM was sent or is queued.
     pub(super) finished: bool,
+    /// The client waits for `100 Continue`, which is sent when content is first read (RFC 9110 §10.1.1).
+    pub(super) continue_due: bool,
     /// Content that arrived and was not read.
     pub(super) data: RecvBuffer,
     pub(super) head: Option<Head>,

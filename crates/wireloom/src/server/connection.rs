@@ -25,7 +25,7 @@ use super::panic;
 use super::timeouts::{Deadline, Stopped, Timeouts, until};
 use crate::error::Error;
 use crate::headers::is_token_byte;
-use crate::http::{Body, Open, Origin, Request, Response, Running, Version};
+use crate::http::{Afterwards, Body, Open, Origin, Request, Response, Running, Version};
 use crate::http1::head::{self, Refusal};
 use crate::http1::write::{self, Ending};
 use crate::http1::{BodyEnd, BodyReader, Framing};
@@ -164,14 +164,21 @@ impl Connection {
                         Poll::Pending if taken.is_ready() => poll_disconnected(cx, io, bytes).map(|()| None),
                         handled => handled.map(|(response, panicked)| {
                             // After a panic no other request follows.
-                            traits.keep_alive &= !panicked && registry.phase() == Phase::Serving;
+                            traits.keep_alive &= !panicked
+                                && registry.phase() == Phase::Serving
+                                && response.afterwards == Afterwards::KeepAlive;
+                            #[cfg(feature = "http2")]
+                            if response.reset_code().is_some() {
+                                io.abandon();
+                                return None;
+                            }
                             Some(encode_response(response, &traits, &mut body_reader))
                         }),
                     }
                 })
                 .await
             };
-            // No response: the client has disconnected.
+            // No response: the client has disconnected, or the handler resets the connection.
             let Some(Answer { head, whole, rest, opening, keep_alive }) = answer else { return Next::End };
             let sent = match rest {
                 None => self.write(&[&head, &whole]).await,

@@ -22,7 +22,7 @@ use wireloom_http2::message::RequestKind;
 use super::{Handler, panic};
 use crate::error::Error;
 use crate::headers::Headers;
-use crate::http::{Body, Origin, Request, Response, Running};
+use crate::http::{Afterwards, Body, Origin, Request, Response, Running};
 use crate::http1::date;
 use crate::http1::write::digits;
 pub(super) use crate::http2::Shared;
@@ -201,6 +201,11 @@ async fn answer(
     let (mut response, _) = panic::answer(&registry, &*handler, request).await;
     unanswered.answered = true;
     let opening = response.opening.take();
+    let afterwards = response.afterwards;
+    if let Some(code) = response.body_mut().reset_code() {
+        shared.reset(key, code);
+        return None;
+    }
     if let (Some(opening), Some(recv)) = (opening, tunnel) {
         let (status, mut headers, _) = response.into_parts();
         headers.make_names_lowercase();
@@ -218,6 +223,9 @@ async fn answer(
         false => Box::pin(send_stream(&shared, key, response, is_head)).await,
     };
     reset_if_unsent(&shared, key, answered);
+    if afterwards == Afterwards::CloseConnection {
+        shared.shut_down();
+    }
     None
 }
 
@@ -288,8 +296,11 @@ async fn send_stream(
             Ok(Some(chunk)) => send.send(chunk, false)?,
             Ok(None) => break,
             // RFC 9113 §8.1.1: an incomplete response is reset.
-            Err(_) => {
-                send.reset(ErrorCode::INTERNAL_ERROR);
+            Err(error) => {
+                send.reset(match error {
+                    Error::StreamReset(code) if code != ErrorCode::NO_ERROR => code,
+                    _ => ErrorCode::INTERNAL_ERROR,
+                });
                 return Ok(());
             }
         }

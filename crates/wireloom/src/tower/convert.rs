@@ -12,7 +12,9 @@ use http_body::{Frame, SizeHint};
 use super::Peer;
 use crate::error::Error;
 use crate::headers::Headers;
-use crate::http::{Body, BodyFrame, Carrier, Open, Origin, Request, Response, Upgrade, Version};
+use crate::http::{
+    Afterwards, Body, BodyFrame, Carrier, Exclusive, Open, Origin, Request, Response, Upgrade, Version,
+};
 
 /// Among the extensions of a request of Wireloom's own server: a response to it may carry an [`AcceptedUpgrade`].
 #[derive(Clone)]
@@ -148,8 +150,12 @@ impl From<Response> for http::Response<Body> {
     fn from(response: Response) -> Self {
         let mut response = response;
         let opening = response.opening.take();
+        let closes = response.afterwards == Afterwards::CloseConnection;
         let (status, headers, body) = response.into_parts();
         let mut out = http::Response::new(body);
+        if closes {
+            out.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
+        }
         // A status is 101, or 200 to 599.
         *out.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         copy_out(&headers, out.headers_mut());
@@ -169,11 +175,11 @@ where
         return Body::empty();
     }
     let len = body.size_hint().exact();
-    Body::from_frames(Frames(Box::pin(body)), len)
+    Body::from_frames(Frames(Exclusive::new(body)), len)
 }
 
 /// The frames of a body.
-struct Frames<B>(Pin<Box<B>>);
+struct Frames<B>(Exclusive<B>);
 
 impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
     type Item = Result<BodyFrame, Error>;
@@ -181,7 +187,7 @@ impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let body = &mut self.get_mut().0;
         loop {
-            let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { return Poll::Ready(None) };
+            let Some(frame) = ready!(body.get_mut().poll_frame(cx)) else { return Poll::Ready(None) };
             // The cause of a foreign body's error is left to its own log.
             let Ok(frame) = frame else { return Poll::Ready(Some(Err(Error::Cut))) };
             match frame.into_data().map_err(Frame::into_trailers) {

@@ -42,6 +42,8 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             Response::new(200).with_body(kind, body)
         }
         "/reset" => Response::new(205).with_body(kind, "content"),
+        "/last" => Response::text(200, "last\n").close_connection(),
+        "/reset-stream" => Response::reset(wireloom::wireloom_http2::error::ErrorCode::HTTP_1_1_REQUIRED),
         "/never" => std::future::pending().await,
         "/panic" => panic!("on purpose"),
         "/panic-later" => {

@@ -267,6 +267,36 @@ async fn connect_is_refused() {
     assert!(matches!(peer.next(key.id()).await, Received::Reset(ErrorCode::PROTOCOL_ERROR)));
 }
 
+#[tokio::test]
+async fn a_handler_resets_its_stream_or_ends_the_connection() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.request("GET", "/reset-stream", &[], true).await;
+    assert_eq!(peer.next(key.id()).await, Received::Reset(ErrorCode::HTTP_1_1_REQUIRED));
+    let slow = peer.request("GET", "/slow", &[], true).await;
+    let last = peer.request("GET", "/last", &[], true).await;
+    assert_eq!(peer.response(last).await.2, b"last\n");
+    assert_eq!(peer.next(0).await, Received::GoAway(ErrorCode::NO_ERROR));
+    // Requests that were sent before are answered.
+    assert_eq!(peer.response(slow).await.2, b"at last\n");
+    while peer.next(0).await != Received::Closed {}
+}
+
+// RFC 9110 §10.1.1: the response streams the body back.
+#[tokio::test]
+async fn sends_100_continue_before_a_response_that_waits_for_the_body() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.request("POST", "/echo", &[("expect", "100-continue")], false).await;
+    assert_eq!(peer.next(key.id()).await, Received::Head(100, Vec::new()));
+    assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
+    peer.send(key, b"hi", true).await;
+    assert_eq!(peer.rest_of_content(key).await, 2);
+    // Nobody reads this one.
+    let key = peer.request("POST", "/hello", &[("expect", "100-continue")], false).await;
+    assert!(matches!(peer.next(key.id()).await, Received::Head(200, _)));
+}
+
 // RFC 7540 §3.2: the request becomes stream 1.
 #[tokio::test]
 async fn upgrades_from_http1() {

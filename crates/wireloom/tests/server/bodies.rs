@@ -288,6 +288,16 @@ async fn asks_for_a_body_only_when_it_is_wanted() {
     assert_eq!(read_until(&mut stream, b"\r\n\r\n").await, b"HTTP/1.1 100 Continue\r\n\r\n");
     stream.write_all(b"ok").await.unwrap();
     assert!(read_until(&mut stream, b"\r\n\r\nok").await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    // The response streams the body back: the client would wait for 100, and the server for the body.
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("POST /echo {head}").as_bytes()).await.unwrap();
+    assert_eq!(read_until(&mut stream, b"\r\n\r\n").await, b"HTTP/1.1 100 Continue\r\n\r\n");
+    assert!(read_until(&mut stream, b"\r\n\r\n").await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    stream.write_all(b"ok").await.unwrap();
+    read_until(&mut stream, b"ok").await;
+    // So would a task that reads it after the response.
+    stream.write_all(format!("POST /later {head}").as_bytes()).await.unwrap();
+    assert_eq!(read_until(&mut stream, b"\r\n\r\n").await, b"HTTP/1.1 100 Continue\r\n\r\n");
     let answer = ask(address, format!("POST /nothing {head}").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close\r\n"), "{answer}");
 }

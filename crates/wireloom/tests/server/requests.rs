@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use wireloom::server::ServerStats;
+use wireloom::wireloom_http2::error::ErrorCode;
 use wireloom::{CloseCode, Connector, DeflateConfig, Error, Request, Response, ServerConfig};
 use wireloom_testing::frame::upgrade_request;
 
@@ -31,6 +32,8 @@ async fn handle(mut request: Request) -> Response {
             }),
             Err(refusal) => refusal,
         },
+        "/last" => Response::text(200, "last\n").close_connection(),
+        "/reset" => Response::reset(ErrorCode::ENHANCE_YOUR_CALM),
         "/forbidden" => Response::text(403, "no\n"),
         "/moved" => Response::new(302).with_header("Location", "/echo").unwrap(),
         "/loop" => Response::new(302).with_header("Location", "/loop").unwrap(),
@@ -88,6 +91,17 @@ async fn serves_requests_one_after_the_other() {
     assert!(answers[2].ends_with("\r\n\r\nabc"));
     assert!(answers[3].contains("Content-Length: 8\r\n") && answers[3].ends_with("\r\n\r\n"));
     assert!(answers[3].contains("Connection: close\r\n"));
+}
+
+#[tokio::test]
+async fn a_handler_ends_the_connection() {
+    let server = serve(ServerConfig::default()).await;
+    let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let answer = server.ask([request("/last"), request("/last")].concat().as_bytes()).await;
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+    assert!(answer.contains("Connection: close\r\n") && answer.ends_with("\r\n\r\nlast\n"), "{answer}");
+    let (answer, ended) = crate::exchange(server.address, request("/reset")).await;
+    assert_eq!((&*answer, ended), ("", false));
 }
 
 // RFC 9110 §10.1.1.
