@@ -464,7 +464,7 @@ pub unsafe extern "C" fn wl_h2_poll_transmit(
         let (out, slices_len) = unsafe { (memory::out_array(slices, capacity)?, memory::out(slices_len)?) };
         CONNECTIONS.with(h2.id, |Http2 { connection, offered, .. }| {
             let mut found = [&[][..]; WL_SLICES_MAX];
-            let count = poll_transmit(connection, now_ns, &mut found[..capacity.min(WL_SLICES_MAX)]);
+            let count = connection.poll_transmit(time(now_ns), &mut found[..capacity.min(WL_SLICES_MAX)]);
             out.iter_mut()
                 .zip(&found[..count])
                 .for_each(|(slot, bytes)| _ = slot.write(wl_slice::new(bytes)));
@@ -475,17 +475,14 @@ pub unsafe extern "C" fn wl_h2_poll_transmit(
     })
 }
 
-fn poll_transmit<'a>(connection: &'a mut Connection, _now_ns: u64, slices: &mut [&'a [u8]]) -> usize {
-    connection.poll_transmit(slices)
-}
-
 /// `len` bytes of the output of the last `wl_h2_poll_transmit` were written.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_h2_transmitted(h2: wl_h2, len: usize) -> wl_status {
     call(|| {
         CONNECTIONS.with(h2.id, |Http2 { connection, offered, .. }| {
             *offered = offered.checked_sub(len).ok_or(wl_status::InvalidArgument)?;
-            connection.transmitted(len);
+            // The time of the poll.
+            connection.transmitted(core::time::Duration::ZERO, len);
             Ok(())
         })
     })
@@ -509,12 +506,12 @@ pub unsafe extern "C" fn wl_h2_take_output(
             let mut moved = 0;
             while moved < capacity {
                 let mut found = [&[][..]; WL_SLICES_MAX];
-                let count = poll_transmit(connection, now_ns, &mut found);
+                let count = connection.poll_transmit(time(now_ns), &mut found);
                 let taken = memory::gather(&found[..count], &mut buffer[moved..]);
                 if taken == 0 {
                     break;
                 }
-                connection.transmitted(taken);
+                connection.transmitted(time(now_ns), taken);
                 moved += taken;
             }
             len.write(moved);
