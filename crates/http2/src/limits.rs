@@ -81,7 +81,7 @@ pub struct Limits {
     pub settings: Rate,
     /// Empty HEADERS, CONTINUATION and DATA frames that do not end a block or message (CVE-2019-9518).
     pub empty_frames: Rate,
-    /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message, and on streams that this side has just
+    /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message, and on streams that this side has
     /// reset HEADERS and WINDOW_UPDATE too. Streams of small messages have high rates, so the limit is high. Tunnels are not counted.
     pub tiny_data: Rate,
     /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): a burst of 20 for each of 100 streams, and two for each of 100 requests a second.
@@ -89,7 +89,7 @@ pub struct Limits {
     /// WINDOW_UPDATE frames in addition to two for each DATA frame that was sent and one for every 256 bytes. Go, the most frequent
     /// known sender, sends two for every 4 KiB.
     pub window_updates: Rate,
-    /// Frames that are ignored: unknown types and extensions.
+    /// Frames that are ignored: unknown types and extensions, and DATA on a stream that this side has reset beyond its window.
     pub unknown_frames: Rate,
     /// Interim responses, for example 102 and 103.
     pub interim_responses: Rate,
@@ -136,31 +136,10 @@ impl Limits {
         unknown_frames: Rate::new(1_000, 100),
         interim_responses: Rate::new(1_000, 100),
     };
-
-    /// The time after this side has reset a stream during which frames of the peer may have been in flight: two round trips, or a
-    /// second if none has been measured.
-    pub fn reset_grace(rtt: Option<Duration>) -> Duration {
-        const SHORTEST: Duration = Duration::from_millis(100);
-        const LONGEST: Duration = Duration::from_secs(5);
-        rtt.map_or(Duration::from_secs(1), |rtt| rtt.saturating_mul(2).clamp(SHORTEST, LONGEST))
-    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self::DEFAULT
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn grace_follows_the_round_trip_within_bounds() {
-        assert_eq!(Limits::reset_grace(None), Duration::from_secs(1));
-        assert_eq!(Limits::reset_grace(Some(Duration::from_micros(50))), Duration::from_millis(100));
-        assert_eq!(Limits::reset_grace(Some(Duration::from_millis(80))), Duration::from_millis(160));
-        assert_eq!(Limits::reset_grace(Some(Duration::MAX)), Duration::from_secs(5));
     }
 }

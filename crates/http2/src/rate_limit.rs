@@ -1,7 +1,6 @@
 //! Token buckets against floods of frames that are cheaper to send than to receive.
 //!
-//! Each kind of flood has a bucket. The connection chooses the bucket of a frame. Frames on a stream that this side reset within
-//! [`Limits::reset_grace`] are free.
+//! Each kind of flood has a bucket. The connection chooses the bucket of a frame.
 //!
 //! A bucket is one number, the time at which it is full again (the virtual scheduling form of the leaky bucket). It needs no
 //! refill, and rounding errors do not accumulate:

@@ -3,11 +3,11 @@
 use super::Connection;
 use super::timer::Timer;
 use crate::Limits;
-use crate::error::{Error, Misuse, Violation};
+use crate::error::{Error, Misuse};
 use crate::event::PendingEvent;
 use crate::frame::{StreamId, WindowUpdate};
 use crate::rate_limit::Charge;
-use crate::stream::{DataCheck, StreamKey};
+use crate::stream::{DataCheck, LateFrame, StreamKey};
 
 impl Connection {
     /// Receives the header of a DATA frame with `flow_len` flow-controlled bytes, of which `data_len` are content. Returns the slot of
@@ -27,23 +27,15 @@ impl Connection {
                 }
                 return Ok(Some(self.streams.accept_data(&accepted, flow_len)));
             }
-            DataCheck::NotFound => self.receive_closed_data(id, flow_len, end_stream).map(|()| None),
+            DataCheck::NotFound => {
+                self.receive_late(id, LateFrame::Data { len: flow_len, end_stream }).map(|()| None)
+            }
             DataCheck::Refused(error) => Err(error),
         };
         // RFC 9113 §5.4.2, §6.9: DATA that is ignored counts for the window of the connection, and is released at once.
         self.streams.spend_connection(flow_len);
         self.release_connection();
         result
-    }
-
-    #[cold]
-    fn receive_closed_data(&mut self, id: StreamId, flow_len: u32, end_stream: bool) -> Result<(), Error> {
-        self.check_closed_stream(id, false)?;
-        if flow_len >= Limits::TINY_DATA_LEN as u32 {
-            return Ok(());
-        }
-        // CVE-2019-9511, CVE-2019-9518: as on open streams. END_STREAM, which ends nothing here, may be repeated.
-        self.charge(if flow_len == 0 && !end_stream { Charge::EmptyFrame } else { Charge::TinyData })
     }
 
     /// Accepts a complete DATA frame that is valid and not rate limited. Otherwise returns `None` without changing anything.
@@ -151,12 +143,7 @@ impl Connection {
             return Ok(None);
         }
         let Some(slot) = self.streams.find(id) else {
-            // RFC 9113 §5.1 (closed): it may have been in flight when the stream ended.
-            if self.streams.is_idle(id) {
-                return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
-            }
-            let just_reset = self.was_just_reset(id);
-            self.charge(if just_reset { Charge::TinyData } else { Charge::WindowUpdate })?;
+            self.receive_late(id, LateFrame::WindowUpdate)?;
             return Ok(None);
         };
         self.charge(Charge::WindowUpdate)?;

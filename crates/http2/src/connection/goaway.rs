@@ -13,7 +13,6 @@ use crate::error::{Error, ErrorCode, Misuse, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{Goaway, StreamId};
 use crate::rate_limit::Charge;
-use crate::stream::millis;
 
 /// The reason why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +156,7 @@ impl Connection {
         // RFC 9113 §6.8: streams above it were not processed and will not be.
         for stream in self.streams.local_above(last) {
             if let Some(slot) = self.streams.slot(stream) {
-                let closed = self.streams.abandon(slot, millis(self.now));
+                let closed = self.streams.abandon(slot);
                 self.apply_close(closed);
                 self.pending.push_back(PendingEvent::Refused { stream });
             }
@@ -172,7 +171,7 @@ impl Connection {
 
     /// Refuses the requests that wait to open.
     fn refuse_waiting(&mut self) {
-        while let Some((stream, closed)) = self.streams.remove_waiting(millis(self.now)) {
+        while let Some((stream, closed)) = self.streams.remove_waiting() {
             self.apply_close(closed);
             self.pending.push_back(PendingEvent::Refused { stream });
         }

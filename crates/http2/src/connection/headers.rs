@@ -13,7 +13,7 @@ use crate::frame::{Continuation, Headers, PushPromise, RstStream, StreamId};
 use crate::message;
 use crate::priority::Priority;
 use crate::rate_limit::Charge;
-use crate::stream::{CloseCause, RecvPhase, SendPhase, millis};
+use crate::stream::{LateFrame, RecvPhase, SendPhase};
 
 /// The capacity that the buffer of a field block keeps while it is empty, in bytes.
 const BLOCK_KEPT: usize = 4096;
@@ -188,7 +188,11 @@ impl Connection {
         let id = block.stream_id;
         if self.role == Role::Client || id.opener() != Some(Role::Client) || id <= self.streams.highest_peer()
         {
-            self.check_closed_stream(id, true)?;
+            // RFC 9113 §5.1.1, §8.4: a server opens streams by PUSH_PROMISE, not by HEADERS.
+            if self.streams.is_idle(id) && id.opener() == Some(Role::Server) {
+                return Err(Error::peer(Violation::StreamIdParity, StreamId::CONNECTION));
+            }
+            self.receive_late(id, LateFrame::Headers)?;
             return Ok(None);
         }
         let updated = self.streams.use_peer_id(id);
@@ -250,11 +254,13 @@ impl Connection {
         self.charge(Charge::StreamError)?;
         let start = self.out.bytes.len();
         self.write_headers(id, core::iter::once(status), true);
-        if !block.end_stream {
+        if block.end_stream {
+            self.streams.remember_finished(id);
+        } else {
             // RFC 9113 §8.1: the response is complete, and the client should stop sending the request.
             RstStream { stream_id: id, code: ErrorCode::NO_ERROR }.encode(&mut self.out.bytes);
+            self.streams.remember_reset(id);
         }
-        self.streams.remember_refused(id, !block.end_stream, millis(self.now));
         self.out.count_answer(start);
         Ok(None)
     }
@@ -277,12 +283,7 @@ impl Connection {
             }
             Some(slot) if self.streams.get(slot).may_lead_to_promise() => {}
             Some(_) => return Err(Error::peer(Violation::PushOnClosedStream, connection)),
-            // RFC 9113 §6.6: a promise may have been in flight when its stream was reset. It reserves a stream nevertheless.
-            None if self.streams.close_cause(parent) == Some(CloseCause::LocalReset) => {}
-            None if self.streams.is_idle(parent) => {
-                return Err(Error::peer(Violation::FrameOnIdleStream, connection));
-            }
-            None => return Err(Error::peer(Violation::PushOnClosedStream, connection)),
+            None => self.receive_late(parent, LateFrame::PushPromise)?,
         }
         self.streams.use_peer_id(promised);
         if self.closing.ignores(promised) {

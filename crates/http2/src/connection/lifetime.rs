@@ -7,8 +7,7 @@ use crate::error::{Error, ErrorCode, Exceeded, Misuse, Scope, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{RstStream, StreamId};
 use crate::rate_limit::Charge;
-use crate::stream::{CloseCause, CloseEffects, SendPhase, StreamKey, millis};
-use crate::{Limits, Role};
+use crate::stream::{Answer, CloseEffects, Closed, LateFrame, SendPhase, StreamKey};
 
 impl Connection {
     /// Completes the closing of a stream. RST_STREAM is written at once. Waiting requests open when the output is filled the next
@@ -44,42 +43,22 @@ impl Connection {
         self.out.count_answer(start);
     }
 
-    /// Checks DATA or HEADERS on a stream that is not open. Returns `Ok` if they are ignored.
+    /// Handles a frame on a stream that has no record. `Ok` if it is ignored.
     #[cold]
-    pub(super) fn check_closed_stream(&mut self, id: StreamId, headers: bool) -> Result<(), Error> {
-        let connection = StreamId::CONNECTION;
+    pub(super) fn receive_late(&mut self, id: StreamId, frame: LateFrame) -> Result<(), Error> {
         let is_local = self.streams.is_local(id);
-        if self.streams.is_idle(id) {
-            // RFC 9113 §5.1.1, §8.4: a server opens streams by PUSH_PROMISE, not by HEADERS.
-            let parity = headers && id.opener() == Some(Role::Server);
-            let violation = if parity { Violation::StreamIdParity } else { Violation::FrameOnIdleStream };
-            return Err(Error::peer(violation, connection));
+        let closed = match self.streams.closed(id) {
+            // RFC 9113 §6.8: the peer opened it after GOAWAY.
+            Closed::Skipped if !is_local && self.closing.ignores(id) => Closed::Refused,
+            closed => closed,
+        };
+        match closed.answer(frame, !is_local) {
+            Answer::Error(violation) => return Err(Error::peer(violation, id)),
+            Answer::Charge(charge) => self.charge(charge)?,
+            Answer::Ignore => {}
         }
-        match self.streams.close_cause(id) {
-            // RFC 9113 §5.1, §5.4.2: it may have been in flight when this side sent RST_STREAM.
-            Some(CloseCause::LocalReset) if self.was_just_reset(id) => {
-                // CVE-2019-9511: HEADERS cost work, however many of them are in flight.
-                if headers { self.charge(Charge::TinyData) } else { Ok(()) }
-            }
-            Some(CloseCause::LocalReset) => self.charge(Charge::UnknownFrame),
-            // RFC 9113 §5.1 (closed): after RST_STREAM a stream error, STREAM_CLOSED.
-            Some(CloseCause::PeerReset) => Err(Error::peer(Violation::FrameAfterReset, id)),
-            // RFC 9113 §5.1 (closed): after END_STREAM a connection error, STREAM_CLOSED.
-            Some(CloseCause::EndStream) => Err(Error::peer(Violation::FrameOnClosedStream, connection)),
-            // RFC 9113 §6.8: streams above the last stream of GOAWAY are ignored.
-            None if !is_local && self.closing.ignores(id) => Ok(()),
-            // RFC 9113 §5.1.1: a new stream below one that has been used.
-            None if headers && !is_local => Err(Error::peer(Violation::StreamIdNotIncreasing, connection)),
-            // The reason is forgotten. The frame may still have been in flight, so this is only a stream error.
-            None => Err(Error::peer(Violation::FrameAfterReset, id)),
-        }
-    }
-
-    /// Whether this side reset the stream so recently that a frame of the peer may have been in flight.
-    pub(super) fn was_just_reset(&self, id: StreamId) -> bool {
-        let grace = Limits::reset_grace(self.control.round_trip);
-        let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
-        self.streams.was_just_reset(id, millis(self.now), grace_ms)
+        self.streams.ignored(id, frame);
+        Ok(())
     }
 
     /// Answers a stream error with RST_STREAM (RFC 9113 §5.4.2), and returns connection errors.
@@ -98,14 +77,14 @@ impl Connection {
         self.charge(Charge::StreamError)?;
         if let Some(slot) = slot {
             let stream = self.streams.key(slot);
-            let mut closed = self.streams.reset(slot, code, millis(self.now));
+            let mut closed = self.streams.reset(slot, code);
             self.answer_reset(closed.reset.take());
             self.apply_close(closed);
             return Ok(Some(PendingEvent::Reset { stream, code, error: Some(error) }));
         }
-        if self.streams.close_cause(id) != Some(CloseCause::LocalReset) {
+        if !matches!(self.streams.closed(id), Closed::LocalReset(_)) {
             // RFC 9113 §5.4.2: at most one RST_STREAM for each stream.
-            self.streams.remember_refused(id, true, millis(self.now));
+            self.streams.remember_reset(id);
             self.answer_reset(Some(RstStream { stream_id: id, code }));
         }
         Ok(None)
@@ -113,15 +92,8 @@ impl Connection {
 
     pub(super) fn receive_reset(&mut self, reset: RstStream) -> Result<Option<PendingEvent>, Error> {
         let id = reset.stream_id;
-        // RFC 9113 §6.4: on an idle stream a connection error, PROTOCOL_ERROR.
-        if self.streams.is_idle(id) {
-            return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
-        }
         let Some(slot) = self.streams.find(id) else {
-            // Both sides may reset a stream at the same time, and some clients reset a stream that has ended.
-            if !self.streams.crossed_reset(id) {
-                self.charge(Charge::LateReset)?;
-            }
+            self.receive_late(id, LateFrame::RstStream)?;
             return Ok(None);
         };
         let stream = self.streams.key(slot);
@@ -134,7 +106,7 @@ impl Connection {
             // CVE-2023-44487: a request that is cancelled before its response is complete.
             self.charge(Charge::PeerReset)?;
         }
-        let closed = self.streams.reset_by_peer(slot, millis(self.now));
+        let closed = self.streams.reset_by_peer(slot);
         self.apply_close(closed);
         if is_local && reset.code == ErrorCode::REFUSED_STREAM {
             // RFC 9113 §8.7: REFUSED_STREAM means that the request was not processed.
@@ -149,7 +121,7 @@ impl Connection {
     /// [`Misuse::StreamGone`]
     pub fn reset(&mut self, stream: StreamKey, code: ErrorCode) -> Result<(), Error> {
         let slot = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
-        let closed = self.streams.reset(slot, code, millis(self.now));
+        let closed = self.streams.reset(slot, code);
         self.apply_close(closed);
         Ok(())
     }

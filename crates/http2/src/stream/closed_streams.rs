@@ -1,34 +1,135 @@
-//! [`ClosedStreams`] remembers how the last closed streams were closed.
+//! Streams without a record: why they have none, and what a frame on them means (RFC 9113 §5.1, §5.1.1, §5.4.2, §6.8).
 //!
-//! A frame on a closed stream is legal if this side reset the stream and the frame was in flight (RFC 9113 §5.4.2). It is an
-//! error if the peer ended or reset the stream (§5.1, "closed"), or closed it by skipping its identifier (§5.1.1). The time of a
-//! reset is kept as well, because a frame can be in flight only for a while.
+//! [`Closed::answer`] is the only rule for frames on such streams. Frames that may have been in flight when this side reset the stream
+//! are ignored. How many of them there can be follows from what the peer was granted, not from a time: DATA may fill the window that
+//! the stream had left, however late it is read.
+//!
+//! | frame | idle | reset by this side | reset by the peer | ended | skipped or forgotten | refused by GOAWAY |
+//! |---|---|---|---|---|---|---|
+//! | DATA | error | ignored within its window, then counted | stream error | error | stream error | ignored |
+//! | HEADERS | error | counted as tiny | stream error | error | error of the peer's streams, else stream error | ignored |
+//! | RST_STREAM | error | ignored once, then counted | counted | counted | counted | counted |
+//! | WINDOW_UPDATE | error | counted as tiny | counted | counted | counted | counted |
+//! | PUSH_PROMISE | error | ignored | error | error | error | error |
 
 use alloc::collections::{BTreeMap, VecDeque};
 
+use crate::error::Violation;
 use crate::frame::StreamId;
+use crate::limits::Limits;
+use crate::rate_limit::Charge;
 
-/// Why a stream was closed.
+/// Why a stream has no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CloseCause {
-    /// Both sides sent END_STREAM.
-    EndStream,
-    /// This side sent RST_STREAM: frames that were in flight are ignored.
-    LocalReset,
+pub(crate) enum Closed {
+    /// Neither side has used it.
+    Idle,
+    /// This side sent RST_STREAM, or an answer of the connection itself.
+    LocalReset(LocalReset),
     /// The peer sent RST_STREAM.
     PeerReset,
+    /// Both sides sent END_STREAM.
+    Ended,
+    /// The side that opens it passed it over (RFC 9113 §5.1.1), or the cause is forgotten.
+    Skipped,
+    /// It is above the last stream of this side's GOAWAY.
+    Refused,
+}
+
+/// A stream that this side has reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalReset {
+    /// The receive window that the stream had left, in bytes: as much DATA may still arrive.
+    pub(crate) window: u32,
+    /// Tunnels may have small DATA frames.
+    pub(crate) is_tunnel: bool,
+}
+
+/// A frame on a stream without a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LateFrame {
+    /// DATA with its flow-controlled length in bytes.
+    Data {
+        len: u32,
+        end_stream: bool,
+    },
+    Headers,
+    RstStream,
+    WindowUpdate,
+    /// PUSH_PROMISE with this stream as its parent.
+    PushPromise,
+}
+
+/// What a frame on a stream without a record leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Ignore,
+    /// The frame is ignored and counts towards a rate limit.
+    Charge(Charge),
+    /// A stream error or a connection error: see [`Violation::answer`].
+    Error(Violation),
+}
+
+impl Closed {
+    /// The table at the top of this file. `opened_by_peer` is whether the peer opens streams of this identifier.
+    pub(crate) fn answer(self, frame: LateFrame, opened_by_peer: bool) -> Answer {
+        use LateFrame as F;
+        match (self, frame) {
+            // RFC 9113 §5.1 (idle), §6.4, §6.6, §6.9: a connection error, PROTOCOL_ERROR.
+            (Self::Idle, _) => Answer::Error(Violation::FrameOnIdleStream),
+            // RFC 9113 §5.1, §5.4.2: frames that were in flight when RST_STREAM was sent.
+            (Self::LocalReset(reset), F::Data { len, end_stream }) => reset.answer_data(len, end_stream),
+            // CVE-2019-9511: HEADERS and WINDOW_UPDATE cost work, however many of them are in flight.
+            (Self::LocalReset(_), F::Headers | F::WindowUpdate) => Answer::Charge(Charge::TinyData),
+            // Both sides reset the stream at the same time.
+            (Self::LocalReset(_), F::RstStream) => Answer::Ignore,
+            // RFC 9113 §6.6: it reserves the promised stream nevertheless.
+            (Self::LocalReset(_), F::PushPromise) => Answer::Ignore,
+            // RFC 9113 §6.8: streams above the last stream of GOAWAY are ignored.
+            (Self::Refused, F::Data { .. } | F::Headers) => Answer::Ignore,
+            // RFC 9113 §5.1 (closed): after RST_STREAM a stream error, STREAM_CLOSED.
+            (Self::PeerReset, F::Data { .. } | F::Headers) => Answer::Error(Violation::FrameAfterReset),
+            // RFC 9113 §5.1 (closed): after END_STREAM a connection error, STREAM_CLOSED.
+            (Self::Ended, F::Data { .. } | F::Headers) => Answer::Error(Violation::FrameOnClosedStream),
+            // RFC 9113 §5.1.1: a new stream below one that has been used.
+            (Self::Skipped, F::Headers) if opened_by_peer => Answer::Error(Violation::StreamIdNotIncreasing),
+            // The cause is forgotten. The frame may still have been in flight, so this is only a stream error.
+            (Self::Skipped, F::Data { .. } | F::Headers) => Answer::Error(Violation::FrameAfterReset),
+            // RFC 9113 §5.1 (closed): they may have been in flight. Some clients reset a stream that has ended.
+            (_, F::RstStream) => Answer::Charge(Charge::LateReset),
+            (_, F::WindowUpdate) => Answer::Charge(Charge::WindowUpdate),
+            // RFC 9113 §6.6: only on streams that the client opened and the server has not ended.
+            (_, F::PushPromise) => Answer::Error(Violation::PushOnClosedStream),
+        }
+    }
+}
+
+impl LocalReset {
+    fn answer_data(self, len: u32, end_stream: bool) -> Answer {
+        if len == 0 {
+            // CVE-2019-9518. END_STREAM, which ends nothing here, may be repeated.
+            return Answer::Charge(if end_stream { Charge::TinyData } else { Charge::EmptyFrame });
+        }
+        if len > self.window {
+            // RFC 9113 §6.9.1: the peer was not granted so much.
+            return Answer::Charge(Charge::UnknownFrame);
+        }
+        // CVE-2019-9511: as on open streams.
+        let is_counted = len < Limits::TINY_DATA_LEN as u32 && !self.is_tunnel;
+        if is_counted { Answer::Charge(Charge::TinyData) } else { Answer::Ignore }
+    }
 }
 
 const FINISHED_MAX: usize = 32;
 
 /// How a stream was reset.
 #[derive(Clone, Copy)]
-struct Reset {
-    by_peer: bool,
-    /// The time of the reset, in milliseconds of the connection's clock (wrapping).
-    at_ms: u32,
+enum Reset {
+    Local(LocalReset),
+    ByPeer,
 }
 
+/// Remembers how the last closed streams were closed.
 pub(crate) struct ClosedStreams {
     /// A ring of streams that both sides ended; [`StreamId::CONNECTION`] marks an empty entry.
     finished: [StreamId; FINISHED_MAX],
@@ -60,12 +161,18 @@ impl ClosedStreams {
         self.finished_at = self.finished_at.wrapping_add(1);
     }
 
-    /// One side reset the stream. A later reset of the same stream replaces an earlier one.
-    pub(crate) fn add_reset(&mut self, id: StreamId, by_peer: bool, now_ms: u32) {
-        if self.resets_max == 0 {
-            return;
-        }
-        if self.resets.insert(id, Reset { by_peer, at_ms: now_ms }).is_some() {
+    /// This side reset the stream. A later reset of the same stream replaces an earlier one.
+    pub(crate) fn add_local_reset(&mut self, id: StreamId, reset: LocalReset) {
+        self.add(id, Reset::Local(reset));
+    }
+
+    /// The peer reset the stream.
+    pub(crate) fn add_peer_reset(&mut self, id: StreamId) {
+        self.add(id, Reset::ByPeer);
+    }
+
+    fn add(&mut self, id: StreamId, reset: Reset) {
+        if self.resets_max == 0 || self.resets.insert(id, reset).is_some() {
             return;
         }
         if self.reset_order.len() == self.resets_max
@@ -76,26 +183,26 @@ impl ClosedStreams {
         self.reset_order.push_back(id);
     }
 
-    /// Why a stream was closed, if it is remembered.
-    pub(crate) fn find(&self, id: StreamId) -> Option<CloseCause> {
+    /// Why a stream was closed; [`Closed::Skipped`] if it is not remembered.
+    pub(crate) fn find(&self, id: StreamId) -> Closed {
         match self.resets.get(&id) {
-            Some(Reset { by_peer: true, .. }) => Some(CloseCause::PeerReset),
-            Some(_) => Some(CloseCause::LocalReset),
-            None => self.finished.contains(&id).then_some(CloseCause::EndStream),
+            Some(Reset::ByPeer) => Closed::PeerReset,
+            Some(&Reset::Local(reset)) => Closed::LocalReset(reset),
+            None if self.finished.contains(&id) => Closed::Ended,
+            None => Closed::Skipped,
         }
     }
 
-    /// Whether this side reset the stream at most `grace_ms` ago, so that a frame of the peer may have been in flight.
-    pub(crate) fn was_just_reset(&self, id: StreamId, now_ms: u32, grace_ms: u32) -> bool {
-        let reset = self.resets.get(&id).filter(|reset| !reset.by_peer);
-        reset.is_some_and(|reset| now_ms.wrapping_sub(reset.at_ms) <= grace_ms)
-    }
-
-    /// Handles RST_STREAM on a closed stream. Returns whether this side had reset it; `true` at most once for each stream.
-    pub(crate) fn crossed_reset(&mut self, id: StreamId) -> bool {
-        match self.resets.get_mut(&id) {
-            Some(reset) => !core::mem::replace(&mut reset.by_peer, true),
-            None => false,
+    /// A frame on a closed stream was ignored: it uses up what may be in flight.
+    pub(crate) fn ignored(&mut self, id: StreamId, frame: LateFrame) {
+        let Some(reset) = self.resets.get_mut(&id) else { return };
+        match (&mut *reset, frame) {
+            // RFC 9113 §5.1: nothing follows RST_STREAM of the peer.
+            (Reset::Local(_), LateFrame::RstStream) => *reset = Reset::ByPeer,
+            (Reset::Local(local), LateFrame::Data { len, .. }) => {
+                local.window = local.window.saturating_sub(len)
+            }
+            _ => {}
         }
     }
 
@@ -114,90 +221,152 @@ mod tests {
     }
 
     const RESETS_MAX: usize = 256;
+    const LOCAL: LocalReset = LocalReset { window: 1_000, is_tunnel: false };
+
+    #[test]
+    fn every_frame_has_its_answer() {
+        use Answer::{Charge as Counted, Error, Ignore};
+        use Charge::{EmptyFrame, LateReset, TinyData, UnknownFrame, WindowUpdate};
+        use Violation::{
+            FrameAfterReset, FrameOnClosedStream, FrameOnIdleStream, PushOnClosedStream,
+            StreamIdNotIncreasing,
+        };
+        let frames = [
+            LateFrame::Data { len: 64, end_stream: false },
+            LateFrame::Headers,
+            LateFrame::RstStream,
+            LateFrame::WindowUpdate,
+            LateFrame::PushPromise,
+        ];
+        let [counted, push] = [[Counted(LateReset), Counted(WindowUpdate)], [Error(PushOnClosedStream); 2]];
+        let table = [
+            (Closed::Idle, true, [Error(FrameOnIdleStream); 5]),
+            (Closed::LocalReset(LOCAL), true, [Ignore, Counted(TinyData), Ignore, Counted(TinyData), Ignore]),
+            (
+                Closed::PeerReset,
+                true,
+                [Error(FrameAfterReset), Error(FrameAfterReset), counted[0], counted[1], push[0]],
+            ),
+            (
+                Closed::Ended,
+                true,
+                [Error(FrameOnClosedStream), Error(FrameOnClosedStream), counted[0], counted[1], push[0]],
+            ),
+            (
+                Closed::Skipped,
+                true,
+                [Error(FrameAfterReset), Error(StreamIdNotIncreasing), counted[0], counted[1], push[0]],
+            ),
+            (
+                Closed::Skipped,
+                false,
+                [Error(FrameAfterReset), Error(FrameAfterReset), counted[0], counted[1], push[0]],
+            ),
+            (Closed::Refused, true, [Ignore, Ignore, counted[0], counted[1], push[0]]),
+        ];
+        for (closed, opened_by_peer, answers) in table {
+            for (frame, answer) in frames.into_iter().zip(answers) {
+                assert_eq!(closed.answer(frame, opened_by_peer), answer, "{frame:?} on {closed:?}");
+            }
+        }
+        // DATA on a stream that this side has reset: length, END_STREAM, on a tunnel.
+        for (len, end_stream, is_tunnel, answer) in [
+            (0, false, false, Counted(EmptyFrame)),
+            (0, true, true, Counted(TinyData)),
+            (63, false, false, Counted(TinyData)),
+            (63, false, true, Ignore),
+            (64, true, false, Ignore),
+            (1_000, false, false, Ignore),
+            (1_001, false, false, Counted(UnknownFrame)),
+        ] {
+            let closed = Closed::LocalReset(LocalReset { is_tunnel, ..LOCAL });
+            assert_eq!(
+                closed.answer(LateFrame::Data { len, end_stream }, true),
+                answer,
+                "{len} {end_stream}"
+            );
+        }
+    }
+
+    #[test]
+    fn late_data_uses_up_the_window() {
+        let mut closed = ClosedStreams::new(RESETS_MAX);
+        closed.add_local_reset(id(3), LOCAL);
+        let frame = LateFrame::Data { len: 400, end_stream: false };
+        for left in [1_000, 600, 200, 0] {
+            assert_eq!(closed.find(id(3)), Closed::LocalReset(LocalReset { window: left, ..LOCAL }));
+            closed.ignored(id(3), frame);
+        }
+        closed.ignored(id(3), LateFrame::Headers);
+        closed.ignored(id(5), frame);
+        assert_eq!(
+            (closed.find(id(3)), closed.find(id(5))),
+            (Closed::LocalReset(LocalReset { window: 0, ..LOCAL }), Closed::Skipped)
+        );
+    }
 
     #[test]
     fn remembers_why_a_stream_was_closed_and_forgets_the_oldest_first() {
         let mut closed = ClosedStreams::new(RESETS_MAX);
-        assert_eq!(closed.find(id(1)), None);
+        assert_eq!(closed.find(id(1)), Closed::Skipped);
         closed.add_finished(id(1));
-        closed.add_reset(id(3), false, 7);
-        closed.add_reset(id(5), true, 7);
-        assert_eq!(closed.find(id(1)), Some(CloseCause::EndStream));
-        assert_eq!(closed.find(id(3)), Some(CloseCause::LocalReset));
-        assert_eq!(closed.find(id(5)), Some(CloseCause::PeerReset));
-        assert!(closed.crossed_reset(id(3)) && !closed.crossed_reset(id(3)) && !closed.crossed_reset(id(5)));
-        assert_eq!(closed.find(id(3)), Some(CloseCause::PeerReset));
+        closed.add_local_reset(id(3), LOCAL);
+        closed.add_peer_reset(id(5));
+        assert_eq!(closed.find(id(1)), Closed::Ended);
+        assert_eq!(closed.find(id(3)), Closed::LocalReset(LOCAL));
+        assert_eq!(closed.find(id(5)), Closed::PeerReset);
+        closed.ignored(id(3), LateFrame::RstStream);
+        assert_eq!(closed.find(id(3)), Closed::PeerReset);
         for n in 0..RESETS_MAX as u32 - 2 {
-            closed.add_reset(id(101 + 2 * n), false, 7);
+            closed.add_local_reset(id(101 + 2 * n), LOCAL);
         }
-        assert_eq!((closed.find(id(3)), closed.resets.len()), (Some(CloseCause::PeerReset), RESETS_MAX));
-        closed.add_reset(id(1001), false, 7);
-        assert_eq!((closed.find(id(3)), closed.resets.len()), (None, RESETS_MAX));
-        assert_eq!(closed.find(id(5)), Some(CloseCause::PeerReset));
+        assert_eq!((closed.find(id(3)), closed.resets.len()), (Closed::PeerReset, RESETS_MAX));
+        closed.add_local_reset(id(1001), LOCAL);
+        assert_eq!((closed.find(id(3)), closed.resets.len()), (Closed::Skipped, RESETS_MAX));
+        assert_eq!(closed.find(id(5)), Closed::PeerReset);
         for n in 0..FINISHED_MAX as u32 {
-            assert_eq!(closed.find(id(1)), Some(CloseCause::EndStream));
+            assert_eq!(closed.find(id(1)), Closed::Ended);
             closed.add_finished(id(2001 + 2 * n));
         }
-        assert_eq!(closed.find(id(1)), None);
-    }
-
-    #[test]
-    fn a_local_reset_is_recent_for_the_grace_time() {
-        let mut closed = ClosedStreams::new(RESETS_MAX);
-        let at_ms = u32::MAX - 10;
-        closed.add_reset(id(3), false, at_ms);
-        closed.add_reset(id(5), true, at_ms);
-        closed.add_finished(id(7));
-        for (later, fresh) in [(0, true), (99, true), (100, true), (101, false)] {
-            assert_eq!(
-                closed.was_just_reset(id(3), at_ms.wrapping_add(later), 100),
-                fresh,
-                "{later} ms later"
-            );
-        }
-        assert!(!closed.was_just_reset(id(5), at_ms, 100) && !closed.was_just_reset(id(7), at_ms, 100));
-        assert!(closed.crossed_reset(id(3)));
-        assert!(!closed.was_just_reset(id(3), at_ms, 100), "the peer knows");
+        assert_eq!(closed.find(id(1)), Closed::Skipped);
     }
 
     #[test]
     fn shrinking_forgets_nothing() {
         let mut closed = ClosedStreams::new(3);
         for n in 0..5 {
-            closed.add_reset(id(2 * n + 1), false, 7);
+            closed.add_local_reset(id(2 * n + 1), LOCAL);
         }
         closed.add_finished(id(11));
         closed.shrink();
-        assert_eq!(closed.find(id(3)), None);
+        assert_eq!(closed.find(id(3)), Closed::Skipped);
         for n in 2..5 {
-            assert_eq!(closed.find(id(2 * n + 1)), Some(CloseCause::LocalReset));
+            assert_eq!(closed.find(id(2 * n + 1)), Closed::LocalReset(LOCAL));
         }
-        assert_eq!(closed.find(id(11)), Some(CloseCause::EndStream));
-        ClosedStreams::new(0).add_reset(id(1), false, 7);
+        assert_eq!(closed.find(id(11)), Closed::Ended);
+        ClosedStreams::new(0).add_local_reset(id(1), LOCAL);
     }
 
     #[test]
     fn the_last_reset_of_a_stream_counts() {
         let mut closed = ClosedStreams::new(2);
-        closed.add_reset(id(1), true, 7);
-        closed.add_reset(id(3), true, 7);
-        assert!(!closed.was_just_reset(id(1), 9, 100));
+        closed.add_peer_reset(id(1));
+        closed.add_peer_reset(id(3));
         // This side answers a frame that came after RST_STREAM.
-        closed.add_reset(id(1), false, 9);
-        assert_eq!(closed.find(id(1)), Some(CloseCause::LocalReset));
-        assert!(closed.was_just_reset(id(1), 9, 100));
+        closed.add_local_reset(id(1), LOCAL);
+        assert_eq!(closed.find(id(1)), Closed::LocalReset(LOCAL));
         // It takes the place of the first one.
-        closed.add_reset(id(5), false, 9);
-        assert_eq!([1, 3, 5].map(|n| closed.find(id(n)).is_some()), [false, true, true]);
+        closed.add_local_reset(id(5), LOCAL);
+        assert_eq!([1, 3, 5].map(|n| closed.find(id(n)) != Closed::Skipped), [false, true, true]);
     }
 
     #[test]
     fn resets_are_forgotten_in_their_order() {
         let mut closed = ClosedStreams::new(3);
         for n in 0..20 {
-            closed.add_reset(id(2 * n + 1), false, 7);
+            closed.add_local_reset(id(2 * n + 1), LOCAL);
             for back in 0..5.min(n + 1) {
-                let known = closed.find(id(2 * (n - back) + 1)).is_some();
+                let known = closed.find(id(2 * (n - back) + 1)) != Closed::Skipped;
                 assert_eq!(known, back < 3, "{back} before {n}");
             }
         }

@@ -16,16 +16,15 @@ mod stall;
 mod state;
 mod streams;
 
-pub(crate) use closed_streams::CloseCause;
+pub(crate) use closed_streams::{Answer, Closed, LateFrame};
 pub(crate) use receive::DataCheck;
 pub(crate) use record::Stream;
 pub(crate) use send::{NextFrame, check_content};
-pub(crate) use stall::millis;
 pub(crate) use state::{RecvPhase, SendPhase};
 pub(crate) use streams::{CloseEffects, Streams};
 
 use crate::frame::StreamId;
-use closed_streams::ClosedStreams;
+use closed_streams::{ClosedStreams, LocalReset};
 use idle_priorities::IdlePriorities;
 use record::List;
 use scheduler::Scheduler;

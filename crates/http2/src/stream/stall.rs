@@ -40,7 +40,7 @@ impl Stall {
 }
 
 /// Milliseconds, which wrap after 49 days: only differences are meaningful.
-pub(crate) const fn millis(now: Duration) -> u32 {
+const fn millis(now: Duration) -> u32 {
     now.as_millis() as u32
 }
 

@@ -4,14 +4,14 @@
 //! connection calls when it fills the output: the HEADERS of a request never precede the RST_STREAM that made room for it.
 
 use super::{
-    ChunkPool, CloseCause, ClosedStreams, IdlePriorities, List, NONE, RecvPhase, Scheduler, SectionPool,
-    SendPhase, Slab, Stream, StreamKey,
+    ChunkPool, Closed, ClosedStreams, IdlePriorities, LateFrame, List, LocalReset, NONE, RecvPhase,
+    Scheduler, SectionPool, SendPhase, Slab, Stream, StreamKey,
 };
 use crate::Role;
 use crate::config::Config;
 use crate::error::{ErrorCode, Misuse};
 use crate::field::{Field, FieldList};
-use crate::flow_control::{WINDOW_DEFAULT, WindowTuner};
+use crate::flow_control::{WINDOW_DEFAULT, WINDOW_MAX, WindowTuner, window};
 use crate::frame::{RstStream, StreamId};
 use crate::message::ContentLeft;
 use crate::priority::Priority;
@@ -181,28 +181,25 @@ impl Streams {
         self.next_local
     }
 
-    /// Why a closed stream was closed, if it is remembered.
-    pub(crate) fn close_cause(&self, id: StreamId) -> Option<CloseCause> {
-        self.closed_streams.find(id)
+    /// Why a stream has no record.
+    pub(crate) fn closed(&self, id: StreamId) -> Closed {
+        if self.is_idle(id) { Closed::Idle } else { self.closed_streams.find(id) }
     }
 
-    /// Whether this side reset the stream at most `grace_ms` ago.
-    pub(crate) fn was_just_reset(&self, id: StreamId, now_ms: u32, grace_ms: u32) -> bool {
-        self.closed_streams.was_just_reset(id, now_ms, grace_ms)
+    /// A frame on a closed stream was ignored.
+    pub(crate) fn ignored(&mut self, id: StreamId, frame: LateFrame) {
+        self.closed_streams.ignored(id, frame);
     }
 
-    /// Handles RST_STREAM on a closed stream. Returns whether this side had reset it; `true` at most once for each stream.
-    pub(crate) fn crossed_reset(&mut self, id: StreamId) -> bool {
-        self.closed_streams.crossed_reset(id)
+    /// Remembers RST_STREAM for a stream without a record, whose peer may send as much as a new stream allows.
+    pub(crate) fn remember_reset(&mut self, id: StreamId) {
+        let window = self.recv_initial.max(self.window_tuner.target());
+        self.closed_streams.add_local_reset(id, LocalReset { window, is_tunnel: false });
     }
 
-    /// Remembers a stream that was refused without a record, by RST_STREAM or by a response.
-    pub(crate) fn remember_refused(&mut self, id: StreamId, reset: bool, now_ms: u32) {
-        if reset {
-            self.closed_streams.add_reset(id, false, now_ms);
-        } else {
-            self.closed_streams.add_finished(id);
-        }
+    /// Remembers a stream without a record that both sides have ended.
+    pub(crate) fn remember_finished(&mut self, id: StreamId) {
+        self.closed_streams.add_finished(id);
     }
 
     // ---- opening
@@ -393,34 +390,43 @@ impl Streams {
 
     /// Resets a stream. RST_STREAM is sent unless the request waits to open: for the peer this stream is idle, and RFC 9113 §6.4
     /// forbids RST_STREAM on an idle stream.
-    pub(crate) fn reset(&mut self, slot: u32, code: ErrorCode, now_ms: u32) -> CloseEffects {
+    pub(crate) fn reset(&mut self, slot: u32, code: ErrorCode) -> CloseEffects {
         let stream = self.slab.get(slot);
         let (stream_id, was_waiting) = (stream.id, stream.is_waiting());
-        self.closed_streams.add_reset(stream_id, false, now_ms);
+        self.closed_streams.add_local_reset(stream_id, self.local_reset(stream));
         let released = self.remove(slot);
         let reset = (!was_waiting).then_some(RstStream { stream_id, code });
         CloseEffects { reset, removed: true, released }
     }
 
+    fn local_reset(&self, stream: &Stream) -> LocalReset {
+        let window = match stream.recv.is_open() {
+            true => window(self.recv_initial, stream.recv_delta).clamp(0, WINDOW_MAX) as u32,
+            false => 0,
+        };
+        LocalReset { window, is_tunnel: stream.recv == RecvPhase::Tunnel }
+    }
+
     /// Closes a stream that the peer will not process (RFC 9113 §6.8). Nothing is sent.
-    pub(crate) fn abandon(&mut self, slot: u32, now_ms: u32) -> CloseEffects {
-        self.closed_streams.add_reset(self.slab.get(slot).id, false, now_ms);
+    pub(crate) fn abandon(&mut self, slot: u32) -> CloseEffects {
+        let stream = self.slab.get(slot);
+        self.closed_streams.add_local_reset(stream.id, self.local_reset(stream));
         let released = self.remove(slot);
         CloseEffects { reset: None, removed: true, released }
     }
 
     /// The peer reset the stream.
-    pub(crate) fn reset_by_peer(&mut self, slot: u32, now_ms: u32) -> CloseEffects {
-        self.closed_streams.add_reset(self.slab.get(slot).id, true, now_ms);
+    pub(crate) fn reset_by_peer(&mut self, slot: u32) -> CloseEffects {
+        self.closed_streams.add_peer_reset(self.slab.get(slot).id);
         let released = self.remove(slot);
         CloseEffects { reset: None, removed: true, released }
     }
 
     /// Removes the first waiting request.
-    pub(crate) fn remove_waiting(&mut self, now_ms: u32) -> Option<(StreamKey, CloseEffects)> {
+    pub(crate) fn remove_waiting(&mut self) -> Option<(StreamKey, CloseEffects)> {
         let slot = self.scheduler.first_waiting()?;
         let key = self.slab.key(slot);
-        Some((key, self.reset(slot, ErrorCode::CANCEL, now_ms)))
+        Some((key, self.reset(slot, ErrorCode::CANCEL)))
     }
 
     /// The streams of this side above `last`, in the order of their identifiers. O(streams): for GOAWAY.
@@ -580,7 +586,6 @@ impl Streams {
     /// The send window and the receive window of a stream.
     pub(crate) fn windows(&self, slot: u32) -> (i64, i64) {
         let stream = self.slab.get(slot);
-        let window = crate::flow_control::window;
         (window(self.send_initial, stream.send_delta), window(self.recv_initial, stream.recv_delta))
     }
 

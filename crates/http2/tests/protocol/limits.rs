@@ -319,38 +319,54 @@ fn hello() -> Vec<u8> {
 }
 
 #[test]
-fn late_frames() {
-    // Frames that were in flight when this side reset the stream are not counted, and later ones are. Without a measured round trip the
-    // limit is a second.
-    let grace = Limits::reset_grace(None);
-    let late = |frame: Frame, wait: Duration, count: usize| {
+fn data_on_a_stream_that_was_reset_is_ignored_however_late_it_is_read() {
+    // What the peer may have sent before it read RST_STREAM follows from the window of the stream, not from the time.
+    const WINDOW: usize = 65_535;
+    let late = |frame_len: usize, frames: usize, wait: Duration| {
         let mut config = Config::new(Role::Server);
+        config.settings.initial_window_size = WINDOW as u32;
         config.limits.unknown_frames = Rate::new(10, 1);
-        config.limits.window_updates = Rate::new(10, 1);
         let mut end = End::with(Role::Server, config);
         end.receive(&[hello(), Frame::post(1).to_bytes()].concat());
         end.reset(1);
         end.wait(wait);
-        end.receive(&join(&vec![frame; count]));
+        end.receive(&join(&vec![Frame::data(1, vec![b'd'; frame_len]); frames]));
         end.has_failed()
     };
-    let frames = [
-        Frame::data(1, "x"),
-        Frame::data(1, "").end_stream(),
-        Frame::window_update(1, 1),
-        Frame::headers(1, &[("a", "b")]).end_stream(),
-    ];
-    for frame in frames {
-        for (wait, count, fails) in [
-            (Duration::ZERO, 1_000, false),
-            (grace, 1_000, false),
-            (grace + Duration::from_millis(1), 9, false),
-            (grace + Duration::from_millis(1), 10, false),
-            (grace + Duration::from_millis(1), 11, true),
-        ] {
-            assert_eq!(late(frame.clone(), wait, count), fails, "{count} of {frame:?} after {wait:?}");
+    for wait in [Duration::ZERO, Duration::from_millis(1_500), Duration::from_secs(10)] {
+        for frame_len in [64, 150, 4_096, 16_384] {
+            let frames = WINDOW / frame_len;
+            assert!(!late(frame_len, frames, wait), "{frames} frames of {frame_len} after {wait:?}");
+            // Beyond the window each frame counts.
+            assert!(!late(frame_len, frames + 10, wait), "{frame_len} after {wait:?}");
+            assert!(late(frame_len, frames + 11, wait), "{frame_len} after {wait:?}");
         }
     }
+}
+
+#[test]
+fn a_tunnel_that_was_reset_does_not_end_the_others() {
+    // Tunnels have small messages, which are not limited while they are open.
+    let mut config = Config::new(Role::Server);
+    config.settings.enable_connect_protocol = true;
+    config.limits.unknown_frames = Rate::new(10, 1);
+    config.limits.tiny_data = Rate::new(10, 1);
+    let mut end = End::with(Role::Server, config);
+    let connect = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":authority", "example.org"),
+        (":path", "/"),
+    ];
+    let tunnel = |stream| Frame::headers(stream, &connect);
+    end.receive(&[hello(), join(&[tunnel(1), tunnel(3)])].concat());
+    end.reset(1);
+    end.wait(Duration::from_secs(10));
+    end.receive(&join(&vec![Frame::data(1, "a message"); 10_000]));
+    assert!(!end.has_failed());
+    end.receive(&Frame::data(3, "the end").end_stream().to_bytes());
+    assert!(end.ended().contains(&3));
 }
 
 #[test]
@@ -429,7 +445,7 @@ fn frames_after_a_reset_of_the_peer_are_answered_once() {
 }
 
 #[test]
-fn tiny_frames_on_a_stream_that_was_just_reset() {
+fn tiny_frames_on_a_stream_that_was_reset() {
     // They may have been in flight, but not without an end: each costs as much as on an open stream (CVE-2019-9511).
     let floods = [
         Frame::data(1, "x"),
