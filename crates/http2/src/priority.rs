@@ -7,6 +7,8 @@
 //! i=?0, x=(a b);c     unknown keys of any type are ignored
 //! ```
 
+use crate::field::{FieldList, Token};
+
 /// The priority of a response (RFC 9218 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Priority {
@@ -20,12 +22,12 @@ impl Priority {
     /// The lowest urgency.
     pub const URGENCY_MAX: u8 = 7;
 
-    /// The priority of a response without a signal (RFC 9218 §4.1, §4.2).
+    /// The values of parameters that a signal omits (RFC 9218 §4.1, §4.2).
     pub const DEFAULT: Self = Self { urgency: 3, incremental: false };
 
-    /// The priority of responses to a client that sends no priority signal at all. Such a client probably does not implement RFC
-    /// 9218, and a large response must not delay all later ones.
-    pub(crate) const UNSIGNALLED: Self = Self { urgency: 3, incremental: true };
+    /// The priority of a stream without a signal. Nobody said that it should be sent alone: a large response must not delay all later
+    /// ones.
+    pub const UNSIGNALLED: Self = Self { urgency: 3, incremental: true };
 
     /// An index from 0 to 15: twice the urgency, plus one if incremental.
     #[inline]
@@ -75,6 +77,22 @@ impl Priority {
             }
         }
         Some(priority)
+    }
+
+    /// Parses the `priority` fields of a message. Returns `None` if there is none, or if they are not a dictionary.
+    pub(crate) fn of_fields(fields: &FieldList) -> Option<Self> {
+        let first = fields.find(Token::Priority)?;
+        let mut values = fields.iter().filter(|field| field.token() == Token::Priority).skip(1).peekable();
+        if values.peek().is_none() {
+            return Self::parse(first.value());
+        }
+        // RFC 8941 §4.2: several fields are joined by commas.
+        let mut joined = first.value().to_vec();
+        for field in values {
+            joined.extend_from_slice(b", ");
+            joined.extend_from_slice(field.value());
+        }
+        Self::parse(&joined)
     }
 
     /// The value of the field, for a request or for PRIORITY_UPDATE.
@@ -260,6 +278,7 @@ impl<'a> Parser<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field::Field;
     use wireloom_testing::rounds;
 
     #[test]
@@ -346,6 +365,21 @@ mod tests {
         for value in cases {
             assert_eq!(Priority::parse(value.as_bytes()), None, "{value:?}");
         }
+    }
+
+    #[test]
+    fn several_fields_are_one_dictionary() {
+        // RFC 8941 §4.2, §3.2: joined by commas; the last of repeated keys counts, and parsing fails as a whole.
+        let parse = |values: &[&str]| {
+            let fields = values.iter().map(|value| Field::known(Token::Priority, value.as_bytes()));
+            Priority::of_fields(&fields.collect())
+        };
+        let priority = |urgency, incremental| Some(Priority { urgency, incremental });
+        assert_eq!(parse(&[]), None);
+        assert_eq!(parse(&["u=1"]), priority(1, false));
+        assert_eq!(parse(&["u=1", "i"]), priority(1, true));
+        assert_eq!(parse(&["u=1", "u=2", "i"]), priority(2, true));
+        assert_eq!(parse(&["u=1", "="]), None);
     }
 
     #[test]

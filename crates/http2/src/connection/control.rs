@@ -24,6 +24,9 @@ pub(super) const DRAIN: [u8; 8] = *b"wl drain";
 pub(super) struct Control {
     pub(super) peer: Settings,
     pub(super) acknowledged: Settings,
+    /// The longest frame that this side accepts, in bytes. A larger setting applies when it is announced, because the peer may use it
+    /// before its acknowledgement arrives.
+    pub(super) frame_len_max: u32,
     /// SETTINGS that the peer has not acknowledged, in the order in which they were sent: at most
     /// [`crate::Limits::settings_unacknowledged_max`].
     unacknowledged: VecDeque<SentSettings>,
@@ -67,6 +70,7 @@ impl Control {
         Self {
             peer: Settings::INITIAL,
             acknowledged: Settings::INITIAL,
+            frame_len_max: Settings::INITIAL.max_frame_size,
             unacknowledged: VecDeque::new(),
             pings: VecDeque::new(),
             round_trip: None,
@@ -92,10 +96,20 @@ impl Control {
         }
     }
 
+    /// The largest value of a setting that the peer may use: acknowledged, or in a frame that it may have received.
+    pub(super) fn largest(&self, value: impl Fn(&Settings) -> u32) -> u32 {
+        let sent = self.unacknowledged.iter().map(|sent| value(&sent.settings));
+        sent.fold(value(&self.acknowledged), u32::max)
+    }
+
     /// The largest SETTINGS_INITIAL_WINDOW_SIZE that the peer may use.
     pub(super) fn initial_window_max(&self) -> u32 {
-        let sent = self.unacknowledged.iter().map(|sent| sent.settings.initial_window_size);
-        sent.fold(self.acknowledged.initial_window_size, u32::max)
+        self.largest(|settings| settings.initial_window_size)
+    }
+
+    /// Starts the time for the acknowledgements of SETTINGS again, because no input was taken.
+    pub(super) fn restart(&mut self, now: Duration) {
+        self.unacknowledged.iter_mut().for_each(|sent| sent.timer.restart(now));
     }
 
     pub(super) fn settings_deadline(&self, timeout: Duration) -> Option<Duration> {
@@ -110,13 +124,6 @@ impl Control {
 }
 
 impl Connection {
-    /// The longest frame that this side accepts. A larger setting applies when it is announced, because the peer may use it before
-    /// its acknowledgement arrives.
-    #[inline]
-    pub(super) fn frame_len_max(&self) -> u32 {
-        self.config.settings.max_frame_size.max(self.control.acknowledged.max_frame_size)
-    }
-
     pub(super) fn receive_settings(&mut self, values: Values<'_>) -> Result<Option<PendingEvent>, Error> {
         let connection = StreamId::CONNECTION;
         self.charge(Charge::Settings)?;
@@ -151,6 +158,7 @@ impl Connection {
             self.decoder.set_table_size_max(settings.header_table_size);
         }
         self.control.acknowledged = settings;
+        self.control.frame_len_max = self.control.largest(|settings| settings.max_frame_size);
         // RFC 9113 §6.9.2: a smaller setting may have closed windows of streams that hold no DATA to release.
         for slot in self.streams.set_recv_initial(self.control.initial_window_max()) {
             self.release_stream(slot);
@@ -186,6 +194,7 @@ impl Connection {
     pub(super) fn settings_written(&mut self, initial_window_before: u32) {
         let (settings, unsent) = (self.config.settings, self.out.len());
         self.control.unacknowledged.push_back(SentSettings { settings, unsent, timer: Timer::Stopped });
+        self.control.frame_len_max = self.control.largest(|settings| settings.max_frame_size);
         // The largest setting can only grow here, so no window closes.
         self.streams.set_recv_initial(self.control.initial_window_max());
         self.streams.announce_initial_window(
@@ -271,7 +280,6 @@ impl Connection {
             return Err(Error::peer(Violation::PriorityUpdateIdlePush, connection));
         }
         let Some(priority) = Priority::parse(update.value) else { return Ok(None) };
-        self.streams.signal_priority();
         let Some(slot) = self.streams.find(id) else {
             if self.streams.is_idle(id) && !self.closing.ignores(id) {
                 self.set_idle_priority(id, priority)?;
@@ -281,7 +289,7 @@ impl Connection {
         if self.streams.get(slot).is_priority_fixed() {
             return Ok(None);
         }
-        self.streams.set_priority(slot, priority);
+        let priority = self.streams.signal_priority(slot, priority);
         Ok(Some(PendingEvent::Priority { stream: self.streams.key(slot), priority }))
     }
 
@@ -289,9 +297,8 @@ impl Connection {
     fn set_idle_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), Error> {
         // RFC 9218 §7.1: the number of prioritized idle streams and active ones MUST NOT exceed SETTINGS_MAX_CONCURRENT_STREAMS. The
         // client may not know a lower number that it has not acknowledged.
-        let [announced, acknowledged] = [&self.config.settings, &self.control.acknowledged]
-            .map(|settings| settings.max_concurrent_streams as usize);
-        let (streams_max, kept_max) = (announced.max(acknowledged), self.config.limits.idle_priorities_max);
+        let streams_max = self.control.largest(|settings| settings.max_concurrent_streams) as usize;
+        let kept_max = self.config.limits.idle_priorities_max;
         if !self.streams.set_idle_priority(id, priority, streams_max, kept_max) {
             return Err(Error::peer(Violation::PriorityUpdatesExceeded, StreamId::CONNECTION));
         }

@@ -107,7 +107,7 @@ impl Connection {
 
     #[inline]
     pub(super) fn release_connection(&mut self) {
-        if let Some(update) = self.streams.connection_update(&self.config) {
+        if let Some(update) = self.streams.connection_update(&self.config, self.reader.arriving()) {
             self.write_update(update);
         }
     }

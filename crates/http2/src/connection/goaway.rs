@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorCode, Misuse, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{Goaway, StreamId};
 use crate::rate_limit::Charge;
+use crate::stream::StreamKey;
 
 /// The reason why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,8 @@ pub enum Ended {
     Failed(Error),
     /// [`Connection::abort`] was called with this code.
     Aborted(ErrorCode),
-    /// The transport ended. The peer's last GOAWAY, if there was one, came as an event.
+    /// The transport ended, after [`Connection::handle_eof`] or [`Connection::handle_disconnect`]. The peer's last GOAWAY, if there was
+    /// one, came as an event.
     Eof,
 }
 
@@ -35,11 +37,13 @@ pub(super) struct Closing {
     /// Whether the first GOAWAY of a graceful shutdown was sent.
     draining: bool,
     received: Option<StreamId>,
+    /// Whether the peer has closed its side of the transport.
+    pub(super) input_ended: bool,
 }
 
 impl Closing {
     pub(super) const fn new() -> Self {
-        Self { ended: None, sent: None, draining: false, received: None }
+        Self { ended: None, sent: None, draining: false, received: None, input_ended: false }
     }
 
     /// Whether frames that would open this stream are ignored.
@@ -62,7 +66,10 @@ impl Connection {
 
     /// Whether GOAWAY was sent or received, so that no stream can be opened.
     pub const fn is_going_away(&self) -> bool {
-        self.closing.draining || self.closing.received.is_some() || self.has_ended()
+        self.closing.draining
+            || self.closing.received.is_some()
+            || self.closing.input_ended
+            || self.has_ended()
     }
 
     pub(super) fn end(&mut self, ended: Ended) {
@@ -125,8 +132,45 @@ impl Connection {
         }
     }
 
+    /// The peer has closed its side of the transport: see [`Connection::handle_eof`].
+    pub(super) fn end_input(&mut self) {
+        if self.role == Role::Client {
+            return self.end(Ended::Eof);
+        }
+        self.closing.input_ended = true;
+        self.reader.free();
+        // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes a connection.
+        self.write_goaway(self.streams.highest_peer(), ErrorCode::NO_ERROR, b"");
+        for stream in self.streams.incomplete() {
+            self.reset_by_eof(stream);
+        }
+        self.check_drained();
+    }
+
+    /// Resets the streams that need window, which cannot arrive any more.
+    pub(super) fn reset_blocked_by_eof(&mut self) {
+        if self.closing.input_ended {
+            while let Some(stream) = self.streams.without_window() {
+                self.reset_by_eof(stream);
+            }
+        }
+    }
+
+    fn reset_by_eof(&mut self, stream: StreamKey) {
+        let code = ErrorCode::CANCEL;
+        if self.reset(stream, code).is_ok() {
+            self.pending.push_back(PendingEvent::Reset { stream, code, error: None });
+        }
+    }
+
     #[inline]
     pub(super) fn check_drained(&mut self) {
+        if self.closing.input_ended {
+            if self.streams.len() == 0 {
+                self.end(Ended::Eof);
+            }
+            return;
+        }
         if self.streams.len() == 0
             && (self.closing.received.is_some_and(|_| self.role == Role::Client)
                 || (self.closing.draining && self.closing.sent != Some(StreamId::MAX)))

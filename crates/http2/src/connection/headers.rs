@@ -225,19 +225,18 @@ impl Connection {
             false => RecvPhase::Content,
         };
         // RFC 9218 §5: the priority field of a request.
-        let field = self.fields.find(Token::Priority).and_then(|field| Priority::parse(field.value()));
-        if field.is_some() {
-            self.streams.signal_priority();
-        }
+        let field = Priority::of_fields(&self.fields);
         let mut stream = self.streams.record(id, recv, SendPhase::Headers(kind), &self.config);
         stream.content = request.content;
         // RFC 9218 §7.1: an earlier PRIORITY_UPDATE overrides the field.
-        if let Some(priority) = updated.or(field) {
-            stream.set_priority(priority);
-        }
-        let stream = self.streams.accept_request(stream);
-        if let Some(priority) = updated {
-            self.pending.push_back(PendingEvent::Priority { stream, priority });
+        let signal = updated.or(field);
+        let slot = self.streams.accept_request(stream);
+        let stream = self.streams.key(slot);
+        if let Some(signal) = signal {
+            let priority = self.streams.signal_priority(slot, signal);
+            if updated.is_some() {
+                self.pending.push_back(PendingEvent::Priority { stream, priority });
+            }
         }
         Ok(Some(PendingEvent::Request { stream, kind, end_stream }))
     }

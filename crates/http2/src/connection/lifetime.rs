@@ -137,7 +137,7 @@ impl Connection {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let limits = self.limits();
         let deadlines = [
-            self.control.settings_deadline(limits.settings_timeout),
+            self.settings_deadline(),
             self.write_timer.deadline(limits.stall_timeout),
             self.window_timer.deadline(limits.stall_timeout),
             self.streams.stall_deadline(),
@@ -146,16 +146,35 @@ impl Connection {
         deadlines.into_iter().flatten().min()
     }
 
+    /// Whether input is read and handled, so that the peer may be late.
+    pub(super) fn takes_input(&self) -> bool {
+        self.is_reading && self.wants_read()
+    }
+
+    /// Starts the timeouts of the peer again if input was not taken before and is now.
+    pub(super) fn input_resumed(&mut self, took_input: bool) {
+        if !took_input && self.takes_input() {
+            self.reader.incomplete_timer.restart(self.now);
+            self.control.restart(self.now);
+        }
+    }
+
+    /// When SETTINGS must be acknowledged; `None` while no input is taken.
+    fn settings_deadline(&self) -> Option<Duration> {
+        let deadline = self.control.settings_deadline(self.limits().settings_timeout);
+        deadline.filter(|_| self.takes_input())
+    }
+
     /// When a frame or a field block must be complete; `None` while no input is taken.
     fn incomplete_deadline(&self) -> Option<Duration> {
         let deadline = self.reader.incomplete_timer.deadline(self.limits().field_block_timeout);
-        deadline.filter(|_| self.wants_read())
+        deadline.filter(|_| self.takes_input())
     }
 
     pub(super) fn check_deadlines(&mut self) -> Result<(), Error> {
         let (now, limits) = (self.now, self.config.limits);
         let has_passed = |deadline: Option<Duration>| deadline.is_some_and(|deadline| deadline <= now);
-        if has_passed(self.control.settings_deadline(limits.settings_timeout)) {
+        if has_passed(self.settings_deadline()) {
             // RFC 9113 §6.5.3: SETTINGS_TIMEOUT.
             return Err(Error::peer(Violation::SettingsTimeout, StreamId::CONNECTION));
         }

@@ -130,6 +130,8 @@ pub struct Connection {
     scratch: Vec<u8>,
 
     reader: Reader,
+    /// Whether the caller reads from the transport.
+    is_reading: bool,
     out: Output,
     pending: VecDeque<PendingEvent>,
     rates: RateLimit,
@@ -179,26 +181,8 @@ impl Connection {
         let send = SendPhase::Headers(request);
         connection.streams.use_peer_id(id);
         let stream = connection.streams.record(id, RecvPhase::End, send, &connection.config);
-        let key = connection.streams.accept_request(stream);
-        Ok((connection, key))
-    }
-
-    /// The client's end after the server accepted an upgrade with 101 (RFC 7540 §3.2). [`crate::upgrade::encode_http2_settings`] has
-    /// made its `HTTP2-Settings` from the same settings. The response arrives on stream 1.
-    ///
-    /// # Errors
-    /// [`Misuse::SettingInvalid`] for settings out of range.
-    pub fn from_upgrade_client(config: Config, request: RequestKind) -> Result<(Self, StreamKey), Misuse> {
-        let mut connection = Self::bare(Role::Client, config)?;
-        connection.send_preface();
-        // RFC 7540 §3.2.1: the server acts on the settings of the upgrade at once; the 101 response acknowledged them.
-        let settings = connection.config.settings;
-        connection.control.acknowledged = settings;
-        connection.decoder.set_table_size_max(settings.header_table_size);
-        let recv = RecvPhase::Headers(request);
-        let id = StreamId::FIRST_CLIENT;
-        let stream = connection.streams.record(id, recv, SendPhase::End, &connection.config);
-        let key = connection.streams.open_request(stream);
+        let slot = connection.streams.accept_request(stream);
+        let key = connection.streams.key(slot);
         Ok((connection, key))
     }
 
@@ -213,6 +197,7 @@ impl Connection {
             fields: FieldList::new(),
             scratch: Vec::new(),
             reader: Reader::new(role),
+            is_reading: true,
             out: Output::new(),
             pending: VecDeque::new(),
             rates: RateLimit::default(),
@@ -290,7 +275,8 @@ impl Connection {
     /// and the client could wait for each other.
     #[inline]
     pub fn wants_read(&self) -> bool {
-        self.out.answers_len() <= self.limits().answers_len_max
+        !self.closing.input_ended
+            && self.out.answers_len() <= self.limits().answers_len_max
             && (self.role == Role::Client || self.out.len() <= self.config.output_max)
     }
 
@@ -352,7 +338,7 @@ impl Connection {
             if let Some(event) = self.pending.pop_front() {
                 break event;
             }
-            if at == input.len() || self.has_ended() {
+            if at == input.len() || self.has_ended() || self.closing.input_ended {
                 return Ok((input.len(), None));
             }
             if !self.wants_read() {
@@ -375,6 +361,9 @@ impl Connection {
 
     /// Handles the deadlines that have passed. Call it at the time of [`Connection::poll_timeout`], or later.
     ///
+    /// Pass the input that has arrived to [`Connection::handle_input`] first: the peer is not late if this process is. While the caller
+    /// does not read from the transport, [`Connection::set_reading`] stops the deadlines of the peer.
+    ///
     /// # Errors
     /// The connection has ended, as with [`Connection::handle_input`].
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Error> {
@@ -385,13 +374,30 @@ impl Connection {
         self.check_deadlines().map_err(|error| self.fail(error))
     }
 
-    /// The peer has closed its side of the transport: nothing more arrives. Streams that are still there will not be
-    /// answered; on a client, those that a GOAWAY refused were reported already, and requests that wait to open are
-    /// reported as refused.
+    /// Whether the caller reads from the transport, as it does at first. While it does not, for example for lack of memory, the peer
+    /// cannot be late: the timeouts of SETTINGS and of incomplete frames do not run, and start again when the caller reads again.
+    pub fn set_reading(&mut self, now: Duration, is_reading: bool) {
+        self.update_now(now);
+        let took_input = self.takes_input();
+        self.is_reading = is_reading;
+        self.input_resumed(took_input);
+    }
+
+    /// The peer has closed its side of the transport: nothing more arrives.
+    ///
+    /// A server sends GOAWAY, and [`Connection::ended`] returns `Some` when it has answered the requests that have arrived completely.
+    /// Other streams are reset, also those whose responses need window that cannot arrive any more. On a client nothing can complete:
+    /// the connection ends at once. Requests that a GOAWAY refused were reported already, and requests that wait to open are reported
+    /// as refused.
     pub fn handle_eof(&mut self) {
         if !self.has_ended() {
-            self.end(Ended::Eof);
+            self.end_input();
         }
+    }
+
+    /// The transport has failed: nothing arrives, and nothing can be sent.
+    pub fn handle_disconnect(&mut self) {
+        self.end(Ended::Eof);
     }
 
     // ---- poll
@@ -414,13 +420,10 @@ impl Connection {
     /// `written` bytes of [`Connection::poll_transmit`] were written.
     pub fn transmitted(&mut self, now: Duration, written: usize) {
         self.update_now(now);
-        let was_paused = self.reader.incomplete_timer != Timer::Stopped && !self.wants_read();
+        let took_input = self.takes_input();
         self.out.advance(written);
         self.control.transmitted(written, self.now);
-        if was_paused && self.wants_read() {
-            // The peer could not complete its frame while no input was taken.
-            self.reader.incomplete_timer.restart(self.now);
-        }
+        self.input_resumed(took_input);
         if self.out.is_empty() {
             self.write_timer = Timer::Stopped;
         } else if written >= Limits::PROGRESS_MIN as usize {

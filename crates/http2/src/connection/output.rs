@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::answers::Answers;
 
 /// Smaller chunks are copied, in bytes: this costs less than another slice in a vectored write.
-pub(super) const BY_REFERENCE: usize = 512;
+const BY_REFERENCE: usize = 512;
 /// The capacity that an empty buffer keeps, in bytes. Larger buffers are freed when they were not needed for a while.
 const KEPT: usize = 64 * 1024;
 

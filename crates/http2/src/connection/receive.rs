@@ -93,6 +93,11 @@ impl Reader {
         }
     }
 
+    /// Content that has not arrived of a DATA frame whose window is spent, in bytes.
+    pub(super) fn arriving(&self) -> u32 {
+        self.data.filter(|data| data.stream.is_some()).map_or(0, |data| data.data_left)
+    }
+
     pub(super) fn append_fragment(&mut self, partial_block: PartialBlock, fragment: &[u8], now: Duration) {
         self.begin_incomplete(now);
         self.block.extend_from_slice(fragment);
@@ -164,7 +169,7 @@ impl Connection {
         if header.kind != Kind::DATA
             || header.flags.contains(Flags::PADDED)
             || payload.len() < header.len as usize
-            || header.check_len(self.frame_len_max()).is_err()
+            || header.check_len(self.control.frame_len_max).is_err()
             || !self.pending.is_empty()
             || self.has_ended()
             || !self.wants_read()
@@ -247,7 +252,9 @@ impl Connection {
             }
             self.reader.settings_seen = true;
         }
-        header.check_len(self.frame_len_max()).map_err(|violation| Error::peer(violation, connection))?;
+        header
+            .check_len(self.control.frame_len_max)
+            .map_err(|violation| Error::peer(violation, connection))?;
         match &self.reader.partial_block {
             None => Ok(()),
             // RFC 9113 §6.2, §6.10: only CONTINUATION of the same stream may follow.
@@ -412,6 +419,8 @@ impl Connection {
                     }
                     if payload.data_left == 0 {
                         payload.stream = None;
+                        // What is missing of a frame counts as memory until here.
+                        self.reader.data = Some(payload);
                         self.finish_data(slot, end_stream);
                     }
                 }

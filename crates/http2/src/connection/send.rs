@@ -6,7 +6,6 @@
 use bytes::Bytes;
 
 use super::Connection;
-use super::output::BY_REFERENCE;
 use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Misuse};
@@ -201,8 +200,8 @@ impl Connection {
         Ok(self.streams.reserve_local(stream))
     }
 
-    /// Sends content, or queues it until the windows allow it and it is the stream's turn. Large chunks are never copied. Small chunks
-    /// that are queued share frames.
+    /// Sends content, or queues it until the windows allow it and it is the stream's turn. Large chunks are never copied. Chunks that are
+    /// queued share frames.
     ///
     /// All content is accepted, and [`Connection::queued`] returns how much is queued. A caller with unbounded content should wait for
     /// [`crate::Event::Writable`] if [`Connection::send_capacity`] is 0.
@@ -353,13 +352,14 @@ impl Connection {
         } else if !self.streams.has_ready() {
             self.window_timer = Timer::Stopped;
         }
+        self.reset_blocked_by_eof();
     }
 
     /// Writes the next frame of a stream.
     fn write_next(&mut self, slot: u32) {
         let frame_len_max = self.data_len_max() as u32;
         let queue_max = self.config.queue_max(self.streams.queued());
-        match self.streams.next_frame(slot, self.now, frame_len_max, BY_REFERENCE, queue_max) {
+        match self.streams.next_frame(slot, self.now, frame_len_max, queue_max) {
             NextFrame::Data { id, len, end_stream, trailers, writable } => {
                 self.write_data_header(id, len as usize, end_stream);
                 let mut left = len as usize;

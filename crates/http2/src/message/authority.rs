@@ -20,7 +20,10 @@ pub(super) fn check(
     port_default: Option<u16>,
 ) -> Result<(), Violation> {
     if port_default.is_none() {
-        // RFC 9113 §8.3.1: other schemes may have no authority, or one with another syntax.
+        // RFC 9113 §8.3.1: other schemes may have no authority, or an empty one.
+        if let Some(authority) = authority.filter(|authority| !authority.is_empty()) {
+            check_authority(authority)?;
+        }
         return check_same(authority, host, None);
     }
     // RFC 9113 §8.3.1: "http" and "https" have :authority or host, and neither is empty.
@@ -119,14 +122,53 @@ mod tests {
     #[test]
     fn authorities_have_a_host_and_no_user_information() {
         // RFC 9113 §8.3.1: no user information; not empty; RFC 3986 §3.2.2 for the characters.
-        for good in [&b"a"[..], b"a.b:1", b"[::1]", b"[::1]:80", b"127.0.0.1", b"a_b-c~d", b"%41"] {
+        for good in
+            [&b"a"[..], b"a.b:1", b"[::1]", b"[::1]:80", b"127.0.0.1", b"a_b-c~d", b"%41", b"[v1.a:b]", b"a:"]
+        {
             assert_eq!(check(Some(good), None, Some(443)), Ok(()), "{}", good.escape_ascii());
             assert_eq!(check(None, Some(good), Some(443)), Ok(()), "{}", good.escape_ascii());
         }
-        for bad in [&b""[..], b":80", b"user@a", b"a/b", b"a b", b"a?b", b"a#b", b"a\\b", b"\xc3\xa4"] {
-            assert_eq!(check(Some(bad), None, Some(443)), Err(Violation::AuthorityInvalid));
-            assert_eq!(check(None, Some(bad), Some(443)), Err(Violation::AuthorityInvalid));
+        let bad = [
+            &b""[..],
+            b":80",
+            b"user@a",
+            b"a/b",
+            b"a b",
+            b"a?b",
+            b"a#b",
+            b"a\\b",
+            b"\xc3\xa4",
+            b"[::1",
+            b"::1",
+            b"a:b",
+            b"a:b:c",
+            b"a:1:2",
+            b"%zz",
+            b"%4",
+            b"a%",
+            b"[]",
+            b"[a]",
+            b"[::1]x",
+            b"[::1]:x",
+            b"[1.2.3.4]",
+            b"[::1%25eth0]",
+            b"[v1]",
+            b"[v.a]",
+            b"[vg.a]",
+            b"[v1.]",
+            b"a[::1]",
+            b"a]",
+        ];
+        for bad in bad {
+            let invalid = Err(Violation::AuthorityInvalid);
+            assert_eq!(check(Some(bad), None, Some(443)), invalid, "{}", bad.escape_ascii());
+            assert_eq!(check(None, Some(bad), Some(443)), invalid, "{}", bad.escape_ascii());
+            if !bad.is_empty() {
+                assert_eq!(check(Some(bad), None, None), invalid, "{}", bad.escape_ascii());
+            }
         }
+        // RFC 9113 §8.3.1: schemes other than "http" and "https" may have an empty authority.
+        assert_eq!(check(Some(b""), None, None), Ok(()));
         assert_eq!(check(None, None, Some(443)), Err(Violation::AuthorityMissing));
         assert_eq!(check(None, None, None), Ok(()));
     }

@@ -120,7 +120,7 @@ pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<Reque
     if port_default.is_none() && !is_scheme(scheme) {
         return Err(Violation::SchemeInvalid);
     }
-    check_path(path, method, port_default.is_some())?;
+    check_path(path, method)?;
     authority::check(request.authority, request.host, port_default)?;
     Ok(match method {
         // RFC 8441 §4: what follows the response is a tunnel, whose DATA no content-length counts.
@@ -197,15 +197,10 @@ fn check_connect(request: &Parts<'_>) -> Result<RequestHead, Violation> {
     Ok(RequestHead { kind: RequestKind::Connect, content: ContentLeft::UNKNOWN })
 }
 
-fn check_path(path: &[u8], method: &[u8], is_http: bool) -> Result<(), Violation> {
-    let has_valid_start = match path {
-        [b'/', ..] => true,
-        // RFC 9113 §8.3.1: OPTIONS for the server as a whole has the path "*".
-        b"*" => method == b"OPTIONS" || !is_http,
-        // RFC 9113 §8.3.1: :path MUST NOT be empty for "http" and "https", and begins with a slash. Other schemes define their own
-        // paths.
-        _ => !is_http,
-    };
+fn check_path(path: &[u8], method: &[u8]) -> Result<(), Violation> {
+    // RFC 9113 §8.3.1, RFC 9112 §3.2: a path begins with a slash. OPTIONS for the server as a whole has the path "*". Paths of other
+    // schemes that do not begin with a slash are refused as well: whoever routes a request by its path relies on it.
+    let has_valid_start = matches!(path, [b'/', ..]) || (path == b"*" && method == b"OPTIONS");
     if has_valid_start && is_path(path) { Ok(()) } else { Err(Violation::PathInvalid) }
 }
 

@@ -40,9 +40,9 @@ fn accepts_valid_requests() {
         // RFC 9113 §8.3.1: OPTIONS for the whole server.
         (with(&[(":method", "OPTIONS"), (":path", "*")]), RequestKind::Plain, ContentLeft::UNKNOWN),
         (with(&[(":path", "/a?b=%20&c={|}")]), RequestKind::Plain, ContentLeft::UNKNOWN),
-        // RFC 9113 §8.3.1: schemes other than "http" and "https" may have other paths, and no authority.
+        // RFC 9113 §8.3.1: schemes other than "http" and "https" may have no authority.
         (
-            list(&[(":method", "GET"), (":scheme", "urn"), (":path", "a:b")]),
+            list(&[(":method", "GET"), (":scheme", "foo"), (":path", "/a:b")]),
             RequestKind::Plain,
             ContentLeft::UNKNOWN,
         ),
@@ -105,6 +105,10 @@ fn refuses_malformed_requests() {
         (with(&[(":scheme", "1http")]), V::SchemeInvalid),
         (with(&[(":scheme", "https://a/?")]), V::SchemeInvalid),
         (with(&[(":path", "")]), V::PathInvalid),
+        (with(&[(":scheme", "foo"), (":path", "")]), V::PathInvalid),
+        (with(&[(":scheme", "foo"), (":path", "http://x/")]), V::PathInvalid),
+        (with(&[(":scheme", "foo"), (":path", "*")]), V::PathInvalid),
+        (with(&[(":scheme", "foo"), (":authority", "a b")]), V::AuthorityInvalid),
         (with(&[(":path", "index.html")]), V::PathInvalid),
         (with(&[(":path", "/\u{e4}")]), V::PathInvalid),
         (with(&[(":path", "*")]), V::PathInvalid),

@@ -6,7 +6,7 @@
 //! ```text
 //! stream      |held by the caller|  window the peer has  |   deficit   |
 //!             |<------------------ target ---------------------------->|
-//! The deficit is granted by WINDOW_UPDATE when it is half of the target.
+//! The deficit is granted by WINDOW_UPDATE when it is half of what the caller does not hold.
 //! ```
 
 use alloc::vec::Vec;
@@ -157,8 +157,10 @@ impl Streams {
         if !stream.recv.is_open() {
             return None;
         }
-        let deficit = target - i64::from(stream.held) - window(initial, stream.recv_delta);
-        if deficit <= 0 || deficit * 2 < target {
+        // Half of the possible window, not of the target: a caller may hold most of it until its message is complete.
+        let allowed = target - i64::from(stream.held);
+        let deficit = allowed - window(initial, stream.recv_delta);
+        if deficit <= 0 || deficit * 2 < allowed {
             return None;
         }
         // The deficit exceeds the target (at most 2^31-1) if the window is negative.
@@ -167,15 +169,17 @@ impl Streams {
         Some(WindowUpdate { stream_id: stream.id, increment })
     }
 
-    /// The WINDOW_UPDATE of the connection, if its deficit is large enough.
+    /// The WINDOW_UPDATE of the connection, if its deficit is large enough. `arriving` is the part of a DATA frame that has been
+    /// subtracted from the window and that the caller does not have yet, in bytes.
     #[inline]
-    pub(crate) fn connection_update(&mut self, config: &Config) -> Option<WindowUpdate> {
+    pub(crate) fn connection_update(&mut self, config: &Config, arriving: u32) -> Option<WindowUpdate> {
         // The bound is for granted window and held DATA together. The peer may always use the initial window of the connection (RFC
         // 9113 §6.9.2).
         let bound = config.receive_max().max(i64::from(WINDOW_DEFAULT));
         let target =
             i64::from(config.connection_window).max(i64::from(self.window_tuner.target())).min(bound);
-        let room = bound.saturating_sub_unsigned(self.held + self.caller_memory);
+        let used = self.held.saturating_add(self.caller_memory).saturating_add(u64::from(arriving));
+        let room = bound.saturating_sub_unsigned(used).max(0);
         // Half of the possible window, not of the target: if slow readers hold much DATA, the other streams use the rest.
         let allowed = target.min(room);
         let deficit = allowed - self.recv_window;
@@ -238,7 +242,7 @@ mod tests {
         for (window, increment) in [(4_097, None), (4_096, Some(4_096)), (0, Some(8_192))] {
             let mut streams = Streams::new(Role::Server, &config);
             streams.spend_connection(WINDOW_DEFAULT - window);
-            let update = streams.connection_update(&config);
+            let update = streams.connection_update(&config, 0);
             assert_eq!(update.map(|update| update.increment), increment, "{window}");
         }
     }

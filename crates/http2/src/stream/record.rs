@@ -120,6 +120,13 @@ impl Stream {
         is_reserved(self.recv, self.send)
     }
 
+    /// Whether the stream is a tunnel, or a request for one (RFC 9113 §8.5).
+    pub(crate) const fn is_tunnel(&self) -> bool {
+        matches!(self.recv, RecvPhase::Tunnel)
+            || matches!(self.send, SendPhase::Tunnel)
+            || matches!(self.send, SendPhase::Headers(request) if request.is_connect())
+    }
+
     /// Whether the request waits to open: the stream is idle for the peer.
     #[inline]
     pub(crate) const fn is_waiting(&self) -> bool {

@@ -12,7 +12,8 @@
 //!
 //! The most urgent list is served first (RFC 9218 §10). Within one urgency, non-incremental streams are sent one after the other
 //! in the order of their identifiers, and incremental ones in turns, frame by frame. If there are both, the two groups alternate,
-//! so that neither starves. Streams of a client that sends no priority signal are incremental ([`Priority::UNSIGNALLED`]).
+//! so that neither starves. Streams without a priority signal are incremental ([`Priority::UNSIGNALLED`]), and so are tunnels, which
+//! have no end that others could wait for (RFC 9218 §11). A turn is one DATA frame.
 
 use super::{List as Membership, NONE, Slab};
 use crate::priority::Priority;

@@ -171,13 +171,12 @@ impl Streams {
         self.scheduler.next()
     }
 
-    /// The next frame of a stream, with at most `frame_len_max` bytes. Chunks smaller than `small` share a frame.
+    /// The next frame of a stream, with at most `frame_len_max` bytes.
     pub(crate) fn next_frame(
         &mut self,
         slot: u32,
         now: Duration,
         frame_len_max: u32,
-        small: usize,
         queue_max: u32,
     ) -> NextFrame {
         let stream = self.slab.get_mut(slot);
@@ -191,7 +190,7 @@ impl Streams {
             }
             return NextFrame::None;
         }
-        let len = self.chunks.frame_len(stream, room as usize, small) as u32;
+        let len = self.chunks.frame_len(stream, room as usize) as u32;
         let left = stream.queued - len;
         if room >= i64::from(Limits::PROGRESS_MIN) || left == 0 {
             stream.set_stalled_since(None);
@@ -326,8 +325,7 @@ mod tests {
         let settings = Settings { initial_window_size: initial, ..Settings::INITIAL };
         assert!(streams.apply_peer_settings(&settings));
         let stream = streams.record(StreamId::FIRST_CLIENT, RecvPhase::End, SendPhase::Content, &config);
-        let key = streams.accept_request(stream);
-        let slot = streams.slot(key).unwrap();
+        let slot = streams.accept_request(stream);
         (streams, slot)
     }
 
@@ -337,7 +335,7 @@ mod tests {
 
     /// The output is filled while no window is open.
     fn block(streams: &mut Streams, slot: u32) {
-        assert!(matches!(streams.next_frame(slot, Duration::ZERO, 10, 512, 1 << 20), NextFrame::None));
+        assert!(matches!(streams.next_frame(slot, Duration::ZERO, 10, 1 << 20), NextFrame::None));
     }
 
     #[test]
@@ -359,7 +357,7 @@ mod tests {
         for (window, is_blocked) in [(10, true), (11, false)] {
             let (mut streams, slot) = sending(window);
             queue(&mut streams, slot, 25);
-            let frame = streams.next_frame(slot, Duration::ZERO, 10, 512, 1 << 20);
+            let frame = streams.next_frame(slot, Duration::ZERO, 10, 1 << 20);
             assert!(matches!(frame, NextFrame::Data { len: 10, end_stream: false, writable: None, .. }));
             streams.take_chunk(slot, 10).unwrap();
             assert_eq!(streams.next_ready().is_none(), is_blocked);
@@ -374,7 +372,7 @@ mod tests {
         assert!(!streams.is_window_closed() && !streams.wants_write());
         queue(&mut streams, slot, 5);
         assert!(streams.is_window_closed() && !streams.wants_write());
-        assert!(matches!(streams.next_frame(slot, Duration::ZERO, 10, 512, 1 << 20), NextFrame::None));
+        assert!(matches!(streams.next_frame(slot, Duration::ZERO, 10, 1 << 20), NextFrame::None));
         assert_eq!(streams.next_ready(), Some(slot));
         streams.grant_connection(1).unwrap();
         assert!(!streams.is_window_closed() && streams.wants_write());

@@ -70,21 +70,21 @@ impl ChunkPool {
         true
     }
 
-    /// The length of the next frame, at most `max`, which is not 0. The frame has the first chunk, up to `max` bytes. If that is
-    /// smaller than `small`, the following chunks are added as long as they are smaller than `small` and fit completely. Returns 0
-    /// if nothing is queued.
-    pub(crate) fn frame_len(&self, stream: &Stream, max: usize, small: usize) -> usize {
+    /// The length of the next frame, at most `max`, which is not 0. The frame has the first chunk, up to `max` bytes, and the following
+    /// ones as long as they fit completely: a stream with small chunks sends about as much per turn as one with large ones. Returns 0 if
+    /// nothing is queued.
+    pub(crate) fn frame_len(&self, stream: &Stream, max: usize) -> usize {
         let last = stream.last_chunk;
         let Some(chunk) = self.chunks.get(last as usize) else { return 0 };
         let (mut at, mut len) = (chunk.next, 0);
         loop {
             let chunk = &self.chunks[at as usize];
             let next_len = chunk.data.len();
-            if len > 0 && (next_len >= small || len + next_len > max) {
-                return len.min(max);
+            if len > 0 && len + next_len > max {
+                return len;
             }
             len += next_len;
-            if at == last || next_len >= small {
+            if at == last || len >= max {
                 return len.min(max);
             }
             at = chunk.next;
@@ -269,7 +269,7 @@ mod tests {
                 }
                 5..9 => {
                     let max = random.usize(1..12);
-                    let len = pool.frame_len(stream, max, 6);
+                    let len = pool.frame_len(stream, max);
                     assert!(len <= max && (len == 0) == expected.is_empty());
                     match pool.pop(stream, max) {
                         Some(piece) => {
@@ -294,29 +294,30 @@ mod tests {
     }
 
     #[test]
-    fn small_chunks_share_a_frame() {
+    fn chunks_share_a_frame() {
         let mut pool = ChunkPool::new();
         let frames = |pool: &mut ChunkPool, lens: &[usize], max: usize| {
             let mut stream = stream(1);
             lens.iter().for_each(|&len| assert!(pool.push(&mut stream, vec![0; len].into())));
             let mut frames = vec![];
             while stream.queued > 0 {
-                let len = pool.frame_len(&stream, max, 10);
+                let len = pool.frame_len(&stream, max);
                 let mut left = len;
                 while left > 0 {
                     left -= pool.pop(&mut stream, left).unwrap().len();
                 }
                 frames.push(len);
             }
-            assert_eq!(pool.frame_len(&stream, max, 10), 0);
+            assert_eq!(pool.frame_len(&stream, max), 0);
             frames
         };
         assert_eq!(frames(&mut pool, &[3, 4, 5], 100), [12]);
         assert_eq!(frames(&mut pool, &[3, 4, 5], 12), [12]);
         assert_eq!(frames(&mut pool, &[3, 4, 5], 11), [7, 5]);
         assert_eq!(frames(&mut pool, &[3, 4, 5], 2), [2, 1, 2, 2, 2, 2, 1]);
-        assert_eq!(frames(&mut pool, &[3, 10, 4, 5], 100), [3, 10, 9]);
-        assert_eq!(frames(&mut pool, &[250, 4, 40], 100), [100, 100, 50, 4, 40]);
+        assert_eq!(frames(&mut pool, &[3, 10, 4, 5], 100), [22]);
+        assert_eq!(frames(&mut pool, &[250, 4, 40], 100), [100, 100, 94]);
+        assert_eq!(frames(&mut pool, &[60, 40, 60, 41], 100), [100, 60, 41]);
         assert_eq!(frames(&mut pool, &[9; 25], 100), [99, 99, 27]);
     }
 

@@ -37,8 +37,6 @@ pub(crate) struct Streams {
     reserved: u32,
     /// The peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     open_local_max: u32,
-    /// Whether the client has sent a priority signal. From then on streams without one have the default priority of RFC 9218.
-    pub(super) priority_signalled: bool,
 
     /// The send window of the connection.
     pub(super) send_window: i64,
@@ -106,7 +104,6 @@ impl Streams {
             open_peer: 0,
             reserved: 0,
             open_local_max: Settings::INITIAL.max_concurrent_streams,
-            priority_signalled: false,
             send_window: i64::from(WINDOW_DEFAULT),
             send_initial: Settings::INITIAL.initial_window_size,
             send_delta_max: 0,
@@ -326,11 +323,9 @@ impl Streams {
 
     /// Opens a request of the peer.
     #[inline]
-    pub(crate) fn accept_request(&mut self, stream: Stream) -> StreamKey {
-        let id = stream.id;
-        let slot = self.slab.insert(stream);
+    pub(crate) fn accept_request(&mut self, stream: Stream) -> u32 {
         self.open_peer += 1;
-        StreamKey::new(slot, id)
+        self.slab.insert(stream)
     }
 
     /// Reserves a stream that this side promises (RFC 9113 §8.4).
@@ -443,6 +438,23 @@ impl Streams {
         keys
     }
 
+    /// The streams on which the peer has not ended its message.
+    pub(crate) fn incomplete(&self) -> alloc::vec::Vec<StreamKey> {
+        let mut keys = alloc::vec::Vec::new();
+        self.slab.for_each(|slot, stream| {
+            if stream.recv != RecvPhase::End {
+                keys.push(StreamKey::new(slot, stream.id));
+            }
+        });
+        keys
+    }
+
+    /// A stream with DATA that no window allows.
+    pub(crate) fn without_window(&self) -> Option<StreamKey> {
+        let ready = self.scheduler.next().filter(|_| self.send_window <= 0);
+        self.scheduler.first_blocked().or(ready).map(|slot| self.slab.key(slot))
+    }
+
     /// Removes a stream in any phase. Returns whether the caller held DATA of it, which is released to the window of the
     /// connection.
     #[inline]
@@ -483,17 +495,12 @@ impl Streams {
         settings.initial_window_size <= before || self.send_windows_grew()
     }
 
-    /// The priority of a new stream without a priority signal: the default of RFC 9218 §4 if the client has sent any signal, and
-    /// [`Priority::UNSIGNALLED`] otherwise.
-    #[inline]
-    pub(crate) const fn default_priority(&self) -> Priority {
-        if self.priority_signalled { Priority::DEFAULT } else { Priority::UNSIGNALLED }
-    }
-
-    /// Records that the client has sent a priority signal.
-    #[inline]
-    pub(crate) const fn signal_priority(&mut self) {
-        self.priority_signalled = true;
+    /// Applies a priority signal of the client. A tunnel stays incremental: it has no end that others could wait for (RFC 9218 §11).
+    pub(crate) fn signal_priority(&mut self, slot: u32, signal: Priority) -> Priority {
+        let is_tunnel = self.slab.get(slot).is_tunnel();
+        let priority = Priority { incremental: signal.incremental || is_tunnel, ..signal };
+        self.set_priority(slot, priority);
+        priority
     }
 
     /// Changes the priority of a stream.
@@ -551,7 +558,7 @@ impl Streams {
     #[inline]
     pub(crate) fn record(&self, id: StreamId, recv: RecvPhase, send: SendPhase, config: &Config) -> Stream {
         let mut stream = Stream::new(id, recv, send);
-        stream.set_priority(self.default_priority());
+        stream.set_priority(Priority::UNSIGNALLED);
         stream.set_auto_release(config.auto_release);
         stream.content = ContentLeft::UNKNOWN;
         stream

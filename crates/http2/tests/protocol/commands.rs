@@ -375,3 +375,23 @@ fn chunks_are_returned_to_the_caller_who_drops_them() {
     drop(spent);
     assert_eq!(drops.load(Ordering::Relaxed), 7);
 }
+
+#[test]
+fn a_stream_that_was_ended_is_not_writable() {
+    for ends in [false, true] {
+        let mut config = Config::new(Role::Server);
+        config.stream_queue = 10_000;
+        let mut end = server(config, &[(4, 20_000)], &Frame::get(1));
+        let key = end.key(1);
+        end.connection.send_response(key, status("200"), false).unwrap();
+        end.connection.send_data(key, vec![b'd'; 40_000], false).unwrap();
+        assert_eq!(end.connection.send_capacity(key), 0);
+        if ends {
+            end.connection.send_data(key, "", true).unwrap();
+        }
+        end.drain();
+        end.receive(&Frame::window_update(1, 15_000).to_bytes());
+        let event = end.connection.poll_event();
+        assert_eq!(matches!(event, Some(Event::Writable { .. })), !ends, "{event:?}");
+    }
+}

@@ -183,8 +183,8 @@ fn settings_and_pings_are_acknowledged_once() {
 }
 
 #[test]
-fn small_queued_chunks_share_a_frame() {
-    // Otherwise each would need nine more bytes. Large chunks have their own frames, because they are not copied.
+fn queued_chunks_share_a_frame() {
+    // Otherwise each would need nine more bytes, and a turn of its own.
     let mut end = End::new(Role::Server);
     let opening = [Frame::settings(&[(4, 0)]), Frame::settings_ack(), Frame::get(1)];
     end.receive(&[PREFACE, &join(&opening)].concat());
@@ -199,9 +199,8 @@ fn small_queued_chunks_share_a_frame() {
     end.receive(&join(&[Frame::window_update(1, 6), Frame::window_update(1, 10_000)]));
     let data = |frame: &&Frame| frame.kind == kind::DATA;
     let sent: Vec<Frame> = end.sent().iter().filter(data).cloned().collect();
-    let large = Frame::data(1, vec![b'd'; 1_000]);
-    let expected = [Frame::data(1, "one two three "), large, Frame::data(1, "the end").end_stream()];
-    assert_eq!(sent, expected);
+    let content = [&b"one two three "[..], &[b'd'; 1_000], b"the end"].concat();
+    assert_eq!(sent, [Frame::data(1, content).end_stream()]);
 }
 
 #[test]
@@ -265,4 +264,82 @@ fn held_data_of_ended_streams_is_bounded_unless_their_end_releases_it() {
         end.connection.release_capacity(end.key(1), 16_384).unwrap();
         assert_eq!(end.connection.memory().held, 0);
     }
+}
+
+#[test]
+fn an_application_that_waits_for_whole_messages_receives_any_that_fit_the_window() {
+    // It releases a message when it is complete. Each message fits the window of the stream, whatever came before it.
+    const WINDOW: u32 = 10_000;
+    wireloom_testing::rounds(20, |rng| {
+        let mut end = holding(WINDOW, 1 << 20);
+        let key = end.key(1);
+        let mut window = i64::from(WINDOW);
+        for _ in 0..50 {
+            let len = rng.usize(1..=WINDOW as usize);
+            let mut left = len;
+            while left > 0 {
+                let part = left.min(usize::try_from(window).unwrap_or_default());
+                assert!(part > 0, "{left} of {len} bytes wait for window");
+                let before = end.sent().len();
+                end.receive(&data(1, part).to_bytes());
+                (left, window) = (left - part, window - part as i64);
+                window += granted(&end, before);
+            }
+            let before = end.sent().len();
+            end.connection.release_capacity(key, len).unwrap();
+            end.drain();
+            window += granted(&end, before);
+        }
+        assert!(!end.has_failed());
+    });
+}
+
+/// The window that was granted to stream 1 after this many frames.
+fn granted(end: &End, before: usize) -> i64 {
+    let frames = end.sent().into_iter().skip(before);
+    let updates = frames.filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == 1);
+    updates.map(|frame| i64::from(frame.word(0))).sum()
+}
+
+#[test]
+fn any_memory_of_the_caller_stops_the_window_of_the_connection() {
+    let mut config = Config::new(Role::Server);
+    (config.connection_window, config.settings.initial_window_size) = (100_000, 100_000);
+    let mut end = End::with(Role::Server, config);
+    let frames = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+    end.receive(&[PREFACE, &join(&frames)].concat());
+    let updates = |end: &End| {
+        end.sent().iter().filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == 0).count()
+    };
+    let before = updates(&end);
+    for memory in [u64::MAX, i64::MAX as u64, i64::MAX as u64 + 1] {
+        end.connection.set_caller_memory(memory);
+        end.receive(&join(&[data(1, 10_000), data(1, 10_000)]));
+        assert_eq!((updates(&end), end.connection.memory().caller), (before, memory));
+    }
+    end.connection.set_caller_memory(0);
+    end.drain();
+    assert_eq!(updates(&end), before + 1);
+}
+
+#[test]
+fn the_rest_of_a_frame_whose_stream_was_reset_is_released() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_frame_size = 1 << 20;
+    let mut end = End::with(Role::Server, config);
+    let frames = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+    end.receive(&[PREFACE, &join(&frames)].concat());
+    let frame = Frame::data(1, vec![b'd'; 250_000]).to_bytes();
+    // The window of the connection is 1 MiB, of which half is used first.
+    for _ in 0..2 {
+        end.receive(&frame);
+    }
+    end.receive(&frame[..100_000]);
+    let before = end.sent().len();
+    end.reset(1);
+    end.receive(&frame[100_000..]);
+    let frames = end.sent().into_iter().skip(before);
+    let updates: Vec<u32> =
+        frames.filter(|frame| frame.kind == kind::WINDOW_UPDATE).map(|frame| frame.word(0)).collect();
+    assert_eq!(updates, [750_000]);
 }

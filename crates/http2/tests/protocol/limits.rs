@@ -697,3 +697,24 @@ fn a_frame_has_its_time_only_while_input_is_taken() {
     // From here on the time counts.
     assert!(server.handle_timeout(paused + Duration::from_secs(2) + LIMITS.field_block_timeout).is_err());
 }
+
+#[test]
+fn cancelled_requests_count_until_their_response_is_complete() {
+    // CVE-2023-44487: also after the head of the response.
+    let fails = |has_ended: bool, count: usize| {
+        let mut config = Config::new(Role::Server);
+        config.limits.peer_resets = Rate::new(10, 1);
+        let mut end = End::with(Role::Server, config);
+        end.receive(&hello());
+        for stream in (0..count as u32).map(|n| 2 * n + 1) {
+            end.receive(&Frame::post(stream).to_bytes());
+            let key = end.key(stream);
+            end.connection.send_response(key, [Field::known(Token::Status, b"200")], has_ended).unwrap();
+            end.receive(&Frame::rst_stream(stream, code::CANCEL).to_bytes());
+        }
+        end.has_failed()
+    };
+    assert!(!fails(false, 10));
+    assert!(fails(false, 11));
+    assert!(!fails(true, 100));
+}

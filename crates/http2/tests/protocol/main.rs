@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod commands;
+mod end_of_input;
+mod fairness;
 mod flow;
 mod found_by_fuzzing;
 mod frames;

