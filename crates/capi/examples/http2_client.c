@@ -82,7 +82,7 @@ static void flush(wl_h2 h2, int fd) {
             perror("http2_client");
             exit(1);
         }
-        check(h2, wl_h2_transmitted(h2, (size_t)written), "transmitted");
+        check(h2, wl_h2_transmitted(h2, now(), (size_t)written), "transmitted");
     }
 }
 

@@ -673,8 +673,9 @@ typedef struct wl_utf8 {
   uint64_t id;
 } wl_utf8;
 
-// An event. `data` is in the caller's input or in the connection: it is valid until the next call with this connection, and as long as
-// the caller does not change the input.
+// An event. `data` is in the caller's input or in the connection: it is valid as long as the caller does not change the input, and until
+// the next call of `wl_ws_handle_input`, `wl_ws_recv_slot`, `wl_ws_recv_slot_filled`, `wl_ws_release_buffers` or `wl_ws_free` with
+// this connection. Messages can be sent meanwhile.
 typedef struct wl_ws_event {
   // The payload; of a Close frame the reason, which is UTF-8.
   const uint8_t *data;
@@ -837,7 +838,7 @@ wl_status wl_h2_poll_transmit(struct wl_h2 h2,
                               size_t *slices_len);
 
 // `len` bytes of the output of the last `wl_h2_poll_transmit` were written.
-wl_status wl_h2_transmitted(struct wl_h2 h2, size_t len);
+wl_status wl_h2_transmitted(struct wl_h2 h2, uint64_t now_ns, size_t len);
 
 // Moves output into a buffer: `len` gets the number of bytes, 0 when there is none. For transports without `writev`.
 wl_status wl_h2_take_output(struct wl_h2 h2, uint64_t now_ns, uint8_t *buffer, size_t capacity, size_t *len);
@@ -1109,7 +1110,8 @@ wl_status wl_ws_free(struct wl_ws ws);
 // events, `events_len` their number, and `consumed` the number of bytes that were used up.
 //
 // `WL_STATUS_MORE`: handle the events, then call again with the remaining bytes, which may be none. `WL_STATUS_OK`: everything was
-// handled. `WL_STATUS_PEER_MISBEHAVED` and `WL_STATUS_LIMIT_EXCEEDED`, which are returned once: the connection failed after these
+// handled. A Close frame is handled by a call of its own, so that the messages before it can be answered; with a capacity of 1 this
+// holds for whatever ends the connection. `WL_STATUS_PEER_MISBEHAVED` and `WL_STATUS_LIMIT_EXCEEDED`, which are returned once: the connection failed after these
 // events; write its output, which has the Close frame, and treat the transport as `wl_ws_state` says. Later input is dropped.
 wl_status wl_ws_handle_input(struct wl_ws ws,
                              uint64_t now_ns,

@@ -477,12 +477,11 @@ pub unsafe extern "C" fn wl_h2_poll_transmit(
 
 /// `len` bytes of the output of the last `wl_h2_poll_transmit` were written.
 #[unsafe(no_mangle)]
-pub extern "C" fn wl_h2_transmitted(h2: wl_h2, len: usize) -> wl_status {
+pub extern "C" fn wl_h2_transmitted(h2: wl_h2, now_ns: u64, len: usize) -> wl_status {
     call(|| {
         CONNECTIONS.with(h2.id, |Http2 { connection, offered, .. }| {
             *offered = offered.checked_sub(len).ok_or(wl_status::InvalidArgument)?;
-            // The time of the poll.
-            connection.transmitted(core::time::Duration::ZERO, len);
+            connection.transmitted(time(now_ns), len);
             Ok(())
         })
     })

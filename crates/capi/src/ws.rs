@@ -49,8 +49,9 @@ pub enum wl_ws_event_kind {
     Close = 7,
 }
 
-/// An event. `data` is in the caller's input or in the connection: it is valid until the next call with this connection, and as long as
-/// the caller does not change the input.
+/// An event. `data` is in the caller's input or in the connection: it is valid as long as the caller does not change the input, and until
+/// the next call of `wl_ws_handle_input`, `wl_ws_recv_slot`, `wl_ws_recv_slot_filled`, `wl_ws_release_buffers` or `wl_ws_free` with
+/// this connection. Messages can be sent meanwhile.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct wl_ws_event {
@@ -262,7 +263,8 @@ pub extern "C" fn wl_ws_free(ws: wl_ws) -> wl_status {
 /// events, `events_len` their number, and `consumed` the number of bytes that were used up.
 ///
 /// `WL_STATUS_MORE`: handle the events, then call again with the remaining bytes, which may be none. `WL_STATUS_OK`: everything was
-/// handled. `WL_STATUS_PEER_MISBEHAVED` and `WL_STATUS_LIMIT_EXCEEDED`, which are returned once: the connection failed after these
+/// handled. A Close frame is handled by a call of its own, so that the messages before it can be answered; with a capacity of 1 this
+/// holds for whatever ends the connection. `WL_STATUS_PEER_MISBEHAVED` and `WL_STATUS_LIMIT_EXCEEDED`, which are returned once: the connection failed after these
 /// events; write its output, which has the Close frame, and treat the transport as `wl_ws_state` says. Later input is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wl_ws_handle_input(
@@ -301,6 +303,9 @@ pub unsafe extern "C" fn wl_ws_handle_input(
     })
 }
 
+/// The opcode of a Close frame.
+const CLOSE: u8 = wireloom_ws::Opcode::Close as u8;
+
 /// Returns the bytes that were consumed and the events that were stored.
 #[inline]
 fn handle_input(
@@ -322,8 +327,9 @@ fn handle_input(
         used += taken;
         found += 1;
         rest = &mut rest[taken..];
-        if !whole.contains(record.data, record.len) {
-            // In the connection, which the next event would overwrite.
+        // An event in the connection would be overwritten by the next one. Handling a Close frame ends the sending of messages, so
+        // the caller can first answer those before it.
+        if !whole.contains(record.data, record.len) || rest.first().is_some_and(|byte| byte & 0x0f == CLOSE) {
             break;
         }
     }

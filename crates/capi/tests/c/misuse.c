@@ -236,6 +236,16 @@ static void peer(void) {
     } while (status == WL_STATUS_MORE);
     CHECK(status == WL_STATUS_OK && at == sizeof many && rounds == 51);
 
+    /* A message in front of a Close frame can be answered. */
+    uint8_t closing[] = {0x81, 0x81, 0, 0, 0, 0, 'a', 0x88, 0x82, 0, 0, 0, 0, 3, 232};
+    wl_ws other = server();
+    status = wl_ws_handle_input(other, 0, closing, sizeof closing, &consumed, events, 8, &count);
+    CHECK(status == WL_STATUS_MORE && count == 1 && consumed == 7);
+    CHECK(wl_ws_send(other, WL_KIND_TEXT, events[0].data, events[0].len, 0) == WL_STATUS_OK);
+    status = wl_ws_handle_input(other, 0, closing + 7, sizeof closing - 7, &consumed, events, 8, &count);
+    CHECK(count == 1 && events[0].kind == WL_WS_EVENT_KIND_CLOSE && events[0].code == 1000);
+    CHECK(wl_ws_free(other) == WL_STATUS_OK);
+
     /* A message in fragments is in the connection, and the next event does not overwrite it. */
     uint8_t fragments[] = {0x01, 0x81, 0, 0, 0, 0, 'a', 0x80, 0x81, 0, 0, 0, 0, 'b', 0x01, 0x81, 0, 0, 0, 0, 'c', 0x80, 0x81, 0, 0, 0, 0, 'd'};
     status = wl_ws_handle_input(ws, 0, fragments, sizeof fragments, &consumed, events, 8, &count);
@@ -313,12 +323,12 @@ static void http2(void) {
     CHECK(wl_h2_send_data(client, 3, NULL, 0, 0) == WL_STATUS_STREAM_GONE);
     CHECK(wl_h2_send_data(client, 1, (const uint8_t *)"body", 4, 1) == WL_STATUS_OK);
     CHECK(wl_h2_send_data(client, 1, (const uint8_t *)"body", 4, 1) < 0);
-    INVALID(wl_h2_transmitted(client, 1)); /* nothing was polled */
+    INVALID(wl_h2_transmitted(client, 0, 1)); /* nothing was polled */
     INVALID(wl_h2_set_priority(client, 1, 8, 0));
     INVALID(wl_h2_release_capacity(client, 1, 1) == WL_STATUS_OK ? WL_STATUS_OK : WL_STATUS_INVALID_ARGUMENT);
     wl_slice slices[4];
     CHECK(wl_h2_poll_transmit(client, 0, slices, 4, &count) == WL_STATUS_OK && count > 0);
-    INVALID(wl_h2_transmitted(client, 100000));
+    INVALID(wl_h2_transmitted(client, 0, 100000));
     uint8_t wire[1024];
     size_t len;
     CHECK(wl_h2_take_output(client, 0, wire, sizeof wire, &len) == WL_STATUS_OK && len > 24);
