@@ -137,11 +137,8 @@ func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Websocket, e
 	ws := newWebsocket(conn, key, ServerMode, &opts, deflate)
 	ws.subprotocol = subprotocol
 	// The client may have sent frames with its request.
-	if n := buffered.Reader.Buffered(); n > 0 {
-		early, _ := buffered.Reader.Peek(n)
-		ws.reader.buf = append(make([]byte, 0, max(n, smallLen)), early...)[:max(n, smallLen)]
-		ws.reader.w = n
-	}
+	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
+	ws.reader.take(early)
 	return ws.track(), nil
 }
 

@@ -42,3 +42,11 @@ func (in *reader) release() {
 	}
 	in.buf, in.r, in.w = nil, 0, 0
 }
+
+// take puts what arrived with the handshake into the buffer.
+func (in *reader) take(early []byte) {
+	if len(early) > 0 {
+		in.buf = make([]byte, max(len(early), smallLen))
+		in.w = copy(in.buf, early)
+	}
+}

@@ -21,6 +21,7 @@ type Websocket struct {
 	hooks       *Hooks
 	tracker     *Tracker
 	codec       *codec // of permessage-deflate; nil if it was not negotiated
+	cancel      func() // releases what Dial needed; nil for others
 
 	closeTimeout   time.Duration
 	maxFrameSize   int
@@ -242,6 +243,9 @@ func (ws *Websocket) finish() bool {
 	_ = ws.conn.Close() // nothing can be done about an error
 	ws.reader.deadline.stopWatch()
 	ws.writer.deadline.stopWatch()
+	if ws.cancel != nil {
+		ws.cancel()
+	}
 	if ws.tracker != nil {
 		ws.tracker.remove(ws)
 	}

@@ -29,15 +29,19 @@ type writer struct {
 // When the context ends or a timeout expires before the message is complete, the rest cannot be sent any more, and later
 // calls fail. Close still tells the peer, unless a frame was cut.
 func (ws *Websocket) WriteMessage(ctx context.Context, msg *Message) error {
-	if ws.hooks.OnWriteMessage != nil {
-		ws.hooks.OnWriteMessage(ws.clientKey, msg)
-	}
+	ws.messageHook(msg)
 	if err := ws.lockWriter(ctx); err != nil {
 		return err
 	}
 	err := ws.writeMessage(ctx, msg)
 	ws.writer.lock.unlock()
 	return err
+}
+
+func (ws *Websocket) messageHook(msg *Message) {
+	if ws.hooks.OnWriteMessage != nil {
+		ws.hooks.OnWriteMessage(ws.clientKey, msg)
+	}
 }
 
 // lockWriter gets the right to write messages.
@@ -149,9 +153,7 @@ func (ws *Websocket) writeClose(frame *Frame) error {
 
 // writeFrame writes a frame, masked by a client.
 func (ws *Websocket) writeFrame(ctx context.Context, first byte, payload []byte) error {
-	if ws.hooks.OnWriteFrame != nil {
-		ws.hooks.OnWriteFrame(ws.clientKey, &Frame{Payload: payload, header: first})
-	}
+	ws.writeHook(first, payload)
 	out := &ws.writer
 	if err := out.deadline.start(ctx); err != nil {
 		return err
@@ -173,10 +175,21 @@ func (ws *Websocket) writeFrame(ctx context.Context, first byte, payload []byte)
 	default:
 		n, err = ws.writeVector(appendHeader(out.inline[:0], first, len(payload), 0), payload)
 	}
+	return ws.wrote(ctx, n, err)
+}
+
+func (ws *Websocket) writeHook(first byte, payload []byte) {
+	if ws.hooks.OnWriteFrame != nil {
+		ws.hooks.OnWriteFrame(ws.clientKey, &Frame{Payload: payload, header: first})
+	}
+}
+
+// wrote handles the result of a write.
+func (ws *Websocket) wrote(ctx context.Context, n int, err error) error {
 	if err == nil {
 		return nil
 	}
-	out.torn = out.torn || n > 0
+	ws.writer.torn = ws.writer.torn || n > 0
 	if ended := ended(ctx, err); ended != nil {
 		return ended
 	}
