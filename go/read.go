@@ -252,11 +252,11 @@ func (ws *Websocket) readPayload(ctx context.Context) error {
 			continue
 		}
 		m := &in.message
-		start := len(m.data)
+		start, isASCII := len(m.data), false
 		if in.r < in.w {
 			n := min(uint64(in.w-in.r), f.remaining)
 			m.data = slices.Grow(m.data, int(n))[:start+int(n)]
-			in.unmask(m.data[start:], in.buf[in.r:in.r+int(n)])
+			isASCII = in.unmask(m.data[start:], in.buf[in.r:in.r+int(n)])
 			in.r += int(n)
 		} else if f.remaining < bufferLen/2 {
 			if err := ws.fill(ctx, "error reading payload"); err != nil {
@@ -273,25 +273,28 @@ func (ws *Websocket) readPayload(ctx context.Context) error {
 			n, err := ws.readDirect(ctx, m.data[start:start+want])
 			if n > 0 {
 				m.data = m.data[:start+n]
-				in.unmask(m.data[start:], m.data[start:])
+				isASCII = in.unmask(m.data[start:], m.data[start:])
 			}
 			if err != nil {
 				return err
 			}
 		}
-		if err := in.checkText(false); err != nil {
+		if isASCII && m.checked == start {
+			m.checked = len(m.data)
+		} else if err := in.checkText(false); err != nil {
 			return ws.refuse(f.remaining, err)
 		}
 	}
 	return nil
 }
 
-// unmask unmasks the next bytes of the payload.
-func (in *reader) unmask(dst, src []byte) {
+// unmask unmasks the next bytes of the payload, and reports whether they are ASCII.
+func (in *reader) unmask(dst, src []byte) (isASCII bool) {
 	f := &in.frame
-	mask(dst, src, f.key)
+	isASCII = mask(dst, src, f.key)
 	f.key = rotateKey(f.key, len(src))
 	f.remaining -= uint64(len(src))
+	return isASCII
 }
 
 // checkText validates what has arrived of a text message, so that invalid text fails at once.
