@@ -103,6 +103,9 @@ step_setup() {
     if [ -x conformance/h2spec/run ] && have go && ! have h2spec; then
         go_packages+=("github.com/summerwind/h2spec/cmd/h2spec@$h2spec")
     fi
+    if [ -d go ] && have go && ! have staticcheck; then
+        go_packages+=("honnef.co/go/tools/cmd/staticcheck@$staticcheck")
+    fi
     missing_tools
 
     for line in ${commands[@]+"${commands[@]}"}; do say "missing: rustup $line"; done

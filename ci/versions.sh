@@ -7,6 +7,8 @@ cargo_deny=0.20.2
 # Used by ci/release once an earlier version is tagged.
 semver_checks=0.51.0
 h2spec=v2.2.1+incompatible
+# The linter of the Go module.
+staticcheck=v0.8.2
 # For the tests of several nodes.
 nats_server=v2.15.2
 

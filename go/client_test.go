@@ -77,10 +77,10 @@ func TestDialThroughAProxy(t *testing.T) {
 		there, err := net.Dial("tcp", r.Host)
 		noError(t, err)
 		w.WriteHeader(http.StatusOK)
-		here, _, err := http.NewResponseController(w).Hijack()
+		here, buffered, err := http.NewResponseController(w).Hijack()
 		noError(t, err)
 		go func() {
-			_, _ = io.Copy(there, here)
+			_, _ = io.Copy(there, buffered)
 			_ = there.Close()
 		}()
 		_, _ = io.Copy(here, there)

@@ -207,6 +207,9 @@ func (c *codec) decompress(data, into []byte, maxSize int) ([]byte, error) {
 		case err == nil:
 		case !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 			return nil, ErrInvalidDeflate
+		case i.tail == nil && len(i.data) > 0 && len(i.data) != len(inflateTail)-len(flushTail):
+			// A block of the sender ended within the tail: the message was cut.
+			return nil, ErrInvalidDeflate
 		case i.tail == nil || len(i.data) == 0:
 			if c.keepsWindow {
 				c.window = appendWindow(c.window, out)

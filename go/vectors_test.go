@@ -175,7 +175,14 @@ func split(input []byte, first, n int) (parts [][]byte) {
 
 // replay returns the events of an input, and those without control frames if hooks is false, as the hooks switch off the
 // path for messages that are in the buffer.
-func (r record) replay(t testing.TB, parts [][]byte, hooks, reuse bool) (events []string) {
+func (r record) replay(t testing.TB, parts [][]byte, hooks, reuse bool) []string {
+	t.Helper()
+	events, _ := r.receive(t, parts, hooks, reuse)
+	return events
+}
+
+// receive is replay, with the error that ended it.
+func (r record) receive(t testing.TB, parts [][]byte, hooks, reuse bool) (events []string, _ error) {
 	t.Helper()
 	frame, message, _ := strings.Cut(r.must(t, "limits"), " ")
 	opts := Options{MaxFrameSize: number(t, frame), MaxMessageSize: number(t, message), Compression: &Compression{}}
@@ -224,9 +231,9 @@ func (r record) replay(t testing.TB, parts [][]byte, hooks, reuse bool) (events 
 		case err == nil:
 			events = append(events, event("text", msg.Payload))
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-			return events
+			return events, err
 		case errors.As(err, &violation):
-			return append(events, fmt.Sprintf("error %s %d", vectorName(err), violation.StatusCode()))
+			return append(events, fmt.Sprintf("error %s %d", vectorName(err), violation.StatusCode())), err
 		default:
 			t.Fatal(err)
 		}

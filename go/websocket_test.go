@@ -24,17 +24,9 @@ import (
 // pair is a server's connection and a client's, over TCP.
 type pair struct {
 	server, client *websocket.Websocket
-	// raw are the sockets under them; clientReader has what arrived with the response.
+	// The sockets under them.
 	serverConn, clientConn net.Conn
 }
-
-// bufferedConn reads through a buffer.
-type bufferedConn struct {
-	net.Conn
-	reader *bufio.Reader
-}
-
-func (c bufferedConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
 
 // faultyConn replaces writes.
 type faultyConn struct {
