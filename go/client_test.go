@@ -165,6 +165,9 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	conn, err := listener.Accept()
 	noError(t, err)
 	defer conn.Close()
+	// Before the request the transport would keep the connection for another one.
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	noError(t, err)
 	cancel()
 	isError(t, dialed(), context.Canceled)
 	_, err = io.Copy(io.Discard, conn) // the request, and the end
