@@ -62,10 +62,10 @@ fn receiver(record: &Record) -> End {
         "client" => Role::Client,
         other => panic!("{other}"),
     };
-    let (frame, message) = record::value(record, "limits").split_once(' ').unwrap();
+    let (frame, message) = record::value(record, "limits").split_once(' ').expect("two numbers");
     let limits = Limits {
-        frame_len_max: frame.parse().unwrap(),
-        message_len_max: message.parse().unwrap(),
+        frame_len_max: frame.parse().expect("two numbers"),
+        message_len_max: message.parse().expect("two numbers"),
         ..Limits::default()
     };
     let config = Config { limits, ..Config::default() };
