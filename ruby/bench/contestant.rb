@@ -53,7 +53,8 @@ module Bench
 
   name, who, smoke = ARGV
   row = ROWS.find { |candidate| candidate.name == name } or abort "no row #{name}"
-  require who == "original" ? ORIGINALS.fetch(row.gem).feature : "wireloom/drop_in/#{row.gem}"
+  features = who == "original" ? ORIGINALS.fetch(row.gem).features : ["wireloom/drop_in/#{row.gem}"]
+  features.each { |feature| require feature }
   work = row.work.call(Contestant.new(row, who == "original", smoke))
   figures = row.measure == :memory ? measure_memory(work) : measure_time(work, smoke)
   puts figures.join(" ")

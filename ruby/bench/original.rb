@@ -5,7 +5,7 @@ require "open3"
 require "rbconfig"
 
 module Bench
-  # An original: `feature` is what is required, `gem` what it is in, `oldest` the first release that is worth a race, `needs`
+  # An original: `features` are what is required, `gem` what it is in, `oldest` the first release that is worth a race, `needs`
   # what else it loads. It is taken from a folder of Debian's, which ORIGINALS in the environment names, else from the one that
   # `./test newest` makes, else as it is installed.
   class Original
@@ -13,15 +13,20 @@ module Bench
     # Where gems lie there, or in a GEM_HOME.
     GEMS = "{usr/{share,lib/*}/rubygems-integration/*/,}gems"
 
-    attr_reader :feature
+    attr_reader :features
+
+    # Whether the replacement needs it too.
+    def both? = @both
 
     # The name of the gem.
     def name
       @gem
     end
 
-    def initialize(feature, gem:, oldest:, needs: [])
-      @feature = feature
+    # +both+: the replacement needs the original's gem too.
+    def initialize(features, gem:, oldest:, needs: [], both: false)
+      @features = Array(features)
+      @both = both
       @gem = gem
       @oldest = oldest
       @needs = needs
@@ -77,6 +82,10 @@ module Bench
                                                            needs: %w[websocket-extensions base64]),
     "protocol_websocket" => Original.new("protocol/websocket", gem: "protocol-websocket", oldest: "0.21.0",
                                                                needs: %w[protocol-http]),
-    "http_2" => Original.new("http/2", gem: "http-2", oldest: "1.2.1")
+    "http_2" => Original.new("http/2", gem: "http-2", oldest: "1.2.1"),
+    # Its classes are in place under either contestant.
+    "protocol_http2" => Original.new(%w[protocol/http2/framer protocol/http2/stream protocol/http2/client protocol/http2/server],
+                                     gem: "protocol-http2", oldest: "0.22.0", needs: %w[protocol-hpack protocol-http],
+                                     both: true)
   }.freeze
 end

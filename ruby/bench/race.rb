@@ -78,7 +78,8 @@ module Bench
     private
 
     def contest(row, who)
-      arguments = who == "original" ? ORIGINALS.fetch(row.gem).arguments : []
+      original = ORIGINALS.fetch(row.gem)
+      arguments = who == "original" || original.both? ? original.arguments : []
       command = [RbConfig.ruby, *arguments, File.join(__dir__, "contestant.rb"), row.name, who, *("smoke" if @smoke)]
       out, err, status = Open3.capture3(*command)
       raise "#{row.label}: #{who} failed\n#{err}" unless status.success?

@@ -41,3 +41,4 @@ end
 require_relative "rows/websocket_driver"
 require_relative "rows/protocol_websocket"
 require_relative "rows/http_2"
+require_relative "rows/protocol_http2"

@@ -105,7 +105,8 @@ module Bench
     parser.on("--markdown") { options[:markdown] = true }
   end.parse(ARGV)
   rows = ROWS.select { |row| words.empty? || words.any? { |word| row.name.include?(word) } }
-  abort "no row is called so; there are #{ROWS.map(&:name).join(", ")}" if rows.empty?
+  rows.reject! { |row| ORIGINALS.fetch(row.gem).then { |original| original.both? && !original.version } } unless words.any?
+abort "no row is called so; there are #{ROWS.map(&:name).join(", ")}" if rows.empty?
 
   puts Setting.lines.map { |line| options[:markdown] ? "- #{line}" : line }, ""
   race = Race.new(rounds: options[:smoke] ? 1 : options[:rounds], smoke: options[:smoke])

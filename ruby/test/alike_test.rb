@@ -54,6 +54,15 @@ class AlikeTest < Wireloom::TestCase
     end
   end
 
+  # What is wrong with a block that breaks RFC 7541 is said in other words, which GOAWAY takes along.
+  def test_protocol_http2
+    each_outcome("protocol-http2", "0.22") do |original, replacement|
+      next if original.inspect.match?(/Invalid string length|Index \d+ too large/)
+
+      assert_equal original, replacement, "seed #{original[0]}"
+    end
+  end
+
   # Frames that go through methods of a program's own, and those that do not.
   def test_http_2_with_methods_of_its_own
     seed, file = Random.new_seed % 1_000_000, File.expand_path("drop_in/http_2_alike.rb", __dir__)

@@ -41,10 +41,11 @@ class DocumentationTest < Wireloom::TestCase
   RUBY
   APIS = [
     ["wireloom", "Wireloom"], ["wireloom/drop_in/websocket_driver", "WebSocket"], ["wireloom/drop_in/http_2", "HTTP2"],
-    ["wireloom/drop_in/protocol_websocket", "Protocol::WebSocket"]
+    ["wireloom/drop_in/protocol_websocket", "Protocol::WebSocket"],
+    ["wireloom/drop_in/protocol_http2", "Protocol::HPACK"]
   ].freeze
   # Native parts that only the gem's own Ruby code calls.
-  INTERNAL = /\AWireloom::(DriverCodec|ProtocolWebSocket|HPACK::Context|Deflater|Inflater|DropIn::HTTP2|DropIn)\b|\AWireloom\z/
+  INTERNAL = /\AWireloom::(DriverCodec|ProtocolWebSocket|ProtocolHTTP2|HPACK::Context|Deflater|Inflater|DropIn::HTTP2|DropIn)\b|\AWireloom\z/
 
   Entry = Struct.new(:owner, :kind, :name, :original_name, :file, :line, :parameters) do
     def native?

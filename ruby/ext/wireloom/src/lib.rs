@@ -19,6 +19,7 @@ mod hpack;
 mod http2;
 mod keys;
 mod memory;
+mod protocol_http2;
 mod protocol_websocket;
 mod scratch;
 mod strings;
@@ -41,6 +42,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     http2::init(ruby, wireloom)?;
     hpack::init(ruby, wireloom)?;
     deflate::init(ruby, wireloom)?;
+    protocol_http2::init(ruby, wireloom)?;
     protocol_websocket::init(ruby, wireloom)?;
     websocket_driver::init(ruby, wireloom)?;
     wireloom.define_singleton_method("complete", function!(complete, 1))

@@ -261,9 +261,10 @@ pub(crate) unsafe fn associate_utf8(string: RString, valid: Option<bool>) {
 /// # Errors
 /// This Ruby keeps the coderange elsewhere.
 pub(crate) fn check_coderange(ruby: &Ruby) -> Result<(), Error> {
-    for (bytes, ascii, expected) in
-        [(&b"ascii"[..], true, RUBY_ENC_CODERANGE_7BIT), ("\u{e9}".as_bytes(), false, RUBY_ENC_CODERANGE_VALID)]
-    {
+    for (bytes, ascii, expected) in [
+        (&b"ascii"[..], true, RUBY_ENC_CODERANGE_7BIT),
+        ("\u{e9}".as_bytes(), false, RUBY_ENC_CODERANGE_VALID),
+    ] {
         let string = utf8_unchecked(ruby, bytes);
         declare_valid(string, ascii);
         // Ruby's own record of a String that it has read.

@@ -42,6 +42,8 @@ pub(crate) struct Policy {
     pub(crate) table_size: usize,
     /// An empty `:path` goes out as "/".
     pub(crate) fill_path: bool,
+    /// Fields go out in their order, with their names as they are.
+    pub(crate) verbatim: bool,
 }
 
 /// The longest name or value that is encoded, in bytes. No peer takes nearly as much, and every length fits into the 32 bits
@@ -83,7 +85,8 @@ pub(crate) fn encode(
         None => unsafe { list.as_slice() }.get(at).copied().and_then(pair),
     };
     // In one pass when the pseudo-fields are first already.
-    let passes: &[Option<bool>] = if pseudo_first { &[None] } else { &[Some(true), Some(false)] };
+    let passes: &[Option<bool>] =
+        if pseudo_first || policy.verbatim { &[None] } else { &[Some(true), Some(false)] };
     for &wanted in passes {
         for (name, value) in (0..len).filter_map(pair_at) {
             if wanted.is_none_or(|wanted| is_pseudo(name) == wanted) {
@@ -210,7 +213,7 @@ fn field(
     let mut token = Token::of(name_bytes);
     let lowered;
     // Known names are in lower case.
-    if token == Token::Unknown && has_uppercase(name_bytes) {
+    if token == Token::Unknown && !policy.verbatim && has_uppercase(name_bytes) {
         lowered = name_bytes.to_ascii_lowercase();
         (name, name_bytes) = (None, &lowered[..]);
         token = Token::of(name_bytes);

@@ -72,7 +72,7 @@ fn raise(ruby: &Ruby, error: HeaderError) -> Error {
     }
 }
 
-/// Reads `:index`, `:huffman`, `:table_size` and `:fill_path`; what is missing keeps its default.
+/// Reads `:index`, `:huffman`, `:table_size`, `:fill_path` and `:verbatim`; what is missing keeps its default.
 pub(crate) fn policy(ruby: &Ruby, options: RHash) -> Result<Policy, Error> {
     let unknown = |what: &str| Error::new(ruby.exception_arg_error(), format!("unknown {what} policy"));
     let index = match symbol(ruby, options, "index")?.as_deref() {
@@ -90,7 +90,14 @@ pub(crate) fn policy(ruby: &Ruby, options: RHash) -> Result<Policy, Error> {
     let table_size: Option<u32> = options.lookup(ruby.to_symbol("table_size"))?;
     let fill_path: Option<bool> = options.lookup(ruby.to_symbol("fill_path"))?;
     let table_size = table_size.unwrap_or(4096) as usize;
-    Ok(Policy { index, huffman, table_size, fill_path: fill_path.unwrap_or(false) })
+    let verbatim: Option<bool> = options.lookup(ruby.to_symbol("verbatim"))?;
+    Ok(Policy {
+        index,
+        huffman,
+        table_size,
+        fill_path: fill_path.unwrap_or(false),
+        verbatim: verbatim.unwrap_or(false),
+    })
 }
 
 fn symbol(ruby: &Ruby, options: RHash, key: &str) -> Result<Option<String>, Error> {
@@ -200,6 +207,17 @@ impl Context {
         self.table.with(|table| table.set_max_limit(size as usize));
     }
 
+    /// The table has this size from now on, and nothing is announced.
+    fn resize(&self, size: u32) {
+        let size = size as usize;
+        self.policy.set(Policy { table_size: size, ..self.policy.get() });
+        self.table.with(|table| {
+            table.set_max_limit(size);
+            table.settle();
+            table.set_limit(size);
+        });
+    }
+
     fn insert(ruby: &Ruby, this: Obj<Self>, name: RString, value: RString) -> Result<(), Error> {
         let (name, value) = (strings::frozen(ruby, name), strings::frozen(ruby, value));
         let owner = Owner::of(this);
@@ -296,8 +314,10 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
         "list_size_max=",
         method!(mut |this: &Context, size: usize| this.list_size_max.set(size), 1),
     )?;
-    context
-        .define_method("lenient=", method!(mut |this: &Context, lenient: bool| this.lenient.set(lenient), 1))?;
+    context.define_method(
+        "lenient=",
+        method!(mut |this: &Context, lenient: bool| this.lenient.set(lenient), 1),
+    )?;
     context.define_method("table", method!(Context::table, 0))?;
     context.define_method("current_table_size", method!(Context::current_table_size, 0))?;
     context.define_method("limit", method!(Context::limit, 0))?;
@@ -306,6 +326,7 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     context.define_method("max_limit=", method!(mut Context::set_max_limit, 1))?;
     context.define_method("update_due", method!(Context::update_due, 0))?;
     context.define_method("settle", method!(mut Context::settle, 0))?;
+    context.define_method("resize", method!(mut Context::resize, 1))?;
     context.define_method("insert", method!(mut Context::insert, 2))?;
     context.define_method("at", method!(Context::at, 1))?;
     context.define_method("find", method!(Context::find, 2))

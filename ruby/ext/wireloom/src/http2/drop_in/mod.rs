@@ -295,7 +295,8 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
         .define_private_method("streams_opened", method!(|this: &Connection| this.stream_id.get() / 2, 0))?;
     class.define_private_method("upgrade_phase", method!(mut Connection::rb_upgrade, 1))?;
     class.define_private_method("set_origins", method!(mut Connection::rb_set_origins, 2))?;
-    class.define_private_method("begin_connection", method!(mut Connection::rb_send_connection_preface, 0))?;
+    class
+        .define_private_method("begin_connection", method!(mut Connection::rb_send_connection_preface, 0))?;
     class.define_method("receive", method!(mut Connection::rb_receive, 1))?;
     class.define_method("<<", method!(mut Connection::rb_append, 1))?;
     class.define_method("goaway", method!(mut Connection::rb_goaway, -1))?;

@@ -1,0 +1,181 @@
+# frozen_string_literal: true
+
+require_relative "../test_helper"
+
+if ORIGINAL
+  require_needed("protocol/http2/framer", "protocol/http2/stream", "protocol/http2/client", "protocol/http2/server")
+else
+  require "wireloom/drop_in/protocol_http2"
+end
+
+# HPACK, with the original or its replacement.
+class ProtocolHPACKTest < Wireloom::TestCase
+  Compressor, Decompressor, Context = %i[Compressor Decompressor Context].map { |name| Protocol::HPACK.const_get(name) }
+  FIELDS = [[":method", "GET"], ["X-Trace", "1f2e"], [":path", "/"], ["x-trace", "1f2e"], ["cookie", ""]].freeze
+
+  def encoded(fields, context = Context.new, **options)
+    Compressor.new("".b, context, **options).encode(fields)
+  end
+
+  def decoded(block, context = Context.new, **options)
+    Decompressor.new(block, context, **options).decode
+  end
+
+  def test_fields_keep_their_order_and_case
+    assert_equal FIELDS, decoded(encoded(FIELDS))
+    assert_equal FIELDS, decoded(encoded(FIELDS.each))
+  end
+
+  # RFC 7541 C.4.
+  def test_the_published_requests
+    context = Context.new
+    list = [%w[:method GET], %w[:scheme http], %w[:path /], %w[:authority www.example.com]]
+    assert_equal "828684418cf1e3c2e5f23a6ba0ab90f4ff", encoded(list, context).unpack1("H*")
+    assert_equal "828684be5886a8eb10649cbf", encoded(list + [%w[cache-control no-cache]], context).unpack1("H*")
+    assert_equal [%w[cache-control no-cache], %w[:authority www.example.com]], context.table
+    assert_equal 110, context.compute_current_table_size
+  end
+
+  def test_sizes_are_announced
+    context, reader = Context.new, Context.new
+    encoded([%w[a b]], context)
+    block = encoded([%w[a b]], context, table_size_limit: 10)
+    assert_equal "2a400161", block.unpack1("H*")[0, 8]
+    assert_equal [%w[a b]], decoded(block, reader, table_size_limit: 100)
+    assert_equal [10, 10], [context.table_size, reader.table_size]
+    assert_raises(Protocol::HPACK::CompressionError) { decoded("\x3f\x70\x82".b, Context.new, table_size_limit: 100) }
+    assert_raises(Protocol::HPACK::CompressionError) { decoded("\x2a".b) }
+  end
+
+  def test_what_breaks_the_rules
+    ["\xff\xff\xff\xff\xff\x0f", "\x80", "\x41\x85abc", "\x00\x81\x00\x00"].each do |block|
+      assert_raises(Protocol::HPACK::CompressionError, block.inspect) { decoded(block.b) }
+    end
+    gap_of_the_original
+    ["\x40", "\xff", "\x41\xff\x80", "\x82\x20"].each do |block|
+      assert_raises(Protocol::HPACK::CompressionError, block.inspect) { decoded(block.b) }
+    end
+  end
+
+  def test_the_parts_agree_with_the_whole
+    commands = Context.new.encode(FIELDS)
+    parts = Compressor.new("".b)
+    commands.each { |command| parts.write_header(command) }
+    assert_equal encoded(FIELDS), parts.buffer
+    reader, context = Decompressor.new(parts.buffer), Context.new
+    assert_equal commands.map { |command| command[:type] }, commands.map { reader.read_header.tap { |header| context.decode(header) }[:type] }
+    assert_predicate reader, :end?
+    assert_equal FIELDS, decoded(parts.buffer)
+  end
+
+  def test_a_context_of_a_subclass_is_asked
+    asked = []
+    subclass = Class.new(Context) do
+      define_method(:encode) { |headers| super(headers).tap { |commands| asked << commands.size } }
+      define_method(:decode) { |command| super(command).tap { asked << command[:type] } }
+    end
+    block = encoded([%w[a b]], subclass.new)
+    assert_equal [%w[a b]], decoded(block, subclass.new)
+    assert_equal [:incremental, 1, :incremental], asked
+  end
+
+  def test_a_copy_has_its_own_table
+    context = Context.new([%w[a b]])
+    copy = context.dup
+    encoded([%w[c d]], copy)
+    assert_equal [[%w[a b]], [%w[c d], %w[a b]]], [context.table, copy.table]
+  end
+end
+
+# Connections of the original, whose frames the replacement reads and writes.
+class ProtocolHTTP2Test < Wireloom::TestCase
+  # What one end writes, and the other reads.
+  class Pipe
+    attr_accessor :peer
+
+    def initialize = @bytes = "".b
+    def take(bytes) = @bytes << bytes
+    def write(bytes) = peer.take(bytes)
+    def read(length) = length.zero? ? "".b : (@bytes.slice!(0, length) unless @bytes.empty?)
+    def empty? = @bytes.empty?
+    def flush = nil
+    def close = nil
+  end
+
+  REQUEST = [[":method", "GET"], [":path", "/"]].freeze
+
+  def setup
+    skip "protocol-http2 is not installed" unless defined?(Protocol::HTTP2::Server)
+    @pipes = [Pipe.new, Pipe.new]
+    @pipes[0].peer, @pipes[1].peer = @pipes[1], @pipes[0]
+    @client = Protocol::HTTP2::Client.new(Protocol::HTTP2::Framer.new(@pipes[0])).open!
+    @server = Protocol::HTTP2::Server.new(Protocol::HTTP2::Framer.new(@pipes[1])).open!
+  end
+
+  def frames
+    frames = []
+    frames << @server.read_frame until @pipes[1].empty?
+    frames
+  end
+
+  def test_frames
+    stream = @client.create_stream
+    stream.send_headers(REQUEST)
+    stream.send_data("hello", padding_size: 3)
+    stream.send_data("x" * 10_000)
+    stream.send_data(nil)
+    read = frames
+    assert_equal %i[HeadersFrame DataFrame DataFrame DataFrame].map { |name| Protocol::HTTP2.const_get(name) }, read.map(&:class)
+    assert_equal [4, 8, 0, 1], read.map(&:flags)
+    assert_equal ["hello", "x" * 10_000, ""], read.drop(1).map(&:unpack)
+    assert_equal [false, nil], [read[0].continued?, read[0].continuation]
+    assert_equal read[1], Protocol::HTTP2::DataFrame.new(1, 8, 0, 9, read[1].payload)
+    assert_equal :half_closed_remote, @server.streams[1].state
+  end
+
+  def test_continuations
+    list = [["x-long", "v" * 60_000]]
+    stream = @client.create_stream
+    stream.send_headers(list)
+    seen = nil
+    @server.define_singleton_method(:decode_headers) { |data| seen = super(data) }
+    assert_predicate frames.first, :continued?
+    assert_equal list, seen
+  end
+
+  def test_limits_and_ends
+    @pipes[0].write([1, 0, 1, 0, 0, 1].pack("CnCCN"))
+    assert_raises(Protocol::HTTP2::FrameSizeError) { @server.read_frame }
+    setup
+    @pipes[0].write([0, 5, 0, 0, 1].pack("CnCCN") << "abc")
+    assert_raises(EOFError) { @server.read_frame }
+    setup
+    @pipes[0].write("abc")
+    assert_raises(EOFError) { @server.read_frame }
+    assert_raises(EOFError) { @server.read_frame }
+  end
+
+  # Methods that a program redefines in the gem's classes are called from then on.
+  def test_changed_classes
+    stream = @client.create_stream
+    stream.send_headers(REQUEST)
+    frames
+    kept = []
+    original = Protocol::HTTP2::Frame.instance_method(:read_payload)
+    Protocol::HTTP2::Frame.define_method(:read_payload) { |io| original.bind_call(self, io).tap { kept << length } }
+    stream.send_data("hello")
+    frames
+    assert_equal [5], kept
+  ensure
+    Protocol::HTTP2::Frame.define_method(:read_payload, original) if original
+  end
+
+  def test_overridden_methods
+    seen = []
+    framer = Class.new(Protocol::HTTP2::Framer) { define_method(:read_frame) { |*size| super(*size).tap { |frame| seen << frame.class } } }
+    @server = Protocol::HTTP2::Server.new(framer.new(@pipes[1])).open!
+    @client.create_stream.send_headers(REQUEST, Protocol::HTTP2::END_STREAM)
+    frames
+    assert_equal [Protocol::HTTP2::HeadersFrame], seen
+  end
+end
