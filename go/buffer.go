@@ -28,9 +28,12 @@ type lock struct {
 	wake  chan struct{}
 }
 
+// tryLock takes the lock if it is free.
+func (l *lock) tryLock() bool { return l.state.CompareAndSwap(0, 1) }
+
 // lock waits until the lock is free or done is closed, and reports whether it holds the lock.
 func (l *lock) lock(done <-chan struct{}) bool {
-	if l.state.CompareAndSwap(0, 1) {
+	if l.tryLock() {
 		return true
 	}
 	for l.state.Swap(2) != 0 {

@@ -184,6 +184,9 @@ func (i *inflater) reset(window []byte) {
 // decompress inflates a message into the memory of into, or new memory (RFC 7692 §7.2.2). It stops as soon as the message is
 // larger than maxSize, whatever the data would inflate to.
 func (c *codec) decompress(data, into []byte, maxSize int) ([]byte, error) {
+	if len(data) == 0 {
+		return into[:0], nil // no valid stream, but nothing else can be meant
+	}
 	i := inflaters.Get().(*inflater)
 	defer func() {
 		i.data, i.tail = nil, nil

@@ -76,7 +76,7 @@ func (ws *Websocket) lockReader(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("websocket: read: %w", err)
 	}
-	if !ws.reader.lock.lock(ctx.Done()) {
+	if !ws.reader.lock.tryLock() && !ws.reader.lock.lock(ctx.Done()) {
 		return fmt.Errorf("websocket: read: %w", ctx.Err())
 	}
 	if ws.state.Load() != stateOpen {

@@ -52,7 +52,7 @@ func (ws *Websocket) lockWriter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("websocket: write: %w", err)
 	}
-	if !ws.writer.lock.lock(ctx.Done()) {
+	if !ws.writer.lock.tryLock() && !ws.writer.lock.lock(ctx.Done()) {
 		return fmt.Errorf("websocket: write: %w", ctx.Err())
 	}
 	if ws.state.Load() != stateOpen || ws.writer.cut || ws.writer.torn {
