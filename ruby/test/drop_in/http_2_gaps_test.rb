@@ -344,4 +344,18 @@ class HTTP2GapsTest < HTTP2TestCase
     end
     ractors.each { |ractor| assert_equal REQUEST, ractor.take }
   end
+
+  # As the original does, which waits for the rest of the frame that it takes the preface for.
+  def test_a_server_that_goes_away_before_the_preface
+    server = HTTP2::Server.new
+    server.goaway
+    2.times { server << "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0".b }
+    assert_equal :closed, server.state
+  end
+
+  def test_a_frame_that_is_too_long_is_refused_at_once
+    gap_of_the_original
+    server, = connected_server
+    assert_raises(HTTP2::Error::ProtocolError) { server << [1, 0, 0, 0, 1].pack("CnCCN") }
+  end
 end

@@ -101,6 +101,8 @@ pub(crate) struct Connection {
     pub(crate) is_client: Cell<bool>,
     pub(crate) phase: Cell<Phase>,
     pub(crate) upgrade: Cell<Upgrade>,
+    /// A server closed the connection before the client's preface had arrived.
+    pub(crate) preface_missing: Cell<bool>,
     /// The next stream of this side; the last one that either side opened; the last one that the server promised.
     pub(crate) stream_id: Cell<u32>,
     pub(crate) last_stream_id: Cell<u32>,
@@ -154,6 +156,7 @@ impl Default for Connection {
             is_client: Cell::new(true),
             phase: Cell::new(Phase::WaitingPreface),
             upgrade: Cell::new(Upgrade::None),
+            preface_missing: Cell::new(false),
             stream_id: Cell::new(1),
             last_stream_id: Cell::new(0),
             last_promise_id: Cell::new(0),
@@ -196,7 +199,7 @@ impl Default for Connection {
 
 managed!(
     Connection as "HTTP2::Connection" {
-        is_client, phase, upgrade, stream_id, last_stream_id, last_promise_id, active_stream_count, local_window, local_window_limit, remote_window, remote_window_limit, local_max_frame_size, remote_max_frame_size, local_max_streams, remote_max_streams, list_size_max, promised_streams, local_settings, remote_settings, pending_settings, settings_unacknowledged, origin_set, origins_due, idle_streams, buffer, received_frame, closed_since, listeners, streams, resets, input, pending, compressor, policy, decompressor, rates, room_out, room_in, memory
+        is_client, phase, upgrade, preface_missing, stream_id, last_stream_id, last_promise_id, active_stream_count, local_window, local_window_limit, remote_window, remote_window_limit, local_max_frame_size, remote_max_frame_size, local_max_streams, remote_max_streams, list_size_max, promised_streams, local_settings, remote_settings, pending_settings, settings_unacknowledged, origin_set, origins_due, idle_streams, buffer, received_frame, closed_since, listeners, streams, resets, input, pending, compressor, policy, decompressor, rates, room_out, room_in, memory
     },
     size = Connection::heap_size
 );
@@ -222,6 +225,7 @@ impl Connection {
         self.is_client.set(other.is_client.get());
         self.phase.set(other.phase.get());
         self.upgrade.set(other.upgrade.get());
+        self.preface_missing.set(other.preface_missing.get());
         for (place, from) in [
             (&self.stream_id, &other.stream_id),
             (&self.last_stream_id, &other.last_stream_id),
@@ -329,7 +333,9 @@ pub(crate) fn clock(ruby: &Ruby) -> Result<f64, Error> {
 
 /// The connection is closed.
 pub(crate) fn close(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    this.phase.set(Phase::Closed);
+    if this.phase.replace(Phase::Closed) == Phase::WaitingMagic {
+        this.preface_missing.set(true);
+    }
     this.closed_since.set(Some(clock(ruby)?));
     Ok(())
 }

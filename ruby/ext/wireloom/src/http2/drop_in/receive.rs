@@ -78,6 +78,10 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
         }
         return Err(Error::new(ruby.exception_type_error(), "no implicit conversion of nil into String"));
     };
+    // The preface is no frame, and the connection is over.
+    if this.preface_missing.get() {
+        return Ok(());
+    }
     // SAFETY: copied before any Ruby code runs.
     let bytes = unsafe { bytes(data) };
     let buffered = this.input.with(|input| input.append(bytes));
