@@ -1,22 +1,64 @@
-//! Exit codes. Scripts rely on these numbers; the help and the manual pages document them.
+//! Exit codes. Scripts rely on these numbers.
 
-/// How the command ends. 2 is also what clap uses for invalid arguments.
+use wireloom::Error;
+use wireloom::wireloom_ws::handshake::HandshakeError;
+
+/// How the command ends, as [`exit_codes`] describes it. 2 is also what clap uses for invalid arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Success: closed with 1000, 1001 or without a code; or a response below 400.
     Success = 0,
-    /// No connection: the address is in use, the host cannot be reached, the handshake failed or timed out.
     NoConnection = 1,
-    /// The arguments are invalid, or the input cannot be sent.
     Usage = 2,
-    /// The peer closed with another code, or answered with a status of 400 or more.
     Refused = 3,
-    /// `--expect` or `--count` was not met.
+    /// `--expect`, `--count` or `--fail-if-slower`.
     Unmet = 4,
-    /// The connection broke, the peer violated the protocol or a limit, or the output cannot be written.
     Broken = 5,
-    /// The response did not arrive in time.
     TimedOut = 6,
-    /// TLS failed: the certificate is not trusted, or there is no protocol in common.
     Tls = 7,
+}
+
+/// The table in the help and the manual pages of every command, and in the book.
+macro_rules! exit_codes {
+    () => {
+        "\
+Exit codes:
+  0  success; for connect: closed with 1000, 1001 or no code, or a response with a status below 400
+  1  no connection: the name is unknown, the address refuses or is in use; or a file cannot be read
+  2  invalid arguments, or input that cannot be sent
+  3  refused: the handshake was not accepted, the peer closed with another code, or the response has
+     a status of 400 or more
+  4  --expect, --count or --fail-if-slower was not met
+  5  the connection broke, the peer violated the protocol or a limit, the input is malformed, or the
+     output cannot be written
+  6  timed out: connecting, the handshake, or the response
+  7  TLS failed: the certificate is not trusted, or there is no protocol in common
+"
+    };
+}
+pub(crate) use exit_codes;
+
+impl Exit {
+    /// When a connection could not be opened, or a request was not answered.
+    pub(crate) fn of_opening(error: &Error) -> Self {
+        match error {
+            Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Self::Usage,
+            Error::Timeout(_) => Self::TimedOut,
+            Error::Tls(_) | Error::TlsPort | Error::NoTls => Self::Tls,
+            Error::Refused(_)
+            | Error::Handshake(_)
+            | Error::Redirect
+            | Error::NoHttp2(_)
+            | Error::NoExtendedConnect => Self::Refused,
+            _ => Self::NoConnection,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_book_has_the_table() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/start/command.md");
+        assert!(std::fs::read_to_string(page).unwrap().contains(exit_codes!()), "{page}");
+    }
 }

@@ -11,13 +11,19 @@ mod routes;
 mod signals;
 mod terminal;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use args::Command;
 use clap::Parser as _;
+use exit::Exit;
 
 fn main() -> ExitCode {
-    let exit = match args::Args::parse().command {
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let exit = match args.command {
         Command::Serve(serve) => cmd::serve::run(&serve),
         Command::Connect(connect) => cmd::connect::run(*connect),
         Command::Load(load) => cmd::load::run(*load),
@@ -26,4 +32,17 @@ fn main() -> ExitCode {
         Command::Man(man) => cmd::man::man(&man),
     };
     ExitCode::from(exit as u8)
+}
+
+/// Prints the help, the version, or what is wrong with the arguments.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.print().and_then(|()| io::stdout().flush()) {
+        Ok(()) => ExitCode::from(error.exit_code() as u8),
+        // `wireloom help connect | head` is no failure.
+        Err(failure) if failure.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            terminal::print_error(format_args!("the output cannot be written: {failure}"));
+            ExitCode::from(Exit::Broken as u8)
+        }
+    }
 }

@@ -8,8 +8,10 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use super::record::Record;
 use super::value;
+use crate::exit::exit_codes;
 
-const AFTER: &str = "\
+const AFTER: &str = concat!(
+    "\
 With a ws:// or wss:// URL, connect opens a WebSocket. Each line of the standard input is sent as a
 message, and each message received is printed on a line. On a terminal lines can be edited, and the
 arrow keys recall earlier ones; a line that begins with a space is not kept. Control characters in
@@ -42,16 +44,9 @@ Formats of --in and --out:
   hex       a message per line, in hexadecimal
   prefixed  before each message its length, as 4 bytes, big-endian
 
-Exit codes:
-  0  closed with 1000, 1001 or without a code; or a response with a status below 400
-  1  no connection: not found, refused, timed out, or the handshake failed
-  2  invalid arguments, or input that cannot be sent
-  3  the peer closed with another code, or the response has a status of 400 or more
-  4  --expect or --count was not met
-  5  the connection broke, the peer violated the protocol or --max-message, or the output cannot
-     be written
-  6  a response did not arrive in time (--timeout, --response-timeout, --stall-timeout)
-
+",
+    exit_codes!(),
+    "
 Try it:
   echo hello | wireloom connect ws://127.0.0.1:8080/echo
   wireloom connect ws://127.0.0.1:8080/echo --send hello --expect hello
@@ -60,7 +55,8 @@ Try it:
   wireloom connect wss://127.0.0.1:8443/rooms/lobby --http2 --insecure
   wireloom connect ws://127.0.0.1:8080/echo --send-file photo.jpg --out raw --count 1 -o copy.jpg
   wireloom connect http://127.0.0.1:8080/echo --data hello
-  tar cz . | wireloom connect https://127.0.0.1:8443/sink --insecure --data @-";
+  tar cz . | wireloom connect https://127.0.0.1:8443/sink --insecure --data @-"
+);
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]

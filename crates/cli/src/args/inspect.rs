@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-const AFTER: &str = "\
+use crate::exit::exit_codes;
+
+const AFTER: &str = concat!(
+    "\
 Reads pcap and pcapng (tcpdump, Wireshark), HAR (browsers), hexdumps (xxd, hexdump -C, od -t x1), raw
 bytes, and recordings of `serve` and `connect` (--record). Packets are reassembled to connections; TLS
 is decrypted with the secrets of --key-log, of SSLKEYLOGFILE, or of the capture itself.
@@ -17,18 +20,16 @@ A line that begins with ! names the rule that the frame breaks, or what is missi
 Control characters from the capture are escaped. Credentials, cookies and tokens in heads are masked
 unless --show-secrets is given.
 
-Exit codes:
-  0  the input was read to its end
-  1  the input cannot be opened or read
-  2  invalid arguments
-  5  the input is truncated or malformed: what could be read before is shown
-
+",
+    exit_codes!(),
+    "
 Try it:
   tcpdump -i lo -w capture.pcap 'tcp port 8080'
   wireloom inspect capture.pcap
   wireloom inspect capture.pcap --opcode text --from client -v
   wireloom inspect capture.pcap --json | jq 'select(.problems)'
-  tcpdump -i lo -U -w - 'tcp port 8080' | wireloom inspect -";
+  tcpdump -i lo -U -w - 'tcp port 8080' | wireloom inspect -"
+);
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]

@@ -12,11 +12,13 @@ use clap::{Args, ValueEnum};
 
 use super::connect::{Tls, has_scheme};
 use super::value;
+use crate::exit::exit_codes;
 pub(crate) use expectation::{Expectation, Metric};
 pub(crate) use speed::Speed;
 pub(crate) use volume::{Sizes, Stage};
 
-const AFTER: &str = "\
+const AFTER: &str = concat!(
+    "\
 Scenarios:
   echo      send messages to an echo and check that each answer equals what was sent; the default
   sink      send messages that are not answered; pings confirm that they have arrived
@@ -53,23 +55,17 @@ Metrics of --expect:
   errors                messages lost, wrong or unexpected, and connections failed or closed by the
                         server: 'errors<=10'
 
-Exit codes:
-  0  no errors, and each --expect was met
-  1  no connection: the host is unknown, or refuses or breaks the connection
-  2  invalid arguments, or a host that is not private
-  3  the server answered the opening handshake with something else than a WebSocket
-  4  an --expect was not met, or --fail-if-slower applies or could not be checked
-  5  there were errors, and no --expect about errors; or the output cannot be written
-  6  connecting or the opening handshake timed out
-  7  TLS failed: the certificate is not trusted, or the server speaks no TLS
-
+",
+    exit_codes!(),
+    "
 Try it:
   wireloom serve &
   wireloom load ws://127.0.0.1:8080/echo
   wireloom load ws://127.0.0.1:8080/echo --rate 5000 --connections 50 --html report.html
   wireloom load ws://127.0.0.1:8080/echo --http2 --pipeline 16 --size 1K --expect 'p99<5ms'
   wireloom load ws://127.0.0.1:8080/rooms/lobby --scenario rooms --publishers 2 --rate 100
-  wireloom load http://127.0.0.1:8080/echo --size 1K --pipeline 16 --json";
+  wireloom load http://127.0.0.1:8080/echo --size 1K --pipeline 16 --json"
+);
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]

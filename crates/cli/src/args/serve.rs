@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::http2::{Http2Limits, bounds};
 use super::record::Record;
 use super::value;
+use crate::exit::exit_codes;
 
 const AFTER: &str = concat!(
     "\
@@ -36,11 +37,9 @@ Sizes are in bytes, or with K, M, G (64K); times in seconds, or with ms, s, m, h
 SIGTERM or SIGINT shuts down: no new connections, close code 1001 or GOAWAY for the open ones, and
 after --grace the rest is disconnected. A second signal disconnects at once.
 
-Exit codes:
-  0  after a shutdown
-  1  the server cannot start: an address is in use, a certificate cannot be read
-  2  invalid arguments
-
+",
+    exit_codes!(),
+    "
 Try it:
   wireloom serve &
   wireloom connect ws://127.0.0.1:8080/echo

@@ -158,3 +158,19 @@ async fn prints_a_line_per_second_and_a_table() {
         assert!(out.contains(row), "{row}: {out}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_written_costs_no_run() {
+    let url = start(Fault::None).await;
+    // Long enough that a run before the error would miss the deadline of the test.
+    for option in ["--html", "--prometheus"] {
+        let (code, out, errors) = run(&[&url, "--duration", "1h", option, "/nonexistent/report"]).await;
+        assert_eq!((code, &*out), (2, ""), "{errors}");
+        assert!(errors.contains(option) && errors.contains("/nonexistent/report"), "{errors}");
+    }
+    // A device that refuses bytes: the result is printed all the same.
+    if cfg!(target_os = "linux") {
+        let (code, out, errors) = run(&[&url, "--count", "10", "--html", "/dev/full"]).await;
+        assert!(code == 5 && out.contains("rate ") && errors.contains("/dev/full"), "{code} {out} {errors}");
+    }
+}

@@ -126,8 +126,8 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
     for (speed, least, most) in [
         (&[][..], PAUSE, PAUSE * 10),
         (&["--speed", "0.5"], PAUSE * 2, PAUSE * 20),
-        (&["--speed", "max"], Duration::ZERO, PAUSE / 2),
-        (&["--speed", "100"], Duration::ZERO, PAUSE / 2),
+        (&["--speed", "max"], Duration::ZERO, PAUSE * 9 / 10),
+        (&["--speed", "100"], Duration::ZERO, PAUSE * 9 / 10),
     ] {
         // Other load may make a replay too slow, but never too fast.
         let mut attempts = 0;
@@ -142,7 +142,7 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
             // The clocks of both ends are read at slightly different times.
             assert!(time + Duration::from_millis(5) >= least, "{speed:?}: {time:?}");
             attempts += 1;
-            assert!(time <= most || attempts < 5, "{speed:?}: {time:?}");
+            assert!(time <= most || attempts < 20, "{speed:?}: {time:?}");
             if time <= most {
                 break;
             }

@@ -156,3 +156,13 @@ async fn measures_the_rooms_of_serve() {
     assert_eq!((code, &*out), (1, ""));
     assert!(errors.contains("is this the URL of a room?"), "{errors}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_ends_when_all_subscribers_have_received_everything() {
+    let url = start(Fault::None).await;
+    // A run that waited for the timeout would miss the deadline of the test.
+    let args =
+        ["--scenario", "rooms", "--connections", "3", "--rate", "1000", "--count", "20", "--timeout", "1h"];
+    let (code, report) = measure(&url, &args).await;
+    assert_eq!(code, 0, "{report}");
+}

@@ -61,8 +61,13 @@ async fn scripts_learn_the_outcome_from_the_exit_code() {
     let (code, errors) = run(&[&echo, "--send", &"x".repeat(1001)]).await;
     assert!(code == 3 && errors.contains("1009"), "{code} {errors}");
     let (code, errors) = run(&[&serving.url("/nothing")]).await;
-    assert!(code == 1 && errors.contains("404"), "{code} {errors}");
+    assert!(code == 3 && errors.contains("404"), "{code} {errors}");
     assert_eq!(run(&["ws://127.0.0.1:1/"]).await.0, 1);
+    let tls = Server::start(&["--tls", "--tls-listen", "127.0.0.1:0"]).await;
+    for scheme in ["wss", "https"] {
+        let (code, errors) = run(&[&format!("{scheme}://{}/echo", tls.addresses[1])]).await;
+        assert_eq!(code, 7, "{errors}");
+    }
     assert_eq!(run(&["ftp://127.0.0.1/"]).await.0, 2);
     for wrong in [["-H", "Upgrade: x"], ["--subprotocol", "a b"], ["--origin", "no origin"]] {
         assert_eq!(run(&[&echo, wrong[0], wrong[1]]).await.0, 2, "{wrong:?}");
@@ -189,7 +194,7 @@ async fn foreign_origins_are_refused() {
     let url = serving.url("/echo");
     let own = format!("http://{}", serving.addresses[0]);
     for (origin, expected) in
-        [("https://friend.example", 0), (&*own, 0), ("https://foe.example", 1), ("null", 1)]
+        [("https://friend.example", 0), (&*own, 0), ("https://foe.example", 3), ("null", 3)]
     {
         assert_eq!(connect(&[&url, "--origin", origin], "line\n").await.0, expected, "{origin}");
     }
@@ -220,7 +225,7 @@ async fn speaks_tls_with_a_self_signed_certificate() {
     let url = format!("wss://{}/echo", serving.addresses[1]);
     assert_eq!(connect(&[&url, "--insecure", "--send", "a", "--expect", "a"], "").await.0, 0);
     let (code, _, errors) = connect(&[&url, "--send", "a"], "").await;
-    assert!(code == 1 && errors.contains("TLS"), "{code} {errors}");
+    assert!(code == 7 && errors.contains("TLS"), "{code} {errors}");
 }
 
 #[tokio::test]
@@ -372,7 +377,7 @@ async fn shows_the_handshake_without_secrets() {
     assert!(!errors.contains("secret"), "{errors}");
     let url = serving.url("/nothing?token=secret").replace("ws://", "ws://user:secret@");
     let (code, _, errors) = connect(&[&url, "-v"], "").await;
-    assert!(code == 1 && errors.contains("< HTTP/1.1 404 Not Found"), "{errors}");
+    assert!(code == 3 && errors.contains("< HTTP/1.1 404 Not Found"), "{errors}");
     assert!(!errors.contains("secret"), "{errors}");
 }
 
@@ -455,7 +460,7 @@ async fn opens_websockets_over_http2() {
         assert_eq!((code, out), (0, long));
     }
     let (code, _, errors) = connect(&[&serving.url("/nothing"), "--http2"], "").await;
-    assert!(code == 1 && errors.contains("404"), "{code} {errors}");
+    assert!(code == 3 && errors.contains("404"), "{code} {errors}");
     let metrics = serving.get("/metrics").await;
     assert!(metrics.contains("wireloom_http2_connections_total 5\n"), "{metrics}");
 }
@@ -519,7 +524,7 @@ async fn makes_requests_to_servers_without_http2() {
     assert_eq!((code, &*out), (0, "well met\n"), "{errors}");
     assert!(errors.contains("\n< HTTP/1.1 200\n< x-old: 1\n"), "{errors}");
     let (code, _, errors) = connect(&[&url, "--http2"], "").await;
-    assert!(code == 1 && errors.contains("does not speak HTTP/2"), "{code} {errors}");
+    assert!(code == 3 && errors.contains("does not speak HTTP/2"), "{code} {errors}");
 }
 
 #[tokio::test]
@@ -577,4 +582,15 @@ async fn a_room_disconnects_a_member_that_does_not_read() {
     let both = async { tokio::join!(publish, receive) };
     timeout(DEADLINE, both).await.unwrap();
     drop(slow);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for args in [&["--help"][..], &["--version"], &["help", "load"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let status =
+            std::process::Command::new(WIRELOOM).args(args).stdout(full).stderr(Stdio::null()).status();
+        assert_eq!(status.unwrap().code(), Some(5), "{args:?}");
+    }
 }

@@ -123,9 +123,9 @@ async fn a_refusal_can_be_debugged() {
     let (address, _) = raw_server(response, "").await;
     let url = format!("ws://u:secret@{address}/x?secret");
     let (code, _, errors) = connect(&[&url], "").await;
-    assert!(code == 1 && errors.contains("403 Forbidden"), "{errors}");
+    assert!(code == 3 && errors.contains("403 Forbidden"), "{errors}");
     let (code, _, errors) = connect(&[&url, "-v"], "").await;
-    assert_eq!(code, 1, "{errors}");
+    assert_eq!(code, 3, "{errors}");
     for expected in [&*format!("* connected to {address}\n"), "> GET /x?… HTTP/1.1\n", "> Authorization: …\n"]
     {
         assert!(errors.contains(expected), "{errors}");
@@ -138,7 +138,7 @@ async fn a_refusal_can_be_debugged() {
         raw_server("HTTP/1.1 403 No\r\nX-Why: you\r\nContent-Length: 18\r\n\r\nno \x1b[2Jentry\nsorry", "")
             .await;
     let (code, _, errors) = connect(&[&format!("ws://{address}/"), "-v"], "").await;
-    assert!(code == 1 && errors.contains("< HTTP/1.1 403 No\n< X-Why: you\n"), "{errors}");
+    assert!(code == 3 && errors.contains("< HTTP/1.1 403 No\n< X-Why: you\n"), "{errors}");
     // The body, with escape sequences escaped.
     assert!(errors.contains("\n  no \\u{1b}[2Jentry\n  sorry\n"), "{errors:?}");
 }
@@ -147,13 +147,13 @@ async fn a_refusal_can_be_debugged() {
 async fn a_url_without_a_websocket_and_a_tls_port_are_named() {
     let server = Server::start(&["--tls"]).await;
     let (code, _, errors) = connect(&[&server.url("/healthz")], "").await;
-    assert!(code == 1 && errors.contains("200 OK: there is no WebSocket at this URL"), "{errors}");
+    assert!(code == 3 && errors.contains("200 OK: there is no WebSocket at this URL"), "{errors}");
     let (code, _, errors) = connect(&[&format!("ws://{}/echo", server.addresses[1])], "").await;
-    assert!(code == 1 && errors.contains("this port requires TLS"), "{errors}");
+    assert!(code == 3 && errors.contains("this port requires TLS"), "{errors}");
     let (address, _) = raw_server("\x15\x03\x01\0\x02\x02\x0A", "").await;
     for scheme in ["ws", "http"] {
         let (code, _, errors) = connect(&[&format!("{scheme}://{address}/")], "").await;
-        assert!(code == 1 && errors.contains("speaks TLS on this port: use wss:// or https://"), "{errors}");
+        assert!(code == 7 && errors.contains("speaks TLS on this port: use wss:// or https://"), "{errors}");
     }
 }
 
@@ -178,7 +178,7 @@ async fn a_certificate_in_cacert_is_trusted_as_the_servers_own() {
     assert_eq!(code, 0, "{errors}");
     // By address, with the name that the certificate is for.
     let url = format!("wss://127.0.0.1:{port}/echo");
-    assert_eq!(connect(&[&[&*url][..], &args].concat(), "").await.0, 1);
+    assert_eq!(connect(&[&[&*url][..], &args].concat(), "").await.0, 7);
     let (code, _, errors) = connect(&[&[&*url, "--sni", "localhost"][..], &args].concat(), "").await;
     assert_eq!(code, 0, "{errors}");
     assert_eq!(connect(&[&*url, "-k", "--send", "a", "--expect", "a"], "").await.0, 0);
@@ -287,7 +287,7 @@ async fn requests_time_out() {
     // The handshake of a WebSocket.
     let (address, _) = raw_server("", "").await;
     let (code, _, errors) = connect(&[&format!("ws://{address}/"), "--timeout", "500ms"], "").await;
-    assert!(code == 1 && errors.contains("too long"), "{code} {errors}");
+    assert!(code == 6 && errors.contains("too long"), "{code} {errors}");
 }
 
 #[tokio::test]
@@ -341,7 +341,7 @@ async fn redirects_are_followed_without_secrets() {
     let (code, _, errors) = connect(&[&url], "").await;
     assert_eq!(code, 0, "{errors}");
     let (code, _, errors) = connect(&[&url.replace("http", "ws")], "").await;
-    assert!(code == 1 && errors.contains("-L follows"), "{errors}");
+    assert!(code == 3 && errors.contains("-L follows"), "{errors}");
 }
 
 #[tokio::test]

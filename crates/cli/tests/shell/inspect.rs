@@ -314,8 +314,11 @@ fn errors_have_a_line_and_a_code() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
     assert_eq!(inspect(&[&capture("plain.pcap"), "--stream", "x"]).status.code(), Some(2));
     assert_eq!(inspect(&[&capture("plain.pcap"), "--key-log", "/nonexistent"]).status.code(), Some(1));
-    let (code, _) = printed_for(b"\x1f\x8b\x08\x00", &[]);
-    assert_eq!(code, Some(5));
+    for unknown in
+        [&b"\x1f\x8b\x08\x00"[..], b"{\"name\": \"not an archive\"}", b"hello, world\n", b"\x7fELF\x02\x01"]
+    {
+        assert_eq!(printed_for(unknown, &[]).0, Some(5), "{unknown:?}");
+    }
 }
 
 #[tokio::test]

@@ -75,13 +75,21 @@ struct Header {
 struct Message {
     #[serde(rename = "type")]
     kind: String,
-    /// Seconds since the epoch.
+    /// Since the epoch: in seconds by Chromium, in milliseconds by Playwright.
     #[serde(default)]
     time: f64,
     #[serde(default)]
     opcode: i64,
     #[serde(default)]
     data: String,
+}
+
+impl Message {
+    fn seconds(&self) -> f64 {
+        // As seconds, this would be in the year 5138.
+        const MILLISECONDS_MIN: f64 = 1e11;
+        if self.time >= MILLISECONDS_MIN { self.time / 1000.0 } else { self.time }
+    }
 }
 
 pub(super) fn read(
@@ -157,14 +165,22 @@ impl<'de> Visitor<'de> for Level<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut is_found = false;
         while let Some(key) = map.next_key::<String>()? {
             if key != self.name {
                 map.next_value::<IgnoredAny>()?;
-            } else if self.name == "log" {
+                continue;
+            }
+            is_found = true;
+            if self.name == "log" {
                 map.next_value_seed(Level { name: "entries", visit: &mut *self.visit })?;
             } else {
                 map.next_value_seed(Entries { visit: &mut *self.visit })?;
             }
+        }
+        if !is_found {
+            let text = format_args!("the JSON is not an HTTP Archive: it has no member \"{}\"", self.name);
+            return Err(serde::de::Error::custom(text));
         }
         Ok(())
     }
@@ -224,7 +240,7 @@ fn report(context: &mut Context<'_>, har: HarEntry) {
     }
     for message in har.messages {
         let direction = if message.kind == "send" { Direction::ToServer } else { Direction::ToClient };
-        let time = Duration::try_from_secs_f64(message.time).ok().filter(|time| !time.is_zero());
+        let time = Duration::try_from_secs_f64(message.seconds()).ok().filter(|time| !time.is_zero());
         let mut context = Context { direction, time: time.or(started), ..context.on_same() };
         let entry = frame(&context, message);
         context.report(entry);
@@ -306,6 +322,15 @@ fn time(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_have_times_in_seconds_or_milliseconds() {
+        for time in ["1700000000.25", "1700000000250", "1700000000250.0"] {
+            let message = format!(r#"{{"type": "send", "time": {time}, "opcode": 1, "data": "x"}}"#);
+            let message: Message = serde_json::from_str(&message).unwrap();
+            assert_eq!(message.seconds(), 1_700_000_000.25, "{time}");
+        }
+    }
 
     #[test]
     fn reads_times_of_any_zone() {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Protocol};
 use crate::inspector::Inspector;
 
 /// A format of input.
@@ -40,6 +40,8 @@ pub enum ReadError {
         /// The offset where that begins, in bytes.
         offset: u64,
     },
+    /// Without a format that the caller chose: the input is in none of them.
+    Unrecognized,
     /// The input breaks its format.
     Malformed {
         /// The offset, in bytes.
@@ -56,6 +58,10 @@ impl fmt::Display for ReadError {
             Self::Truncated { offset } => {
                 write!(f, "the input is cut off: what begins at byte {offset} is incomplete")
             }
+            Self::Unrecognized => f.write_str(
+                "the format is not recognized: it is no pcap, pcapng, HAR, hexdump or recording, and not the bytes of \
+                 HTTP or WebSocket",
+            ),
             Self::Malformed { offset, reason } => {
                 write!(f, "the input is malformed at byte {offset}: {reason}")
             }
@@ -112,7 +118,14 @@ pub fn read(
         let reason = "it is compressed by gzip: decompress it first".into();
         return Err(ReadError::Malformed { offset: 0, reason });
     }
-    let result = match format.unwrap_or_else(|| detect(start)) {
+    let is_empty = start.is_empty();
+    let mut is_recognized = false;
+    let sink = &mut |entry: Entry| {
+        is_recognized |= entry.protocol != Protocol::Unknown;
+        sink(entry)
+    };
+    let detected = format.unwrap_or_else(|| detect(start));
+    let result = match detected {
         Format::Pcap => pcap::read(&mut input, inspector, sink),
         Format::Har => har::read(&mut input, inspector, sink),
         Format::Hexdump => hexdump::read(&mut input, inspector, sink),
@@ -122,6 +135,11 @@ pub fn read(
     let mut entries = Vec::new();
     inspector.finish(&mut entries);
     let _ = flush(&mut entries, sink);
+    // A capture of another program's packets, or an archive without entries, is in a known format.
+    let is_unknown = matches!(detected, Format::Raw | Format::Hexdump);
+    if format.is_none() && is_unknown && !is_empty && !is_recognized && result.is_ok() {
+        return Err(ReadError::Unrecognized);
+    }
     result
 }
 

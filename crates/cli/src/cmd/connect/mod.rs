@@ -12,9 +12,6 @@ mod sends;
 mod session;
 pub(super) mod trace;
 
-use wireloom::Error;
-use wireloom::wireloom_ws::handshake::HandshakeError;
-
 use crate::args::{Connect, Format};
 use crate::exit::Exit;
 use crate::recording::{self, Side};
@@ -97,15 +94,7 @@ async fn connect(args: Connect) -> Exit {
         }
         Err(error) => {
             trace::print_failure(&args, &error, &notes);
-            failure(&error)
+            Exit::of_opening(&error)
         }
-    }
-}
-
-/// The exit code when there is no connection: the arguments may be the cause.
-pub(super) fn failure(error: &Error) -> Exit {
-    match error {
-        Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Exit::Usage,
-        _ => Exit::NoConnection,
     }
 }

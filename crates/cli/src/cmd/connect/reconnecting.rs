@@ -35,7 +35,7 @@ pub(super) async fn run(
         (Ok(exit), _) => exit,
         (Err(error), _) => {
             trace::print_failure(args, &error, notes);
-            super::failure(&error)
+            Exit::of_opening(&error)
         }
     }
 }

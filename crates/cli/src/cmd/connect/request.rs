@@ -10,10 +10,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use wireloom::client::{Request, Response, redirect_url};
 use wireloom::{Body, Error, Headers};
 
+use super::connector;
 use super::notes::Notes;
 use super::output::Output;
 use super::trace::{Trace, print_failure, without_secrets};
-use super::{connector, failure};
 use crate::args::Connect;
 use crate::exit::Exit;
 use crate::terminal::{self, count};
@@ -59,7 +59,7 @@ pub(super) async fn run(args: &Connect, mut output: Output, trace: &Trace, notes
         }
         Err(Failure::Request(error)) => {
             print_failure(args, &error, notes);
-            failure(&error)
+            Exit::of_opening(&error)
         }
         Err(Failure::Usage(error)) => {
             notes.print_error(&error);

@@ -19,12 +19,10 @@ mod run;
 mod scenario;
 mod target;
 
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use wireloom::Error;
-use wireloom::wireloom_ws::handshake::HandshakeError;
 
 use super::connect::trace::without_secrets;
 use crate::args::{Load, Scenario};
@@ -70,6 +68,11 @@ async fn load(mut args: Load) -> Exit {
         Ok(old) => old,
         Err(error) => return usage(error),
     };
+    // As for the files that are written.
+    let files = match Files::open(args) {
+        Ok(files) => files,
+        Err(error) => return usage(error),
+    };
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => return usage(error.to_string()),
@@ -85,7 +88,8 @@ async fn load(mut args: Load) -> Exit {
         let own = Samples::of_series(&report.series, report.warmup.as_secs_f64(), args.is_paced());
         report.comparison = Some(Comparison::unpaired(&path, &own, &old));
     }
-    if let Err(error) = write(args, &report, against.as_ref()) {
+    // The result is printed first: it is not lost if a file cannot be written.
+    if let Err(error) = print(args, &report, against.as_ref()).and_then(|()| files.write(&report)) {
         terminal::print_error(terminal::visible_line(&error));
         return Exit::Broken;
     }
@@ -102,17 +106,7 @@ fn print_failure(url: &str, failure: Failure) -> Exit {
         Failure::Connect(error) => {
             let text = format!("{}: {error}", without_secrets(url));
             terminal::print_error(terminal::visible_line(text.trim_end()));
-            match error {
-                Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Exit::Usage,
-                Error::Timeout(_) => Exit::TimedOut,
-                Error::Tls(_) | Error::TlsPort | Error::NoTls => Exit::Tls,
-                Error::Refused(_)
-                | Error::Handshake(_)
-                | Error::Redirect
-                | Error::NoHttp2(_)
-                | Error::NoExtendedConnect => Exit::Refused,
-                _ => Exit::NoConnection,
-            }
+            Exit::of_opening(&error)
         }
     }
 }
@@ -225,18 +219,55 @@ fn read_samples(path: &Path) -> Result<(String, Samples), String> {
     Ok((path.display().to_string(), Samples::of_json(&text).map_err(fail)?))
 }
 
-/// Writes the report where the arguments say.
-fn write(args: &Load, report: &Report, against: Option<&Report>) -> Result<(), String> {
+/// The files of the report, which are opened before the load.
+struct Files {
+    html: Option<(PathBuf, File)>,
+    prometheus: Option<(PathBuf, File)>,
+}
+
+impl Files {
+    /// # Errors
+    /// A file cannot be opened for writing.
+    fn open(args: &Load) -> Result<Self, String> {
+        let output = &args.output;
+        let open = |option: &str, path: &Option<PathBuf>| {
+            let Some(path) = path.clone().filter(|path| !is_dash(path)) else { return Ok(None) };
+            // What it holds is kept until there is a report.
+            match File::options().write(true).create(true).truncate(false).open(&path) {
+                Ok(file) => Ok(Some((path, file))),
+                Err(error) => Err(format!("{option} {}: {error}", path.display())),
+            }
+        };
+        Ok(Self {
+            html: open("--html", &output.html)?,
+            prometheus: open("--prometheus", &output.prometheus)?,
+        })
+    }
+
+    fn write(self, report: &Report) -> Result<(), String> {
+        let write = |option: &str, (path, mut file): (PathBuf, File), text: String| {
+            // A pipe or a terminal has no length.
+            let written = file.set_len(0).or(Ok(())).and_then(|()| file.write_all(text.as_bytes()));
+            written.map_err(|error: io::Error| format!("{option} {}: {error}", path.display()))
+        };
+        if let Some(html) = self.html {
+            let page = output::html::page(report).map_err(|error| format!("--html: {error}"))?;
+            write("--html", html, page)?;
+        }
+        match self.prometheus {
+            Some(prometheus) => write("--prometheus", prometheus, output::prometheus::text(report)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Prints the report as the arguments say.
+fn print(args: &Load, report: &Report, against: Option<&Report>) -> Result<(), String> {
     let output = &args.output;
-    if let Some(path) = &output.html {
-        let page = output::html::page(report).map_err(|error| format!("--html: {error}"))?;
-        std::fs::write(path, page).map_err(|error| format!("--html {}: {error}", path.display()))?;
-    }
-    let is_dash = |path: &Path| path.as_os_str() == "-";
-    if let Some(path) = output.prometheus.as_deref().filter(|path| !is_dash(path)) {
-        std::fs::write(path, output::prometheus::text(report))
-            .map_err(|error| format!("--prometheus {}: {error}", path.display()))?;
-    }
     let text = if output.json {
         let mut json = output::json::json(report);
         json["against"] = against.map(output::json::json).into();

@@ -33,6 +33,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub(in crate::cmd::load) struct Room {
     published: Vec<AtomicU64>,
     publishing: AtomicUsize,
+    /// Subscribers that have received everything. Their connections are closed by this end and still count as connections.
+    finished: AtomicUsize,
 }
 
 impl Room {
@@ -40,6 +42,7 @@ impl Room {
         Self {
             published: (0..publishers).map(|_| AtomicU64::new(0)).collect(),
             publishing: AtomicUsize::new(publishers),
+            finished: AtomicUsize::new(0),
         }
     }
 }
@@ -146,7 +149,8 @@ pub(super) async fn publish(connection: Connection, mut socket: WebSocket) {
     if let Ok(Ended::Done) = ended {
         // Keep this connection in the room while others are still receiving.
         let receive_rest = async {
-            while run.recorder().connections > run.work.publishers {
+            let receiving = || run.recorder().connections - run.room.finished.load(Ordering::Relaxed);
+            while receiving() > run.work.publishers {
                 let _ = timeout(LOOK_INTERVAL, receiver.recv()).await;
             }
         };
@@ -185,6 +189,7 @@ pub(super) async fn subscribe(connection: Connection, mut socket: WebSocket) {
     .await;
     let lost = missing(&run, &order);
     if let Ok(Ended::Done) = ended {
+        run.room.finished.fetch_add(1, Ordering::Relaxed);
         run.recorder().error(
             |errors| &mut errors.lost,
             lost,
