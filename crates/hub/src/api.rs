@@ -20,6 +20,7 @@ use crate::history::{HistoryQuery, Position};
 use crate::hub::{Hub, PublishOptions};
 use crate::node::{Node, PublishError};
 use crate::protocol::{ClientInfo, ErrorCode, Publication, StreamPosition};
+use crate::rights::{self, Operation, Requester};
 use crate::session::stats;
 
 /// The maximum number of commands in a batch.
@@ -153,8 +154,7 @@ impl Hub {
             }
             "subscribe" => {
                 let request: User = parse(body)?;
-                let channel = named(&request.channel)?.to_owned();
-                self.known(&channel)?;
+                let channel = self.check(&request.channel, Operation::Subscribe { token: "" })?.to_owned();
                 self.control(&request, Action::Subscribe { channel }).await
             }
             "unsubscribe" => {
@@ -183,8 +183,7 @@ impl Hub {
             "history" => self.api_history(parse(body)?).await,
             "history_remove" => {
                 let request: Channel = parse(body)?;
-                let channel = named(&request.channel)?;
-                self.known(channel)?;
+                let channel = self.check(&request.channel, Operation::RemoveHistory)?;
                 self.0.engine().remove_history(channel).await?;
                 Ok(json!({}))
             }
@@ -201,8 +200,13 @@ impl Hub {
         }
     }
 
-    fn known(&self, channel: &str) -> Result<crate::config::ChannelOptions, Failure> {
-        self.0.options(channel).ok_or(Failure::Refused(ErrorCode::UnknownChannel))
+    /// Asks the gate about an operation of the backend; returns the channel.
+    fn check<'a>(&self, channel: &'a str, operation: Operation<'_>) -> Result<&'a str, Failure> {
+        let (settings, now) = (self.0.settings(), self.0.clock.now());
+        match rights::check(&settings, now, Requester::Backend, channel, operation) {
+            Ok(_) => Ok(channel),
+            Err(code) => Err(Failure::Refused(code)),
+        }
     }
 
     async fn api_publish(&self, channel: &str, request: &Publish) -> Result<Value, Failure> {
@@ -218,7 +222,8 @@ impl Hub {
             skip_history: request.skip_history,
             idempotency_key: request.idempotency_key.clone(),
         };
-        let position = self.publish_with(named(channel)?, data, options).await.map_err(|error| {
+        let channel = self.check(channel, Operation::Publish)?;
+        let position = self.publish_with(channel, data, options).await.map_err(|error| {
             Failure::Refused(match error {
                 PublishError::BadChannel | PublishError::BadKey => ErrorCode::LimitExceeded,
                 PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
@@ -240,10 +245,7 @@ impl Hub {
     }
 
     async fn api_presence(&self, method: &str, request: Channel) -> Result<Value, Failure> {
-        let channel = named(&request.channel)?;
-        if !self.known(channel)?.presence {
-            return Err(Failure::Refused(ErrorCode::NotAvailable));
-        }
+        let channel = self.check(&request.channel, Operation::Presence)?;
         let clients = self.0.engine().presence(channel).await?;
         if method == "presence_stats" {
             return Ok(to_value(&stats(&clients)));
@@ -253,8 +255,7 @@ impl Hub {
     }
 
     async fn api_history(&self, request: Channel) -> Result<Value, Failure> {
-        let channel = named(&request.channel)?;
-        self.known(channel)?;
+        let channel = self.check(&request.channel, Operation::History)?;
         let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
         let limit = Some(usize::try_from(request.limit).unwrap_or(usize::MAX));
         let query = HistoryQuery { since, limit, reverse: request.reverse };

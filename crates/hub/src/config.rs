@@ -239,6 +239,9 @@ pub struct ChannelOptions {
     pub join_leave: bool,
     /// Joins and leaves are announced to all clients of the channel.
     pub force_push_join_leave: bool,
+    /// A channel whose name ends with `#` and user ids, such as `chat:x#7,42`, is for these users, without a token. Without this
+    /// option, `#` has no meaning.
+    pub allow_user_limited_channels: bool,
     /// The clients that may subscribe.
     pub subscribe: Access,
     /// The clients that may publish.

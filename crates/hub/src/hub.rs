@@ -15,8 +15,9 @@ use crate::hooks::{
 };
 use crate::idempotency::KEY_LEN_MAX;
 use crate::metrics::{HubStats, SlowClient};
-use crate::node::{Node, PublishError, Settings};
+use crate::node::{Node, PublishError};
 use crate::protocol::{Disconnect, Publication};
+use crate::settings::Settings;
 
 /// The default maximum number of channels with a history on a node.
 const CHANNELS_MAX: usize = 1_000_000;

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `shards`, `fossil`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy` → `metrics`,
+//! Layers: `protocol` → `random`, `clock`, `shards`, `fossil`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy`, `settings` → `metrics`, `rights`,
 //! `batch`, `encoded` → `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -28,8 +28,10 @@ mod outbox;
 pub mod protocol;
 mod proxy;
 mod random;
+mod rights;
 mod serve;
 mod session;
+mod settings;
 mod shards;
 #[cfg(test)]
 mod simulation;

@@ -9,11 +9,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use crate::auth::Verifier;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::{Clock, seconds};
-use crate::config::{ChannelOptions, ConfigError, HubConfig};
+use crate::config::ChannelOptions;
 use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
 use crate::history::{History, HistoryQuery, Position, Retention};
 use crate::hooks::{DisconnectEvent, Hooks};
@@ -22,6 +21,7 @@ use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{ClientInfo, Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::random::{token, uuid};
+use crate::settings::Settings;
 use crate::shards::lock;
 
 /// Everything that the connections of a node share.
@@ -39,18 +39,6 @@ pub(crate) struct Node {
     /// The runtime of the first connection. Engines may deliver from other threads, and need it to spawn tasks.
     runtime: OnceLock<Handle>,
     this: Weak<Node>,
-}
-
-/// The state that a new configuration replaces.
-pub(crate) struct Settings {
-    pub(crate) config: HubConfig,
-    pub(crate) verifier: Verifier,
-}
-
-impl std::fmt::Debug for Settings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Settings")
-    }
 }
 
 impl std::fmt::Debug for dyn Engine {
@@ -83,12 +71,6 @@ impl Eq for Listed {}
 impl Hash for Listed {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.0).hash(state);
-    }
-}
-
-impl Settings {
-    pub(crate) fn new(config: HubConfig) -> Result<Self, ConfigError> {
-        Ok(Self { verifier: Verifier::new(&config.token)?, config })
     }
 }
 

@@ -29,7 +29,7 @@ impl Hub {
     /// | `/connection/websocket` | the client protocol over WebSocket, JSON, or Protobuf by the subprotocol `centrifuge-protobuf` |
     /// | `/connection/uni_sse` | pushes as server-sent events; the connect request is JSON, the parameter `cf_connect` or a POST body |
     /// | `/api/METHOD` | the server API, when the configuration has a key for it |
-    /// | `/rooms/NAME` | the channel `rooms:NAME`, bare messages over WebSocket |
+    /// | `/rooms/NAME` | the channel `rooms:NAME`, bare messages over WebSocket; a token in `Authorization: Bearer` or the parameter `token` |
     pub async fn answer_own(&self, request: &mut Request) -> Option<Response> {
         let path = request.path();
         if path == WEBSOCKET_PATH {
@@ -45,9 +45,16 @@ impl Hub {
             return Some(self.answer_api(request).await);
         }
         let name = path.strip_prefix(ROOMS_PATH).filter(|name| !name.is_empty())?;
+        // RFC 3986 §2.1: names may have characters that a path cannot, such as the `#` of a channel for named users.
+        let Ok(name) = percent_encoding::percent_decode_str(name).decode_utf8() else {
+            return Some(Response::not_found());
+        };
         let channel = format!("rooms:{name}");
         Some(match request.websocket() {
-            Ok(upgrade) => self.open_room(upgrade, Some(request.peer()), channel),
+            Ok(upgrade) => {
+                let token = bearer_token(request);
+                self.open_room(upgrade, Some(request.peer()), channel, token)
+            }
             Err(refusal) => refusal,
         })
     }
@@ -71,13 +78,20 @@ impl Hub {
         })
     }
 
-    /// Accepts a plain WebSocket client, whose messages are the publications of `channel`. Everyone may join it. Returns the response to
-    /// the handshake: a refusal when the client's page may not connect or the channel cannot exist.
+    /// Accepts a plain WebSocket client, whose messages are the publications of `channel`. It has the rights of an anonymous client, or
+    /// those that the callback of [`on_connect`](crate::HubBuilder::on_connect) gives it. Returns the response to the handshake: a refusal
+    /// when the client's page may not connect or the channel cannot exist.
     pub fn accept_bare(&self, upgrade: Upgrade, channel: &str) -> Response {
-        self.open_room(upgrade, None, channel.to_owned())
+        self.open_room(upgrade, None, channel.to_owned(), String::new())
     }
 
-    fn open_room(&self, upgrade: Upgrade, peer: Option<SocketAddr>, channel: String) -> Response {
+    fn open_room(
+        &self,
+        upgrade: Upgrade,
+        peer: Option<SocketAddr>,
+        channel: String,
+        token: String,
+    ) -> Response {
         if !self.allows_page(&upgrade) {
             return other_origin();
         }
@@ -85,7 +99,9 @@ impl Hub {
             return Response::not_found();
         }
         let node = self.0.clone();
-        upgrade.on_open(move |socket| transport::bare(node, socket, peer, channel))
+        let origin = upgrade.request().origin().map(str::to_owned);
+        let origin = Origin { peer, origin, encoding: Encoding::Json };
+        upgrade.on_open(move |socket| transport::bare(node, socket, origin, channel, token))
     }
 
     /// Whether the page that opens a WebSocket may connect.
@@ -147,6 +163,18 @@ impl Hub {
         let settings = self.0.settings();
         let allowed = &settings.config.client.allowed_origins;
         own || allowed.iter().any(|one| one == "*" || one.eq_ignore_ascii_case(origin))
+    }
+}
+
+/// The token of a connection that cannot send commands: in `Authorization: Bearer` (RFC 6750 §2.1), or in the parameter `token`, for
+/// browsers, which cannot set header fields of a WebSocket. Empty without one.
+fn bearer_token(request: &Request) -> String {
+    let field = request.header("authorization").and_then(|field| std::str::from_utf8(field).ok());
+    let bearer = field.and_then(|field| field.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    match bearer {
+        Some((_, token)) => token.trim().to_owned(),
+        None => request.query_param("token").and_then(percent_decode).unwrap_or_default(),
     }
 }
 

@@ -10,18 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wireloom::OwnedMessage;
 
 use crate::auth::TokenError;
 use crate::client::{Client, Format, Identity};
 use crate::clock::seconds;
+use crate::encoded::publication_of;
 use crate::hooks::{ConnectEvent, ConnectGrant, Refusal};
 use crate::node::{Node, Origin};
 use crate::protocol::{
-    Command, Commands, ConnectRequest, ConnectResult, Disconnect, ErrorCode, Push, Reply, SubscribePush,
-    SubscribeRequest, SubscribeResult,
+    Command, Commands, ConnectRequest, ConnectResult, Disconnect, Encoding, ErrorCode, Push, Reply,
+    SubscribePush, SubscribeRequest, SubscribeResult,
 };
+use crate::rights::Grant;
 use crate::shards::lock;
-use crate::subscribe::{self, Grant};
+use crate::subscribe;
 
 pub(crate) use commands::stats;
 
@@ -30,6 +33,8 @@ pub(crate) struct Session {
     pub(crate) node: Arc<Node>,
     pub(crate) client: Arc<Client>,
     origin: Origin,
+    /// The channel of a client that has only one, without the client protocol.
+    room: Option<Arc<str>>,
     state: State,
     budget: Budget,
 }
@@ -85,7 +90,7 @@ impl Session {
         let now = node.clock.now();
         let commands = f64::from(config.commands_per_s_max) * BURST.as_secs_f64();
         let state = State::Connecting { stale_at: now + config.stale_after };
-        Self { client, origin, state, budget: Budget { commands, filled_at: now }, node }
+        Self { client, origin, room: None, state, budget: Budget { commands, filled_at: now }, node }
     }
 
     /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970.
@@ -119,7 +124,7 @@ impl Session {
                 self.client.send(&Reply::default());
                 let ping = match self.client.format {
                     // The client cannot send a pong.
-                    Format::EventStream => Ping::DueAt(now + config.ping_interval),
+                    Format::EventStream | Format::Bare => Ping::DueAt(now + config.ping_interval),
                     _ => Ping::MissingAt(now + config.pong_timeout),
                 };
                 self.state = State::Connected { ping };
@@ -144,9 +149,26 @@ impl Session {
         self.client.outbox.end(reason);
     }
 
+    /// Handles a message: the commands in it, or the publication that it is in a room.
+    pub(crate) async fn handle_message(&mut self, message: OwnedMessage) {
+        match self.client.format {
+            Format::Protocol(encoding) => self.execute(encoding, message.into_bytes()).await,
+            Format::Bare => self.publish_in_room(message).await,
+            Format::EventStream => {}
+        }
+    }
+
+    async fn publish_in_room(&mut self, message: OwnedMessage) {
+        let Some(channel) = self.room.clone() else { return };
+        if let Err(refusal) = self.publish_message(&channel, publication_of(message)).await {
+            self.node.metrics.refused.increment(refusal.code);
+            let denied = refusal.code == ErrorCode::PermissionDenied.code();
+            self.end(if denied { Disconnect::PermissionDenied } else { Disconnect::Internal });
+        }
+    }
+
     /// Executes the commands of one message, in order. Stops at the first one that breaks the protocol.
-    pub(crate) async fn handle_message(&mut self, message: Bytes) {
-        let Format::Protocol(encoding) = self.client.format else { return };
+    async fn execute(&mut self, encoding: Encoding, message: Bytes) {
         let mut commands = Commands::new(encoding, message).peekable();
         // A message without a command would otherwise not be rate limited.
         if commands.peek().is_none() {
@@ -216,6 +238,13 @@ impl Session {
                 Ok(())
             }
         }
+    }
+
+    /// Connects a client that has only a room: the channel whose publications its messages are.
+    pub(crate) async fn join(&mut self, channel: Arc<str>, token: String) -> Result<(), Disconnect> {
+        let subs = [(channel.to_string(), SubscribeRequest::default())].into();
+        self.room = Some(channel);
+        self.connect_one_way(ConnectRequest { token, subs, ..ConnectRequest::default() }).await
     }
 
     /// Establishes a unidirectional connection, and its subscriptions to the channels in the request.

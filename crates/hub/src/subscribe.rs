@@ -5,21 +5,18 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-
-use crate::auth::TokenError;
 use crate::channels::{Deltas, Start, Started};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::seconds;
-use crate::config::{Access, ChannelOptions, DeltaType};
+use crate::config::{ChannelOptions, DeltaType};
 use crate::encoded;
 use crate::engine::{EngineError, Membership};
 use crate::history::Position;
 use crate::hooks::{Refusal, SubscribeEvent};
 use crate::node::{Node, retention};
 use crate::protocol::{ErrorCode, Reply, SubscribeRequest, SubscribeResult};
+use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
 
 /// A request for a subscription.
@@ -30,15 +27,6 @@ pub(crate) struct Request {
     pub(crate) granted: Option<Grant>,
     /// The origin of the client's page.
     pub(crate) origin: Option<String>,
-}
-
-/// The properties of a granted subscription.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Grant {
-    pub(crate) info: Bytes,
-    pub(crate) data: Bytes,
-    pub(crate) expires_at: Option<Duration>,
-    pub(crate) server_side: bool,
 }
 
 /// A subscription whose publications are kept until it is [started](Established::start).
@@ -106,13 +94,6 @@ pub(crate) async fn subscribe(
     let settings = node.settings();
     let config = &settings.config;
     let name = request.command.channel.as_str();
-    if name.is_empty() {
-        return Err(ErrorCode::BadRequest.into());
-    }
-    if name.len() > config.client.channel_name_len_max {
-        return Err(ErrorCode::LimitExceeded.into());
-    }
-    let options = config.channel_options(name).ok_or(ErrorCode::UnknownChannel)?.clone();
     {
         let mut subscriptions = lock(&client.subscriptions);
         // `Node::leave_all` ends the outbox before it takes the list, so that nothing is added afterwards.
@@ -129,31 +110,24 @@ pub(crate) async fn subscribe(
     }
     let (node, client) = (node.clone(), client.clone());
     let reserved = Reserved { node, client, channel: name.into(), step: Step::Listed };
-    let grant = authorise(&reserved.node, &reserved.client, &request, &options).await?;
+    let grant = authorise(&reserved.node, &reserved.client, &request).await?;
+    let options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
     add(reserved, &request, options, grant).await
 }
 
-/// Checks whether the client may subscribe; returns the properties of the subscription.
-async fn authorise(
-    node: &Node,
-    client: &Client,
-    request: &Request,
-    options: &ChannelOptions,
-) -> Result<Grant, Refusal> {
-    if let Some(grant) = &request.granted {
-        return Ok(grant.clone());
-    }
-    let origins = &options.allowed_origins;
-    if let Some(origin) = &request.origin
-        && !origins.is_empty()
-        && !origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
-    {
-        return Err(ErrorCode::PermissionDenied.into());
-    }
+/// Asks the gate, and the application where that decides; returns the properties of the subscription.
+async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Grant, Refusal> {
     let SubscribeRequest { channel, token, data, .. } = &request.command;
-    if !token.is_empty() {
-        return by_token(node, client, channel, token).map_err(Refusal::from);
-    }
+    let requester = match &request.granted {
+        Some(_) => Requester::Backend,
+        None => Requester::Client { client, origin: request.origin.as_deref() },
+    };
+    let operation = Operation::Subscribe { token };
+    let decision = rights::check(&node.settings(), node.clock.now(), requester, channel, operation)?;
+    let by_default = match decision {
+        Decision::Allowed(grant) => return Ok(request.granted.clone().unwrap_or(grant)),
+        Decision::Application { by_default } => by_default,
+    };
     if let Some(hook) = &node.hooks.subscribe {
         let event = SubscribeEvent {
             client: client.id.clone(),
@@ -165,34 +139,7 @@ async fn authorise(
         let expires_at = grant.expires_at;
         return Ok(Grant { info: grant.info, data: grant.data, expires_at, server_side: false });
     }
-    // A channel that names users, such as `chat#7,42`, is only for them.
-    if let Some((_, users)) = channel.split_once('#') {
-        let is_named = !client.user().is_empty() && users.split(',').any(|user| user == client.user());
-        return if is_named { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) };
-    }
-    let may = match options.subscribe {
-        _ if channel.starts_with('$') => false,
-        Access::Anyone => true,
-        Access::Client | Access::Subscriber => !client.user().is_empty(),
-        Access::Token => false,
-    };
-    if may { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) }
-}
-
-pub(crate) fn by_token(node: &Node, client: &Client, channel: &str, token: &str) -> Result<Grant, ErrorCode> {
-    let claims =
-        node.settings().verifier.subscribe(token, node.clock.now()).map_err(|error| match error {
-            TokenError::Expired => ErrorCode::TokenExpired,
-            TokenError::Invalid => ErrorCode::PermissionDenied,
-        })?;
-    let is_own = claims.channel == channel
-        && claims.sub == client.user()
-        && (claims.client.is_empty() || claims.client == client.id);
-    if !is_own {
-        return Err(ErrorCode::PermissionDenied);
-    }
-    let (info, expires_at) = (claims.info(), claims.expires_at());
-    Ok(Grant { info, data: Bytes::new(), expires_at, server_side: false })
+    if by_default { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) }
 }
 
 /// Adds the subscriber and reads what it missed.

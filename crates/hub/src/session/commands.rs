@@ -4,9 +4,8 @@ use bytes::Bytes;
 
 use super::Session;
 use crate::auth::TokenError;
-use crate::client::Subscription;
+use crate::client::{Format, Subscription};
 use crate::clock::seconds;
-use crate::config::Access;
 use crate::engine::EngineError;
 use crate::history::{HistoryQuery, Position};
 use crate::hooks::{PublishEvent, Refusal, RpcEvent};
@@ -17,8 +16,8 @@ use crate::protocol::{
     SubRefreshRequest, SubRefreshResult, UnsubscribeResult,
 };
 use crate::proxy;
+use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
-use crate::subscribe::by_token;
 
 /// The maximum number of publications that one history command returns.
 const HISTORY_MAX: usize = 1_000;
@@ -94,79 +93,74 @@ impl Session {
         Ok(())
     }
 
-    /// Checks that the namespace's `access` lets this client act on a channel.
-    fn may(&self, channel: &str, access: Access) -> Result<(), ErrorCode> {
-        let has_user = !self.client.user().is_empty();
-        let may = match access {
-            Access::Anyone => true,
-            Access::Client => has_user,
-            Access::Subscriber => self.client.is_subscribed(channel),
-            Access::Token => false,
-        };
-        if may { Ok(()) } else { Err(ErrorCode::PermissionDenied) }
+    /// Asks the gate about an operation of this client.
+    fn check(&self, channel: &str, operation: Operation<'_>) -> Result<Decision, ErrorCode> {
+        let requester = Requester::Client { client: &self.client, origin: self.origin.origin.as_deref() };
+        rights::check(&self.node.settings(), self.node.clock.now(), requester, channel, operation)
     }
 
     async fn publish(&self, request: PublishRequest) -> Result<PublishResult, Refusal> {
         let PublishRequest { channel, data } = request;
-        if channel.is_empty() || data.is_empty() {
+        if data.is_empty() {
             return Err(ErrorCode::BadRequest.into());
         }
-        let options = self.node.options(&channel).ok_or(ErrorCode::UnknownChannel)?;
         let data = match self.origin.encoding {
             Encoding::Json => data,
             // Copied, because a slice would keep the whole message in memory as long as the history.
             Encoding::Protobuf => Bytes::copy_from_slice(&data),
         };
-        let data = match &self.node.hooks.publish {
-            Some(hook) => {
-                let event = PublishEvent {
-                    client: self.client.id.clone(),
-                    user: self.client.user().into(),
-                    channel: channel.clone(),
-                    data,
-                };
-                hook(event).await?
-            }
-            None => {
-                self.may(&channel, options.publish)?;
-                data
-            }
+        let publication = Publication { data, ..Publication::default() };
+        self.publish_message(&channel, publication).await?;
+        Ok(PublishResult {})
+    }
+
+    /// Publishes what the client sent, if it may.
+    pub(crate) async fn publish_message(
+        &self,
+        channel: &str,
+        mut publication: Publication,
+    ) -> Result<(), Refusal> {
+        let by_default = match self.check(channel, Operation::Publish)? {
+            Decision::Allowed(_) => true,
+            Decision::Application { by_default } => by_default,
         };
+        if let Some(hook) = &self.node.hooks.publish {
+            let event = PublishEvent {
+                client: self.client.id.clone(),
+                user: self.client.user().into(),
+                channel: channel.to_owned(),
+                data: publication.data,
+            };
+            publication.data = hook(event).await?;
+        } else if !by_default {
+            return Err(ErrorCode::PermissionDenied.into());
+        }
         let info =
-            lock(&self.client.subscriptions).get(&*channel).and_then(|subscription| match subscription {
+            lock(&self.client.subscriptions).get(channel).and_then(|subscription| match subscription {
                 Subscription::Active(active) => Some(active.info.clone()),
                 Subscription::Pending => None,
             });
-        let info = self.client.info(info.unwrap_or_default());
-        let publication = Publication { data, info: Some(info), ..Publication::default() };
-        self.node.publish(&channel, publication, false).await.map_err(|error| match error {
+        // Nothing is known of an anonymous client in a room.
+        let is_nameless = self.client.format == Format::Bare && self.client.user().is_empty();
+        publication.info = (!is_nameless).then(|| self.client.info(info.unwrap_or_default()));
+        self.node.publish(channel, publication, false).await.map_err(|error| match error {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
             PublishError::BadChannel
             | PublishError::BadKey
             | PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
             PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
         })?;
-        Ok(PublishResult {})
+        Ok(())
     }
 
     async fn presence(&self, channel: &str) -> Result<Vec<ClientInfo>, Refusal> {
-        let options =
-            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
-        if !options.presence {
-            return Err(ErrorCode::NotAvailable.into());
-        }
-        self.may(channel, options.presence_access)?;
+        self.check(channel, Operation::Presence)?;
         Ok(self.node.engine().presence(channel).await.map_err(|_| ErrorCode::Internal)?)
     }
 
     async fn history(&self, request: HistoryRequest) -> Result<HistoryResult, Refusal> {
         let channel = &request.channel;
-        let options =
-            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
-        if !options.has_history() {
-            return Err(ErrorCode::NotAvailable.into());
-        }
-        self.may(channel, options.history_access)?;
+        self.check(channel, Operation::History)?;
         let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
         // One command returns at most HISTORY_MAX publications.
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).min(HISTORY_MAX);
@@ -235,10 +229,10 @@ impl Session {
         if request.channel.is_empty() || request.token.is_empty() {
             return Err(ErrorCode::BadRequest);
         }
-        if !self.client.is_subscribed(&request.channel) {
-            return Err(ErrorCode::PermissionDenied);
-        }
-        let grant = by_token(&self.node, &self.client, &request.channel, &request.token)?;
+        let grant = match self.check(&request.channel, Operation::Renew { token: &request.token })? {
+            Decision::Allowed(grant) => grant,
+            Decision::Application { .. } => Grant::default(),
+        };
         if let Some(Subscription::Active(active)) =
             lock(&self.client.subscriptions).get_mut(&*request.channel)
         {

@@ -257,7 +257,7 @@ async fn serve(mut session: Session, mut commands: mpsc::UnboundedReceiver<Bytes
         let deadline = session.node.clock.instant(session.poll_timeout());
         tokio::select! {
             command = commands.recv() => match command {
-                Some(command) => session.handle_message(command).await,
+                Some(command) => session.handle_message(wireloom::OwnedMessage::Binary(command)).await,
                 None => return,
             },
             () = tokio::time::sleep_until(deadline) => session.handle_timeout(),

@@ -4,24 +4,20 @@
 //! other. While a command waits for the engine or for a callback, publications are still written.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
 
 use super::clean_up::CleanUp;
 use crate::client::{Client, Format};
-use crate::config::Access;
-use crate::encoded::publication_of;
 use crate::node::{Node, Origin};
 use crate::outbox::{CAPACITY_KEPT, Taken};
 use crate::protocol::Disconnect;
 use crate::session::Session;
-use crate::subscribe::{self, Grant};
 
 /// Serves a connection that speaks the client protocol.
 pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin) {
@@ -103,7 +99,7 @@ async fn next(work: &mut Work, receiver: &mut Receiver) -> Result<Work, Disconne
         Work::Busy(busy) => Ok(Work::Idle(busy.await)),
         Work::Idle(_) => {
             let message = match receiver.recv_owned().await {
-                Ok(Some(message)) => message.into_bytes(),
+                Ok(Some(message)) => message,
                 Ok(None) => return Err(Disconnect::ConnectionClosed),
                 Err(error) => return Err(broken(&error)),
             };
@@ -205,7 +201,7 @@ fn bare_code(reason: &Disconnect) -> CloseCode {
     match reason {
         Disconnect::ConnectionClosed => CloseCode::NORMAL,
         Disconnect::Shutdown => CloseCode::GOING_AWAY,
-        Disconnect::PermissionDenied => CloseCode::POLICY_VIOLATION,
+        Disconnect::PermissionDenied | Disconnect::InvalidToken => CloseCode::POLICY_VIOLATION,
         Disconnect::Internal => CloseCode::INTERNAL_ERROR,
         Disconnect::Custom { code, .. } => CloseCode::new(*code),
         _ => CloseCode::TRY_AGAIN_LATER,
@@ -237,65 +233,21 @@ async fn finish(
     clean_up.forget().await;
 }
 
-/// Serves a connection whose messages are the publications of one channel, both ways.
-pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, peer: Option<SocketAddr>, channel: String) {
+/// Serves a connection whose messages are the publications of one channel, both ways. `token` is that of the connection; empty for
+/// an anonymous client.
+pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, origin: Origin, channel: String, token: String) {
     let (mut sender, mut receiver) = socket.split();
-    let client = match node.accept(Format::Bare, peer) {
+    let client = match node.accept(Format::Bare, origin.peer) {
         Ok(client) => client,
         Err(reason) => return Box::pin(close(&mut sender, Format::Bare, &reason)).await,
     };
     let clean_up = CleanUp::new(&node, &client);
-    let reason = run_bare(&node, &client, &mut sender, &mut receiver, &channel).await;
-    Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
-}
-
-async fn run_bare(
-    node: &Arc<Node>,
-    client: &Arc<Client>,
-    sender: &mut Sender,
-    receiver: &mut Receiver,
-    channel: &str,
-) -> Disconnect {
-    let subscribing = async {
-        let request = subscribe::Request {
-            command: crate::protocol::SubscribeRequest { channel: channel.into(), ..Default::default() },
-            granted: Some(Grant::default()),
-            origin: None,
-        };
-        let established = subscribe::subscribe(node, client, request).await?;
-        established.start(Vec::new()).await;
-        Ok::<_, crate::hooks::Refusal>(())
+    let mut session = Box::new(Session::new(node.clone(), client.clone(), origin));
+    let reason = match Box::pin(session.join(channel.into(), token)).await {
+        Ok(()) => run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await,
+        Err(reason) => reason,
     };
-    if Box::pin(subscribing).await.is_err() {
-        return Disconnect::PermissionDenied;
-    }
-    let may_publish = node.options(channel).is_some_and(|options| options.publish >= Access::Subscriber);
-    let _open = client.outbox.open_to_batches(sender.clone());
-    let mut messages = Vec::new();
-    loop {
-        tokio::select! {
-            biased;
-            taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
-                Taken::End(reason) => return reason,
-                Taken::Messages => {
-                    if let Err(reason) = write(node, client, sender, &mut messages).await {
-                        return reason;
-                    }
-                }
-            },
-            message = receiver.recv_owned() => match message {
-                Ok(Some(_)) if !may_publish => return Disconnect::PermissionDenied,
-                Ok(Some(message)) => {
-                    let publishing = node.publish(channel, publication_of(message), false);
-                    if let Err(error) = Box::pin(publishing).await {
-                        info!(channel, %error, "not published");
-                        return Disconnect::Internal;
-                    }
-                }
-                Ok(None) | Err(_) => return Disconnect::ConnectionClosed,
-            },
-        }
-    }
+    Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
 }
 
 #[cfg(test)]
@@ -310,7 +262,7 @@ mod tests {
     fn open_connections_hold_little_memory() {
         let sizes = [
             size_of_output(protocol),
-            size_of_output(|node, socket, channel| bare(node, socket, None, channel)),
+            size_of_output(|node, socket, origin| bare(node, socket, origin, String::new(), String::new())),
             size_of::<Client>(),
             size_of::<Session>(),
             size_of::<crate::client::Active>(),

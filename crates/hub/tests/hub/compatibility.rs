@@ -238,7 +238,8 @@ async fn expiries_may_be_as_late_as_numbers_are() {
 
 #[tokio::test]
 async fn channels_that_name_users_are_for_them() {
-    let served = serve().await;
+    let limited = CONFIG.replace("name = \"chat\"", "name = \"chat\"\nallow_user_limited_channels = true");
+    let served = Served::start(&limited, |hub| hub).await;
     for (user, channel, code) in [
         ("7", "chat:x#7", None),
         ("7", "chat:x#6,7", None),

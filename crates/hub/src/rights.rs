@@ -1,0 +1,187 @@
+//! The gate: whether an operation on a channel is allowed. Every way in asks [`check`], and no other code decides.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::auth::TokenError;
+use crate::client::Client;
+use crate::config::{Access, ChannelOptions};
+use crate::protocol::ErrorCode;
+use crate::settings::Settings;
+
+/// The party that asks for an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Requester<'a> {
+    /// A client by any transport. `origin` is that of its page, if there is one.
+    Client { client: &'a Client, origin: Option<&'a str> },
+    /// The application's backend: the server API after its key was checked, the library, or a grant that a verified token or the
+    /// application made when the client connected.
+    Backend,
+}
+
+/// An operation on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation<'a> {
+    /// `token` is the one of the subscription; empty without one.
+    Subscribe {
+        token: &'a str,
+    },
+    /// Renews a subscription's token.
+    Renew {
+        token: &'a str,
+    },
+    Publish,
+    Presence,
+    History,
+    /// Of the server API.
+    RemoveHistory,
+}
+
+/// What the gate answers when it does not refuse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Allowed(Grant),
+    /// The application decides: a callback or an HTTP endpoint, if there is one for this operation. Without one, the namespace's
+    /// setting decides, which is this.
+    Application {
+        by_default: bool,
+    },
+}
+
+/// The properties of a granted subscription.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) info: Bytes,
+    pub(crate) data: Bytes,
+    pub(crate) expires_at: Option<Duration>,
+    pub(crate) server_side: bool,
+}
+
+/// Checks an operation. `now` is the time since 1970.
+///
+/// # Errors
+/// The code with which the command is refused.
+pub(crate) fn check(
+    settings: &Settings,
+    now: Duration,
+    requester: Requester<'_>,
+    channel: &str,
+    operation: Operation<'_>,
+) -> Result<Decision, ErrorCode> {
+    let config = &settings.config;
+    if channel.is_empty() {
+        return Err(ErrorCode::BadRequest);
+    }
+    if channel.len() > config.client.channel_name_len_max {
+        return Err(ErrorCode::LimitExceeded);
+    }
+    let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
+    match operation {
+        Operation::Presence if !options.presence => return Err(ErrorCode::NotAvailable),
+        Operation::History if !options.has_history() => return Err(ErrorCode::NotAvailable),
+        _ => {}
+    }
+    let Requester::Client { client, origin } = requester else {
+        return Ok(Decision::Allowed(Grant { server_side: true, ..Grant::default() }));
+    };
+    // A client without an identity has not passed `connect`.
+    if client.identity().is_none() {
+        return Err(ErrorCode::PermissionDenied);
+    }
+    match operation {
+        Operation::Subscribe { token } => {
+            check_origin(options, origin)?;
+            if !token.is_empty() {
+                return by_token(settings, now, client, channel, token).map(Decision::Allowed);
+            }
+            // Only a token opens a private channel.
+            if channel.starts_with('$') {
+                return Err(ErrorCode::PermissionDenied);
+            }
+            match names_user(options, channel, client.user()) {
+                Some(true) => Ok(Decision::Allowed(Grant::default())),
+                Some(false) => Err(ErrorCode::PermissionDenied),
+                None => Ok(Decision::Application { by_default: may_subscribe(options.subscribe, client) }),
+            }
+        }
+        Operation::Renew { token } => {
+            if !client.is_subscribed(channel) {
+                return Err(ErrorCode::PermissionDenied);
+            }
+            by_token(settings, now, client, channel, token).map(Decision::Allowed)
+        }
+        Operation::RemoveHistory => Err(ErrorCode::PermissionDenied),
+        Operation::Publish | Operation::Presence | Operation::History => {
+            // The other rights to a closed channel are those of its subscribers.
+            let is_closed =
+                channel.starts_with('$') || names_user(options, channel, client.user()) == Some(false);
+            if is_closed && !client.is_subscribed(channel) {
+                return Err(ErrorCode::PermissionDenied);
+            }
+            let access = match operation {
+                Operation::Publish => options.publish,
+                Operation::Presence => options.presence_access,
+                _ => options.history_access,
+            };
+            let by_default = match access {
+                Access::Anyone => true,
+                Access::Client => !client.user().is_empty(),
+                Access::Subscriber => client.is_subscribed(channel),
+                Access::Token => false,
+            };
+            match operation {
+                Operation::Publish => Ok(Decision::Application { by_default }),
+                _ if by_default => Ok(Decision::Allowed(Grant::default())),
+                _ => Err(ErrorCode::PermissionDenied),
+            }
+        }
+    }
+}
+
+fn may_subscribe(access: Access, client: &Client) -> bool {
+    match access {
+        Access::Anyone => true,
+        Access::Client | Access::Subscriber => !client.user().is_empty(),
+        Access::Token => false,
+    }
+}
+
+/// Whether a channel that names users, such as `chat#7,42`, names this one; `None` for other channels.
+fn names_user(options: &ChannelOptions, channel: &str, user: &str) -> Option<bool> {
+    if !options.allow_user_limited_channels {
+        return None;
+    }
+    let (_, users) = channel.split_once('#')?;
+    Some(!user.is_empty() && users.split(',').any(|one| one == user))
+}
+
+fn check_origin(options: &ChannelOptions, origin: Option<&str>) -> Result<(), ErrorCode> {
+    let Some(origin) = origin else { return Ok(()) };
+    let origins = &options.allowed_origins;
+    let is_allowed = origins.is_empty()
+        || origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin));
+    if is_allowed { Ok(()) } else { Err(ErrorCode::PermissionDenied) }
+}
+
+/// The grant of a subscription's token.
+fn by_token(
+    settings: &Settings,
+    now: Duration,
+    client: &Client,
+    channel: &str,
+    token: &str,
+) -> Result<Grant, ErrorCode> {
+    let claims = settings.verifier.subscribe(token, now).map_err(|error| match error {
+        TokenError::Expired => ErrorCode::TokenExpired,
+        TokenError::Invalid => ErrorCode::PermissionDenied,
+    })?;
+    let is_own = claims.channel == channel
+        && claims.sub == client.user()
+        && (claims.client.is_empty() || claims.client == client.id);
+    if !is_own {
+        return Err(ErrorCode::PermissionDenied);
+    }
+    let (info, expires_at) = (claims.info(), claims.expires_at());
+    Ok(Grant { info, data: Bytes::new(), expires_at, server_side: false })
+}
