@@ -112,7 +112,7 @@ for (const [browser, paths, args] of browsers) {
     // A loaded machine may take longer than a second to renew a token.
     const own = config.replace('[client]\n', `[client]\nallowed_origins = ["${origin}"]\n`).replace('expired_grace = "1s"', 'expired_grace = "10s"');
     await writeFile(join(folder, 'hub.toml'), own);
-    const node = await Node.start(undefined, join(folder, 'hub.toml'), ['--allow-origin', origin]);
+    const node = await Node.start(undefined, join(folder, 'hub.toml'));
     const running = await puppeteer.launch({ browser, executablePath, args, headless: true });
     context.after(async () => {
       await running.close();

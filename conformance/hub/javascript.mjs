@@ -15,6 +15,7 @@ import { Node } from './nodes.mjs';
 const base = process.env.WIRELOOM_HUB;
 const url = `${base}/connection/websocket`;
 const http = base.replace(/^ws/, 'http');
+const admin = process.env.WIRELOOM_ADMIN;
 
 const json = { name: 'JSON', Client: Centrifuge, encode: (value) => value, decode: (data) => data };
 const protobuf = {
@@ -71,7 +72,7 @@ function cut(client) {
 }
 
 async function api(method, body) {
-  const response = await fetch(`${http}/api/${method}`, {
+  const response = await fetch(`${admin}/api/${method}`, {
     method: 'POST',
     headers: { 'X-API-Key': 'key', 'Content-Type': 'application/json' },
     body: JSON.stringify(body),
@@ -306,7 +307,7 @@ test('answers the server API', async () => {
   assert.deepEqual((await api('history', { channel, limit: -1 })).result.publications ?? [], []);
 
   for (const headers of [{}, { 'X-API-Key': 'wrong' }, { 'X-API-Key': '' }]) {
-    const response = await fetch(`${http}/api/info`, { method: 'POST', headers, body: '{}' });
+    const response = await fetch(`${admin}/api/info`, { method: 'POST', headers, body: '{}' });
     assert.equal(response.status, 401);
   }
 });

@@ -43,18 +43,18 @@ export class Node {
   /** Starts `wireloom serve`, connected to NATS where there is one. */
   static async start(nats, hub = 'hub.toml', args = []) {
     const node = new Node();
-    const all = ['serve', '--listen', '127.0.0.1:0', '--hub', hub, ...args];
+    const all = ['serve', '--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0', '--hub', hub, ...args];
     if (nats) all.push('--nats', `nats://127.0.0.1:${nats.port}`);
     node.process = spawn(process.env.WIRELOOM, all, { stdio: ['ignore', 'pipe', 'pipe'] });
     node.log = '';
     node.process.stderr.on('data', (chunk) => (node.log += chunk));
     node.exited = new Promise((resolve) => node.process.on('exit', (code, signal) => resolve(code ?? signal)));
-    node.address = await new Promise((resolve, reject) => {
+    [node.address, node.admin] = await new Promise((resolve, reject) => {
       let text = '';
       node.process.stdout.on('data', (chunk) => {
         text += chunk;
-        const match = / on http:\/\/([^/\s]+)/.exec(text);
-        if (match) resolve(match[1]);
+        const match = / on http:\/\/([^/\s]+)[^]*^admin on http:\/\/([^/\s]+)/m.exec(text);
+        if (match) resolve(match.slice(1));
       });
       node.exited.then((code) => reject(new Error(`the server did not start (${code}): ${text}${node.log}`)));
     });
@@ -66,7 +66,7 @@ export class Node {
   }
 
   async api(method, body) {
-    const response = await fetch(`http://${this.address}/api/${method}`, {
+    const response = await fetch(`http://${this.admin}/api/${method}`, {
       method: 'POST',
       headers: { 'X-API-Key': 'key', 'Content-Type': 'application/json' },
       body: JSON.stringify(body),

@@ -37,7 +37,7 @@ from centrifuge import (
 
 BASE = os.environ["WIRELOOM_HUB"]
 URL = BASE + "/connection/websocket"
-API = BASE.replace("ws", "http", 1) + "/api"
+API = os.environ["WIRELOOM_ADMIN"] + "/api"
 serial = 0
 
 
@@ -288,7 +288,7 @@ class Sdk(unittest.IsolatedAsyncioTestCase):
         await within(events.subscribed.get())
         with self.assertRaises(ReplyError) as refused:
             await within(client.rpc("none", {}))
-        self.assertEqual(refused.exception.code, 104)
+        self.assertEqual(refused.exception.code, 108)
         for _ in range(300):
             if min(asked.values()) >= 3:
                 break

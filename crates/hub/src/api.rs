@@ -19,7 +19,7 @@ use crate::engine::{Action, Control, EngineError};
 use crate::history::{HistoryQuery, Position};
 use crate::hub::{Hub, PublishOptions};
 use crate::node::{Node, PublishError};
-use crate::protocol::{ClientInfo, ErrorCode, Publication, StreamPosition};
+use crate::protocol::{ClientInfo, Disconnect, ErrorCode, Publication, StreamPosition};
 use crate::rights::{self, Operation, Requester};
 use crate::session::stats;
 
@@ -81,8 +81,16 @@ fn unauthorized() -> Response {
 }
 
 impl Hub {
-    /// Answers a request of the server API, whose path begins with `/api`.
-    pub(crate) async fn answer_api(&self, request: &mut Request) -> Response {
+    /// Answers a request for the server API, whose paths begin with `/api`; `None` for any other.
+    pub async fn answer_api(&self, request: &mut Request) -> Option<Response> {
+        let path = request.path();
+        if path != "/api" && !path.starts_with("/api/") {
+            return None;
+        }
+        Some(self.answer_call(request).await)
+    }
+
+    async fn answer_call(&self, request: &mut Request) -> Response {
         let Some(key) = self.0.settings().config.api.key.clone() else { return Response::not_found() };
         let method = request.path().strip_prefix("/api/").unwrap_or_default().to_owned();
         let given = match (request.header("x-api-key"), request.header("authorization")) {
@@ -175,9 +183,15 @@ impl Hub {
             }
             "refresh" => {
                 let request: User = parse(body)?;
-                let now = self.0.clock.now().as_secs();
-                let expire_at = if request.expired { Some(now) } else { request.expire_at };
-                self.control(&request, Action::Refresh { expire_at }).await
+                let action = match request.expired {
+                    true => Action::Disconnect {
+                        code: Disconnect::Expired.code(),
+                        reason: Disconnect::Expired.reason().into(),
+                        except: Vec::new(),
+                    },
+                    false => Action::Refresh { expire_at: request.expire_at },
+                };
+                self.control(&request, action).await
             }
             "presence" | "presence_stats" => self.api_presence(method, parse(body)?).await,
             "history" => self.api_history(parse(body)?).await,

@@ -1,25 +1,37 @@
 //! Tokens: JSON Web Tokens (RFC 7519) with the claims of the client protocol.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::config::{ConfigError, TokenConfig};
+use crate::jwks::RemoteKeys;
 
 /// Verifies tokens.
 pub(crate) struct Verifier {
+    connect: Keys,
+    /// The keys of subscriptions' tokens, if they have their own.
+    subscribe: Option<Keys>,
+}
+
+/// The keys that verify one kind of token.
+struct Keys {
     keys: Vec<(Algorithm, DecodingKey)>,
     jwks: JwkSet,
+    /// The keys at a URL.
+    remote: Option<Arc<RemoteKeys>>,
     audience: Option<String>,
     issuer: Option<String>,
+    leeway: Duration,
 }
 
 /// Why a token is refused.
@@ -27,8 +39,10 @@ pub(crate) struct Verifier {
 pub(crate) enum TokenError {
     /// Its `exp` has passed.
     Expired,
-    /// It is malformed, forged, of another issuer or for another audience.
+    /// It is malformed, forged, of another kind or issuer, or for another audience.
     Invalid,
+    /// Its key is at a URL that cannot be read now.
+    Unavailable,
 }
 
 /// The claims of a connection's token.
@@ -37,7 +51,10 @@ pub(crate) enum TokenError {
 pub(crate) struct ConnectClaims {
     /// The user.
     pub(crate) sub: String,
+    /// Only the token of a subscription has this claim.
+    channel: Option<IgnoredAny>,
     exp: Option<NumericDate>,
+    nbf: Option<NumericDate>,
     expire_at: Option<NumericDate>,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
@@ -68,6 +85,7 @@ pub(crate) struct SubscribeClaims {
     /// The connection; if empty, any connection of the user.
     pub(crate) client: String,
     exp: Option<NumericDate>,
+    nbf: Option<NumericDate>,
     expire_at: Option<NumericDate>,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
@@ -139,17 +157,55 @@ fn payload(json: Option<&RawValue>, base64: Option<&str>) -> Bytes {
 
 impl Verifier {
     pub(crate) fn new(config: &TokenConfig) -> Result<Self, ConfigError> {
+        let subscribe = config.subscription.as_deref();
+        if subscribe.is_some_and(|own| own.subscription.is_some()) {
+            return Err(ConfigError("token.subscription has no section subscription of its own".into()));
+        }
+        let connect = Keys::new("token", config)?;
+        let subscribe = subscribe.map(|own| Keys::new("token.subscription", own)).transpose()?;
+        Ok(Self { connect, subscribe })
+    }
+
+    /// Fetches the keys at a URL if the token names one that is not known. Called before a token is verified.
+    pub(crate) async fn prepare(&self, token: &str) {
+        for keys in [Some(&self.connect), self.subscribe.as_ref()].into_iter().flatten() {
+            keys.prepare(token).await;
+        }
+    }
+
+    pub(crate) fn connect(&self, token: &str, now: Duration) -> Result<ConnectClaims, TokenError> {
+        let claims: ConnectClaims = self.connect.verify(token)?;
+        // RFC 8725 §3.12: one kind of token does not serve as another.
+        if claims.channel.is_some() {
+            return Err(TokenError::Invalid);
+        }
+        self.connect.check_time(claims.exp, claims.nbf, now).map(|()| claims)
+    }
+
+    pub(crate) fn subscribe(&self, token: &str, now: Duration) -> Result<SubscribeClaims, TokenError> {
+        let keys = self.subscribe.as_ref().unwrap_or(&self.connect);
+        let claims: SubscribeClaims = keys.verify(token)?;
+        keys.check_time(claims.exp, claims.nbf, now).map(|()| claims)
+    }
+}
+
+impl Keys {
+    /// `section` is the name of the configuration's section, for errors.
+    fn new(section: &str, config: &TokenConfig) -> Result<Self, ConfigError> {
         use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, RS256, RS384, RS512};
         let mut keys = Vec::new();
         let mut add = |algorithms: &[Algorithm], key: DecodingKey| {
             keys.extend(algorithms.iter().map(|algorithm| (*algorithm, key.clone())));
         };
         let pem = |name: &str, key: Result<DecodingKey, jsonwebtoken::errors::Error>| {
-            key.map_err(|error| ConfigError(format!("token.{name}: {error}")))
+            key.map_err(|error| ConfigError(format!("{section}.{name}: {error}")))
         };
-        if let Some(secret) = &config.hmac_secret {
+        for (name, secret) in
+            [("hmac_secret", &config.hmac_secret), ("hmac_previous_secret", &config.hmac_previous_secret)]
+        {
+            let Some(secret) = secret else { continue };
             if secret.is_empty() {
-                return Err(ConfigError("token.hmac_secret must not be empty".into()));
+                return Err(ConfigError(format!("{section}.{name} must not be empty")));
             }
             add(&[HS256, HS384, HS512], DecodingKey::from_secret(secret.as_bytes()));
         }
@@ -167,34 +223,48 @@ impl Verifier {
         }
         let file = config.jwks_file.as_ref().map(|path| {
             std::fs::read_to_string(path)
-                .map_err(|error| ConfigError(format!("token.jwks_file {}: {error}", path.display())))
+                .map_err(|error| ConfigError(format!("{section}.jwks_file {}: {error}", path.display())))
         });
         let jwks = match file.transpose()?.as_ref().or(config.jwks.as_ref()) {
             Some(text) => {
-                serde_json::from_str(text).map_err(|error| ConfigError(format!("token.jwks: {error}")))?
+                serde_json::from_str(text).map_err(|error| ConfigError(format!("{section}.jwks: {error}")))?
             }
             None => JwkSet { keys: Vec::new() },
         };
-        Ok(Self { keys, jwks, audience: config.audience.clone(), issuer: config.issuer.clone() })
+        let remote = config.jwks_url.as_deref().map(|url| {
+            RemoteKeys::new(url, config.jwks_refresh)
+                .map(Arc::new)
+                .map_err(|error| ConfigError(format!("{section}.jwks_url {url}: {error}")))
+        });
+        Ok(Self {
+            keys,
+            jwks,
+            remote: remote.transpose()?,
+            audience: config.audience.clone(),
+            issuer: config.issuer.clone(),
+            leeway: config.leeway,
+        })
     }
 
-    pub(crate) fn connect(&self, token: &str, now: Duration) -> Result<ConnectClaims, TokenError> {
-        let claims: ConnectClaims = self.verify(token)?;
-        in_time(claims.exp, now).map(|()| claims)
+    async fn prepare(&self, token: &str) {
+        let Some(remote) = &self.remote else { return };
+        let id = decode_header(token).ok().and_then(|header| header.kid);
+        if let Some(id) = id.filter(|id| self.jwks.find(id).is_none()) {
+            remote.prepare(&id).await;
+        }
     }
 
-    pub(crate) fn subscribe(&self, token: &str, now: Duration) -> Result<SubscribeClaims, TokenError> {
-        let claims: SubscribeClaims = self.verify(token)?;
-        in_time(claims.exp, now).map(|()| claims)
-    }
-
-    /// The claims of a token, verified with a key for the token's algorithm. Callers check `exp` against the hub's
+    /// The claims of a token, verified with a key for the token's algorithm. Callers check `exp` and `nbf` against the hub's
     /// clock.
     fn verify<T: DeserializeOwned>(&self, token: &str) -> Result<T, TokenError> {
         let header = decode_header(token).map_err(|_| TokenError::Invalid)?;
+        // RFC 7515 §4.1.11: extensions that are not understood must be refused, and none is.
+        if has_critical_extensions(token) {
+            return Err(TokenError::Invalid);
+        }
         let mut validation = Validation::new(header.alg);
         validation.validate_exp = false;
-        validation.validate_nbf = true;
+        validation.validate_nbf = false;
         validation.required_spec_claims.clear();
         match &self.audience {
             Some(audience) => {
@@ -207,24 +277,52 @@ impl Verifier {
             validation.set_issuer(&[issuer]);
             validation.required_spec_claims.insert("iss".into());
         }
-        let by_id = header.kid.as_deref().and_then(|id| self.jwks.find(id));
-        if let Some(jwk) = by_id {
-            // RFC 8725 §3.1: a key is used only with its own algorithm.
-            let own = jwk.common.key_algorithm.and_then(|own| own.to_string().parse::<Algorithm>().ok());
-            if own.is_some_and(|own| own != header.alg) {
-                return Err(TokenError::Invalid);
+        let verified = |key: &DecodingKey| decode(token, key, &validation).map(|data| data.claims);
+        let id = header.kid.as_deref();
+        if let Some(id) = id {
+            let remote = self.remote.as_ref().and_then(|remote| remote.find(id));
+            if let Some(jwk) = self.jwks.find(id).cloned().or(remote) {
+                // RFC 8725 §3.1: a key is used only with its own algorithm.
+                let own = jwk.common.key_algorithm.and_then(|own| own.to_string().parse::<Algorithm>().ok());
+                if own.is_some_and(|own| own != header.alg) {
+                    return Err(TokenError::Invalid);
+                }
+                let key = DecodingKey::from_jwk(&jwk).map_err(|_| TokenError::Invalid)?;
+                return verified(&key).map_err(|_| TokenError::Invalid);
             }
-            let key = DecodingKey::from_jwk(jwk).map_err(|_| TokenError::Invalid)?;
-            return decode(token, &key, &validation).map(|data| data.claims).map_err(|_| TokenError::Invalid);
         }
-        let key = self.keys.iter().find(|(algorithm, _)| *algorithm == header.alg);
-        let (_, key) = key.ok_or(TokenError::Invalid)?;
-        decode(token, key, &validation).map(|data| data.claims).map_err(|_| TokenError::Invalid)
+        // While keys are rotated there are two for an algorithm.
+        let mut keys = self.keys.iter().filter(|(algorithm, _)| *algorithm == header.alg);
+        if let Some(claims) = keys.find_map(|(_, key)| verified(key).ok()) {
+            return Ok(claims);
+        }
+        let is_unavailable = id.is_some() && self.remote.as_ref().is_some_and(|remote| remote.has_failed());
+        Err(if is_unavailable { TokenError::Unavailable } else { TokenError::Invalid })
+    }
+
+    /// RFC 7519 §4.1.4, §4.1.5: both by the hub's clock, with the same leeway.
+    fn check_time(
+        &self,
+        exp: Option<NumericDate>,
+        nbf: Option<NumericDate>,
+        now: Duration,
+    ) -> Result<(), TokenError> {
+        if nbf.is_some_and(|nbf| nbf.0 > now.saturating_add(self.leeway)) {
+            return Err(TokenError::Invalid);
+        }
+        if exp.is_some_and(|exp| exp.0.saturating_add(self.leeway) <= now) {
+            return Err(TokenError::Expired);
+        }
+        Ok(())
     }
 }
 
-fn in_time(exp: Option<NumericDate>, now: Duration) -> Result<(), TokenError> {
-    if exp.is_some_and(|exp| exp.0 <= now) { Err(TokenError::Expired) } else { Ok(()) }
+/// Whether a token's header has the field `crit`. The token has been parsed.
+fn has_critical_extensions(token: &str) -> bool {
+    let head = token.split('.').next().unwrap_or_default();
+    let Ok(head) = URL_SAFE_NO_PAD.decode(head) else { return true };
+    serde_json::from_slice::<HashMap<String, IgnoredAny>>(&head)
+        .map_or(true, |head| head.contains_key("crit"))
 }
 
 #[cfg(test)]
@@ -288,6 +386,84 @@ mod tests {
         let none = "eyJhbGciOiJub25lIn0.eyJzdWIiOiI0MiJ9.";
         for token in ["", "x", "a.b.c", none] {
             assert_eq!(verifier().connect(token, NOW).unwrap_err(), TokenError::Invalid, "{token}");
+        }
+    }
+
+    #[test]
+    fn a_token_of_a_subscription_is_none_of_a_connection() {
+        for channel in [json!("a"), json!(""), json!(null)] {
+            let token = sign(&json!({ "sub": "42", "channel": channel }), "secret");
+            let is_refused = verifier().connect(&token, NOW).err() == Some(TokenError::Invalid);
+            assert_eq!(is_refused, !channel.is_null(), "{channel}");
+        }
+    }
+
+    #[test]
+    fn subscriptions_may_have_a_key_of_their_own() {
+        let own = TokenConfig { hmac_secret: Some("own".into()), ..TokenConfig::default() };
+        let config = TokenConfig {
+            hmac_secret: Some("secret".into()),
+            subscription: Some(own.into()),
+            ..TokenConfig::default()
+        };
+        let verifier = Verifier::new(&config).unwrap();
+        let connection = |secret| verifier.connect(&sign(&json!({ "sub": "42" }), secret), NOW).is_ok();
+        let subscription =
+            |secret| verifier.subscribe(&sign(&json!({ "sub": "42", "channel": "a" }), secret), NOW).is_ok();
+        assert_eq!([connection("secret"), connection("own")], [true, false]);
+        assert_eq!([subscription("secret"), subscription("own")], [false, true]);
+        let nested = TokenConfig { subscription: Some(config.into()), ..TokenConfig::default() };
+        assert!(Verifier::new(&nested).is_err());
+    }
+
+    #[test]
+    fn a_previous_secret_verifies_too() {
+        let config = TokenConfig {
+            hmac_secret: Some("new".into()),
+            hmac_previous_secret: Some("old".into()),
+            ..TokenConfig::default()
+        };
+        let verifier = Verifier::new(&config).unwrap();
+        let verifies = |secret| verifier.connect(&sign(&json!({ "sub": "42" }), secret), NOW).is_ok();
+        assert_eq!(["new", "old", "older"].map(verifies), [true, true, false]);
+    }
+
+    #[test]
+    fn refuses_critical_extensions() {
+        let claims = json!({ "sub": "42" }).to_string();
+        for (head, is_valid) in [
+            (json!({ "alg": "HS256" }), true),
+            (json!({ "alg": "HS256", "crit": ["b64"], "b64": true }), false),
+            (json!({ "alg": "HS256", "crit": ["exp"] }), false),
+        ] {
+            let [head, claims] = [head.to_string(), claims.clone()].map(|part| URL_SAFE_NO_PAD.encode(part));
+            let signed = format!("{head}.{claims}");
+            let key = EncodingKey::from_secret(b"secret");
+            let signature = jsonwebtoken::crypto::sign(signed.as_bytes(), &key, Algorithm::HS256).unwrap();
+            let token = format!("{signed}.{signature}");
+            assert_eq!(verifier().connect(&token, NOW).is_ok(), is_valid, "{head}");
+        }
+    }
+
+    #[test]
+    fn both_times_have_the_same_leeway_on_the_same_clock() {
+        let verifier = |leeway| {
+            let leeway = Duration::from_secs(leeway);
+            let config = TokenConfig { hmac_secret: Some("secret".into()), leeway, ..TokenConfig::default() };
+            Verifier::new(&config).unwrap()
+        };
+        let expired = Some(TokenError::Expired);
+        for (claims, leeway, error) in [
+            (json!({ "exp": 999_990 }), 9, expired),
+            (json!({ "exp": 999_990 }), 10, expired),
+            (json!({ "exp": 999_990 }), 11, None),
+            (json!({ "nbf": 1_000_010 }), 9, Some(TokenError::Invalid)),
+            (json!({ "nbf": 1_000_010 }), 10, None),
+            (json!({ "nbf": 1_000_000 }), 0, None),
+            (json!({ "nbf": 1_000_001 }), 0, Some(TokenError::Invalid)),
+        ] {
+            let token = sign(&claims, "secret");
+            assert_eq!(verifier(leeway).connect(&token, NOW).err(), error, "{claims} {leeway}");
         }
     }
 

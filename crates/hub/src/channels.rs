@@ -1,11 +1,13 @@
 //! The subscribers of this node, by channel, and the fan-out to them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use slab::Slab;
 
 use crate::batch;
 use crate::client::{Active, Client, Subscription};
+use crate::config::namespace_of;
 use crate::encoded::{Encoded, Payload, Shared};
 use crate::engine::Membership;
 use crate::history::Position;
@@ -20,6 +22,8 @@ const WAITING_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Channels {
     channels: Shards<Channel>,
+    /// The number of channels of each namespace.
+    by_namespace: Mutex<HashMap<String, usize>>,
 }
 
 #[derive(Debug, Default)]
@@ -112,12 +116,21 @@ pub(crate) enum Started {
 
 impl Channels {
     pub(crate) fn new() -> Self {
-        Self { channels: Shards::new() }
+        Self { channels: Shards::new(), by_namespace: Mutex::default() }
     }
 
     /// The number of channels with subscribers.
     pub(crate) fn len(&self) -> usize {
-        self.channels.len()
+        lock(&self.by_namespace).values().sum()
+    }
+
+    /// The number of a namespace's channels with subscribers.
+    pub(crate) fn len_of(&self, namespace: &str) -> usize {
+        lock(&self.by_namespace).get(namespace).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn contains(&self, channel: &str) -> bool {
+        self.channels.lock(channel).contains_key(channel)
     }
 
     /// The channels and their numbers of subscribers.
@@ -132,7 +145,11 @@ impl Channels {
     /// Adds a subscriber that does not receive anything yet. Returns the channel's name and the subscriber's key.
     pub(crate) fn add(&self, channel: &str, client: Arc<Client>) -> (Arc<str>, usize) {
         let mut shard = self.channels.lock(channel);
-        let name = shard.get_key_value(channel).map_or_else(|| channel.into(), |(name, _)| name.clone());
+        let known = shard.get_key_value(channel).map(|(name, _)| name.clone());
+        let name = known.unwrap_or_else(|| {
+            *lock(&self.by_namespace).entry(namespace_of(channel).to_owned()).or_default() += 1;
+            channel.into()
+        });
         let Channel { subscribers, .. } = shard.entry(name.clone()).or_default();
         let key = subscribers.insert(Subscriber {
             client,
@@ -190,8 +207,14 @@ impl Channels {
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
         subscribers.try_remove(key);
-        if subscribers.is_empty() {
-            shard.remove(channel);
+        if subscribers.is_empty() && shard.remove(channel).is_some() {
+            let mut by_namespace = lock(&self.by_namespace);
+            if let Some(len) = by_namespace.get_mut(namespace_of(channel)) {
+                *len -= 1;
+                if *len == 0 {
+                    by_namespace.remove(namespace_of(channel));
+                }
+            }
         }
     }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use wireloom::PreparedMessage;
 
+use crate::hooks::{Failure, Refusal};
 use crate::outbox::{Outbox, Pushed};
-use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, Push, Reply};
+use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, ErrorCode, Push, Reply};
 use crate::shards::lock;
 
 /// The format of messages on a connection.
@@ -72,6 +73,8 @@ pub(crate) struct Active {
     pub(crate) expires_at: Option<Duration>,
     /// Whether the server made it. The client cannot end or renew such a subscription.
     pub(crate) server_side: bool,
+    /// Whether the backend is asked to renew it.
+    pub(crate) renewed_by_backend: bool,
 }
 
 impl Client {
@@ -131,6 +134,29 @@ impl Client {
         expiries.min()
     }
 
+    /// The subscriptions that the backend renews, and when they expire.
+    pub(crate) fn renewed_by_backend(&self) -> Vec<(Arc<str>, Duration)> {
+        if !self.has_expiring_subscriptions.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let subscriptions = lock(&self.subscriptions);
+        let expiries = subscriptions.iter().filter_map(|(channel, subscription)| match subscription {
+            Subscription::Active(active) if active.renewed_by_backend => {
+                active.expires_at.map(|at| (channel.clone(), at))
+            }
+            _ => None,
+        });
+        expiries.collect()
+    }
+
+    /// Sets when a subscription expires, if it exists.
+    pub(crate) fn set_subscription_expiry(&self, channel: &str, at: Option<Duration>) {
+        if let Some(Subscription::Active(active)) = lock(&self.subscriptions).get_mut(channel) {
+            self.note_subscription_expiry(at);
+            active.expires_at = at;
+        }
+    }
+
     /// The client as others see it.
     pub(crate) fn info(&self, channel_info: bytes::Bytes) -> ClientInfo {
         let identity = self.identity().cloned().unwrap_or_default();
@@ -162,6 +188,18 @@ impl Client {
         if message.map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
             let user = self.user();
             tracing::warn!(reason = "slow", client = self.id, user, "client evicted: its queue is full");
+        }
+    }
+
+    /// The refusal of a command whose call of the backend failed. The connection ends if the backend has ended it.
+    pub(crate) fn fail(&self, failure: Failure) -> Refusal {
+        match failure {
+            Failure::Refused(refusal) => refusal,
+            Failure::Disconnected(reason) => {
+                self.outbox.end(reason);
+                // The connection ends before this is sent.
+                ErrorCode::Internal.into()
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The time since 1970 by the runtime's clock, which tests may pause.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
@@ -30,6 +31,23 @@ impl Clock {
     /// The instant of a time since 1970; the start of the clock for earlier ones.
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         self.started + at.saturating_sub(self.started_at).min(FAR)
+    }
+}
+
+/// Lets a warning pass once per second, so that clients cannot fill the log.
+#[derive(Debug, Default)]
+pub(crate) struct WarningLimit {
+    next: Mutex<Duration>,
+}
+
+impl WarningLimit {
+    pub(crate) fn may_warn(&self, now: Duration) -> bool {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = *next <= now;
+        if may {
+            *next = now + Duration::from_secs(1);
+        }
+        may
     }
 }
 

@@ -42,7 +42,9 @@ pub struct HubConfig {
     /// The server API.
     pub api: ApiConfig,
     /// The endpoint for RPC calls that no callback answers.
-    pub rpc: RpcConfig,
+    pub rpc: ProxyConfig,
+    /// The endpoints that decide about other operations.
+    pub proxy: ProxiesConfig,
     /// The memory of histories.
     pub history: HistoryConfig,
     /// The default namespace.
@@ -74,11 +76,13 @@ pub struct ClientConfig {
     pub channels_max: usize,
     /// The maximum length of a channel's name, in bytes.
     pub channel_name_len_max: usize,
-    /// The maximum length of a message from a client, in bytes.
+    /// The maximum length of a message from a client, in bytes; of a publication in a room, too.
+    #[serde(deserialize_with = "size")]
     pub message_len_max: usize,
     /// The maximum rate of commands of a connection, per second; bursts of 5 s worth of commands are allowed.
     pub commands_per_s_max: u32,
     /// The maximum number of bytes in the send queue of a client.
+    #[serde(deserialize_with = "size")]
     pub queue_len_max: usize,
     /// The maximum time that a message may be in the send queue of a client.
     #[serde(deserialize_with = "duration")]
@@ -86,12 +90,16 @@ pub struct ClientConfig {
     /// The policy for a publication that does not fit, on channels without recovery. On channels with recovery the client is
     /// disconnected, so that it reconnects and recovers.
     pub slow: SlowPolicy,
-    /// Origins of browsers that may connect; `*` allows all. The server's own origin may always connect.
+    /// Origins of the pages that may connect, such as `https://example.com`, or `https://*.example.com` for subdomains; `*` allows all.
+    /// Pages that were loaded from an IP address or `localhost` of this server may always connect, and so may clients that are no
+    /// browsers. Event streams and HTTP streams, whose requests may have no `Origin`, are also refused if `Host` names another domain.
     pub allowed_origins: Vec<String>,
     /// The maximum number of connections of the node.
     pub connections_max: usize,
     /// The maximum number of connections of one user on the node; 0 means no limit.
     pub connections_per_user_max: usize,
+    /// The maximum number of subscriptions of all connections of one user on the node; 0 means no limit.
+    pub channels_per_user_max: usize,
 }
 
 impl Default for ClientConfig {
@@ -112,6 +120,7 @@ impl Default for ClientConfig {
             allowed_origins: Vec::new(),
             connections_max: 100_000,
             connections_per_user_max: 0,
+            channels_per_user_max: 0,
         }
     }
 }
@@ -130,11 +139,13 @@ pub enum SlowPolicy {
 }
 
 /// How tokens are verified. Without any key, every token is refused.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenConfig {
     /// The secret of HS256, HS384 and HS512.
     pub hmac_secret: Option<String>,
+    /// The secret before that, while tokens that it signed are still in use.
+    pub hmac_previous_secret: Option<String>,
     /// A PEM public key for RS256, RS384, RS512 (PKCS #1 or #8).
     pub rsa_public_key: Option<String>,
     /// A PEM public key for ES256 and ES384.
@@ -145,10 +156,41 @@ pub struct TokenConfig {
     pub jwks: Option<String>,
     /// A file with a JSON Web Key Set. It is read again when the configuration is reloaded.
     pub jwks_file: Option<std::path::PathBuf>,
+    /// The URL of a JSON Web Key Set. It is fetched when a token names a key that is not known, and again after
+    /// `jwks_refresh`. Redirects are not followed; a response has at most 256 KiB and 5 s.
+    pub jwks_url: Option<String>,
+    /// The longest time that keys of `jwks_url` are used without asking again.
+    #[serde(deserialize_with = "duration")]
+    pub jwks_refresh: Duration,
+    /// How far the clock of the issuer may be off: a token is accepted this long after its `exp` and before its `nbf`.
+    #[serde(deserialize_with = "duration")]
+    pub leeway: Duration,
     /// The audience that tokens must name.
     pub audience: Option<String>,
     /// The issuer that tokens must name.
     pub issuer: Option<String>,
+    /// The keys of subscriptions' tokens, if these are not verified as those of connections are.
+    pub subscription: Option<Box<TokenConfig>>,
+}
+
+impl Default for TokenConfig {
+    fn default() -> Self {
+        Self {
+            hmac_secret: None,
+            hmac_previous_secret: None,
+            rsa_public_key: None,
+            ecdsa_public_key: None,
+            eddsa_public_key: None,
+            jwks: None,
+            jwks_file: None,
+            jwks_url: None,
+            jwks_refresh: Duration::from_secs(600),
+            leeway: Duration::ZERO,
+            audience: None,
+            issuer: None,
+            subscription: None,
+        }
+    }
 }
 
 /// The server API.
@@ -159,35 +201,59 @@ pub struct ApiConfig {
     pub key: Option<String>,
 }
 
-/// An HTTP endpoint of the application that answers RPC calls.
+/// An HTTP endpoint of the application's backend, with the requests and responses of Centrifugo's proxies.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct RpcConfig {
-    /// Its URL. Without one, and without a callback, `rpc` is refused.
+pub struct ProxyConfig {
+    /// Its URL. Without one the endpoint is off. Redirects are not followed; a response has at most 1 MiB.
     pub url: Option<String>,
     /// How long it may take to answer.
     #[serde(deserialize_with = "duration")]
     pub timeout: Duration,
+    /// Header fields that every request has, such as a secret that the endpoint checks.
+    pub headers: HashMap<String, String>,
+    /// The names of header fields of the client's own request that are forwarded, such as `cookie`. No others are.
+    pub forward_headers: Vec<String>,
 }
 
-impl Default for RpcConfig {
+impl Default for ProxyConfig {
     fn default() -> Self {
-        Self { url: None, timeout: Duration::from_secs(3) }
+        let (headers, forward_headers) = Default::default();
+        Self { url: None, timeout: Duration::from_secs(3), headers, forward_headers }
     }
+}
+
+/// The endpoints of the application's backend that decide about operations of clients.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxiesConfig {
+    /// Decides who connects without a token, and as which user. Replaces `client.anonymous`.
+    pub connect: ProxyConfig,
+    /// Renews connections that expire. Clients renew nothing then.
+    pub refresh: ProxyConfig,
+    /// Decides who subscribes, in namespaces with `subscribe_proxy`.
+    pub subscribe: ProxyConfig,
+    /// Renews subscriptions that expire, in namespaces with `sub_refresh_proxy`.
+    pub sub_refresh: ProxyConfig,
+    /// Decides who publishes and what, in namespaces with `publish_proxy`.
+    pub publish: ProxyConfig,
 }
 
 /// The memory of histories; takes effect when the hub is built.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
+    /// The maximum number of channels with history on a node. Clients may use nine tenths of them; the rest is for the server API.
+    pub channels_max: usize,
     /// Bytes of publications in memory, of all channels together. Near the limit those of the channels that nothing was published into
     /// for the longest time are dropped, at the limit the oldest of the channel that is published into.
+    #[serde(deserialize_with = "size")]
     pub len_max: usize,
 }
 
 impl Default for HistoryConfig {
     fn default() -> Self {
-        Self { len_max: 256 << 20 }
+        Self { channels_max: 100_000, len_max: 256 << 20 }
     }
 }
 
@@ -218,7 +284,7 @@ pub enum RecoveryMode {
 }
 
 /// The options of a namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChannelOptions {
     /// The maximum number of publications that are kept.
@@ -233,6 +299,12 @@ pub struct ChannelOptions {
     /// The kinds of deltas that clients may ask for. This needs a history, because a delta is relative to the previous
     /// publication.
     pub allowed_delta_types: Vec<DeltaType>,
+    /// The endpoint `[proxy.subscribe]` decides who subscribes without a token, instead of `subscribe`.
+    pub subscribe_proxy: bool,
+    /// The endpoint `[proxy.publish]` decides who publishes and what, instead of `publish`.
+    pub publish_proxy: bool,
+    /// The endpoint `[proxy.sub_refresh]` is asked to renew subscriptions that expire.
+    pub sub_refresh_proxy: bool,
     /// Presence: the clients of a channel are listed.
     pub presence: bool,
     /// Clients that subscribe and unsubscribe are announced, to clients that ask for it.
@@ -250,7 +322,16 @@ pub struct ChannelOptions {
     pub presence_access: Access,
     /// The clients that may read the history.
     pub history_access: Access,
-    /// Origins whose pages may subscribe; if empty, all that may connect.
+    /// The maximum number of the namespace's channels with history that clients may have open on a node; 0 means no limit but
+    /// that of [`HistoryConfig`].
+    pub channels_max: usize,
+    /// The maximum rate of a connection's publications, per second, after a burst of one second's worth; 0 means no limit. The hub
+    /// does not read from a connection that is faster, so that the publisher waits and not the readers.
+    pub publications_per_s_max: u32,
+    /// The same limit in bytes of payload per second.
+    #[serde(deserialize_with = "size")]
+    pub publication_bytes_per_s_max: usize,
+    /// Origins whose pages may subscribe, with the same forms; if empty, all that may connect.
     pub allowed_origins: Vec<String>,
 }
 
@@ -268,6 +349,33 @@ impl DeltaType {
         match name {
             "fossil" => Some(Self::Fossil),
             _ => None,
+        }
+    }
+}
+
+impl Default for ChannelOptions {
+    fn default() -> Self {
+        Self {
+            history_size: 0,
+            history_ttl: Duration::ZERO,
+            force_recovery: false,
+            recovery_mode: RecoveryMode::default(),
+            allowed_delta_types: Vec::new(),
+            subscribe_proxy: false,
+            publish_proxy: false,
+            sub_refresh_proxy: false,
+            presence: false,
+            join_leave: false,
+            force_push_join_leave: false,
+            allow_user_limited_channels: false,
+            subscribe: Access::default(),
+            publish: Access::default(),
+            presence_access: Access::default(),
+            history_access: Access::default(),
+            channels_max: 50_000,
+            publications_per_s_max: 1_000,
+            publication_bytes_per_s_max: 512 << 10,
+            allowed_origins: Vec::new(),
         }
     }
 }
@@ -317,6 +425,17 @@ impl HubConfig {
             if options.force_recovery && !options.has_history() {
                 return Err(ConfigError(format!("namespace {name}: force_recovery needs a history")));
             }
+            for (option, proxy, is_on) in [
+                ("subscribe", &config.proxy.subscribe, options.subscribe_proxy),
+                ("publish", &config.proxy.publish, options.publish_proxy),
+                ("sub_refresh", &config.proxy.sub_refresh, options.sub_refresh_proxy),
+            ] {
+                if is_on && proxy.url.is_none() {
+                    return Err(ConfigError(format!(
+                        "namespace {name}: {option}_proxy needs proxy.{option}.url"
+                    )));
+                }
+            }
             check_origins(&options.allowed_origins)?;
             if !options.allowed_delta_types.is_empty() && !options.has_history() {
                 return Err(ConfigError(format!("namespace {name}: allowed_delta_types needs a history")));
@@ -328,12 +447,18 @@ impl HubConfig {
     /// The options of a channel; `None` when its namespace does not exist.
     #[must_use]
     pub fn channel_options(&self, channel: &str) -> Option<&ChannelOptions> {
-        let name = channel.strip_prefix('$').unwrap_or(channel);
-        match name.split_once(':') {
-            Some((namespace, _)) => self.namespaces.get(namespace),
-            None => Some(&self.channel),
+        match namespace_of(channel) {
+            "" => Some(&self.channel),
+            namespace => self.namespaces.get(namespace),
         }
     }
+}
+
+/// The name of a channel's namespace; empty for the default one.
+pub(crate) fn namespace_of(channel: &str) -> &str {
+    let name = channel.strip_prefix('$').unwrap_or(channel);
+    // A channel that begins with a colon is in a namespace without a name, which does not exist.
+    name.split_once(':').map_or("", |(namespace, _)| if namespace.is_empty() { ":" } else { namespace })
 }
 
 /// Why a configuration cannot be used, as a text.
@@ -349,10 +474,12 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 fn check_origins(origins: &[String]) -> Result<(), ConfigError> {
-    match origins.iter().find(|origin| *origin != "*" && !OriginPolicy::is_origin(origin)) {
-        Some(other) => {
-            Err(ConfigError(format!("{other:?} is not an origin, such as \"https://example.com\", or \"*\"")))
-        }
+    let is_valid =
+        |origin: &str| origin == "*" || OriginPolicy::is_origin(origin) || OriginPolicy::is_pattern(origin);
+    match origins.iter().find(|origin| !is_valid(origin)) {
+        Some(other) => Err(ConfigError(format!(
+            "{other:?} is not an origin, such as \"https://example.com\" or \"https://*.example.com\", or \"*\""
+        ))),
         None => Ok(()),
     }
 }
@@ -360,6 +487,34 @@ fn check_origins(origins: &[String]) -> Result<(), ConfigError> {
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
     humantime::parse_duration(&text).map_err(serde::de::Error::custom)
+}
+
+/// A size in bytes: a number, or a text with a suffix for powers of 1024, such as `"64K"`, `"1M"` or `"2G"`.
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Size {
+        Number(usize),
+        Text(String),
+    }
+    match Size::deserialize(from)? {
+        Size::Number(bytes) => Ok(bytes),
+        Size::Text(text) => parse_size(&text).ok_or_else(|| {
+            serde::de::Error::custom(format!("{text:?} is not a size, such as 65536 or \"64K\""))
+        }),
+    }
+}
+
+fn parse_size(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.strip_suffix(['K', 'M', 'G', 'k', 'm', 'g']) {
+        Some(digits) => match text.as_bytes().last()?.to_ascii_uppercase() {
+            b'K' => (digits, 10),
+            b'M' => (digits, 20),
+            _ => (digits, 30),
+        },
+        None => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 fn namespaces<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, ChannelOptions>, D::Error> {
@@ -397,6 +552,16 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_numbers_or_have_a_suffix() {
+        for (text, len) in
+            [("7", 7), ("\"7\"", 7), ("\"2K\"", 2 << 10), ("\"3m\"", 3 << 20), ("\"1G\"", 1 << 30)]
+        {
+            let config = HubConfig::from_toml(&format!("client.queue_len_max = {text}")).unwrap();
+            assert_eq!(config.client.queue_len_max, len, "{text}");
+        }
+    }
+
+    #[test]
     fn refuses_options_that_cannot_work() {
         for (text, reason) in [
             ("x", "expected"),
@@ -413,11 +578,10 @@ mod tests {
             ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = \"a\"", "twice"),
             ("[[namespace]]\nname = \"a\"\npublish = \"nobody\"", "namespace a"),
             ("[api]\nkey = \"\"", "must not be empty"),
+            ("[client]\nqueue_len_max = \"1T\"", "\"1T\" is not a size"),
+            ("[history]\nlen_max = \"99999999999G\"", "is not a size"),
             ("[client]\nallowed_origins = [\"example.com\"]", "\"example.com\" is not an origin"),
-            (
-                "[channel]\nallowed_origins = [\"https://*.a.example\"]",
-                "\"https://*.a.example\" is not an origin",
-            ),
+            ("[channel]\nallowed_origins = [\"https://*.com\"]", "\"https://*.com\" is not an origin"),
         ] {
             let error = HubConfig::from_toml(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

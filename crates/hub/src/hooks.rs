@@ -125,6 +125,27 @@ pub struct Refusal {
     pub temporary: bool,
 }
 
+/// Why the application's answer is not a result.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Failure {
+    /// The reply carries an error.
+    Refused(Refusal),
+    /// The application ends the connection.
+    Disconnected(Disconnect),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<ErrorCode> for Failure {
+    fn from(code: ErrorCode) -> Self {
+        Self::Refused(code.into())
+    }
+}
+
 impl From<ErrorCode> for Refusal {
     fn from(code: ErrorCode) -> Self {
         Self { code: code.code(), message: code.message().into(), temporary: code.is_temporary() }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::config::{ConfigError, HubConfig};
+use crate::config::{ConfigError, HistoryConfig, HubConfig};
 use crate::engine::{Engine, EngineError, MemoryEngine};
 use crate::history::Position;
 use crate::hooks::{
@@ -18,9 +18,6 @@ use crate::metrics::{HubStats, SlowClient};
 use crate::node::{Node, PublishError};
 use crate::protocol::{Disconnect, Publication};
 use crate::settings::Settings;
-
-/// The default maximum number of channels with a history on a node.
-const CHANNELS_MAX: usize = 1_000_000;
 
 /// Channels, their subscribers and their histories. Clones are handles to the same hub.
 ///
@@ -115,10 +112,10 @@ impl HubBuilder {
     /// # Errors
     /// A key of the configuration cannot be read.
     pub fn build(self) -> Result<Hub, ConfigError> {
-        let len_max = self.config.history.len_max;
+        let HistoryConfig { channels_max, len_max } = self.config.history;
         let settings = Settings::new(self.config)?;
         let engine =
-            self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(CHANNELS_MAX).history_len_max(len_max)));
+            self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(channels_max).history_len_max(len_max)));
         Ok(Hub(Node::new(self.hooks, engine, settings)))
     }
 }

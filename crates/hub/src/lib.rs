@@ -1,18 +1,20 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `shards`, `fossil`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy`, `settings` → `metrics`, `rights`,
-//! `batch`, `encoded` → `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
+//! Layers: `protocol` → `random`, `clock`, `shards`, `fossil`, `config` → `history`, `jwks` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `metrics`, `rights`,
+//! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
 mod auth;
 mod batch;
+mod channel_limits;
 mod channels;
 mod client;
 mod clock;
 mod config;
 mod encoded;
+mod endpoint;
 pub mod engine;
 mod fossil;
 #[cfg(fuzzing)]
@@ -22,6 +24,7 @@ mod history;
 mod hooks;
 mod hub;
 mod idempotency;
+mod jwks;
 mod metrics;
 mod node;
 mod outbox;
@@ -40,7 +43,7 @@ mod transport;
 
 pub use config::{
     Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, HistoryConfig, HubConfig,
-    RecoveryMode, RpcConfig, SlowPolicy, TokenConfig,
+    ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

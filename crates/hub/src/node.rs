@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tracing::warn;
 
+use crate::channel_limits::ChannelLimits;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription};
-use crate::clock::{Clock, seconds};
+use crate::clock::{Clock, WarningLimit, seconds};
 use crate::config::ChannelOptions;
 use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
 use crate::history::{History, HistoryQuery, Position, Retention};
@@ -20,6 +21,7 @@ use crate::idempotency::Idempotency;
 use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{ClientInfo, Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
+use crate::proxy::Headers;
 use crate::random::{token, uuid};
 use crate::settings::Settings;
 use crate::shards::lock;
@@ -33,6 +35,9 @@ pub(crate) struct Node {
     pub(crate) hooks: Hooks,
     pub(crate) metrics: Metrics,
     pub(crate) idempotency: Idempotency,
+    /// For warnings about what clients ask for.
+    pub(crate) warnings: WarningLimit,
+    pub(crate) channel_limits: ChannelLimits,
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
@@ -117,6 +122,8 @@ impl Node {
             hooks,
             metrics: Metrics::default(),
             idempotency: Idempotency::default(),
+            warnings: WarningLimit::default(),
+            channel_limits: ChannelLimits::default(),
             engine,
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
@@ -278,6 +285,11 @@ impl Node {
         } else {
             client.outbox.end(Disconnect::InsufficientState);
         }
+    }
+
+    /// The number of subscriptions of all connections of a user, the anonymous one excepted.
+    pub(crate) fn subscriptions_of(&self, user: &str) -> usize {
+        self.clients_of(user, "").iter().map(|client| lock(&client.subscriptions).len()).sum()
     }
 
     fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
@@ -466,4 +478,6 @@ pub(crate) struct Origin {
     /// The origin of the page, if there is one.
     pub(crate) origin: Option<String>,
     pub(crate) encoding: Encoding,
+    /// The header fields of its request that are forwarded to endpoints of the backend.
+    pub(crate) headers: Headers,
 }

@@ -1,137 +1,355 @@
-//! RPC through an HTTP endpoint of the application, with the requests and responses of Centrifugo's RPC proxy.
+//! The application decides by HTTP: requests and responses of Centrifugo's proxies, for each operation that has an endpoint.
+
+use std::collections::HashMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use wireloom::client::Request;
-use wireloom::{Connector, Error};
 
-use crate::config::RpcConfig;
-use crate::hooks::{Refusal, RpcEvent};
-use crate::protocol::{Disconnect, Encoding, ErrorCode};
+use crate::client::{Client, Format};
+use crate::config::{ConfigError, HubConfig, ProxyConfig};
+use crate::endpoint::{Endpoint, payload};
+use crate::hooks::Failure;
+use crate::protocol::{ConnectRequest, Encoding};
 
-/// The maximum length of a response, in bytes.
-const RESPONSE_LEN_MAX: usize = 1 << 20;
-
-/// Why a call has no result.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Failure {
-    /// The reply carries an error.
-    Refused(Refusal),
-    /// The application ends the connection.
-    Disconnected(Disconnect),
+/// The endpoints of the application, by operation.
+pub(crate) struct Proxies {
+    pub(crate) connect: Option<Endpoint>,
+    pub(crate) refresh: Option<Endpoint>,
+    pub(crate) subscribe: Option<Endpoint>,
+    pub(crate) sub_refresh: Option<Endpoint>,
+    pub(crate) publish: Option<Endpoint>,
+    pub(crate) rpc: Option<Endpoint>,
+    /// The names of header fields that some endpoint receives, in lower case.
+    pub(crate) forwarded: Vec<String>,
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
+/// Header fields of a client's request that are forwarded, in lower case.
+pub(crate) type Headers = Vec<(String, String)>;
 
-impl From<ErrorCode> for Failure {
-    fn from(code: ErrorCode) -> Self {
-        Self::Refused(code.into())
-    }
-}
-
+/// What every request has.
 #[derive(Serialize)]
-struct Call<'a> {
+struct About<'a> {
     client: &'a str,
     transport: &'static str,
     protocol: &'static str,
     encoding: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
     user: &'a str,
-    method: &'a str,
+}
+
+#[derive(Default, Serialize)]
+struct Data<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     b64data: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Answer {
-    result: Option<Outcome>,
-    error: Option<AnswerError>,
-    disconnect: Option<AnswerDisconnect>,
+impl<'a> Data<'a> {
+    fn of(data: &'a Bytes) -> Self {
+        match serde_json::from_slice::<&RawValue>(data) {
+            Ok(json) => Self { data: Some(json), b64data: None },
+            Err(_) => Self { data: None, b64data: (!data.is_empty()).then(|| STANDARD.encode(data)) },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    #[serde(flatten)]
+    about: About<'a>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    version: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    channels: Vec<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    channel: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    method: &'a str,
+    #[serde(flatten)]
+    data: Data<'a>,
+}
+
+/// The answer to `connect`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ConnectOutcome {
+    pub(crate) user: String,
+    pub(crate) expire_at: u64,
+    info: Option<Box<RawValue>>,
+    b64info: Option<String>,
+    data: Option<Box<RawValue>>,
+    b64data: Option<String>,
+    pub(crate) channels: Vec<String>,
+    pub(crate) subs: HashMap<String, SubscribeOutcome>,
+}
+
+/// The answer to `subscribe`, and one subscription in that to `connect`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SubscribeOutcome {
+    info: Option<Box<RawValue>>,
+    b64info: Option<String>,
+    data: Option<Box<RawValue>>,
+    b64data: Option<String>,
+    pub(crate) expire_at: u64,
+    #[serde(rename = "override")]
+    pub(crate) overrides: Overrides,
+}
+
+/// Options of a namespace that the application sets for one subscription.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Overrides {
+    pub(crate) presence: Option<Flag>,
+    pub(crate) join_leave: Option<Flag>,
+    pub(crate) force_push_join_leave: Option<Flag>,
+    pub(crate) force_recovery: Option<Flag>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Flag {
+    #[serde(default)]
+    pub(crate) value: bool,
+}
+
+/// The answer to `refresh` and `sub_refresh`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RefreshOutcome {
+    pub(crate) expired: bool,
+    pub(crate) expire_at: u64,
+}
+
+/// The answer to `publish`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct PublishOutcome {
+    data: Option<Box<RawValue>>,
+    b64data: Option<String>,
+    pub(crate) skip_history: bool,
 }
 
 #[derive(Default, Deserialize)]
-struct Outcome {
+struct RpcOutcome {
     data: Option<Box<RawValue>>,
     b64data: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct AnswerError {
-    code: u32,
-    #[serde(default)]
-    message: String,
-    #[serde(default)]
-    temporary: bool,
+/// The time of an expiry; `None` for never, which is 0.
+pub(crate) fn expiry(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
-#[derive(Deserialize)]
-struct AnswerDisconnect {
-    code: u16,
-    #[serde(default)]
-    reason: String,
+impl ConnectOutcome {
+    /// Information for others, and data for the client; `None` if one of them is not base64.
+    pub(crate) fn payloads(&mut self) -> Option<(Bytes, Bytes)> {
+        let info = payload(self.info.take(), self.b64info.as_deref())?;
+        Some((info, payload(self.data.take(), self.b64data.as_deref())?))
+    }
 }
 
-/// Calls a method of the application.
-pub(crate) async fn call(config: &RpcConfig, encoding: Encoding, event: &RpcEvent) -> Result<Bytes, Failure> {
-    let url = config.url.as_deref().ok_or(ErrorCode::MethodNotFound)?;
-    let json = serde_json::from_slice::<&RawValue>(&event.data).ok();
-    let (protocol, is_json) = match encoding {
-        Encoding::Json => ("json", true),
-        Encoding::Protobuf => ("protobuf", false),
-    };
-    let call = Call {
-        client: &event.client,
-        transport: "websocket",
-        protocol,
-        encoding: if is_json { "json" } else { "binary" },
-        user: &event.user,
-        method: &event.method,
-        data: json,
-        b64data: (json.is_none() && !event.data.is_empty()).then(|| STANDARD.encode(&event.data)),
-    };
-    let body = serde_json::to_vec(&call).unwrap_or_default();
-    let request = Request::post(url, body).header("content-type", "application/json");
-    let answered = tokio::time::timeout(config.timeout, exchange(request)).await;
-    let answer = match answered {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(reason)) => return Err(failed(url, &reason)),
-        Err(_) => return Err(failed(url, "it took too long")),
-    };
-    if let Some(AnswerDisconnect { code, reason }) = answer.disconnect {
-        return Err(Failure::Disconnected(Disconnect::Custom { code, reason }));
+impl SubscribeOutcome {
+    /// Information for others, and data for the client; `None` if one of them is not base64.
+    pub(crate) fn payloads(&mut self) -> Option<(Bytes, Bytes)> {
+        let info = payload(self.info.take(), self.b64info.as_deref())?;
+        Some((info, payload(self.data.take(), self.b64data.as_deref())?))
     }
-    if let Some(AnswerError { code, message, temporary }) = answer.error {
-        return Err(Refusal { code, message, temporary }.into());
+}
+
+impl PublishOutcome {
+    /// The payload that replaces the client's; `None` if it stays.
+    pub(crate) fn payload(&mut self) -> Result<Option<Bytes>, &'static str> {
+        let data = payload(self.data.take(), self.b64data.as_deref()).ok_or("b64data is not base64")?;
+        Ok((!data.is_empty()).then_some(data))
     }
-    let Outcome { data, b64data } = answer.result.unwrap_or_default();
-    match b64data {
-        Some(text) => {
-            STANDARD.decode(text).map(Bytes::from).map_err(|_| failed(url, "b64data is not base64"))
+}
+
+impl Proxies {
+    /// # Errors
+    /// A URL or a header cannot be used.
+    pub(crate) fn new(config: &HubConfig) -> Result<Self, ConfigError> {
+        let proxies = &config.proxy;
+        let named = [
+            ("proxy.connect", &proxies.connect),
+            ("proxy.refresh", &proxies.refresh),
+            ("proxy.subscribe", &proxies.subscribe),
+            ("proxy.sub_refresh", &proxies.sub_refresh),
+            ("proxy.publish", &proxies.publish),
+            ("rpc", &config.rpc),
+        ];
+        for (section, proxy) in named {
+            check(section, proxy)?;
         }
-        None => Ok(data.map(|data| Bytes::from(String::from(Box::<str>::from(data)))).unwrap_or_default()),
+        let forwarded = named.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
+        Ok(Self {
+            connect: Endpoint::new(&proxies.connect),
+            refresh: Endpoint::new(&proxies.refresh),
+            subscribe: Endpoint::new(&proxies.subscribe),
+            sub_refresh: Endpoint::new(&proxies.sub_refresh),
+            publish: Endpoint::new(&proxies.publish),
+            rpc: Endpoint::new(&config.rpc),
+            forwarded: forwarded.map(|name| name.to_ascii_lowercase()).collect(),
+        })
     }
 }
 
-async fn exchange(request: Request) -> Result<Answer, String> {
-    let describe = |error: Error| error.to_string();
-    let response = Connector::new().request(request).await.map_err(describe)?;
-    if response.status != 200 {
-        return Err(format!("status {}", response.status));
+fn check(section: &str, proxy: &ProxyConfig) -> Result<(), ConfigError> {
+    let Some(url) = &proxy.url else { return Ok(()) };
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
+        return Err(ConfigError(format!("{section}.url {url:?} is not a URL of http or https")));
     }
-    let body = response.body.with_len_max(RESPONSE_LEN_MAX).bytes().await.map_err(describe)?;
-    serde_json::from_slice(&body).map_err(|error| error.to_string())
+    if proxy.timeout.is_zero() {
+        return Err(ConfigError(format!("{section}.timeout must not be 0")));
+    }
+    let names = proxy.forward_headers.iter().chain(proxy.headers.keys());
+    for name in names {
+        // RFC 9110 §7.6.1: fields of one connection, and those that describe the request's own content.
+        const OWN: [&str; 11] = [
+            "host",
+            "connection",
+            "content-length",
+            "content-type",
+            "transfer-encoding",
+            "upgrade",
+            "te",
+            "trailer",
+            "keep-alive",
+            "proxy-connection",
+            "expect",
+        ];
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_token) || OWN.contains(&&*name.to_ascii_lowercase()) {
+            return Err(ConfigError(format!("{section}: the header {name:?} cannot be sent")));
+        }
+    }
+    if let Some((name, _)) = proxy.headers.iter().find(|(_, value)| value.contains(['\r', '\n', '\0'])) {
+        return Err(ConfigError(format!("{section}: the value of the header {name:?} cannot be sent")));
+    }
+    Ok(())
 }
 
-fn failed(url: &str, reason: &str) -> Failure {
-    tracing::warn!(url, reason, "the RPC endpoint failed");
-    ErrorCode::Internal.into()
+/// A connection as its endpoints see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) encoding: Encoding,
+    /// The forwarded header fields of all endpoints.
+    pub(crate) headers: &'a Headers,
+}
+
+impl<'a> Caller<'a> {
+    fn call(&self) -> Call<'a> {
+        let (protocol, encoding) = match self.encoding {
+            Encoding::Json => ("json", "json"),
+            Encoding::Protobuf => ("protobuf", "binary"),
+        };
+        let transport = match self.client.format {
+            Format::Protocol(_) => "websocket",
+            Format::EventStream => "uni_sse",
+            Format::Bare => "room",
+        };
+        let about =
+            About { client: &self.client.id, transport, protocol, encoding, user: self.client.user() };
+        let (name, version, channel, method, channels) = Default::default();
+        Call { about, name, version, channels, channel, method, data: Data::default() }
+    }
+
+    /// The headers that one endpoint receives.
+    fn headers_for(&self, config: &ProxyConfig) -> Headers {
+        let is_listed = |name: &str| config.forward_headers.iter().any(|one| one.eq_ignore_ascii_case(name));
+        self.headers.iter().filter(|(name, _)| is_listed(name)).cloned().collect()
+    }
+
+    async fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        endpoint: &Endpoint,
+        config: &ProxyConfig,
+        call: &Call<'_>,
+    ) -> Result<Option<T>, Failure> {
+        let body = serde_json::to_vec(call).unwrap_or_default();
+        endpoint.call(&self.headers_for(config), body).await
+    }
+
+    pub(crate) async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        config: &HubConfig,
+        request: &ConnectRequest,
+    ) -> Result<ConnectOutcome, Failure> {
+        let mut call = self.call();
+        (call.name, call.version, call.data) = (&request.name, &request.version, Data::of(&request.data));
+        call.channels = request.subs.keys().map(String::as_str).collect();
+        let answer = self.ask(endpoint, &config.proxy.connect, &call).await?;
+        // An answer without a result lets nobody in.
+        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+    }
+
+    pub(crate) async fn refresh(
+        &self,
+        endpoint: &Endpoint,
+        config: &HubConfig,
+    ) -> Result<RefreshOutcome, Failure> {
+        let answer = self.ask(endpoint, &config.proxy.refresh, &self.call()).await?;
+        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+    }
+
+    pub(crate) async fn subscribe(
+        &self,
+        endpoint: &Endpoint,
+        config: &HubConfig,
+        channel: &str,
+        data: &Bytes,
+    ) -> Result<SubscribeOutcome, Failure> {
+        let call = Call { channel, data: Data::of(data), ..self.call() };
+        let answer = self.ask(endpoint, &config.proxy.subscribe, &call).await?;
+        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+    }
+
+    pub(crate) async fn sub_refresh(
+        &self,
+        endpoint: &Endpoint,
+        config: &HubConfig,
+        channel: &str,
+    ) -> Result<RefreshOutcome, Failure> {
+        let call = Call { channel, ..self.call() };
+        let answer = self.ask(endpoint, &config.proxy.sub_refresh, &call).await?;
+        answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
+    }
+
+    /// The payload to publish, and whether it is left out of the history.
+    pub(crate) async fn publish(
+        &self,
+        endpoint: &Endpoint,
+        config: &HubConfig,
+        channel: &str,
+        data: Bytes,
+    ) -> Result<(Bytes, bool), Failure> {
+        let call = Call { channel, data: Data::of(&data), ..self.call() };
+        let answer: Option<PublishOutcome> = self.ask(endpoint, &config.proxy.publish, &call).await?;
+        let mut outcome =
+            answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))?;
+        let replaced = outcome.payload().map_err(|reason| endpoint.failed(reason))?;
+        Ok((replaced.unwrap_or(data), outcome.skip_history))
+    }
+
+    pub(crate) async fn rpc(
+        &self,
+        endpoint: &Endpoint,
+        config: &HubConfig,
+        method: &str,
+        data: &Bytes,
+    ) -> Result<Bytes, Failure> {
+        let call = Call { method, data: Data::of(data), ..self.call() };
+        let answer: Option<RpcOutcome> = self.ask(endpoint, &config.rpc, &call).await?;
+        let RpcOutcome { data, b64data } = answer.unwrap_or_default();
+        payload(data, b64data.as_deref()).ok_or_else(|| endpoint.failed("b64data is not base64"))
+    }
 }

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use wireloom::OriginPolicy;
 
 use crate::auth::TokenError;
 use crate::client::Client;
 use crate::config::{Access, ChannelOptions};
 use crate::protocol::ErrorCode;
+use crate::proxy::Overrides;
 use crate::settings::Settings;
 
 /// The party that asks for an operation.
@@ -56,6 +58,8 @@ pub(crate) struct Grant {
     pub(crate) data: Bytes,
     pub(crate) expires_at: Option<Duration>,
     pub(crate) server_side: bool,
+    /// Options of the namespace that the application has set for this subscription.
+    pub(crate) overrides: Overrides,
 }
 
 /// Checks an operation. `now` is the time since 1970.
@@ -157,10 +161,10 @@ fn names_user(options: &ChannelOptions, channel: &str, user: &str) -> Option<boo
 }
 
 fn check_origin(options: &ChannelOptions, origin: Option<&str>) -> Result<(), ErrorCode> {
-    let Some(origin) = origin else { return Ok(()) };
     let origins = &options.allowed_origins;
     let is_allowed = origins.is_empty()
-        || origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin));
+        || origins.iter().any(|allowed| allowed == "*")
+        || OriginPolicy::listed(origins).allows_page(origin, "");
     if is_allowed { Ok(()) } else { Err(ErrorCode::PermissionDenied) }
 }
 
@@ -175,6 +179,7 @@ fn by_token(
     let claims = settings.verifier.subscribe(token, now).map_err(|error| match error {
         TokenError::Expired => ErrorCode::TokenExpired,
         TokenError::Invalid => ErrorCode::PermissionDenied,
+        TokenError::Unavailable => ErrorCode::Internal,
     })?;
     let is_own = claims.channel == channel
         && claims.sub == client.user()
@@ -183,5 +188,5 @@ fn by_token(
         return Err(ErrorCode::PermissionDenied);
     }
     let (info, expires_at) = (claims.info(), claims.expires_at());
-    Ok(Grant { info, data: Bytes::new(), expires_at, server_side: false })
+    Ok(Grant { info, expires_at, ..Grant::default() })
 }

@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 
+use tracing::warn;
 use wireloom::{Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
 use crate::hub::Hub;
 use crate::node::Origin;
 use crate::protocol::Encoding;
+use crate::proxy::Headers;
+use crate::session::Room;
 use crate::transport;
 
 /// The path for clients of the client protocol.
@@ -17,12 +20,13 @@ const EVENT_STREAM_PATH: &str = "/connection/uni_sse";
 const ROOMS_PATH: &str = "/rooms/";
 
 impl Hub {
-    /// Answers a request for one of the hub's paths, and 404 to any other. See [`answer_own`](Self::answer_own).
+    /// Answers a request for one of the hub's paths, the server API included, and 404 to any other. See [`answer_own`](Self::answer_own).
     pub async fn answer(&self, mut request: Request) -> Response {
         self.answer_own(&mut request).await.unwrap_or_else(Response::not_found)
     }
 
-    /// Answers a request for one of the hub's paths; `None` for any other.
+    /// Answers a request for one of the hub's paths; `None` for any other. [`answer_client`](Self::answer_client) and
+    /// [`answer_api`](Self::answer_api) are its parts, for servers with an address of their own for the server API.
     ///
     /// | path | |
     /// |---|---|
@@ -31,6 +35,20 @@ impl Hub {
     /// | `/api/METHOD` | the server API, when the configuration has a key for it |
     /// | `/rooms/NAME` | the channel `rooms:NAME`, bare messages over WebSocket; a token in `Authorization: Bearer` or the parameter `token` |
     pub async fn answer_own(&self, request: &mut Request) -> Option<Response> {
+        match self.answer_api(request).await {
+            None => self.answer_client(request).await,
+            answered => answered,
+        }
+    }
+
+    /// Whether the configuration has a key for the server API.
+    #[must_use]
+    pub fn has_api(&self) -> bool {
+        self.0.settings().config.api.key.is_some()
+    }
+
+    /// Answers a request for a path of clients; `None` for any other.
+    pub async fn answer_client(&self, request: &mut Request) -> Option<Response> {
         let path = request.path();
         if path == WEBSOCKET_PATH {
             return Some(match request.websocket() {
@@ -40,9 +58,6 @@ impl Hub {
         }
         if path == EVENT_STREAM_PATH {
             return Some(self.open_event_stream(request).await);
-        }
-        if path == "/api" || path.starts_with("/api/") {
-            return Some(self.answer_api(request).await);
         }
         let name = path.strip_prefix(ROOMS_PATH).filter(|name| !name.is_empty())?;
         // RFC 3986 §2.1: names may have characters that a path cannot, such as the `#` of a channel for named users.
@@ -62,10 +77,11 @@ impl Hub {
     /// Accepts a client of the client protocol whose handshake was received elsewhere, such as by axum's server with
     /// `wireloom::axum::WebSocketUpgrade`. Returns the response to the handshake: a refusal when the client's page may not connect.
     pub fn accept(&self, upgrade: Upgrade, peer: Option<SocketAddr>) -> Response {
-        if !self.allows_page(&upgrade) {
-            return other_origin();
+        if let Err(refusal) = self.check_page(&upgrade) {
+            return refusal;
         }
         let origin = upgrade.request().origin().map(str::to_owned);
+        let headers = self.forwarded(upgrade.request().headers());
         let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
         let upgrade = upgrade.subprotocols(&subprotocols).config(self.websocket_config());
         let node = self.0.clone();
@@ -74,7 +90,7 @@ impl Hub {
                 Some(Encoding::PROTOBUF_SUBPROTOCOL) => Encoding::Protobuf,
                 _ => Encoding::Json,
             };
-            transport::protocol(node, socket, Origin { peer, origin, encoding })
+            transport::protocol(node, socket, Box::new(Origin { peer, origin, encoding, headers }))
         })
     }
 
@@ -92,22 +108,39 @@ impl Hub {
         channel: String,
         token: String,
     ) -> Response {
-        if !self.allows_page(&upgrade) {
-            return other_origin();
+        if let Err(refusal) = self.check_page(&upgrade) {
+            return refusal;
         }
         if self.0.check_channel(&channel).is_err() || self.0.options(&channel).is_none() {
             return Response::not_found();
         }
         let node = self.0.clone();
         let origin = upgrade.request().origin().map(str::to_owned);
-        let origin = Origin { peer, origin, encoding: Encoding::Json };
-        upgrade.on_open(move |socket| transport::bare(node, socket, origin, channel, token))
+        let headers = self.forwarded(upgrade.request().headers());
+        let origin = Box::new(Origin { peer, origin, encoding: Encoding::Json, headers });
+        let room = Box::new(Room { channel, token });
+        upgrade.on_open(move |socket| transport::bare(node, socket, origin, room))
     }
 
-    /// Whether the page that opens a WebSocket may connect.
-    fn allows_page(&self, upgrade: &Upgrade) -> bool {
+    /// The header fields that endpoints of the backend receive.
+    fn forwarded<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Headers {
+        let settings = self.0.settings();
+        let wanted = &settings.proxies.forwarded;
+        if wanted.is_empty() {
+            return Headers::new();
+        }
+        let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value));
+        let fields = fields.filter(|(name, _)| wanted.contains(name));
+        fields.map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())).collect()
+    }
+
+    /// Checks the page that opens a WebSocket.
+    fn check_page(&self, upgrade: &Upgrade) -> Result<(), Response> {
         let handshake = upgrade.request();
-        handshake.origin().is_none_or(|origin| self.allows(origin, handshake.host()))
+        if self.0.settings().pages.allows_page(handshake.origin(), handshake.host()) {
+            return Ok(());
+        }
+        Err(self.refuse_page(handshake.origin(), handshake.host()))
     }
 
     /// A command is not as long as a message of a room may be.
@@ -140,8 +173,9 @@ impl Hub {
             Err(refusal) => return refusal,
         };
         let allowed = origin.clone();
-        let origin = Origin { peer: Some(request.peer()), origin, encoding: Encoding::Json };
-        let response = transport::event_stream(self.0.clone(), connect, origin);
+        let headers = self.forwarded(request.headers());
+        let origin = Origin { peer: Some(request.peer()), origin, encoding: Encoding::Json, headers };
+        let response = transport::event_stream(self.0.clone(), connect, Box::new(origin));
         match allowed {
             Some(origin) => {
                 response.with_header("Access-Control-Allow-Origin", &origin).unwrap_or_else(Response::from)
@@ -150,19 +184,23 @@ impl Hub {
         }
     }
 
-    /// The origin of the client's page, if there is one; a refusal when it may not connect.
+    /// The origin of the client's page, if there is one; a refusal when it may not connect, or when `Host` is a name that a page could
+    /// have rebound.
     fn origin(&self, request: &Request) -> Result<Option<String>, Response> {
-        let Some(origin) = request.header("origin") else { return Ok(None) };
-        let origin = std::str::from_utf8(origin).map_err(|_| other_origin())?;
-        let host = request.header("host").and_then(|host| std::str::from_utf8(host).ok()).unwrap_or_default();
-        if self.allows(origin, host) { Ok(Some(origin.to_owned())) } else { Err(other_origin()) }
+        let text = |name| request.header(name).map(|value| std::str::from_utf8(value).unwrap_or("?"));
+        let (origin, host) = (text("origin"), text("host").unwrap_or_default());
+        let settings = self.0.settings();
+        if settings.pages.allows_page(origin, host) && settings.pages.allows_host(host) {
+            return Ok(origin.map(str::to_owned));
+        }
+        Err(self.refuse_page(origin, host))
     }
 
-    fn allows(&self, origin: &str, host: &str) -> bool {
-        let own = origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host));
-        let settings = self.0.settings();
-        let allowed = &settings.config.client.allowed_origins;
-        own || allowed.iter().any(|one| one == "*" || one.eq_ignore_ascii_case(origin))
+    fn refuse_page(&self, origin: Option<&str>, host: &str) -> Response {
+        if self.0.warnings.may_warn(self.0.clock.now()) {
+            warn!(origin, host, "a page may not connect; see [client] allowed_origins");
+        }
+        Response::text(403, "this page may not connect; see allowed_origins\n")
     }
 }
 
@@ -176,10 +214,6 @@ fn bearer_token(request: &Request) -> String {
         Some((_, token)) => token.trim().to_owned(),
         None => request.query_param("token").and_then(percent_decode).unwrap_or_default(),
     }
-}
-
-fn other_origin() -> Response {
-    Response::text(403, "this origin may not connect\n")
 }
 
 /// A parameter of a URL's query (RFC 3986 §2.1, with `+` for a space as forms have it).

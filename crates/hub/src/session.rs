@@ -6,6 +6,7 @@
 
 mod commands;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +16,16 @@ use wireloom::OwnedMessage;
 use crate::auth::TokenError;
 use crate::client::{Client, Format, Identity};
 use crate::clock::seconds;
+use crate::config::ChannelOptions;
 use crate::encoded::publication_of;
-use crate::hooks::{ConnectEvent, ConnectGrant, Refusal};
+use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
 use crate::node::{Node, Origin};
+use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
     Command, Commands, ConnectRequest, ConnectResult, Disconnect, Encoding, ErrorCode, Push, Reply,
     SubscribePush, SubscribeRequest, SubscribeResult,
 };
+use crate::proxy::{Caller, RefreshOutcome, expiry};
 use crate::rights::Grant;
 use crate::shards::lock;
 use crate::subscribe;
@@ -32,11 +36,23 @@ pub(crate) use commands::stats;
 pub(crate) struct Session {
     pub(crate) node: Arc<Node>,
     pub(crate) client: Arc<Client>,
-    origin: Origin,
+    origin: Box<Origin>,
     /// The channel of a client that has only one, without the client protocol.
     room: Option<Arc<str>>,
     state: State,
     budget: Budget,
+    pace: Pace,
+    /// The backend is not asked for renewals before this time.
+    renew_after: Duration,
+}
+
+/// What a client without the client protocol asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    /// The channel whose publications its messages are.
+    pub(crate) channel: String,
+    /// The token of the connection; empty for an anonymous client.
+    pub(crate) token: String,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +82,9 @@ struct Budget {
     filled_at: Duration,
 }
 
+/// The shortest time between two requests to the backend for a renewal.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The size of the bucket, as a time at the average rate.
 const BURST: Duration = Duration::from_secs(5);
 
@@ -83,14 +102,68 @@ impl Budget {
     }
 }
 
+/// The rate limits of publications, in messages and in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    messages: CellRate,
+    bytes: CellRate,
+}
+
+/// The generic cell rate algorithm (ITU-T I.371): a limit on a rate as one time.
+#[derive(Clone, Copy, Debug, Default)]
+struct CellRate {
+    /// When everything so far would have been sent at the permitted rate.
+    paid_until: Duration,
+}
+
+impl CellRate {
+    /// How long the next `amount` must wait, if at most `burst` may be ahead of the rate.
+    fn delay(&mut self, amount: f64, per_s: f64, burst: f64, now: Duration) -> Duration {
+        if per_s == 0.0 {
+            return Duration::ZERO;
+        }
+        let time = |amount: f64| Duration::try_from_secs_f64(amount / per_s).unwrap_or_default();
+        let begin = self.paid_until.max(now);
+        self.paid_until = begin + time(amount);
+        begin.saturating_sub(now).saturating_sub(time(burst))
+    }
+}
+
+impl Pace {
+    /// How long a publication of `len` bytes must wait. A burst of one second's worth passes, but no more than half of what fits
+    /// into the send queue of a subscriber.
+    fn delay(
+        &mut self,
+        options: &ChannelOptions,
+        queue_len_max: usize,
+        len: usize,
+        now: Duration,
+    ) -> Duration {
+        let messages = f64::from(options.publications_per_s_max);
+        let bytes = options.publication_bytes_per_s_max as f64;
+        let burst = bytes.min(queue_len_max as f64 / 2.0);
+        let wait = self.messages.delay(1.0, messages, messages, now);
+        wait.max(self.bytes.delay(len as f64, bytes, burst, now))
+    }
+}
+
 impl Session {
-    pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, origin: Origin) -> Self {
+    pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, origin: Box<Origin>) -> Self {
         let settings = node.settings();
         let config = &settings.config.client;
         let now = node.clock.now();
         let commands = f64::from(config.commands_per_s_max) * BURST.as_secs_f64();
         let state = State::Connecting { stale_at: now + config.stale_after };
-        Self { client, origin, room: None, state, budget: Budget { commands, filled_at: now }, node }
+        Self {
+            client,
+            origin,
+            room: None,
+            state,
+            budget: Budget { commands, filled_at: now },
+            pace: Pace::default(),
+            renew_after: Duration::ZERO,
+            node,
+        }
     }
 
     /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970.
@@ -99,7 +172,56 @@ impl Session {
             State::Connecting { stale_at } => return stale_at,
             State::Connected { ping: Ping::DueAt(at) | Ping::MissingAt(at) } => at,
         };
-        self.expires_at().map_or(ping, |at| at.min(ping))
+        [self.expires_at(), self.renewal_at()].into_iter().flatten().fold(ping, Duration::min)
+    }
+
+    /// When the backend is to be asked to renew the connection or a subscription; `None` if it renews neither.
+    fn renewal_at(&self) -> Option<Duration> {
+        let expires_at = self.client.expires_at();
+        if expires_at.is_none() && self.client.subscriptions_expire_at().is_none() {
+            return None;
+        }
+        let settings = self.node.settings();
+        let connection = expires_at.filter(|_| settings.proxies.refresh.is_some());
+        let subscriptions = match settings.proxies.sub_refresh {
+            Some(_) => self.client.renewed_by_backend(),
+            None => Vec::new(),
+        };
+        let first = subscriptions.into_iter().map(|(_, at)| at).chain(connection).min();
+        first.map(|at| at.max(self.renew_after))
+    }
+
+    /// Whether [`renew`](Self::renew) has something to do.
+    pub(crate) fn needs_renewal(&self) -> bool {
+        matches!(self.state, State::Connected { .. })
+            && self.renewal_at().is_some_and(|at| at <= self.node.clock.now())
+    }
+
+    /// Asks the backend to renew what has expired. If it fails, it is asked again until the grace period is over.
+    pub(crate) async fn renew(&mut self) {
+        let settings = self.node.settings();
+        let (config, proxies) = (&settings.config, &settings.proxies);
+        let now = self.node.clock.now();
+        self.renew_after = now + RENEWAL_INTERVAL;
+        if let Some(endpoint) = &proxies.refresh
+            && self.client.expires_at().is_some_and(|at| at <= now)
+        {
+            match self.caller().refresh(endpoint, config).await {
+                Ok(RefreshOutcome { expired: true, .. }) => return self.end(Disconnect::Expired),
+                Ok(outcome) => self.client.set_expires_at(expiry(outcome.expire_at)),
+                Err(failure) => drop(self.client.fail(failure)),
+            }
+        }
+        let Some(endpoint) = &proxies.sub_refresh else { return };
+        for (channel, _) in self.client.renewed_by_backend().into_iter().filter(|(_, at)| *at <= now) {
+            match self.caller().sub_refresh(endpoint, config, &channel).await {
+                Ok(RefreshOutcome { expired: true, .. }) => {
+                    self.node.unsubscribe(&channel, &self.client, UnsubscribeCode::Expired);
+                }
+                Ok(outcome) => self.client.set_subscription_expiry(&channel, expiry(outcome.expire_at)),
+                Err(failure) => drop(self.client.fail(failure)),
+            }
+        }
     }
 
     /// The time at which the grace period of an expired token ends: the connection's, or that of one of its
@@ -160,6 +282,10 @@ impl Session {
 
     async fn publish_in_room(&mut self, message: OwnedMessage) {
         let Some(channel) = self.room.clone() else { return };
+        if message.as_bytes().len() > self.node.settings().config.client.message_len_max {
+            // RFC 6455 §7.4.1: the code for a message that is too big.
+            return self.end(Disconnect::Custom { code: 1009, reason: "message too long".into() });
+        }
         if let Err(refusal) = self.publish_message(&channel, publication_of(message)).await {
             self.node.metrics.refused.increment(refusal.code);
             let denied = refusal.code == ErrorCode::PermissionDenied.code();
@@ -241,9 +367,10 @@ impl Session {
     }
 
     /// Connects a client that has only a room: the channel whose publications its messages are.
-    pub(crate) async fn join(&mut self, channel: Arc<str>, token: String) -> Result<(), Disconnect> {
-        let subs = [(channel.to_string(), SubscribeRequest::default())].into();
-        self.room = Some(channel);
+    pub(crate) async fn join(&mut self, room: Room) -> Result<(), Disconnect> {
+        let Room { channel, token } = room;
+        self.room = Some(channel.as_str().into());
+        let subs = [(channel, SubscribeRequest::default())].into();
         self.connect_one_way(ConnectRequest { token, subs, ..ConnectRequest::default() }).await
     }
 
@@ -259,7 +386,7 @@ impl Session {
                 continue;
             }
             let command = SubscribeRequest { channel: channel.clone(), ..command };
-            let request = subscribe::Request { command, granted: None, origin: self.origin.origin.clone() };
+            let request = subscribe::Request::from_client(command, &self.origin);
             let Ok(mut established) = subscribe::subscribe(&self.node, &self.client, request).await else {
                 return Err(Disconnect::PermissionDenied);
             };
@@ -276,14 +403,32 @@ impl Session {
         Ok(())
     }
 
+    /// This connection as endpoints of the backend see it.
+    fn caller(&self) -> Caller<'_> {
+        Caller { client: &self.client, encoding: self.origin.encoding, headers: &self.origin.headers }
+    }
+
+    /// Adds the headers that the connect command has for clients which cannot set those of HTTP. They replace none.
+    fn emulate_headers(&mut self, emulated: &HashMap<String, String>) {
+        let settings = self.node.settings();
+        for (name, value) in emulated {
+            let name = name.to_ascii_lowercase();
+            let is_set = self.origin.headers.iter().any(|(own, _)| *own == name);
+            if !is_set && settings.proxies.forwarded.contains(&name) && !value.contains(char::is_control) {
+                self.origin.headers.push((name, value.clone()));
+            }
+        }
+    }
+
     async fn connect(&mut self, id: u32, request: ConnectRequest) -> Result<(), Disconnect> {
         if !matches!(self.state, State::Connecting { .. }) {
             return Err(Disconnect::BadRequest);
         }
+        self.emulate_headers(&request.headers);
         let (mut grant, subs) = match self.authenticate(&request).await {
             Ok(granted) => granted,
-            Err(Denied::Refused(code)) => {
-                self.refuse(id, code.into());
+            Err(Denied::Refused(refusal)) => {
+                self.refuse(id, refusal);
                 return Ok(());
             }
             Err(Denied::Ended(reason)) => return Err(reason),
@@ -297,7 +442,9 @@ impl Session {
         let now = self.node.clock.now();
         self.client.set_expires_at(grant.expires_at);
         self.state = State::Connected { ping: Ping::DueAt(now + config.ping_interval) };
-        let ttl = grant.expires_at.map(|at| seconds(at.saturating_sub(now)));
+        // Where the backend renews connections, clients need not.
+        let expires_at = grant.expires_at.filter(|_| settings.proxies.refresh.is_none());
+        let ttl = expires_at.map(|at| seconds(at.saturating_sub(now)));
         let mut result = ConnectResult {
             client: self.client.id.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -313,7 +460,7 @@ impl Session {
         for (channel, grant) in subs {
             let position = request.subs.get(&channel).cloned().unwrap_or_default();
             let command = SubscribeRequest { channel: channel.clone(), token: String::new(), ..position };
-            let request = subscribe::Request { command, granted: Some(grant), origin: None };
+            let request = subscribe::Request::granted(command, grant);
             if let Ok(subscription) = subscribe::subscribe(&self.node, &self.client, request).await {
                 result.subs.insert(channel, subscription.result.clone());
                 established.push(subscription);
@@ -336,17 +483,18 @@ impl Session {
         let mut subs = Vec::new();
         let has_token = !request.token.is_empty();
         if has_token {
+            settings.verifier.prepare(&request.token).await;
             let claims = settings.verifier.connect(&request.token, self.node.clock.now()).map_err(
                 |error| match error {
-                    TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired),
+                    TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired.into()),
                     TokenError::Invalid => Denied::Ended(Disconnect::InvalidToken),
+                    TokenError::Unavailable => Denied::Refused(ErrorCode::Internal.into()),
                 },
             )?;
             grant.expires_at = claims.expires_at();
             grant.info = claims.info();
             grant.channels = claims.channels;
             grant.user = claims.sub;
-            let server_side = |info, data| Grant { info, data, expires_at: None, server_side: true };
             subs.extend(
                 claims.subs.iter().map(|(name, sub)| (name.clone(), server_side(sub.info(), sub.data()))),
             );
@@ -361,6 +509,25 @@ impl Session {
                 peer: self.origin.peer,
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
+        } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {
+            let asked = self.caller().connect(endpoint, &settings.config, request).await;
+            let mut outcome = asked.map_err(|failure| match failure {
+                Failure::Refused(refusal) => Denied::Refused(refusal),
+                Failure::Disconnected(reason) => Denied::Ended(reason),
+            })?;
+            let (info, data) = outcome.payloads().ok_or(Denied::Refused(ErrorCode::Internal.into()))?;
+            for (name, mut sub) in outcome.subs {
+                let (info, data) = sub.payloads().ok_or(Denied::Refused(ErrorCode::Internal.into()))?;
+                let (expires_at, overrides) = (expiry(sub.expire_at), sub.overrides);
+                subs.push((name, Grant { expires_at, overrides, ..server_side(info, data) }));
+            }
+            grant = ConnectGrant {
+                user: outcome.user,
+                info,
+                data,
+                channels: outcome.channels,
+                expires_at: expiry(outcome.expire_at),
+            };
         } else if !has_token && !settings.config.client.anonymous {
             return Err(Denied::Ended(Disconnect::InvalidToken));
         }
@@ -371,7 +538,7 @@ impl Session {
     }
 
     async fn subscribe(&mut self, id: u32, command: SubscribeRequest) {
-        let request = subscribe::Request { command, granted: None, origin: self.origin.origin.clone() };
+        let request = subscribe::Request::from_client(command, &self.origin);
         match subscribe::subscribe(&self.node, &self.client, request).await {
             Ok(mut established) => {
                 let result = std::mem::take(&mut established.result);
@@ -402,10 +569,47 @@ pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
     Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
 }
 
+/// A subscription that the server makes.
+fn server_side(info: Bytes, data: Bytes) -> Grant {
+    Grant { info, data, server_side: true, ..Grant::default() }
+}
+
 /// Why a client could not connect.
 enum Denied {
     /// It may send another connect command.
-    Refused(ErrorCode),
+    Refused(Refusal),
     /// The connection ends.
     Ended(Disconnect),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publications_are_paced_after_a_burst() {
+        const QUEUE: usize = 1 << 20;
+        let options = |publications_per_s_max, publication_bytes_per_s_max| ChannelOptions {
+            publications_per_s_max,
+            publication_bytes_per_s_max,
+            ..ChannelOptions::default()
+        };
+        let second = Duration::from_secs(1);
+        // A burst, and one publication that begins within it.
+        for (options, queue, len, burst) in [
+            (options(10, 0), QUEUE, 1_000_000, 10),
+            (options(0, 1_000), QUEUE, 100, 10),
+            (options(100, 1_000), QUEUE, 100, 10),
+            (options(0, 1_000), 400, 100, 2),
+        ] {
+            let mut pace = Pace::default();
+            let waits: Vec<_> = (0..13).map(|_| pace.delay(&options, queue, len, second)).collect();
+            assert_eq!(waits.iter().filter(|wait| wait.is_zero()).count(), burst + 1, "{waits:?}");
+            assert_eq!(waits[burst + 1], second / 10);
+            // Later it is as before.
+            assert_eq!(pace.delay(&options, queue, len, 100 * second), Duration::ZERO);
+        }
+        let mut pace = Pace::default();
+        assert!((0..1_000).all(|_| pace.delay(&options(0, 0), QUEUE, 1_000_000, second).is_zero()));
+    }
 }

@@ -1,12 +1,18 @@
 //! What a new configuration replaces: the configuration and what is made of it.
 
+use wireloom::OriginPolicy;
+
 use crate::auth::Verifier;
 use crate::config::{ConfigError, HubConfig};
+use crate::proxy::Proxies;
 
 /// The state that a new configuration replaces.
 pub(crate) struct Settings {
     pub(crate) config: HubConfig,
     pub(crate) verifier: Verifier,
+    pub(crate) proxies: Proxies,
+    /// The pages whose clients may connect.
+    pub(crate) pages: OriginPolicy,
 }
 
 impl std::fmt::Debug for Settings {
@@ -17,6 +23,10 @@ impl std::fmt::Debug for Settings {
 
 impl Settings {
     pub(crate) fn new(config: HubConfig) -> Result<Self, ConfigError> {
-        Ok(Self { verifier: Verifier::new(&config.token)?, config })
+        let pages = match &config.client.allowed_origins {
+            origins if origins.iter().any(|origin| origin == "*") => OriginPolicy::any(),
+            origins => OriginPolicy::listed(origins).with_same_origin([""; 0]),
+        };
+        Ok(Self { verifier: Verifier::new(&config.token)?, proxies: Proxies::new(&config)?, pages, config })
     }
 }

@@ -30,10 +30,6 @@ impl<T> Shards<T> {
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<T>>> {
         self.shards.iter().map(lock)
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.each().map(|shard| shard.len()).sum()
-    }
 }
 
 /// Locks a mutex whose data is valid even if a thread panicked while holding the lock.

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use crate::channels::{Deltas, Start, Started};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::seconds;
-use crate::config::{ChannelOptions, DeltaType};
+use crate::config::{ChannelOptions, DeltaType, HubConfig};
 use crate::encoded;
 use crate::engine::{EngineError, Membership};
 use crate::history::Position;
-use crate::hooks::{Refusal, SubscribeEvent};
-use crate::node::{Node, retention};
-use crate::protocol::{ErrorCode, Reply, SubscribeRequest, SubscribeResult};
+use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant};
+use crate::node::{Node, Origin, retention};
+use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
+use crate::proxy::{Caller, Headers, Overrides, expiry};
 use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
 
@@ -27,6 +28,8 @@ pub(crate) struct Request {
     pub(crate) granted: Option<Grant>,
     /// The origin of the client's page.
     pub(crate) origin: Option<String>,
+    pub(crate) encoding: Encoding,
+    pub(crate) headers: Headers,
 }
 
 /// A subscription whose publications are kept until it is [started](Established::start).
@@ -81,7 +84,19 @@ impl Request {
     /// A subscription that the server makes on its own.
     pub(crate) fn from_server(channel: &str) -> Self {
         let command = SubscribeRequest { channel: channel.into(), ..SubscribeRequest::default() };
-        Self { command, granted: Some(Grant { server_side: true, ..Grant::default() }), origin: None }
+        Self::granted(command, Grant { server_side: true, ..Grant::default() })
+    }
+
+    /// A subscription that the connection's token or the application has granted.
+    pub(crate) fn granted(command: SubscribeRequest, grant: Grant) -> Self {
+        let (origin, encoding, headers) = (None, Encoding::Json, Headers::new());
+        Self { command, granted: Some(grant), origin, encoding, headers }
+    }
+
+    /// A subscription that the client asks for.
+    pub(crate) fn from_client(command: SubscribeRequest, origin: &Origin) -> Self {
+        let Origin { origin, encoding, headers, .. } = origin.clone();
+        Self { command, granted: None, origin, encoding, headers }
     }
 }
 
@@ -111,8 +126,40 @@ pub(crate) async fn subscribe(
     let (node, client) = (node.clone(), client.clone());
     let reserved = Reserved { node, client, channel: name.into(), step: Step::Listed };
     let grant = authorise(&reserved.node, &reserved.client, &request).await?;
-    let options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
+    let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
+    options.apply(grant.overrides);
+    if request.granted.is_none() {
+        check_limits(&reserved, config, &options)?;
+    }
     add(reserved, &request, options, grant).await
+}
+
+impl ChannelOptions {
+    /// Applies what the application has set for one subscription.
+    fn apply(&mut self, overrides: Overrides) {
+        let Overrides { presence, join_leave, force_push_join_leave, force_recovery } = overrides;
+        for (option, flag) in [
+            (&mut self.presence, presence),
+            (&mut self.join_leave, join_leave),
+            (&mut self.force_push_join_leave, force_push_join_leave),
+            (&mut self.force_recovery, force_recovery),
+        ] {
+            *option = flag.map_or(*option, |flag| flag.value);
+        }
+    }
+}
+
+/// Checks the limits on the channels of a client's namespace and user. What the server subscribes a client to is not limited.
+fn check_limits(reserved: &Reserved, config: &HubConfig, options: &ChannelOptions) -> Result<(), ErrorCode> {
+    let Reserved { node, client, channel, .. } = reserved;
+    let per_user = config.client.channels_per_user_max;
+    // The one that is reserved is counted.
+    let exceeds =
+        per_user > 0 && !client.user().is_empty() && node.subscriptions_of(client.user()) > per_user;
+    if exceeds || !node.channel_limits.admits_subscription(config, options, &node.channels, channel) {
+        return Err(ErrorCode::LimitExceeded);
+    }
+    Ok(())
 }
 
 /// Asks the gate, and the application where that decides; returns the properties of the subscription.
@@ -122,8 +169,11 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
         Some(_) => Requester::Backend,
         None => Requester::Client { client, origin: request.origin.as_deref() },
     };
-    let operation = Operation::Subscribe { token };
-    let decision = rights::check(&node.settings(), node.clock.now(), requester, channel, operation)?;
+    let (operation, settings) = (Operation::Subscribe { token }, node.settings());
+    if !token.is_empty() {
+        settings.verifier.prepare(token).await;
+    }
+    let decision = rights::check(&settings, node.clock.now(), requester, channel, operation)?;
     let by_default = match decision {
         Decision::Allowed(grant) => return Ok(request.granted.clone().unwrap_or(grant)),
         Decision::Application { by_default } => by_default,
@@ -135,9 +185,18 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
             channel: channel.clone(),
             data: data.clone(),
         };
-        let grant = hook(event).await?;
-        let expires_at = grant.expires_at;
-        return Ok(Grant { info: grant.info, data: grant.data, expires_at, server_side: false });
+        let SubscribeGrant { info, data, expires_at } = hook(event).await?;
+        return Ok(Grant { info, data, expires_at, ..Grant::default() });
+    }
+    let config = &settings.config;
+    let asks = config.channel_options(channel).is_some_and(|options| options.subscribe_proxy);
+    if let Some(endpoint) = settings.proxies.subscribe.as_ref().filter(|_| asks) {
+        let caller = Caller { client, encoding: request.encoding, headers: &request.headers };
+        let asked = caller.subscribe(endpoint, config, channel, data).await;
+        let mut outcome = asked.map_err(|failure| client.fail(failure))?;
+        let (info, data) = outcome.payloads().ok_or(ErrorCode::Internal)?;
+        let (expires_at, overrides) = (expiry(outcome.expire_at), outcome.overrides);
+        return Ok(Grant { info, data, expires_at, server_side: false, overrides });
     }
     if by_default { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) }
 }
@@ -157,8 +216,11 @@ async fn add(
     node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
     reserved.step = Step::Followed { key };
     let (start, mut result) = position(&reserved, command, &options).await.map_err(refusal)?;
-    result.expires = grant.expires_at.is_some();
-    result.ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(node.clock.now())));
+    // Where the backend renews subscriptions, clients need not.
+    let renewed_by_backend = options.sub_refresh_proxy;
+    let client_renews_at = grant.expires_at.filter(|_| !renewed_by_backend);
+    result.expires = client_renews_at.is_some();
+    result.ttl = client_renews_at.map_or(0, |at| seconds(at.saturating_sub(node.clock.now())));
     result.data = grant.data;
     let active = Active {
         key,
@@ -167,6 +229,7 @@ async fn add(
         info: grant.info,
         expires_at: grant.expires_at,
         server_side: grant.server_side,
+        renewed_by_backend,
     };
     Ok(Established { reserved, active, start, options, result })
 }

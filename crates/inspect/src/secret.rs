@@ -19,8 +19,9 @@ const NAMES: [&str; 12] = [
     "signature",
 ];
 
-/// Names of parameters that are secret only if the whole name matches, because they are short.
-const PARAMETERS: [&str; 6] = ["auth", "key", "sig", "jwt", "code", "ticket"];
+/// Names of parameters that are secret only if the whole name matches, because they are short. `cf_connect` is the connect command
+/// of a Centrifugal client, which contains its token.
+const PARAMETERS: [&str; 7] = ["auth", "key", "sig", "jwt", "code", "ticket", "cf_connect"];
 
 /// The byte that replaces each byte of a secret.
 pub(crate) const MASK: u8 = b'*';

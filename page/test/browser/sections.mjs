@@ -59,7 +59,7 @@ export default {
 
     const hub = join(driver.work, 'hub.toml');
     await writeFile(hub, 'client.anonymous = true\n');
-    await driver.serve(['--hub', hub]);
+    await driver.serve(['--hub', hub, '--demo']);
     const refused = await driver.open('rooms');
     await refused.getByRole('button', { name: 'Join' }).click();
     await status(refused, 'Room').filter({ hasText: 'The hub refused: unknown channel (102)' }).waitFor();
@@ -165,7 +165,7 @@ export default {
     // The queue is not full before the list has shown it.
     const rooms = '[[namespace]]\nname = "rooms"\nsubscribe = "anyone"\npublish = "anyone"\n';
     await writeFile(hub, `client = { anonymous = true, queue_len_max = 1000000000 }\n${rooms}`);
-    await driver.serve(['--hub', hub]);
+    await driver.serve(['--hub', hub, '--demo']);
     const page = await driver.open('server');
     await shows(page, 'All send queues are empty');
     // Clients that read nothing: the bytes stay in the queues of both ends.

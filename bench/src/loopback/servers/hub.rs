@@ -28,11 +28,15 @@ queue_len_max = 16777216
 [channel]
 subscribe = "anyone"
 publish = "anyone"
+publications_per_s_max = 0
+publication_bytes_per_s_max = 0
 
 [[namespace]]
 name = "rooms"
 subscribe = "anyone"
 publish = "anyone"
+publications_per_s_max = 0
+publication_bytes_per_s_max = 0
 
 [[namespace]]
 name = "listed"

@@ -11,7 +11,7 @@ use wireloom::wireloom_http2::rate_limit::Rate;
 
 use super::value;
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits of HTTP/2")]
 pub(crate) struct Http2Limits {
     /// Requests and WebSockets at once on a connection

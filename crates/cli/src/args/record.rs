@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Recording")]
 pub(crate) struct Record {
     /// Write the bytes of all connections, above TLS, to this file, for `wireloom inspect`. Credentials, cookies and tokens in heads are

@@ -14,23 +14,29 @@ const AFTER: &str = concat!(
     "\
 Each address accepts HTTP/1.1 and HTTP/2 (by prior knowledge or ALPN), and WebSocket over both.
 
-Routes:
-  /             a page to connect to WebSockets, meet in rooms, put load on the server and watch it
-  /echo         sends each message back, or the body of a POST
+Routes with --hub, and without it:
   /rooms/NAME   sends each message to all members of the room: the channel rooms:NAME
   /connection/websocket
                 channels for Centrifugal clients, in JSON or Protobuf
   /connection/uni_sse
                 channels as server-sent events
-  /api/METHOD   the server API of channels, if --hub has a key for it
+  /healthz      answers ok
+
+Routes without --hub, and with --demo:
+  /             a page to connect to WebSockets, meet in rooms, put load on the server and watch it
+  /echo         sends each message back, or the body of a POST
   /sink         counts and discards messages, or the body of a POST
   /source       sends messages, or the body of the response to a GET:
                 ?size=BYTES (1024)
                 &rate=MESSAGES PER SECOND (0: as fast as the client takes them)
                 &count=MESSAGES (0: no end)
   /live         the state of the server as JSON, each second; see --live-stats
-  /healthz      answers ok
   /metrics      figures for Prometheus; with --admin only there
+
+Routes of --admin:
+  /             the page, with the state of the server
+  /live, /metrics, /healthz
+  /api/METHOD   the server API of channels, if --hub has a key for it
 
 Sizes are in bytes, or with K, M, G (64K); times in seconds, or with ms, s, m, h (500ms).
 
@@ -51,7 +57,7 @@ Try it:
     bounds!()
 );
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER)]
 pub(crate) struct Serve {
     /// The address to listen on; :PORT is all interfaces; may be repeated
@@ -60,9 +66,13 @@ pub(crate) struct Serve {
     /// Listen on this port of 127.0.0.1
     #[arg(long, short, value_name = "PORT", conflicts_with = "listen")]
     pub(crate) port: Option<u16>,
-    /// Serve /metrics on this address only, with /healthz
+    /// Serve /metrics, the state of the server and the server API of channels on this address only, with /healthz
     #[arg(long, value_name = "ADDRESS", value_parser = value::address)]
     pub(crate) admin: Option<String>,
+    /// Accept requests for /metrics and those to --admin by this host name as well. IP addresses, localhost and names without a dot
+    /// are always accepted: a page cannot let them resolve to this server. May be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
     /// Which clients may see the server's state live, with its log and its slowest clients, in the section Server of the page:
     /// local by default, none with --admin
     #[arg(long, value_name = "CLIENTS", value_enum)]
@@ -80,7 +90,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
     /// Accept WebSockets from pages of this origin, such as https://example.com; * for all. Pages of this server that were
-    /// loaded from an IP address or localhost, and clients that send no Origin, are always accepted. May be repeated
+    /// loaded from an IP address or localhost, and clients that send no Origin, are always accepted. May be repeated. The hub also has
+    /// [client] allowed_origins
     #[arg(long, value_name = "ORIGIN", value_parser = value::origin)]
     pub(crate) allow_origin: Vec<String>,
     /// Worker threads; by default one per processor
@@ -139,10 +150,13 @@ pub(crate) enum LogLevel {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Channels")]
 pub(crate) struct Channels {
-    /// The configuration of channels, clients, tokens and the server API (TOML); read again on SIGHUP. Without it everyone may
-    /// join rooms
+    /// The configuration of channels, clients, tokens and the server API (TOML); read again on SIGHUP. With it, only channels are
+    /// served. Without it everyone may join rooms
     #[arg(long, value_name = "FILE")]
     pub(crate) hub: Option<PathBuf>,
+    /// With --hub: serve the page, /echo, /sink, /source, /live and /metrics as well
+    #[arg(long, requires = "hub")]
+    pub(crate) demo: bool,
     /// Keep the histories of channels in this directory, so that they survive a restart
     #[arg(long, value_name = "DIR", conflicts_with = "nats")]
     pub(crate) data: Option<PathBuf>,
@@ -151,7 +165,7 @@ pub(crate) struct Channels {
     pub(crate) nats: Option<String>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Compression (permessage-deflate)")]
 pub(crate) struct Compression {
     /// Do not compress, even if clients offer it
@@ -171,7 +185,7 @@ pub(crate) struct Compression {
     pub(crate) no_context_takeover: bool,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits of connections and requests")]
 pub(crate) struct HttpLimits {
     /// Connections at once on each address; further ones wait to be accepted
@@ -207,7 +221,7 @@ pub(crate) struct HttpLimits {
     pub(crate) max_body: Option<usize>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits of WebSockets")]
 pub(crate) struct WebSocketLimits {
     /// The longest message, also after decompression

@@ -19,6 +19,8 @@ use crate::signals::Signals;
 use crate::terminal;
 use crate::{allocator, descriptors, log};
 
+use wireloom_hub::Hub;
+
 mod hub;
 
 /// How long the clients of the hub may take to leave before all connections are closed.
@@ -55,7 +57,7 @@ pub(crate) fn run(args: &Serve) -> Exit {
 async fn serve(args: &Serve) -> Result<(), String> {
     let mut config = args.config();
     config.tap = recording::start(&args.record, Side::Server)?;
-    let (hub, has_rooms) = hub::build(&args.channels).await?;
+    let (hub, has_rooms) = hub::build(args).await?;
     let routes = Arc::new(Routes::new(args, hub.clone()));
     let mut servers = Vec::new();
     let mut listening = Vec::new();
@@ -97,11 +99,14 @@ async fn serve(args: &Serve) -> Result<(), String> {
     let admin_address = admin.as_ref().and_then(|server| server.local_addr().ok());
     let admin_handle = admin.as_ref().map(Server::handle);
     let mut signals = Signals::new().map_err(|error| error.to_string())?;
-    hub::reload_on_hangup(&hub, &args.channels).map_err(|error| error.to_string())?;
+    hub::reload_on_hangup(&hub, args).map_err(|error| error.to_string())?;
     match args.log {
         // The standard output may be closed.
-        LogFormat::Text => drop(announce(&listening, admin_address, has_rooms, args)),
+        LogFormat::Text => drop(announce(&listening, admin_address, has_rooms, &hub, args)),
         LogFormat::Json => {
+            if hub.has_api() && admin_address.is_none() {
+                warn!("the server API is not served without --admin");
+            }
             if let Some(address) = admin_address {
                 info!(%address, "admin listening");
             }
@@ -125,8 +130,8 @@ async fn serve(args: &Serve) -> Result<(), String> {
     let admin_task = admin.map(|server| {
         let routes = routes.clone();
         tokio::spawn(server.serve(move |request: wireloom::Request| {
-            let response = routes.handle_admin(&request);
-            async move { response }
+            let routes = routes.clone();
+            async move { routes.handle_admin(request).await }
         }))
     });
     let mut tasks = tokio::task::JoinSet::new();
@@ -170,15 +175,17 @@ impl Serve {
         self.port.map_or_else(|| self.listen.clone(), |port| vec![format!("127.0.0.1:{port}")])
     }
 
+    /// Whether the routes are served that do not belong to channels.
+    pub(crate) fn has_demo(&self) -> bool {
+        self.channels.demo || self.channels.hub.is_none()
+    }
+
     /// The configuration that the arguments choose.
     pub(crate) fn config(&self) -> ServerConfig {
         let mut config = ServerConfig::default();
         let http = &self.http;
-        // RFC 6455 §10.2.
-        config.origins = match self.allow_origin.iter().any(|origin| origin == "*") {
-            true => OriginPolicy::any(),
-            false => OriginPolicy::listed(&self.allow_origin).with_same_origin([""; 0]),
-        };
+        // RFC 6455 §10.2: the hub and the other routes check origins themselves.
+        config.origins = OriginPolicy::any();
         config.connections_max = http.max_connections;
         config.connections_per_address_max = http.max_per_address;
         if let Some(memory_max) = http.max_memory {
@@ -236,24 +243,42 @@ fn announce(
     listening: &[(bool, SocketAddr)],
     admin: Option<SocketAddr>,
     has_rooms: bool,
+    hub: &Hub,
     args: &Serve,
 ) -> io::Result<()> {
+    let has_demo = args.has_demo();
     let mut out = io::stdout().lock();
     for (tls, address) in listening {
         let (http, ws) = if *tls { ("https", "wss") } else { ("http", "ws") };
         writeln!(out, "wireloom {} on {http}://{address}/", env!("CARGO_PKG_VERSION"))?;
-        writeln!(out, "  {ws}://{address}/echo          sends each message back")?;
+        if has_demo {
+            writeln!(out, "  {ws}://{address}/echo          sends each message back")?;
+        }
         if has_rooms {
             writeln!(out, "  {ws}://{address}/rooms/NAME    sends each message to all members")?;
         }
         if args.channels.hub.is_some() {
             writeln!(out, "  {ws}://{address}/connection/websocket  channels for Centrifugal clients")?;
         }
-        writeln!(out, "  {ws}://{address}/sink          counts and discards messages")?;
-        writeln!(out, "  {ws}://{address}/source        sends messages: ?size=&rate=&count=")?;
+        if has_demo {
+            writeln!(out, "  {ws}://{address}/sink          counts and discards messages")?;
+            writeln!(out, "  {ws}://{address}/source        sends messages: ?size=&rate=&count=")?;
+        }
     }
     if let Some(address) = admin {
         writeln!(out, "admin on http://{address}/metrics")?;
+        if hub.has_api() {
+            writeln!(out, "  http://{address}/api/METHOD  the server API of channels")?;
+        }
+    }
+    if !has_demo {
+        writeln!(
+            out,
+            "only channels are served: --demo adds the page, /echo, /sink, /source, /live and /metrics"
+        )?;
+    }
+    if hub.has_api() && admin.is_none() {
+        writeln!(out, "the server API is not served: it needs --admin ADDRESS")?;
     }
     if args.tls && args.cert.is_none() {
         writeln!(out, "the certificate is self-signed and made for this run: connect with --insecure")?;

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use tracing::debug;
-use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle};
+use wireloom::{CloseCode, IntoResponse, OriginPolicy, Request, Response, ServerHandle};
 use wireloom_hub::Hub;
 
 use crate::args::{LiveStats, Serve};
@@ -27,8 +27,12 @@ use websocket::{Client, Service};
 pub(crate) struct Routes {
     /// Bodies are limited, so they are buffered before they are echoed.
     buffers_bodies: bool,
+    /// Whether the routes are served that do not belong to channels.
+    has_demo: bool,
     /// `/metrics` has an address of its own.
     has_admin: bool,
+    /// The pages that may open WebSockets other than those of the hub, and the hosts by which figures may be asked for.
+    pages: OriginPolicy,
     live_stats: LiveStats,
     clients: Arc<Clients>,
     figures: Arc<Figures>,
@@ -67,7 +71,12 @@ impl Routes {
         let start_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             buffers_bodies: args.http.max_body.is_some(),
+            has_demo: args.has_demo(),
             has_admin: args.admin.is_some(),
+            pages: match args.allow_origin.iter().any(|origin| origin == "*") {
+                true => OriginPolicy::any(),
+                false => OriginPolicy::listed(&args.allow_origin).with_same_origin(&args.allow_host),
+            },
             live_stats: args.live_stats.unwrap_or(match args.admin {
                 None => LiveStats::Local,
                 Some(_) => LiveStats::None,
@@ -101,21 +110,43 @@ impl Routes {
     }
 
     /// Answers a request to the admin address.
-    pub(crate) fn handle_admin(&self, request: &Request) -> Response {
+    pub(crate) async fn handle_admin(self: &Arc<Self>, mut request: Request) -> Response {
+        if request.path() == "/healthz" {
+            return page(&request, Response::text(200, "ok\n"));
+        }
+        if !self.allows_host(&request) {
+            return other_host();
+        }
         match request.path() {
-            "/healthz" => page(request, Response::text(200, "ok\n")),
-            "/metrics" => self.metrics(request),
-            _ => Response::not_found(),
+            "/metrics" => self.metrics(&request),
+            "/live" => self.live(&request, self.allows_page(&request), true),
+            path => match assets::find(path) {
+                Some(file) => page(&request, file),
+                None => self.hub.answer_api(&mut request).await.unwrap_or_else(Response::not_found),
+            },
         }
     }
 
     fn metrics(&self, request: &Request) -> Response {
+        if !self.allows_host(request) {
+            return other_host();
+        }
         page(request, Response::new(200).with_body(metrics::CONTENT_TYPE, metrics::page(self)))
+    }
+
+    /// Whether `Host` is a name that no page can have rebound to this server.
+    fn allows_host(&self, request: &Request) -> bool {
+        self.pages.allows_host(text_of(request, "host").unwrap_or_default())
+    }
+
+    fn allows_page(&self, request: &Request) -> bool {
+        self.pages.allows_page(text_of(request, "origin"), text_of(request, "host").unwrap_or_default())
     }
 
     async fn route(self: &Arc<Self>, request: &mut Request) -> Response {
         match request.path() {
             "/healthz" => page(request, Response::text(200, "ok\n")),
+            _ if !self.has_demo => self.hub.answer_client(request).await.unwrap_or_else(Response::not_found),
             "/metrics" if !self.has_admin => self.metrics(request),
             "/echo" if has_content(request) => self.echo_body(request).await,
             "/sink" if has_content(request) => self.sink_body(request).await,
@@ -127,7 +158,10 @@ impl Routes {
             }
             "/echo" => self.open(request, Service::Echo),
             "/sink" => self.open(request, Service::Sink(self.sink_counters.clone())),
-            "/live" => self.live(request),
+            "/live" => {
+                let is_allowed = live::is_allowed(self.live_stats, request);
+                self.live(request, is_allowed, !self.has_admin)
+            }
             "/source" => match Source::from_query(request) {
                 Some(source) if request.is_websocket() => self.open(request, Service::Source(source)),
                 Some(source) => page(request, source.response()),
@@ -137,7 +171,7 @@ impl Routes {
             },
             path => match assets::find(path) {
                 Some(file) => page(request, file),
-                None => self.hub.answer_own(request).await.unwrap_or_else(Response::not_found),
+                None => self.hub.answer_client(request).await.unwrap_or_else(Response::not_found),
             },
         }
     }
@@ -169,10 +203,9 @@ impl Routes {
     }
 
     /// Answers `/live`: the state of the server over a WebSocket; for a plain GET, whether this client may see it.
-    fn live(self: &Arc<Self>, request: &Request) -> Response {
-        let is_allowed = live::is_allowed(self.live_stats, request);
+    fn live(self: &Arc<Self>, request: &Request, is_allowed: bool, has_metrics: bool) -> Response {
         if !request.is_websocket() {
-            return page(request, live::answer(is_allowed, !self.has_admin));
+            return page(request, live::answer(is_allowed, has_metrics));
         }
         match request.websocket() {
             Ok(_) if !is_allowed => Response::text(403, "see --live-stats of wireloom serve\n"),
@@ -187,9 +220,12 @@ impl Routes {
         }
     }
 
-    /// Accepts a WebSocket. The library has checked its origin.
+    /// Accepts a WebSocket, unless its page may not open one.
     fn open(&self, request: &Request, service: Service) -> Response {
         match request.websocket() {
+            Ok(upgrade) if !self.pages.allows(upgrade.request()) => {
+                Response::text(403, "the origin is not allowed; see --allow-origin\n")
+            }
             Ok(upgrade) => {
                 let (peer, version, begin) = (request.peer(), request.version(), Instant::now());
                 let (figures, clients) = (self.figures.clone(), self.clients.clone());
@@ -208,6 +244,14 @@ impl Routes {
             Err(refusal) => refusal,
         }
     }
+}
+
+fn other_host() -> Response {
+    Response::text(403, "this host name is not allowed; see --allow-host\n")
+}
+
+fn text_of<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
+    request.header(name).map(|value| std::str::from_utf8(value).unwrap_or("?"))
 }
 
 fn has_content(request: &Request) -> bool {

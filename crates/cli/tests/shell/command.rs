@@ -330,12 +330,67 @@ async fn the_routes_that_are_printed_are_those_that_exist() {
             .unwrap();
         let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines();
         let mut printed = String::new();
-        while !printed.contains("/source") {
+        while !printed.contains("--demo") {
             printed += &timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().expect("all routes");
         }
         assert_eq!(printed.contains("/rooms/NAME"), has_rooms, "{printed}");
-        assert!(printed.contains("/connection/websocket"), "{printed}");
+        assert!(
+            printed.contains("/connection/websocket") && !printed.contains("ws://127.0.0.1:0/echo"),
+            "{printed}"
+        );
     }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The status of a response to a request with a key of the server API.
+async fn status(address: &str, path: &str, host: Option<&str>) -> u16 {
+    let connector = match host {
+        Some(host) => wireloom::Connector::new().host(host),
+        None => wireloom::Connector::new(),
+    };
+    let request = wireloom::client::Request::post(format!("http://{address}{path}"), "{}");
+    let request = match path.starts_with("/api") {
+        true => request.header("x-api-key", "key"),
+        false => wireloom::client::Request::get(format!("http://{address}{path}")),
+    };
+    connector.request(request).await.unwrap().status
+}
+
+#[tokio::test]
+async fn a_hub_is_served_alone_and_its_administration_elsewhere() {
+    let folder = folder("alone");
+    let config = folder.join("hub.toml");
+    std::fs::write(&config, "client.anonymous = true\napi.key = \"key\"\n[[namespace]]\nname = \"rooms\"\n")
+        .unwrap();
+    let config = config.to_str().unwrap();
+    for (args, has_demo) in [(&[][..], false), (&["--demo"], true)] {
+        let args =
+            [&["--hub", config, "--admin", "127.0.0.1:0", "--allow-host", "admin.example"], args].concat();
+        let serving = Server::start(&args).await;
+        let [public, admin] = [&serving.addresses[0], serving.addresses.last().unwrap()];
+        let demo = if has_demo { 200 } else { 404 };
+        for (path, on_public, on_admin) in [
+            ("/healthz", 200, 200),
+            ("/metrics", 404, 200),
+            ("/live", demo, 200),
+            ("/", demo, 200),
+            ("/source?count=1", demo, 404),
+            ("/api/info", 404, 200),
+        ] {
+            assert_eq!(status(public, path, None).await, on_public, "{path} {args:?}");
+            assert_eq!(status(admin, path, None).await, on_admin, "{path} {args:?}");
+        }
+        // DNS rebinding: a page lets its name resolve to the admin address.
+        for path in ["/metrics", "/live", "/api/info"] {
+            assert_eq!(status(admin, path, Some("evil.example")).await, 403, "{path}");
+            assert_eq!(status(admin, path, Some("admin.example")).await, 200, "{path}");
+            assert_eq!(status(admin, path, Some("wireloom:9090")).await, 200, "{path}");
+        }
+    }
+    // Without --admin, figures are not for pages of other sites.
+    let serving = Server::start(&[]).await;
+    assert_eq!(status(&serving.addresses[0], "/metrics", Some("evil.example")).await, 403);
+    assert_eq!(status(&serving.addresses[0], "/metrics", None).await, 200);
     std::fs::remove_dir_all(folder).unwrap();
 }
 

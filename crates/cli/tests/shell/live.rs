@@ -68,10 +68,11 @@ async fn shows_metrics_slowest_clients_and_log() {
 async fn lists_the_slow_clients_of_the_hub() {
     let config = std::env::temp_dir().join(format!("wireloom-live-{}.toml", std::process::id()));
     // The queue must not be full before the state is read.
-    let channels = "client = { anonymous = true, queue_len_max = 1000000000 }\n\
-                    [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n";
+    let channels = "client = { anonymous = true, queue_len_max = \"1G\", message_len_max = \"1M\" }\n\
+                    [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
+                    publication_bytes_per_s_max = 0\n";
     std::fs::write(&config, channels).unwrap();
-    let serving = Server::start(&["--hub", config.to_str().unwrap()]).await;
+    let serving = Server::start(&["--demo", "--hub", config.to_str().unwrap()]).await;
     let mut live = serving.watch(Connector::new()).await.unwrap();
     let room = serving.url("/rooms/slow");
     let (_slow, mut sender) =

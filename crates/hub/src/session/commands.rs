@@ -9,13 +9,12 @@ use crate::clock::seconds;
 use crate::engine::EngineError;
 use crate::history::{HistoryQuery, Position};
 use crate::hooks::{PublishEvent, Refusal, RpcEvent};
-use crate::node::PublishError;
+use crate::node::{Node, PublishError};
 use crate::protocol::{
     ClientInfo, Command, Encoding, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult,
-    PresenceStatsResult, Publication, PublishRequest, PublishResult, RefreshResult, Reply, RpcResult,
-    SubRefreshRequest, SubRefreshResult, UnsubscribeResult,
+    PresenceStatsResult, Publication, PublishRequest, PublishResult, RefreshResult, Reply, RpcRequest,
+    RpcResult, SubRefreshRequest, SubRefreshResult, UnsubscribeResult,
 };
-use crate::proxy;
 use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
 
@@ -53,16 +52,16 @@ impl Session {
         } else if ping.is_some() {
             reply.ping = Some(PingResult {});
         } else if let Some(request) = rpc {
-            let event = self.event(request.method, request.data);
+            let RpcRequest { method, data } = request;
             let data = match &self.node.hooks.rpc {
-                Some(hook) => hook(event).await?,
-                None => self.call(event).await?,
+                Some(hook) => hook(self.event(method, data)).await?,
+                None => self.call(&method, &data).await?,
             };
             reply.rpc = Some(RpcResult { data });
         } else if let Some(request) = refresh {
-            reply.refresh = Some(self.refresh(&request.token)?);
+            reply.refresh = Some(self.refresh(&request.token).await?);
         } else if let Some(request) = sub_refresh {
-            reply.sub_refresh = Some(self.sub_refresh(&request)?);
+            reply.sub_refresh = Some(self.sub_refresh(&request).await?);
         } else {
             return Err(ErrorCode::MethodNotFound.into());
         }
@@ -99,7 +98,7 @@ impl Session {
         rights::check(&self.node.settings(), self.node.clock.now(), requester, channel, operation)
     }
 
-    async fn publish(&self, request: PublishRequest) -> Result<PublishResult, Refusal> {
+    async fn publish(&mut self, request: PublishRequest) -> Result<PublishResult, Refusal> {
         let PublishRequest { channel, data } = request;
         if data.is_empty() {
             return Err(ErrorCode::BadRequest.into());
@@ -116,7 +115,7 @@ impl Session {
 
     /// Publishes what the client sent, if it may.
     pub(crate) async fn publish_message(
-        &self,
+        &mut self,
         channel: &str,
         mut publication: Publication,
     ) -> Result<(), Refusal> {
@@ -124,6 +123,8 @@ impl Session {
             Decision::Allowed(_) => true,
             Decision::Application { by_default } => by_default,
         };
+        self.limit_publication(channel, publication.data.len()).await?;
+        let mut skip_history = false;
         if let Some(hook) = &self.node.hooks.publish {
             let event = PublishEvent {
                 client: self.client.id.clone(),
@@ -132,6 +133,8 @@ impl Session {
                 data: publication.data,
             };
             publication.data = hook(event).await?;
+        } else if let Some(asked) = self.ask_to_publish(channel, &publication.data).await {
+            (publication.data, skip_history) = asked?;
         } else if !by_default {
             return Err(ErrorCode::PermissionDenied.into());
         }
@@ -143,13 +146,29 @@ impl Session {
         // Nothing is known of an anonymous client in a room.
         let is_nameless = self.client.format == Format::Bare && self.client.user().is_empty();
         publication.info = (!is_nameless).then(|| self.client.info(info.unwrap_or_default()));
-        self.node.publish(channel, publication, false).await.map_err(|error| match error {
+        self.node.publish(channel, publication, skip_history).await.map_err(|error| match error {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
             PublishError::BadChannel
             | PublishError::BadKey
             | PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
             PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
         })?;
+        Ok(())
+    }
+
+    /// Waits until the connection may publish `len` bytes; refuses a publication that would open too many channels.
+    async fn limit_publication(&mut self, channel: &str, len: usize) -> Result<(), ErrorCode> {
+        let (settings, now) = (self.node.settings(), self.node.clock.now());
+        let config = &settings.config;
+        let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
+        let Node { channels, channel_limits, .. } = &*self.node;
+        if !channel_limits.admits_publication(config, options, channels, channel, now) {
+            return Err(ErrorCode::LimitExceeded);
+        }
+        let wait = self.pace.delay(options, config.client.queue_len_max, len, now);
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
         Ok(())
     }
 
@@ -179,18 +198,23 @@ impl Session {
         })
     }
 
-    /// Calls the application's endpoint.
-    async fn call(&self, event: RpcEvent) -> Result<Bytes, Refusal> {
+    /// Calls a method of the application.
+    async fn call(&self, method: &str, data: &Bytes) -> Result<Bytes, Refusal> {
         let settings = self.node.settings();
-        proxy::call(&settings.config.rpc, self.origin.encoding, &event).await.map_err(|failure| match failure
-        {
-            proxy::Failure::Refused(refusal) => refusal,
-            proxy::Failure::Disconnected(reason) => {
-                self.end(reason);
-                // The connection ends before this is sent.
-                ErrorCode::Internal.into()
-            }
-        })
+        let endpoint = settings.proxies.rpc.as_ref().ok_or(ErrorCode::NotAvailable)?;
+        let called = self.caller().rpc(endpoint, &settings.config, method, data).await;
+        called.map_err(|failure| self.client.fail(failure))
+    }
+
+    /// Asks the application's endpoint whether the client may publish, where the namespace has one: returns what is published, and
+    /// whether it is left out of the history.
+    async fn ask_to_publish(&self, channel: &str, data: &Bytes) -> Option<Result<(Bytes, bool), Refusal>> {
+        let settings = self.node.settings();
+        let config = &settings.config;
+        let asks = config.channel_options(channel).is_some_and(|options| options.publish_proxy);
+        let endpoint = settings.proxies.publish.as_ref().filter(|_| asks)?;
+        let asked = self.caller().publish(endpoint, config, channel, data.clone()).await;
+        Some(asked.map_err(|failure| self.client.fail(failure)))
     }
 
     fn event(&self, method: String, data: Bytes) -> RpcEvent {
@@ -203,14 +227,16 @@ impl Session {
         }
     }
 
-    fn refresh(&self, token: &str) -> Result<RefreshResult, ErrorCode> {
+    async fn refresh(&self, token: &str) -> Result<RefreshResult, ErrorCode> {
         if token.is_empty() {
             return Err(ErrorCode::BadRequest);
         }
-        let now = self.node.clock.now();
-        let claims = self.node.settings().verifier.connect(token, now).map_err(|error| match error {
+        let (settings, now) = (self.node.settings(), self.node.clock.now());
+        settings.verifier.prepare(token).await;
+        let claims = settings.verifier.connect(token, now).map_err(|error| match error {
             TokenError::Expired => ErrorCode::TokenExpired,
             TokenError::Invalid => ErrorCode::PermissionDenied,
+            TokenError::Unavailable => ErrorCode::Internal,
         })?;
         if claims.sub != self.client.user() {
             return Err(ErrorCode::PermissionDenied);
@@ -225,20 +251,16 @@ impl Session {
         })
     }
 
-    fn sub_refresh(&self, request: &SubRefreshRequest) -> Result<SubRefreshResult, ErrorCode> {
+    async fn sub_refresh(&self, request: &SubRefreshRequest) -> Result<SubRefreshResult, ErrorCode> {
         if request.channel.is_empty() || request.token.is_empty() {
             return Err(ErrorCode::BadRequest);
         }
+        self.node.settings().verifier.prepare(&request.token).await;
         let grant = match self.check(&request.channel, Operation::Renew { token: &request.token })? {
             Decision::Allowed(grant) => grant,
             Decision::Application { .. } => Grant::default(),
         };
-        if let Some(Subscription::Active(active)) =
-            lock(&self.client.subscriptions).get_mut(&*request.channel)
-        {
-            self.client.note_subscription_expiry(grant.expires_at);
-            active.expires_at = grant.expires_at;
-        }
+        self.client.set_subscription_expiry(&request.channel, grant.expires_at);
         let now = self.node.clock.now();
         let ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(now)));
         Ok(SubRefreshResult { expires: grant.expires_at.is_some(), ttl })

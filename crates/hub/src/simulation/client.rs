@@ -123,7 +123,8 @@ impl Roaming {
                 panic!("refused")
             };
             let (commands, received) = mpsc::unbounded_channel();
-            let origin = Origin { peer: None, origin: None, encoding: Encoding::Json };
+            let origin =
+                Box::new(Origin { peer: None, origin: None, encoding: Encoding::Json, headers: Vec::new() });
             let session = Session::new(self.hub.0.clone(), client.clone(), origin);
             let serving = tokio::spawn(serve(session, received));
             let connection =

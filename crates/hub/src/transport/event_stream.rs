@@ -19,7 +19,7 @@ use crate::session::Session;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The response to a client of server-sent events: a body that lasts as long as the connection.
-pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Origin) -> Response {
+pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Box<Origin>) -> Response {
     let client = match node.accept(Format::EventStream, origin.peer) {
         Ok(client) => client,
         Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
@@ -63,7 +63,12 @@ async fn run(
                 Taken::End(reason) => return reason,
             },
             () = body.closed() => return Disconnect::ConnectionClosed,
-            () = tokio::time::sleep_until(deadline) => session.handle_timeout(),
+            () = tokio::time::sleep_until(deadline) => {
+                session.handle_timeout();
+                if session.needs_renewal() {
+                    session.renew().await;
+                }
+            }
         }
     }
 }

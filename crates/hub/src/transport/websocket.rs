@@ -17,10 +17,10 @@ use crate::client::{Client, Format};
 use crate::node::{Node, Origin};
 use crate::outbox::{CAPACITY_KEPT, Taken};
 use crate::protocol::Disconnect;
-use crate::session::Session;
+use crate::session::{Room, Session};
 
 /// Serves a connection that speaks the client protocol.
-pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin) {
+pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Box<Origin>) {
     let (mut sender, mut receiver) = socket.split();
     let client = match node.accept(Format::Protocol(origin.encoding), origin.peer) {
         Ok(client) => client,
@@ -83,9 +83,23 @@ async fn run(
             () = timer.as_mut(), if is_idle => {
                 if let Work::Idle(session) = &mut work {
                     session.handle_timeout();
+                    if session.needs_renewal() {
+                        work = renewing(work);
+                    }
                 }
             }
         }
+    }
+}
+
+/// An idle session becomes one that asks the backend for a renewal.
+fn renewing(work: Work) -> Work {
+    match work {
+        Work::Idle(mut session) => Work::Busy(Box::pin(async move {
+            session.renew().await;
+            session
+        })),
+        busy @ Work::Busy(_) => busy,
     }
 }
 
@@ -233,9 +247,8 @@ async fn finish(
     clean_up.forget().await;
 }
 
-/// Serves a connection whose messages are the publications of one channel, both ways. `token` is that of the connection; empty for
-/// an anonymous client.
-pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, origin: Origin, channel: String, token: String) {
+/// Serves a connection whose messages are the publications of one channel, both ways.
+pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, origin: Box<Origin>, room: Box<Room>) {
     let (mut sender, mut receiver) = socket.split();
     let client = match node.accept(Format::Bare, origin.peer) {
         Ok(client) => client,
@@ -243,7 +256,7 @@ pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, origin: Origin, cha
     };
     let clean_up = CleanUp::new(&node, &client);
     let mut session = Box::new(Session::new(node.clone(), client.clone(), origin));
-    let reason = match Box::pin(session.join(channel.into(), token)).await {
+    let reason = match Box::pin(session.join(*room)).await {
         Ok(()) => run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await,
         Err(reason) => reason,
     };
@@ -262,7 +275,7 @@ mod tests {
     fn open_connections_hold_little_memory() {
         let sizes = [
             size_of_output(protocol),
-            size_of_output(|node, socket, origin| bare(node, socket, origin, String::new(), String::new())),
+            size_of_output(|node, socket, (origin, room)| bare(node, socket, origin, room)),
             size_of::<Client>(),
             size_of::<Session>(),
             size_of::<crate::client::Active>(),

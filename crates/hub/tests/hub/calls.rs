@@ -100,5 +100,5 @@ async fn an_http_endpoint_answers_calls() {
 async fn calls_without_an_answer_are_refused() {
     let served = Served::start(CONFIG, |hub| hub).await;
     let reply = served.connect().await.reply("rpc", json!({ "method": "x" })).await;
-    assert_eq!(reply["error"]["code"], 104);
+    assert_eq!(reply["error"]["code"], 108);
 }

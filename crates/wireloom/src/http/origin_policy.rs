@@ -41,7 +41,8 @@ impl OriginPolicy {
         Self { rule: Rule::Any }
     }
 
-    /// Pages of these origins alone, each as browsers send it: `https://example.com`, with a port that is not the scheme's own.
+    /// Pages of these origins alone, each as browsers send it: `https://example.com`, with a port that is not the scheme's own. A
+    /// [pattern](Self::is_pattern) such as `https://*.example.com` allows the subdomains of a host.
     pub fn listed<T: AsRef<str>>(origins: impl IntoIterator<Item = T>) -> Self {
         let origins = origins.into_iter().map(|origin| lower(origin.as_ref())).collect();
         Self { rule: Rule::Listed { origins, hosts: None } }
@@ -61,6 +62,15 @@ impl OriginPolicy {
         })
     }
 
+    /// Whether a text is a pattern of origins: an origin whose host begins with `*.`, which stands for one or more labels, followed by
+    /// at least two more.
+    pub fn is_pattern(text: &str) -> bool {
+        text.split_once("://*.").is_some_and(|(scheme, host)| {
+            without_port(host).trim_matches('.').contains('.')
+                && Self::is_origin(&format!("{scheme}://{host}"))
+        })
+    }
+
     /// Allows pages whose origin names the same host and port as the `Host` of the handshake, where that host is one of `hosts`
     /// (without port), `localhost`, or an IP address.
     ///
@@ -77,14 +87,51 @@ impl OriginPolicy {
 
     /// Whether the page that made this request may open a WebSocket.
     pub fn allows(&self, request: &handshake::Request) -> bool {
-        match (&self.rule, request.origin()) {
+        self.allows_page(request.origin(), request.host())
+    }
+
+    /// Whether the page that made a request with this `Origin` and this `Host` is allowed. A request without `Origin` is.
+    pub fn allows_page(&self, origin: Option<&str>, host: &str) -> bool {
+        match (&self.rule, origin) {
             (Rule::Any, _) | (_, None) => true,
             (Rule::Listed { origins, hosts }, Some(origin)) => {
                 let origin = lower(origin);
-                origins.contains(&origin)
-                    || hosts.as_ref().is_some_and(|hosts| is_same(&origin, &lower(request.host()), hosts))
+                origins.iter().any(|listed| matches(listed, &origin))
+                    || hosts.as_ref().is_some_and(|hosts| is_same(&origin, &lower(host), hosts))
             }
         }
+    }
+
+    /// Whether a request with this `Host` may be answered with data that other sites must not read: the host is an IP address,
+    /// `localhost`, a name without a dot, or that of an origin or host which is allowed.
+    ///
+    /// Browsers send no `Origin` when a page reads from its own origin. A page that lets its name resolve to this server's address (DNS
+    /// rebinding) reads from its own origin, so that only `Host` shows it. Public names have a dot.
+    pub fn allows_host(&self, host: &str) -> bool {
+        let Rule::Listed { origins, hosts } = &self.rule else { return true };
+        let host = lower(host);
+        let name = without_port(&host);
+        let is_of = |origin: &String| match origin.split_once("://") {
+            Some((scheme, listed)) if listed.starts_with("*.") => {
+                matches(&format!("{scheme}://{}", without_port(listed)), &format!("{scheme}://{name}"))
+            }
+            Some((_, listed)) => without_port(listed) == name,
+            None => false,
+        };
+        is_known(name, hosts.as_deref().unwrap_or_default())
+            || !name.is_empty() && !name.contains(['.', ':'])
+            || origins.iter().any(is_of)
+    }
+}
+
+/// Whether an origin is a listed one, or one of a listed pattern; both in lower case.
+fn matches(listed: &str, origin: &str) -> bool {
+    match listed.split_once("://*.") {
+        None => listed == origin,
+        Some((scheme, host)) => origin.split_once("://").is_some_and(|(own, authority)| {
+            let label = authority.strip_suffix(host).and_then(|rest| rest.strip_suffix('.'));
+            own == scheme && label.is_some_and(|label| !label.is_empty() && !label.starts_with('.'))
+        }),
     }
 }
 
@@ -186,6 +233,71 @@ mod tests {
         }
         assert!(allows(&policy, None, "a"), "no browser");
         assert!(allows(&OriginPolicy::any(), Some("null"), "a"));
+    }
+
+    #[test]
+    fn allows_the_subdomains_of_a_pattern() {
+        let policy = OriginPolicy::listed(["https://*.Example.com", "http://*.b.example:81"]);
+        for origin in ["https://a.example.com", "HTTPS://a.b.EXAMPLE.com", "http://x.b.example:81"] {
+            assert!(allows(&policy, Some(origin), "a"), "{origin}");
+        }
+        for origin in [
+            "https://example.com",
+            "https://.example.com",
+            "https://evilexample.com",
+            "http://a.example.com",
+            "https://a.example.com:444",
+            "https://a.example.com.evil.example",
+            "http://x.b.example",
+            "https://*.example.com.evil.example",
+        ] {
+            assert!(!allows(&policy, Some(origin), "a"), "{origin}");
+        }
+        for pattern in ["https://*.example.com", "http://*.a.b:8080"] {
+            assert!(OriginPolicy::is_pattern(pattern), "{pattern}");
+        }
+        for other in [
+            "https://*",
+            "https://*.com",
+            "https://*.com:80",
+            "https://a.*.com",
+            "*.a.b",
+            "https://*.*.a",
+            "https://*.a.",
+        ] {
+            assert!(!OriginPolicy::is_pattern(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_a_page_can_rebind_are_refused() {
+        let policy = OriginPolicy::listed(["https://own.example", "https://*.sub.example:444"])
+            .with_same_origin(["here.example"]);
+        for host in [
+            "127.0.0.1:80",
+            "[::1]:80",
+            "localhost",
+            "wireloom:9090",
+            "own.example",
+            "OWN.example:8443",
+            "here.example",
+            "a.sub.example",
+            "a.sub.example:9",
+        ] {
+            assert!(policy.allows_host(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:8080",
+            "own.example.evil.example",
+            "sub.example",
+            "127.0.0.1.evil.example",
+            "[evil]:1:2",
+        ] {
+            assert!(!policy.allows_host(host), "{host}");
+        }
+        assert!(OriginPolicy::any().allows_host("evil.example"));
     }
 
     #[test]

@@ -6,11 +6,15 @@ use tracing::{error, info};
 use wireloom_hub::engine::{DiskEngine, MemoryEngine, NatsEngine};
 use wireloom_hub::{Hub, HubConfig};
 
-use crate::args::Channels;
+use crate::args::Serve;
 
-/// The configuration without a file: everyone may connect and join rooms, which have a short history.
+/// The configuration without a file: everyone may connect and join rooms, which have a short history. The limits are those of a
+/// server for trials and for load from the same machine.
 const DEFAULT: &str = r#"
-client.anonymous = true
+[client]
+anonymous = true
+message_len_max = "1M"
+queue_len_max = "32M"
 
 [[namespace]]
 name = "rooms"
@@ -22,21 +26,20 @@ join_leave = true
 history_size = 100
 history_ttl = "10m"
 history_access = "anyone"
+publications_per_s_max = 20_000
+publication_bytes_per_s_max = "32M"
 "#;
-
-/// The maximum number of channels with a history on a node.
-const CHANNELS_MAX: usize = 100_000;
 
 /// The hub that the arguments choose, and whether it has rooms.
 ///
 /// # Errors
 /// A text: the file cannot be read or used, the directory is in use, or NATS cannot be reached.
-pub(super) async fn build(args: &Channels) -> Result<(Hub, bool), String> {
+pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
     let config = config(args)?;
-    let memory = MemoryEngine::new(CHANNELS_MAX).history_len_max(config.history.len_max);
+    let memory = MemoryEngine::new(config.history.channels_max).history_len_max(config.history.len_max);
     let has_rooms = config.namespaces.contains_key("rooms");
     let builder = Hub::builder().config(config);
-    let builder = match (&args.data, &args.nats) {
+    let builder = match (&args.channels.data, &args.channels.nats) {
         (Some(directory), _) => {
             let engine = DiskEngine::open(directory, memory).map_err(|error| format!("--data {error}"))?;
             builder.engine(engine)
@@ -50,18 +53,22 @@ pub(super) async fn build(args: &Channels) -> Result<(Hub, bool), String> {
     Ok((hub, has_rooms))
 }
 
-fn config(args: &Channels) -> Result<HubConfig, String> {
-    let Some(file) = &args.hub else {
-        return HubConfig::from_toml(DEFAULT).map_err(|error| error.to_string());
+fn config(args: &Serve) -> Result<HubConfig, String> {
+    let mut config = match &args.channels.hub {
+        Some(file) => {
+            let named = |error: &dyn std::fmt::Display| format!("--hub {}: {error}", file.display());
+            let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
+            HubConfig::from_toml(&text).map_err(|error| named(&error))?
+        }
+        None => HubConfig::from_toml(DEFAULT).map_err(|error| error.to_string())?,
     };
-    let named = |error: &dyn std::fmt::Display| format!("--hub {}: {error}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
-    HubConfig::from_toml(&text).map_err(|error| named(&error))
+    config.client.allowed_origins.extend(args.allow_origin.iter().cloned());
+    Ok(config)
 }
 
 /// Reads the file again on SIGHUP. A file that cannot be used changes nothing.
 #[cfg(unix)]
-pub(super) fn reload_on_hangup(hub: &Hub, args: &Channels) -> io::Result<()> {
+pub(super) fn reload_on_hangup(hub: &Hub, args: &Serve) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangups = signal(SignalKind::hangup())?;
     let (hub, args) = (hub.clone(), args.clone());
@@ -77,6 +84,6 @@ pub(super) fn reload_on_hangup(hub: &Hub, args: &Channels) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-pub(super) fn reload_on_hangup(_: &Hub, _: &Channels) -> io::Result<()> {
+pub(super) fn reload_on_hangup(_: &Hub, _: &Serve) -> io::Result<()> {
     Ok(())
 }

@@ -1,0 +1,134 @@
+//! A JSON Web Key Set (RFC 7517) at a URL: fetched when it is needed, cached, and kept while its server is down.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
+use tokio::time::Instant;
+use tracing::warn;
+use wireloom::Connector;
+use wireloom::client::Request;
+
+use crate::shards::lock;
+
+/// The maximum length of a key set, in bytes.
+const LEN_MAX: usize = 256 << 10;
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The shortest time between two requests. Tokens with invented key ids cause no more.
+const INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// The keys at a URL.
+pub(crate) struct RemoteKeys {
+    url: String,
+    refresh_after: Duration,
+    state: Mutex<State>,
+    /// Held during a request, so that there is one at a time.
+    fetching: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    keys: Arc<Vec<Jwk>>,
+    /// RFC 9110 §8.8.3: the version of `keys`, for the next request.
+    etag: Option<Vec<u8>>,
+    /// When the keys were fetched, or confirmed.
+    fetched: Option<Instant>,
+    /// When the last request began.
+    asked: Option<Instant>,
+    has_failed: bool,
+}
+
+impl RemoteKeys {
+    /// # Errors
+    /// A text: the URL is not one of `http` or `https`.
+    pub(crate) fn new(url: &str, refresh_after: Duration) -> Result<Self, &'static str> {
+        let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+        if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
+            return Err("not a URL of http or https");
+        }
+        let (state, fetching) = Default::default();
+        Ok(Self { url: url.to_owned(), refresh_after, state, fetching })
+    }
+
+    /// The key with this id, as it was last fetched.
+    pub(crate) fn find(&self, id: &str) -> Option<Jwk> {
+        let keys = lock(&self.state).keys.clone();
+        keys.iter().find(|key| key.common.key_id.as_deref() == Some(id)).cloned()
+    }
+
+    /// Whether the last request failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        lock(&self.state).has_failed
+    }
+
+    /// Fetches the keys if this one is not known, or if they are old.
+    pub(crate) async fn prepare(&self, id: &str) {
+        if !self.is_due(id) {
+            return;
+        }
+        let _fetching = self.fetching.lock().await;
+        // Another task may have fetched them meanwhile.
+        if !self.is_due(id) {
+            return;
+        }
+        let etag = {
+            let mut state = lock(&self.state);
+            state.asked = Some(Instant::now());
+            state.etag.clone()
+        };
+        let fetched = match tokio::time::timeout(TIMEOUT, self.fetch(etag)).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err("no response in time".to_owned()),
+        };
+        let mut state = lock(&self.state);
+        match fetched {
+            Ok(set) => {
+                if let Some((keys, etag)) = set {
+                    (state.keys, state.etag) = (Arc::new(keys), etag);
+                }
+                (state.fetched, state.has_failed) = (Some(Instant::now()), false);
+            }
+            Err(reason) => {
+                state.has_failed = true;
+                drop(state);
+                // At most once in `INTERVAL_MIN`.
+                warn!(
+                    url = self.url,
+                    reason, "the keys of tokens were not fetched; those that are known stay in use"
+                );
+            }
+        }
+    }
+
+    /// Whether a request is needed and allowed.
+    fn is_due(&self, id: &str) -> bool {
+        let state = lock(&self.state);
+        let is_known = state.keys.iter().any(|key| key.common.key_id.as_deref() == Some(id));
+        let is_old = state.fetched.is_none_or(|at| at.elapsed() >= self.refresh_after);
+        (!is_known || is_old) && state.asked.is_none_or(|at| at.elapsed() >= INTERVAL_MIN)
+    }
+
+    /// The keys and their version; `None` if they have not changed.
+    async fn fetch(&self, etag: Option<Vec<u8>>) -> Result<Option<(Vec<Jwk>, Option<Vec<u8>>)>, String> {
+        let request = Request::get(&self.url).header("accept", "application/json");
+        let request = match &etag {
+            Some(etag) => request.header("if-none-match", etag),
+            None => request,
+        };
+        // Redirects are not followed: another host must not choose the keys.
+        let connector = Connector::new().http1_only(self.url.starts_with("http://"));
+        let response = connector.request(request).await.map_err(|error| error.to_string())?;
+        match response.status {
+            200 => {}
+            304 if etag.is_some() => return Ok(None),
+            status => return Err(format!("status {status}")),
+        }
+        let etag = response.headers.get("etag").map(<[u8]>::to_vec);
+        let body = response.body.with_len_max(LEN_MAX).bytes().await.map_err(|error| error.to_string())?;
+        let mut set: JwkSet = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        // A secret at a URL is not one.
+        set.keys.retain(|key| !matches!(key.algorithm, AlgorithmParameters::OctetKey(_)));
+        Ok(Some((set.keys, etag)))
+    }
+}

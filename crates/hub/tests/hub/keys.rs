@@ -1,0 +1,163 @@
+//! Keys of tokens at a URL.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value, json};
+use wireloom::{Request, Response, Server};
+
+use super::{Client, Served};
+
+const ECDSA: &str = include_str!("../keys/ecdsa.pem");
+const RSA: &str = include_str!("../keys/rsa.pem");
+const KEYS: &str = include_str!("../keys/jwks.json");
+
+/// What the server of the keys does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    Keys,
+    Redirect,
+    TooLong,
+    Broken,
+    Silent,
+}
+
+/// The state of a server of keys.
+struct State {
+    mode: Mutex<Mode>,
+    /// The ids of the keys that it publishes.
+    ids: Mutex<Vec<&'static str>>,
+    /// Requests.
+    asked: AtomicUsize,
+    /// Requests that were answered with 304.
+    unchanged: AtomicUsize,
+}
+
+async fn key_server(mode: Mode) -> (String, Arc<State>) {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/keys", server.local_addr().unwrap());
+    let state = State {
+        mode: Mutex::new(mode),
+        ids: Mutex::new(vec!["rsa"]),
+        asked: AtomicUsize::new(0),
+        unchanged: AtomicUsize::new(0),
+    };
+    let state = Arc::new(state);
+    let serving = (state.clone(), format!("{url}/other"));
+    tokio::spawn(server.serve(move |request: Request| {
+        let (state, elsewhere) = serving.clone();
+        async move {
+            state.asked.fetch_add(1, Ordering::Relaxed);
+            let (mode, ids) = (*state.mode.lock().unwrap(), state.ids.lock().unwrap().clone());
+            let mut set: Value = serde_json::from_str(KEYS).unwrap();
+            set["keys"].as_array_mut().unwrap().retain(|key| ids.contains(&key["kid"].as_str().unwrap()));
+            let keys = set.to_string();
+            let etag = format!("\"{}\"", ids.join("-"));
+            match mode {
+                // Keys are at the other path, too: it is the redirect that must not be followed.
+                Mode::Redirect if request.path() == "/keys" => {
+                    Response::text(302, "").with_header("Location", &elsewhere).unwrap()
+                }
+                Mode::TooLong => {
+                    Response::new(200).with_body("application/json", " ".repeat(300_000) + &keys)
+                }
+                Mode::Broken => Response::text(500, "broken\n"),
+                Mode::Silent => std::future::pending().await,
+                _ if request.header("if-none-match") == Some(etag.as_bytes()) => {
+                    state.unchanged.fetch_add(1, Ordering::Relaxed);
+                    Response::new(304)
+                }
+                _ => {
+                    let response = Response::new(200).with_body("application/json", keys);
+                    response.with_header("ETag", &etag).unwrap()
+                }
+            }
+        }
+    }));
+    (url, state)
+}
+
+fn token(algorithm: Algorithm, id: &str) -> String {
+    let key = match algorithm {
+        Algorithm::RS256 => EncodingKey::from_rsa_pem(RSA.as_bytes()).unwrap(),
+        Algorithm::ES256 => EncodingKey::from_ec_pem(ECDSA.as_bytes()).unwrap(),
+        _ => EncodingKey::from_secret(b"secret"),
+    };
+    encode(&Header { kid: Some(id.into()), ..Header::new(algorithm) }, &json!({ "sub": "7" }), &key).unwrap()
+}
+
+async fn serve(url: &str, refresh: &str) -> Served {
+    let config = format!("[token]\njwks_url = \"{url}\"\njwks_refresh = \"{refresh}\"\n");
+    Served::start(&config, |hub| hub).await
+}
+
+/// The outcome of connecting: `None` for success, the code of an error, or the code of the disconnection.
+async fn connect(served: &Served, token: &str) -> Option<u64> {
+    let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+    client.socket.send(&json!({ "id": 1, "connect": { "token": token } }).to_string()).await.unwrap();
+    match tokio::time::timeout(Duration::from_secs(20), client.socket.recv_owned()).await.unwrap() {
+        Ok(Some(message)) => {
+            let reply: Value = serde_json::from_slice(message.as_bytes()).unwrap();
+            reply["error"]["code"].as_u64()
+        }
+        _ => Some(client.socket.end().unwrap().code().value().into()),
+    }
+}
+
+#[tokio::test]
+async fn keys_at_a_url_are_fetched_and_kept() {
+    let (url, keys) = key_server(Mode::Keys).await;
+    let served = serve(&url, "1h").await;
+    for _ in 0..2 {
+        assert_eq!(connect(&served, &token(Algorithm::RS256, "rsa")).await, None);
+    }
+    assert_eq!(keys.asked.load(Ordering::Relaxed), 1);
+    // Tokens with invented ids cause no request each.
+    for n in 0..10 {
+        assert_eq!(connect(&served, &token(Algorithm::HS256, &format!("invented{n}"))).await, Some(3500));
+    }
+    assert!(keys.asked.load(Ordering::Relaxed) < 5);
+    // The known keys stay in use while the server is down.
+    *keys.mode.lock().unwrap() = Mode::Broken;
+    assert_eq!(connect(&served, &token(Algorithm::RS256, "rsa")).await, None);
+}
+
+#[tokio::test]
+async fn a_secret_at_a_url_is_none() {
+    let (url, keys) = key_server(Mode::Keys).await;
+    *keys.ids.lock().unwrap() = vec!["hmac"];
+    let served = serve(&url, "1h").await;
+    assert_eq!(connect(&served, &token(Algorithm::HS256, "hmac")).await, Some(3500));
+}
+
+#[tokio::test]
+async fn a_rotated_key_is_fetched_after_the_shortest_interval() {
+    let (url, keys) = key_server(Mode::Keys).await;
+    let served = serve(&url, "1ms").await;
+    assert_eq!(connect(&served, &token(Algorithm::RS256, "rsa")).await, None);
+    assert_eq!(connect(&served, &token(Algorithm::ES256, "ecdsa")).await, Some(3500));
+    *keys.ids.lock().unwrap() = vec!["rsa", "ecdsa"];
+    let rotated = async {
+        while connect(&served, &token(Algorithm::ES256, "ecdsa")).await.is_some() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        while keys.unchanged.load(Ordering::Relaxed) == 0 {
+            assert_eq!(connect(&served, &token(Algorithm::ES256, "ecdsa")).await, None);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), rotated).await.unwrap();
+    assert_eq!(connect(&served, &token(Algorithm::ES256, "ecdsa")).await, None);
+}
+
+#[tokio::test]
+async fn a_bad_server_of_keys_lets_nobody_in_and_clients_try_again() {
+    for mode in [Mode::Redirect, Mode::TooLong, Mode::Broken, Mode::Silent] {
+        let (url, keys) = key_server(mode).await;
+        let served = serve(&url, "1h").await;
+        assert_eq!(connect(&served, &token(Algorithm::RS256, "rsa")).await, Some(100), "{mode:?}");
+        assert_eq!(keys.asked.load(Ordering::Relaxed), 1, "{mode:?}: a redirect was followed");
+    }
+}

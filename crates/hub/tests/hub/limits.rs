@@ -1,0 +1,182 @@
+//! Limits on what one client takes from the others: channels, publications, the server API.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wireloom::client::Request;
+use wireloom::{Connector, WebSocket};
+
+use super::{Client, Served};
+
+const CONFIG: &str = r#"
+[client]
+anonymous = true
+commands_per_s_max = 100000
+channels_max = 10
+
+[token]
+hmac_secret = "secret"
+
+[api]
+key = "key"
+
+[history]
+channels_max = 20
+
+[[namespace]]
+name = "log"
+subscribe = "anyone"
+publish = "anyone"
+history_size = 10
+history_ttl = "1h"
+force_recovery = true
+
+[[namespace]]
+name = "few"
+subscribe = "anyone"
+publish = "anyone"
+history_size = 10
+history_ttl = "1h"
+force_recovery = true
+channels_max = 4
+"#;
+
+async fn api(served: &Served, method: &str, request: Value) -> Value {
+    let url =
+        served.url.replace("ws://", "http://").replace("/connection/websocket", &format!("/api/{method}"));
+    let request = Request::post(&url, request.to_string()).header("x-api-key", "key");
+    let mut response = Connector::new().request(request).await.unwrap();
+    serde_json::from_slice(&response.body.bytes().await.unwrap()).unwrap()
+}
+
+async fn codes(
+    client: &mut Client,
+    method: &str,
+    channels: impl Iterator<Item = String>,
+) -> Vec<Option<u64>> {
+    let mut codes = Vec::new();
+    for channel in channels {
+        let reply = client.reply(method, json!({ "channel": channel, "data": 1 })).await;
+        codes.push(reply["error"]["code"].as_u64());
+    }
+    codes
+}
+
+fn named(prefix: &str, numbers: std::ops::Range<u32>) -> impl Iterator<Item = String> {
+    numbers.map(move |number| format!("{prefix}{number}"))
+}
+
+#[tokio::test]
+async fn subscriptions_leave_channels_to_other_namespaces_and_to_the_server_api() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let (mut one, mut two, mut three) =
+        (served.connect().await, served.connect().await, served.connect().await);
+    assert_eq!(codes(&mut one, "subscribe", named("few:", 0..5)).await, [None, None, None, None, Some(106)]);
+    // A channel that others have opened takes no room.
+    assert_eq!(codes(&mut two, "subscribe", named("few:", 0..1)).await, [None]);
+    // 18 of 20 channels are for clients.
+    assert_eq!(codes(&mut two, "subscribe", named("log:", 0..9)).await, [None; 9]);
+    let log = codes(&mut three, "subscribe", named("log:", 9..15)).await;
+    assert_eq!(log, [None, None, None, None, None, Some(106)]);
+    assert_eq!(codes(&mut three, "publish", named("log:new", 0..1)).await, [Some(106)]);
+    for n in 0..2 {
+        let answer = api(&served, "publish", json!({ "channel": format!("log:api{n}"), "data": 1 })).await;
+        assert_eq!(answer["result"]["offset"], 1, "{answer}");
+    }
+    // A client that leaves makes room.
+    one.call("unsubscribe", json!({ "channel": "few:3" })).await;
+    let made_room = async {
+        // The engine drops the history of the channel when it needs its place.
+        while codes(&mut three, "subscribe", named("few:", 9..10)).await != [None] {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), made_room).await.unwrap();
+}
+
+#[tokio::test]
+async fn publications_open_no_more_channels_than_the_namespace_has() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut client = served.connect().await;
+    let few = codes(&mut client, "publish", named("few:", 0..6)).await;
+    assert_eq!(few, [None, None, None, None, Some(106), Some(106)]);
+    assert_eq!(codes(&mut client, "publish", named("few:", 0..1)).await, [None]);
+    assert_eq!(codes(&mut client, "publish", named("log:", 0..1)).await, [None]);
+}
+
+#[tokio::test]
+async fn a_user_has_no_more_subscriptions_than_allowed() {
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    let config = CONFIG.replace("[client]", "[client]\nchannels_per_user_max = 3");
+    let served = Served::start(&config, |hub| hub).await;
+    let token =
+        encode(&Header::default(), &json!({ "sub": "7" }), &EncodingKey::from_secret(b"secret")).unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+        client.call("connect", json!({ "token": token })).await;
+        clients.push(client);
+    }
+    let first = codes(&mut clients[0], "subscribe", named("log:", 0..2)).await;
+    let second = codes(&mut clients[1], "subscribe", named("log:", 0..2)).await;
+    assert_eq!((first, second), (vec![None, None], vec![None, Some(106)]));
+}
+
+async fn join(served: &Served) -> WebSocket {
+    wireloom::connect(&served.url.replace("/connection/websocket", "/rooms/x")).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_flood_in_a_room_slows_its_publisher_and_no_reader() {
+    let config = "[client]\nanonymous = true\nqueue_len_max = \"64K\"\n\
+        [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
+        publications_per_s_max = 20\npublication_bytes_per_s_max = \"200K\"\n";
+    let served = Served::start(config, |hub| hub).await;
+    let mut readers = Vec::new();
+    for _ in 0..10 {
+        readers.push(join(&served).await);
+    }
+    // Every member is subscribed before the flood begins.
+    for reader in &mut readers {
+        loop {
+            served.hub.publish("rooms:x", "0").await.unwrap();
+            let received = tokio::time::timeout(Duration::from_millis(200), reader.recv_owned()).await;
+            if received.is_ok_and(|received| received.unwrap().is_some()) {
+                break;
+            }
+        }
+    }
+    let before = served.hub.stats().publications;
+    let (mut sender, mut receiver) = join(&served).await.split();
+    let flood = tokio::spawn(async move {
+        // As many as the sockets take: the hub stops reading.
+        let message = "x".repeat(10_000);
+        while sender.send(&*message).await.is_ok() {}
+    });
+    let echo = tokio::spawn(async move { while let Ok(Some(_)) = receiver.recv_owned().await {} });
+    for reader in &mut readers {
+        for _ in 0..30 {
+            let received = tokio::time::timeout(Duration::from_secs(20), reader.recv_owned()).await;
+            assert!(received.unwrap().unwrap().is_some());
+        }
+    }
+    flood.abort();
+    echo.abort();
+    assert_eq!(served.hub.stats().evicted_slow, 0);
+    let published = served.hub.stats().publications - before;
+    assert!(published < 1_000, "{published}: sockets take thousands in that time");
+}
+
+#[tokio::test]
+async fn a_message_of_a_room_is_no_longer_than_a_command() {
+    let config = "[client]\nanonymous = true\nmessage_len_max = 100\n\
+        [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n";
+    let served = Served::start(config, |hub| hub).await;
+    for (len, code) in [(100, None), (101, Some(1009))] {
+        let mut room = join(&served).await;
+        room.send(&*"x".repeat(len)).await.unwrap();
+        let received = tokio::time::timeout(Duration::from_secs(20), room.recv_owned()).await.unwrap();
+        assert_eq!(received.is_ok_and(|message| message.is_some()), code.is_none());
+        assert_eq!(room.end().map(|end| end.code().value()), code);
+    }
+}
