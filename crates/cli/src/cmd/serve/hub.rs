@@ -14,7 +14,7 @@ const DEFAULT: &str = r#"
 [client]
 anonymous = true
 message_len_max = "1M"
-queue_len_max = "32M"
+queue_len_max = "4M"
 
 [[namespace]]
 name = "rooms"
