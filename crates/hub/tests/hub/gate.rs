@@ -161,7 +161,7 @@ async fn by_room(served: &Served, row: Row<'_>, in_query: bool) {
     let mut socket = match (token.is_empty(), in_query) {
         (true, _) => connector.connect(&url).await,
         (false, true) => connector.connect(&format!("{url}?token={token}")).await,
-        (false, false) => connector.header("Authorization", &format!("Bearer {token}")).connect(&url).await,
+        (false, false) => connector.header("Authorization", format!("Bearer {token}")).connect(&url).await,
     }
     .unwrap();
     // A room has no token of a subscription.
