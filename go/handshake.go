@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -29,8 +30,9 @@ func NewClientKey() ClientKey {
 
 // accept returns the Sec-WebSocket-Accept that answers the key (RFC 6455 §4.2.2).
 func (k ClientKey) accept() string {
-	sum := sha1.Sum([]byte(string(k) + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-	return base64.StdEncoding.EncodeToString(sum[:])
+	hash := sha1.New()
+	_, _ = io.WriteString(hash, string(k)+"258EAFA5-E914-47DA-95CA-C5AB0DC85B11")
+	return base64.StdEncoding.EncodeToString(hash.Sum(nil))
 }
 
 // isValid reports whether the key is 16 bytes in base64. The RFC does not restrict the unused bits of the last digit.
@@ -49,7 +51,8 @@ func Handshake(w http.ResponseWriter, r *http.Request) (ClientKey, error) {
 	if err != nil {
 		return "", err
 	}
-	switchProtocols(w, key)
+	setFields(w.Header(), key)
+	w.WriteHeader(http.StatusSwitchingProtocols)
 	return key, nil
 }
 
@@ -73,12 +76,11 @@ func checkRequest(w http.ResponseWriter, r *http.Request) (ClientKey, error) {
 	return key, nil
 }
 
-func switchProtocols(w http.ResponseWriter, key ClientKey) {
-	header := w.Header()
+// setFields sets the fields of the response (RFC 6455 §4.2.2).
+func setFields(header http.Header, key ClientKey) {
 	header.Set("Connection", "upgrade")
 	header.Set("Upgrade", "websocket")
 	header.Set("Sec-Websocket-Accept", key.accept())
-	w.WriteHeader(http.StatusSwitchingProtocols)
 }
 
 // hasToken reports whether a field contains the token, in any case.
@@ -100,8 +102,8 @@ func tokens(header http.Header, field string) []string {
 // Accept performs the server's part of the opening handshake and takes over the connection. If the request is not valid, it
 // sends nothing and returns an error; the caller responds, with [http.StatusBadRequest].
 //
-// It panics if the connection cannot be taken over: w must implement [http.Hijacker], as in HTTP/1.1 it does unless
-// middleware hides it.
+// The fields of w are sent with the response. Accept panics if the connection cannot be taken over: w, or what it unwraps to,
+// must implement [http.Hijacker], as in HTTP/1.1 it does unless middleware hides it.
 func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Websocket, error) {
 	key, err := checkRequest(w, r)
 	if err == nil && opts.CheckOrigin != nil && !opts.CheckOrigin(r) {
@@ -110,29 +112,36 @@ func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Websocket, e
 	if err != nil {
 		return nil, fmt.Errorf("websocket: accept: handshake failed: %w", err)
 	}
-	hijacker, ok := w.(http.Hijacker)
-	if !ok {
-		panic("websocket: accept: server does not support hijacking")
-	}
 	subprotocol := ""
 	offered := tokens(r.Header, "Sec-Websocket-Protocol")
 	for _, supported := range opts.Subprotocols {
 		if slices.Contains(offered, supported) {
 			subprotocol = supported
-			w.Header().Set("Sec-Websocket-Protocol", subprotocol)
 			break
 		}
 	}
 	var deflate *deflateParams
 	if opts.Compression != nil {
-		if deflate = opts.Compression.accept(r.Header.Values("Sec-Websocket-Extensions")); deflate != nil {
-			w.Header().Set("Sec-Websocket-Extensions", deflate.response())
-		}
+		deflate = opts.Compression.accept(r.Header.Values("Sec-Websocket-Extensions"))
 	}
-	switchProtocols(w, key)
-	conn, buffered, err := hijacker.Hijack()
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if errors.Is(err, http.ErrNotSupported) {
+		panic("websocket: accept: server does not support hijacking")
+	}
 	if err != nil {
 		panic(fmt.Errorf("websocket: accept: hijack failed: %w", err))
+	}
+	extension := ""
+	if deflate != nil {
+		extension = deflate.response()
+	}
+	response := appendFields([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"), w.Header())
+	response = appendField(response, "Sec-WebSocket-Accept", key.accept())
+	response = appendField(response, "Sec-WebSocket-Protocol", subprotocol)
+	response = appendField(response, "Sec-WebSocket-Extensions", extension)
+	if _, err := conn.Write(append(response, "\r\n"...)); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("websocket: accept: %w", err)
 	}
 	ws := newWebsocket(conn, key, ServerMode, &opts, deflate)
 	ws.subprotocol = subprotocol
@@ -140,6 +149,39 @@ func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Websocket, e
 	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
 	ws.reader.take(early)
 	return ws.track(), nil
+}
+
+// appendFields appends the fields that the application has set, except those of the handshake.
+//
+// [Accept] writes its response itself: that of net/http needs so much stack that the goroutine's would be twice as large as
+// long as the connection lasts.
+func appendFields(b []byte, header http.Header) []byte {
+	for name, values := range header {
+		switch name {
+		case "Connection", "Upgrade", "Sec-Websocket-Accept", "Sec-Websocket-Protocol", "Sec-Websocket-Extensions":
+			continue
+		}
+		for _, value := range values {
+			b = appendField(b, name, value)
+		}
+	}
+	return b
+}
+
+// appendField appends a field with a value. A line end within it becomes a space, so that a value cannot add a field.
+func appendField(b []byte, name, value string) []byte {
+	if value == "" {
+		return b
+	}
+	b = append(append(b, name...), ": "...)
+	for i := range len(value) {
+		if c := value[i]; c == '\r' || c == '\n' {
+			b = append(b, ' ')
+		} else {
+			b = append(b, c)
+		}
+	}
+	return append(b, "\r\n"...)
 }
 
 // SameOrigin is an [Options.CheckOrigin] that accepts requests from pages of the same host, and those without an Origin

@@ -141,6 +141,7 @@ func inBackground(t testing.TB, f func() error) func() error {
 
 func TestHandshake(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Set-Cookie", "of=the-application")
 		ws, err := websocket.Accept(w, r, websocket.Options{})
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -190,6 +191,7 @@ func TestHandshake(t *testing.T) {
 				equal(t, response.Header.Get("Sec-WebSocket-Accept"), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")
 				equal(t, response.Header.Get("Connection"), "upgrade")
 				equal(t, response.Header.Get("Upgrade"), "websocket")
+				equal(t, response.Header.Get("Set-Cookie"), "of=the-application")
 			}
 			if strings.Contains(name, "version") {
 				equal(t, response.Header.Get("Sec-WebSocket-Version"), "13")
