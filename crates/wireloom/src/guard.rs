@@ -10,8 +10,6 @@
 //! only on a thread that holds no [`Guard`]. If one connection is used while another is locked, as a tunnel is, the outer guard runs
 //! what both have collected.
 
-#![allow(dead_code, reason = "the state of a WebSocket will use the rest")]
-
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::task::{Context, Waker};
@@ -96,9 +94,9 @@ impl<T: Guardable> Drop for Guard<'_, T> {
 pub(crate) struct WakerSlot(Option<Waker>);
 
 impl WakerSlot {
-    /// Whether a task waits.
-    pub(crate) fn is_registered(&self) -> bool {
-        self.0.is_some()
+    /// Whether it has a waker of this task.
+    pub(crate) fn will_wake(&self, cx: &Context<'_>) -> bool {
+        self.0.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()))
     }
 }
 
@@ -106,12 +104,11 @@ impl WakerSlot {
 /// that thread drops its last guard.
 #[derive(Default)]
 pub(crate) struct Deferred {
-    /// Most unlocks wake one task, if any.
-    waker: Option<Waker>,
-    more: Option<Box<Collected>>,
+    /// One word, because idle connections have it too.
+    collected: Option<Box<Collected>>,
 }
 
-/// More work than one waker. Its memory is kept by the thread.
+/// Its memory is kept by the thread.
 #[derive(Default)]
 struct Collected {
     wakers: Vec<Waker>,
@@ -149,17 +146,21 @@ impl Deferred {
         }
     }
 
-    fn push_waker(&mut self, waker: Waker) {
-        match self.waker {
-            None => self.waker = Some(waker),
-            Some(_) => self.more().wakers.push(waker),
+    /// As [`wake`](Self::wake), but the waker stays registered.
+    pub(crate) fn wake_by_ref(&mut self, slot: &WakerSlot) {
+        if let Some(waker) = &slot.0 {
+            self.push_waker(waker.clone());
         }
+    }
+
+    fn push_waker(&mut self, waker: Waker) {
+        self.collected().wakers.push(waker);
     }
 
     /// Stores the task's waker in `slot`; the waker that it replaces is dropped later.
     #[inline]
     pub(crate) fn register(&mut self, slot: &mut WakerSlot, cx: &Context<'_>) {
-        if !slot.0.as_ref().is_some_and(|old| old.will_wake(cx.waker())) {
+        if !slot.will_wake(cx) {
             let old = slot.0.replace(cx.waker().clone());
             self.drop_waker(old);
         }
@@ -173,37 +174,37 @@ impl Deferred {
 
     fn drop_waker(&mut self, waker: Option<Waker>) {
         if let Some(waker) = waker {
-            self.more().dropped.push(Dropped::Waker(waker));
+            self.collected().dropped.push(Dropped::Waker(waker));
         }
     }
 
     /// Drops a payload or a boxed value.
     pub(crate) fn drop_later(&mut self, value: impl Into<Dropped>) {
-        self.more().dropped.push(value.into());
+        self.collected().dropped.push(value.into());
     }
 
     /// Notifies all tasks that wait for `notify`.
     pub(crate) fn notify(&mut self, notify: &Arc<Notify>) {
-        self.more().notified.push(notify.clone());
+        self.collected().notified.push(notify.clone());
     }
 
     /// Calls a function: for code of the application, such as an observer.
     pub(crate) fn call(&mut self, run: impl FnOnce() + Send + 'static) {
-        self.more().calls.push(Box::new(run));
+        self.collected().calls.push(Box::new(run));
     }
 
     /// The number of tasks in slots that will be woken.
     pub(crate) fn wakers_len(&self) -> usize {
-        usize::from(self.waker.is_some()) + self.more.as_ref().map_or(0, |more| more.wakers.len())
+        self.collected.as_ref().map_or(0, |collected| collected.wakers.len())
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.waker.is_none() && self.more.is_none()
+        self.collected.is_none()
     }
 
-    fn more(&mut self) -> &mut Collected {
-        self.more.get_or_insert_with(|| SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default())
+    fn collected(&mut self) -> &mut Collected {
+        self.collected.get_or_insert_with(|| SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default())
     }
 
     #[cold]
@@ -217,15 +218,12 @@ impl Deferred {
                 Some(this) => this,
             };
         }
-        if let Some(waker) = this.waker.take() {
-            waker.wake();
-        }
-        let Some(mut more) = this.more.take() else { return };
-        more.wakers.drain(..).for_each(Waker::wake);
-        more.notified.drain(..).for_each(|notify| notify.notify_waiters());
-        more.dropped.clear();
-        more.calls.drain(..).for_each(|call| call());
-        let _ = SPARE.try_with(|spare| spare.set(Some(more)));
+        let Some(mut collected) = this.collected.take() else { return };
+        collected.wakers.drain(..).for_each(Waker::wake);
+        collected.notified.drain(..).for_each(|notify| notify.notify_waiters());
+        collected.dropped.clear();
+        collected.calls.drain(..).for_each(|call| call());
+        let _ = SPARE.try_with(|spare| spare.set(Some(collected)));
     }
 }
 
@@ -410,7 +408,7 @@ mod tests {
         use_all(&data);
         let guard = data.lock();
         assert_eq!(guard.called, CALLS);
-        assert!(guard.deferred.is_empty() && !guard.slots[0].is_registered());
+        assert!(guard.deferred.is_empty() && guard.slots[0].0.is_none());
         // Three registrations, one use, and each call.
         assert_eq!(guard.unlocks, 4 + CALLS);
         drop(guard);

@@ -50,7 +50,7 @@ pub use inbound::IdleInbound;
 pub use inbound::Inbound;
 pub use limits::Limits;
 pub use opcode::{Kind, Opcode};
-pub use outbound::{BorrowedSend, Outbound};
+pub use outbound::Outbound;
 pub use owned::{OwnedMessage, Utf8Bytes};
 pub use prepared::{FrameCompressor, PreparedFrame};
 pub use reader::{Reader, Received, Space, Step};

@@ -27,6 +27,9 @@ use core::time::Duration;
 /// the connection ends: 6 KiB a second by default, so that a trickle does not keep it open.
 const CLOSE_PROGRESS_LEN_MIN: usize = 64 << 10;
 
+/// Slices of each write of [`Outbound::send_borrowed`].
+const BORROWED_SLICES: usize = 4;
+
 /// The end of a connection that is closing or closed.
 struct Closing {
     phase: Phase,
@@ -185,8 +188,15 @@ impl Outbound {
         self.closing.as_ref().map(|closing| &closing.end)
     }
 
-    /// Whether both Close frames were exchanged (RFC 6455 §7.1.4: the WebSocket connection was closed cleanly).
+    /// Whether both Close frames were exchanged (RFC 6455 §7.1.4: the WebSocket connection was closed cleanly). False while ours is
+    /// queued.
     pub fn was_clean(&self) -> bool {
+        // Nothing is queued behind a Close frame.
+        self.sender.queue.is_empty() && self.has_exchanged_close()
+    }
+
+    /// Whether the peer's Close frame has arrived, and ours was queued.
+    fn has_exchanged_close(&self) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.is_clean())
     }
 
@@ -317,22 +327,33 @@ impl Outbound {
     /// A write to the transport failed: the queue is dropped, and nothing more can be sent. Input is still processed until the end of
     /// the transport or the close timeout, because the peer may have sent a Close frame.
     pub fn handle_write_failed(&mut self, now: Duration) {
+        self.handle_write_failed_with(now, drop);
+    }
+
+    /// As [`handle_write_failed`](Self::handle_write_failed). Payloads that were queued by reference are passed to `release`.
+    pub fn handle_write_failed_with(&mut self, now: Duration, release: impl FnMut(Bytes)) {
+        let is_lost = self.queued_len() > 0;
         self.pending_pong = None;
-        self.sender.drop_output();
+        self.sender.drop_output(release);
         let deadline = self.close_deadline(now);
         let closing = self.closing_or(Phase::WriteFailed, TRANSPORT_CLOSED);
         closing.len_before_close = 0;
         closing.deadline.get_or_insert(deadline);
-        if closing.phase == Phase::CloseSent {
-            closing.phase = Phase::WriteFailed;
-        }
+        closing.phase = match closing.phase {
+            Phase::CloseSent => Phase::WriteFailed,
+            // Nothing more arrives, and our Close frame was not sent.
+            Phase::Exchanged | Phase::Draining { .. } | Phase::Closed { .. } if is_lost => {
+                Phase::Closed { clean: false }
+            }
+            phase => phase,
+        };
     }
 
     /// The reading side of the transport has ended. After both Close frames that is the normal end; before, [`end`](Self::end) reports
     /// [`Cause::TransportClosed`].
     pub fn handle_eof(&mut self) {
         self.pending_pong = None;
-        let clean = self.was_clean();
+        let clean = self.has_exchanged_close();
         // RFC 6455 §7.1.7: without a Close frame that was sent or is queued, the connection is closed.
         let closing = self.closing_or(Phase::Closed { clean }, TRANSPORT_CLOSED);
         closing.phase = match closing.phase {
@@ -360,7 +381,7 @@ impl Outbound {
                 }
             }
             Due::Silence => {
-                let closed = Phase::Closed { clean: self.was_clean() };
+                let closed = Phase::Closed { clean: self.has_exchanged_close() };
                 let end = End { by: Initiator::Local, cause: Cause::Silence };
                 self.closing_or(closed, end).phase = closed;
             }
@@ -509,15 +530,37 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends a message without copying its payload, which the caller writes behind the queue: for large messages that the transport
-    /// may accept at once. `payload` must be UTF-8 if it is sent as text; this is not checked.
+    /// Sends a message without copying its payload, which is written behind the queue: for large messages that the transport may
+    /// accept at once. `payload` must be UTF-8 if it is sent as text; this is not checked.
+    ///
+    /// `write` writes slices and returns how many bytes the transport has accepted, or `None` when it accepts no more: then the rest of
+    /// the payload is copied into the queue. It is called until all is written. Other payloads, which were queued by reference and are
+    /// written now, are passed to `release`.
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text).
-    pub fn send_borrowed<'a>(&'a mut self, kind: Kind, payload: &'a [u8]) -> Result<BorrowedSend<'a>, Error> {
+    ///
+    /// # Panics
+    /// When `write` returns more than the length of the slices.
+    pub fn send_borrowed(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        mut write: impl FnMut(&[&[u8]]) -> Option<usize>,
+        mut release: impl FnMut(Bytes),
+    ) -> Result<(), Error> {
         self.check_open()?;
         let remaining = if self.sender.begin_borrowed(kind, payload)? { payload } else { &[] };
-        Ok(BorrowedSend { queue: &mut self.sender.queue, remaining })
+        let mut send = BorrowedSend { queue: &mut self.sender.queue, remaining };
+        loop {
+            let mut slices: [&[u8]; BORROWED_SLICES] = [&[]; BORROWED_SLICES];
+            let count = send.slices(&mut slices);
+            if count == 0 {
+                return Ok(());
+            }
+            let Some(len) = write(&slices[..count]) else { return Ok(()) };
+            send.transmitted(len, &mut release);
+        }
     }
 
     /// Gives the queue a buffer if it has none. A driver that pools buffers calls this before it sends, and
@@ -570,7 +613,17 @@ impl Outbound {
     /// When that is more than was queued.
     #[inline]
     pub fn transmitted(&mut self, len: usize) {
-        self.sender.queue.transmitted(len);
+        self.transmitted_with(len, drop);
+    }
+
+    /// As [`transmitted`](Self::transmitted). Payloads that were queued by reference and are written now are passed to `release`: their
+    /// destructors may be code of the application, which must not run while the connection is locked.
+    ///
+    /// # Panics
+    /// As `transmitted`.
+    #[inline]
+    pub fn transmitted_with(&mut self, len: usize, release: impl FnMut(Bytes)) {
+        self.sender.queue.transmitted(len, release);
     }
 
     /// Takes all queued bytes as one vector, as if they had been transmitted: for tests and examples.
@@ -693,7 +746,8 @@ impl Outbound {
     fn handle_close_timeout(&mut self, now: Duration) {
         let (queued_len, next_deadline) = (self.queued_len(), self.close_deadline(now));
         let Some(closing) = &mut self.closing else { return };
-        if closing.deadline.is_none_or(|deadline| now < deadline) {
+        let has_ended = matches!(closing.phase, Phase::Closed { .. });
+        if has_ended || closing.deadline.is_none_or(|deadline| now < deadline) {
             return;
         }
         if closing.drains_queue_before_close(queued_len) {
@@ -730,12 +784,9 @@ impl Outbound {
     }
 }
 
-/// A message whose payload the caller writes; see [`Outbound::send_borrowed`].
-///
-/// Write the slices of [`poll_transmit`](Self::poll_transmit) and call [`transmitted`](Self::transmitted) while the transport accepts
-/// bytes. Dropping this copies the remaining payload into the queue.
-#[must_use = "dropping it copies the payload"]
-pub struct BorrowedSend<'a> {
+/// A message whose header is queued and whose payload is not: see [`Outbound::send_borrowed`]. When it is dropped, also by a panic of
+/// the function that writes, the rest of the payload is queued.
+struct BorrowedSend<'a> {
     queue: &'a mut SendQueue,
     /// The payload that has not been written yet.
     remaining: &'a [u8],
@@ -743,7 +794,7 @@ pub struct BorrowedSend<'a> {
 
 impl BorrowedSend<'_> {
     /// Fills `out` with the slices to write next, in order, and returns how many; 0 when all is written.
-    pub fn poll_transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
+    fn slices<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
         let count = self.queue.transmit(out);
         match out.get_mut(count) {
             // With a slice left, `out` contains all of the queue.
@@ -755,13 +806,10 @@ impl BorrowedSend<'_> {
         }
     }
 
-    /// `len` bytes of the slices from [`poll_transmit`](Self::poll_transmit) were written.
-    ///
-    /// # Panics
-    /// When `len` is more than the length of these slices.
-    pub fn transmitted(&mut self, len: usize) {
+    /// `len` bytes of the slices were written.
+    fn transmitted(&mut self, len: usize, release: impl FnMut(Bytes)) {
         let queued = len.min(self.queue.len());
-        self.queue.transmitted(queued);
+        self.queue.transmitted(queued, release);
         self.remaining = &self.remaining[len - queued..];
     }
 }

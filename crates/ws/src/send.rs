@@ -234,9 +234,9 @@ impl Sender {
         self.fragmented.is_some()
     }
 
-    /// Drops all queued frames.
-    pub(crate) fn drop_output(&mut self) {
-        self.queue.clear();
+    /// Drops all queued frames. Shared payloads are passed to `release`.
+    pub(crate) fn drop_output(&mut self, release: impl FnMut(Bytes)) {
+        self.queue.clear(release);
         self.fragmented = None;
     }
 

@@ -226,15 +226,15 @@ impl SendQueue {
         count
     }
 
-    /// `len` bytes of the slices from [`SendQueue::transmit`] were written.
+    /// `len` bytes of the slices from [`SendQueue::transmit`] were written. Shared payloads that were written are passed to `release`.
     #[inline]
-    pub(crate) fn transmitted(&mut self, len: usize) {
+    pub(crate) fn transmitted(&mut self, len: usize, release: impl FnMut(Bytes)) {
         let is_empty = if self.shared_len() == 0 {
             assert!(len <= self.end - self.sent, "transmitted more than was queued");
             self.sent += len;
             self.sent == self.end
         } else {
-            self.transmitted_shared(len);
+            self.transmitted_shared(len, release);
             self.is_empty()
         };
         if is_empty {
@@ -263,7 +263,7 @@ impl SendQueue {
         }
     }
 
-    fn transmitted_shared(&mut self, mut len: usize) {
+    fn transmitted_shared(&mut self, mut len: usize, mut release: impl FnMut(Bytes)) {
         let mut large = self.large.as_deref_mut();
         while let Some(large) = &mut large
             && let Some(shared) = large.shared.front_mut()
@@ -279,7 +279,7 @@ impl SendQueue {
             if !shared.bytes.is_empty() {
                 return;
             }
-            large.shared.pop_front();
+            large.shared.pop_front().into_iter().for_each(|shared| release(shared.bytes));
         }
         assert!(len <= self.end - self.sent, "transmitted more than was queued");
         self.sent += len;
@@ -322,9 +322,10 @@ impl SendQueue {
         core::mem::replace(&mut self.inline, queued)
     }
 
-    /// Drops all queued bytes, and the buffer.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+    /// Drops all queued bytes, and the buffer. Shared payloads are passed to `release`.
+    pub(crate) fn clear(&mut self, mut release: impl FnMut(Bytes)) {
+        let Self { large, .. } = core::mem::take(self);
+        large.into_iter().flat_map(|large| large.shared).for_each(|shared| release(shared.bytes));
     }
 
     /// Frees the buffer if nothing is queued.
@@ -370,7 +371,7 @@ mod tests {
             assert!(!joined.is_empty() && slices[..count].iter().all(|slice| !slice.is_empty()));
             let len = joined.len().min(step);
             all.extend_from_slice(&joined[..len]);
-            queue.transmitted(len);
+            queue.transmitted(len, drop);
         }
         all
     }
@@ -420,7 +421,7 @@ mod tests {
         queue.push(b"sent one ");
         queue.push_shared(Bytes::from_static(b"two "));
         queue.push(b"three");
-        queue.transmitted(5);
+        queue.transmitted(5, drop);
         assert_eq!(queue.take_buffer().capacity(), 1 << 16);
         assert_eq!(queue.take_buffer().capacity(), 0, "too small to be returned");
         assert_eq!(drain(&mut queue, 3), b"one two three");
@@ -540,8 +541,8 @@ mod tests {
     fn refuses_more_than_is_queued() {
         let mut queue = SendQueue::default();
         queue.push(b"one two");
-        queue.transmitted(4);
-        queue.transmitted(4);
+        queue.transmitted(4, drop);
+        queue.transmitted(4, drop);
     }
 
     #[test]
@@ -551,7 +552,7 @@ mod tests {
         queue.push(b"one ");
         queue.push_shared(Bytes::from_static(b"two "));
         queue.push(b"three");
-        queue.transmitted(14);
+        queue.transmitted(14, drop);
     }
 
     #[test]
@@ -565,9 +566,9 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
             queue.push(&bytes);
             queue.push_shared(Bytes::from_static(b"shared"));
-            queue.transmitted(bound - 1);
+            queue.transmitted(bound - 1, drop);
             assert_eq!(queue.sent, bound - 1, "{len}");
-            queue.transmitted(1);
+            queue.transmitted(1, drop);
             assert_eq!(queue.sent, 0, "{len}");
             assert_eq!(drain(&mut queue, 20_000), [&bytes[bound..], b"shared"].concat());
         }
@@ -580,7 +581,7 @@ mod tests {
         queue.push(&[0; 1000]);
         for _ in 0..2000 {
             queue.push_frame(&[0; HEADER_LEN_MAX], 4, &[0; 996]);
-            queue.transmitted(1000);
+            queue.transmitted(1000, drop);
         }
         assert_eq!(queue.len(), 1000);
         assert!(queue.inline.capacity() < 3 * RETAINED_CAPACITY_MAX, "{}", queue.inline.capacity());
@@ -623,7 +624,7 @@ mod tests {
             let mut queue = filled(capacity);
             queue.push(b"sent");
             queue.push(&[7; 100]);
-            queue.transmitted(4);
+            queue.transmitted(4, drop);
             assert_eq!(queue.take_buffer().capacity(), if given_up { capacity } else { 0 });
             assert_eq!(drain(&mut queue, usize::MAX), [7; 100]);
         }
@@ -639,7 +640,7 @@ mod tests {
         queue.push_shared(Bytes::from_static(b"b"));
         queue.release();
         assert_eq!(queue.len(), 1);
-        queue.clear();
+        queue.clear(drop);
         assert_eq!((queue.len(), queue.is_unallocated()), (0, true));
     }
 }

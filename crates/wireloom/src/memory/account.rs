@@ -1,13 +1,14 @@
 //! The account of one connection.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use super::eviction::Evict;
 use super::group::Group;
 use super::reservation::{GRANULE, Reservation};
 use super::{Category, Exhausted, Memory, Pressure, lock};
+use crate::sync::{Arc, AtomicBool, Mutex};
 
 /// A connection that holds at most this many bytes may read near the limit too: a deflate window, a few messages.
 const SMALL_LEN: usize = 4 * GRANULE;
@@ -107,12 +108,15 @@ impl Account {
     /// As [`add`](Self::add), within the limits of the group and the server.
     pub(crate) fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
         let Some(inner) = &self.0 else { return Ok(()) };
-        if inner.group.as_ref().is_some_and(|group| !group.has_room_for(len)) {
-            inner.memory.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Exhausted);
+        if let Some(group) = &inner.group {
+            group.try_add(len).inspect_err(|_| {
+                inner.memory.refused.fetch_add(1, Ordering::Relaxed);
+            })?;
         }
-        inner.memory.try_add(category, len)?;
-        inner.add_held(len);
+        inner.memory.try_add(category, len).inspect_err(|_| {
+            inner.group.iter().for_each(|group| group.subtract(len));
+        })?;
+        inner.held.fetch_add(len, Ordering::Relaxed);
         Ok(())
     }
 

@@ -1,12 +1,13 @@
 //! Eviction: the connections that hold the most are closed when memory runs out.
 
-use std::sync::Arc;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::account::Inner;
 use super::group::Group;
 use super::{Memory, Pressure, lock};
+use crate::sync::Arc;
 
 /// How long memory may stay near the limit before the largest holder is evicted. Connections that stopped reading wait until
 /// others free memory, which may never happen.
@@ -64,9 +65,12 @@ impl Memory {
 
     /// Evicts the largest holders, of those that `is_candidate` names, that together hold at least `excess` bytes.
     fn evict_largest(&self, excess: usize, is_candidate: impl Fn(&Inner) -> bool) -> Vec<Arc<Inner>> {
-        let mut holders: Vec<(usize, Arc<Inner>)> = lock(&self.accounts)
+        // Each may be the last reference to an account of a connection that has ended, which locks the accounts when it is dropped.
+        let accounts: Vec<Weak<Inner>> =
+            lock(&self.accounts).iter().map(|(_, account)| account.clone()).collect();
+        let mut holders: Vec<(usize, Arc<Inner>)> = accounts
             .iter()
-            .filter_map(|(_, account)| account.upgrade())
+            .filter_map(Weak::upgrade)
             .filter(|account| !account.is_evicted() && is_candidate(account))
             .map(|account| (account.held(), account))
             .filter(|(held, _)| *held > 0)
@@ -103,11 +107,10 @@ impl Memory {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::super::reservation::GRANULE;
     use super::super::{Account, Category, Reservation};
     use super::*;
+    use crate::sync::{Model, Mutex};
 
     const MAX: usize = 64 * GRANULE;
 
@@ -142,6 +145,78 @@ mod tests {
         fn abort(&self) {
             lock(&self.reservation).take();
         }
+    }
+
+    // An account that ends while the largest holder is searched is dropped by the search.
+    #[test]
+    fn accounts_open_and_close_while_others_are_evicted() {
+        Model::explore(1_000, || {
+            let memory = Memory::new(MAX);
+            let connections = [0, 1].map(|_| {
+                let memory = memory.clone();
+                shuttle::thread::spawn(move || {
+                    for _ in 0..2 {
+                        let account = memory.account();
+                        let holder = Holder::new(&account, GRANULE, true);
+                        drop(account);
+                        drop(holder);
+                    }
+                })
+            });
+            let evicting = shuttle::thread::spawn({
+                let memory = memory.clone();
+                move || memory.evict_largest(MAX, |_| true).len()
+            });
+            connections.into_iter().for_each(|connection| connection.join().unwrap());
+            assert!(evicting.join().unwrap() <= 4);
+            assert_eq!((memory.stats().total, lock(&memory.accounts).len()), (0, 0));
+        });
+    }
+
+    // Two tasks wait for memory that others free, and their wakers use the memory.
+    #[test]
+    fn tasks_that_wait_for_memory_are_woken() {
+        struct Waiter(Account, shuttle::sync::mpsc::Sender<()>);
+
+        impl std::task::Wake for Waiter {
+            fn wake(self: Arc<Self>) {
+                // It reserves and frees in place, as an executor that polls its task at once.
+                self.0.reservation(Category::Body).set(GRANULE);
+                let _ = self.1.send(());
+            }
+        }
+
+        Model::explore(1_000, || {
+            let memory = Memory::new(MAX);
+            let group = super::super::Group::new(4 * GRANULE);
+            let holder = memory.account_in(Some(group.clone()));
+            let mut held = holder.reservation(Category::Assembly);
+            held.set(MAX / 2);
+            let mut other = memory.account().reservation(Category::Body);
+            other.set(MAX / 2);
+            let cx = &mut std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(holder.poll_read_allowed(cx).is_pending());
+            let (woken, is_woken) = shuttle::sync::mpsc::channel();
+            let waiting = shuttle::thread::spawn({
+                let (memory, group) = (memory.clone(), group.clone());
+                move || {
+                    let account = memory.account_in(Some(group));
+                    let mut own = account.reservation(Category::Assembly);
+                    own.set(5 * GRANULE);
+                    let waker = Arc::new(Waiter(account.clone(), woken)).into();
+                    let cx = &mut std::task::Context::from_waker(&waker);
+                    while account.poll_read_allowed(cx).is_pending() {
+                        is_woken.recv().unwrap();
+                    }
+                }
+            });
+            let freeing = shuttle::thread::spawn(move || drop(other));
+            holder.message_read();
+            drop(held);
+            freeing.join().unwrap();
+            waiting.join().unwrap();
+            assert_eq!((memory.stats().total, group.held()), (0, 0));
+        });
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,80 +10,75 @@
 //!
 //! Messages that arrive at the same time would otherwise fill the memory together, and none could be completed.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::account::Inner;
-use super::turn::{AtomicTurn, Turn};
-use super::{Memory, lock};
+use super::{Exhausted, Memory};
+use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
+use crate::sync::Arc;
 
 /// How long a group may stay near its limit without a change, with WebSockets that wait to read, before the largest holders
 /// are evicted. It happens when the peer spent the window of the connection on streams that may not be read.
 const STALL_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Accounts that share a limit.
-#[derive(Debug)]
 pub(crate) struct Group {
-    held: AtomicUsize,
     max: usize,
-    /// The account that may read near the limit.
-    turn: AtomicTurn,
-    /// The number of changes of `held`.
-    changes: AtomicU64,
-    waiting: Mutex<Waiting>,
-    has_waiting: AtomicBool,
+    state: Guarded<State>,
 }
 
-#[derive(Debug, Default)]
-struct Waiting {
-    wakers: Vec<Waker>,
+#[derive(Default)]
+struct State {
+    /// Bytes of all accounts, in granules.
+    held: usize,
+    /// The number of changes of `held`.
+    changes: u64,
+    turn: Turn,
+    /// Tasks that wait to read, in order. The first that is polled when the turn ends has the next one.
+    waiting: Vec<WakerSlot>,
     is_watched: bool,
+    deferred: Deferred,
+}
+
+/// The right to read near the limit, which one account has at a time. Accounts are named by their keys.
+///
+/// ```text
+///          an account that holds memory reads             its message is complete
+///  Free ----------------------------------------> Reading(key) -----------> Draining(key)
+///   ^                                                  |                         |
+///   +------------------- it holds nothing -------------+-------------------------+ or the group has room again
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Turn {
+    /// No account has the turn.
+    #[default]
+    Free,
+    /// This account reads until its message is complete.
+    Reading(usize),
+    /// This account has read its message, which must be freed before another account reads.
+    Draining(usize),
+}
+
+impl Guardable for State {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
 }
 
 impl Group {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self {
-            held: AtomicUsize::new(0),
-            max,
-            turn: AtomicTurn::new(),
-            changes: AtomicU64::new(0),
-            waiting: Mutex::default(),
-            has_waiting: AtomicBool::new(false),
-        })
+        Arc::new(Self { max, state: Guarded::new(State::default()) })
     }
 
     /// Bytes of all its accounts, in granules.
     pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::SeqCst)
+        self.state.with(|state| state.held)
     }
 
-    fn is_near(&self) -> bool {
-        self.held() >= self.max / 2
-    }
-
-    pub(super) fn has_room_for(&self, len: usize) -> bool {
-        self.held().saturating_add(len) <= self.max
-    }
-
-    pub(super) fn add(&self, len: usize) {
-        self.held.fetch_add(len, Ordering::SeqCst);
-        self.changes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn subtract(&self, len: usize) {
-        let before = self.held.fetch_sub(len, Ordering::SeqCst);
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        let (near, crowded) = (self.max / 2, self.crowded());
-        if before >= crowded
-            && before - len < crowded
-            && let turn @ Turn::Draining(_) = self.turn.get()
-        {
-            self.end_turn(turn);
-        } else if before >= near && before - len < near {
-            self.wake();
-        }
+    /// From this many bytes on, one account reads at a time.
+    fn near(&self) -> usize {
+        self.max / 2
     }
 
     /// From this many bytes on, a message that was read must be freed before another account reads.
@@ -91,76 +86,106 @@ impl Group {
         self.max - self.max / 4
     }
 
-    /// Ready when this account may read: the group is not near its limit, or the account holds nothing, or it is its turn.
-    pub(super) fn poll_turn(self: &Arc<Self>, account: &Inner, cx: &mut Context<'_>) -> Poll<()> {
-        if self.may_read(account) {
-            return Poll::Ready(());
-        }
-        let mut waiting = lock(&self.waiting);
-        if !waiting.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            waiting.wakers.push(cx.waker().clone());
-        }
-        self.has_waiting.store(true, Ordering::SeqCst);
-        if !std::mem::replace(&mut waiting.is_watched, true) {
-            tokio::spawn(watch(Arc::downgrade(self), account.memory().clone()));
-        }
-        drop(waiting);
-        // The turn may have ended before the waker was registered.
-        if self.may_read(account) { Poll::Ready(()) } else { Poll::Pending }
+    /// Counts `len` bytes that are held already.
+    pub(super) fn add(&self, len: usize) {
+        self.state.with(|state| state.change(state.held + len));
     }
 
-    fn may_read(&self, account: &Inner) -> bool {
-        if !self.is_near() || account.held() == 0 {
-            return true;
+    /// As [`add`](Self::add), within the limit.
+    pub(super) fn try_add(&self, len: usize) -> Result<(), Exhausted> {
+        self.state.with(|state| {
+            let held = state.held.checked_add(len).filter(|&held| held <= self.max).ok_or(Exhausted)?;
+            state.change(held);
+            Ok(())
+        })
+    }
+
+    pub(super) fn subtract(&self, len: usize) {
+        let mut state = self.state.lock();
+        let before = state.held;
+        state.change(before - len);
+        let falls_below = |limit| before >= limit && before - len < limit;
+        if falls_below(self.crowded()) && matches!(state.turn, Turn::Draining(_)) {
+            state.end_turn();
+        } else if falls_below(self.near()) {
+            state.wake();
         }
-        let reading = Turn::Reading(account.key());
-        match self.turn.change(Turn::Free, reading) {
-            Ok(()) => true,
-            Err(turn) => turn == reading,
+    }
+
+    /// Ready when this account may read: the group is not near its limit, or the account holds nothing, or it is its turn.
+    pub(super) fn poll_turn(self: &Arc<Self>, account: &Inner, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        if state.held < self.near() || account.held() == 0 || state.take_turn(account.key()) {
+            return Poll::Ready(());
         }
+        let state_mut = &mut *state;
+        if !state_mut.waiting.iter().any(|slot| slot.will_wake(cx)) {
+            let mut slot = WakerSlot::default();
+            state_mut.deferred.register(&mut slot, cx);
+            state_mut.waiting.push(slot);
+        }
+        let is_watched = std::mem::replace(&mut state.is_watched, true);
+        drop(state);
+        if !is_watched {
+            tokio::spawn(watch(Arc::downgrade(self), account.memory().clone()));
+        }
+        Poll::Pending
     }
 
     /// The account has read a message.
-    #[inline]
     pub(super) fn message_read(&self, key: usize) {
-        if self.turn.get() == Turn::Reading(key) {
-            self.drain(key);
+        let mut state = self.state.lock();
+        if state.turn != Turn::Reading(key) {
+            return;
         }
-    }
-
-    #[cold]
-    fn drain(&self, key: usize) {
-        let draining = Turn::Draining(key);
-        // After this, a thread that frees memory ends the turn, unless that happened before the next line.
-        if self.turn.change(Turn::Reading(key), draining).is_ok() && self.held() < self.crowded() {
-            self.end_turn(draining);
+        state.turn = Turn::Draining(key);
+        if state.held < self.crowded() {
+            state.end_turn();
         }
     }
 
     /// Reports that the account holds no memory any more.
     pub(super) fn freed(&self, key: usize) {
-        let mut turn = self.turn.get();
-        // Another thread may begin to drain it meanwhile.
-        while turn.key() == Some(key) {
-            match self.turn.change(turn, Turn::Free) {
-                Ok(()) => return self.wake(),
-                Err(changed) => turn = changed,
-            }
+        let mut state = self.state.lock();
+        if [Turn::Reading(key), Turn::Draining(key)].contains(&state.turn) {
+            state.end_turn();
         }
     }
 
-    /// Lets another account read, unless another thread did so.
-    fn end_turn(&self, turn: Turn) {
-        if self.turn.change(turn, Turn::Free).is_ok() {
-            self.wake();
-        }
-    }
-
+    /// Wakes all tasks that wait to read.
     pub(super) fn wake(&self) {
-        if self.has_waiting.swap(false, Ordering::SeqCst) {
-            let wakers = std::mem::take(&mut lock(&self.waiting).wakers);
-            wakers.into_iter().for_each(Waker::wake);
+        self.state.lock().wake();
+    }
+}
+
+impl State {
+    fn change(&mut self, held: usize) {
+        self.held = held;
+        self.changes += 1;
+    }
+
+    fn take_turn(&mut self, key: usize) -> bool {
+        if self.turn == Turn::Free {
+            self.turn = Turn::Reading(key);
         }
+        self.turn == Turn::Reading(key)
+    }
+
+    /// Lets another account read.
+    fn end_turn(&mut self) {
+        self.turn = Turn::Free;
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        let Self { waiting, deferred, .. } = self;
+        waiting.drain(..).for_each(|mut slot| deferred.wake(&mut slot));
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("max", &self.max).finish_non_exhaustive()
     }
 }
 
@@ -170,26 +195,29 @@ async fn watch(group: std::sync::Weak<Group>, memory: Arc<Memory>) {
     loop {
         tokio::time::sleep(STALL_TIME_MAX).await;
         let Some(group) = group.upgrade() else { return };
-        {
-            let mut waiting = lock(&group.waiting);
-            if waiting.wakers.is_empty() {
-                waiting.is_watched = false;
-                return;
-            }
+        let now = group.state.with(|state| {
+            state.is_watched = !state.waiting.is_empty();
+            state.is_watched.then_some(state.changes)
+        });
+        if now.is_none() {
+            return;
         }
-        let before = changes.replace(group.changes.load(Ordering::Relaxed));
-        if before == changes {
+        if changes == now {
             memory.evict_from(&group, group.held().saturating_sub(group.max / 4)).await;
         }
+        changes = now;
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::task::Waker;
+
     use super::super::reservation::GRANULE;
-    use super::super::{Account, Category, Evict, Reservation};
+    use super::super::{Account, Category, Evict, Reservation, lock};
     use super::*;
+    use crate::sync::Mutex;
 
     const MAX: usize = 16 * GRANULE;
 

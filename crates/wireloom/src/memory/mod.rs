@@ -21,12 +21,11 @@ mod group;
 mod machine;
 mod reservation;
 mod stats;
-mod turn;
 
 use std::collections::HashMap;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use slab::Slab;
 use tokio::sync::Notify;
@@ -38,6 +37,9 @@ pub(crate) use group::Group;
 pub(crate) use machine::default_max;
 pub(crate) use reservation::{FREE_LEN, Reservation};
 pub use stats::MemoryStats;
+
+use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The use of reserved memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +79,6 @@ pub(crate) enum Pressure {
 pub(crate) struct Exhausted;
 
 /// The memory of a server.
-#[derive(Debug)]
 pub(crate) struct Memory {
     max: AtomicUsize,
     total: AtomicUsize,
@@ -86,11 +87,23 @@ pub(crate) struct Memory {
     refused: AtomicU64,
     evicted: AtomicU64,
     accounts: Mutex<Slab<Weak<Inner>>>,
-    /// Tasks that wait until memory is no longer near the limit, by the key of their account.
-    waiting: Mutex<HashMap<usize, Vec<Waker>>>,
+    waiting: Guarded<Waiting>,
     has_waiting: AtomicBool,
     /// Notified when memory comes near the limit or is exhausted.
     pressed: Notify,
+}
+
+/// Tasks that wait until memory is no longer near the limit, by the key of their account.
+#[derive(Default)]
+struct Waiting {
+    tasks: HashMap<usize, Vec<WakerSlot>>,
+    deferred: Deferred,
+}
+
+impl Guardable for Waiting {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
 }
 
 impl Memory {
@@ -102,7 +115,7 @@ impl Memory {
             refused: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             accounts: Mutex::default(),
-            waiting: Mutex::default(),
+            waiting: Guarded::new(Waiting::default()),
             has_waiting: AtomicBool::new(false),
             pressed: Notify::new(),
         })
@@ -154,10 +167,13 @@ impl Memory {
         if self.pressure() == Pressure::Normal {
             return Poll::Ready(());
         }
-        let mut waiting = lock(&self.waiting);
-        let wakers = waiting.entry(key).or_default();
-        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            wakers.push(cx.waker().clone());
+        let mut waiting = self.waiting.lock();
+        let Waiting { tasks, deferred } = &mut *waiting;
+        let slots = tasks.entry(key).or_default();
+        if !slots.iter().any(|slot| slot.will_wake(cx)) {
+            let mut slot = WakerSlot::default();
+            deferred.register(&mut slot, cx);
+            slots.push(slot);
         }
         self.has_waiting.store(true, Ordering::Release);
         drop(waiting);
@@ -204,9 +220,16 @@ impl Memory {
 
     fn wake_waiting(&self) {
         if self.has_waiting.swap(false, Ordering::AcqRel) {
-            let waiting = std::mem::take(&mut *lock(&self.waiting));
-            waiting.into_values().flatten().for_each(Waker::wake);
+            let mut waiting = self.waiting.lock();
+            let Waiting { tasks, deferred } = &mut *waiting;
+            tasks.drain().flat_map(|(_, slots)| slots).for_each(|mut slot| deferred.wake(&mut slot));
         }
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
 

@@ -1,9 +1,12 @@
-//! The time that the protocol core is given. One epoch for the process, so that no WebSocket has to keep its own.
+//! The time that the protocol core is given, and timers for it. One epoch for the process, so that no WebSocket has to keep its own.
 
+use std::pin::Pin;
 use std::sync::LazyLock;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep};
 
 /// The epoch is this long before its first use, because the clock of a runtime that was paused earlier is behind.
 const EPOCH_AGE: Duration = Duration::from_secs(86_400);
@@ -21,6 +24,46 @@ pub(super) fn now() -> Duration {
 /// The instant at this time after the epoch; `None` if the clock cannot represent it.
 pub(super) fn instant_at(time: Duration) -> Option<Instant> {
     EPOCH.checked_add(time)
+}
+
+/// A timer for one deadline at a time. Without tokio's timers, a deadline is noticed when the timer is polled for another reason.
+#[derive(Default)]
+pub(super) enum Timer {
+    #[default]
+    Unset,
+    Set(Pin<Box<Sleep>>),
+    /// There is no runtime, or one without timers.
+    Unavailable,
+}
+
+impl Timer {
+    /// Ready at `deadline`. Most deadlines are postponed: the timer is moved when it fires.
+    pub(super) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::Unset = self {
+            *self = sleep_until(deadline).map_or(Self::Unavailable, Self::Set);
+        }
+        match self {
+            Self::Set(sleep) => {
+                if sleep.deadline() > deadline || sleep.is_elapsed() {
+                    sleep.as_mut().reset(deadline);
+                }
+                sleep.as_mut().poll(cx)
+            }
+            Self::Unset | Self::Unavailable if deadline <= Instant::now() => Poll::Ready(()),
+            Self::Unset | Self::Unavailable => Poll::Pending,
+        }
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        matches!(self, Self::Set(_))
+    }
+}
+
+/// `None` without tokio's timers.
+fn sleep_until(deadline: Instant) -> Option<Pin<Box<Sleep>>> {
+    Handle::try_current().ok()?;
+    // tokio panics in a runtime whose timers are disabled, and cannot be asked whether they are.
+    std::panic::catch_unwind(|| Box::pin(tokio::time::sleep_until(deadline))).ok()
 }
 
 #[cfg(test)]

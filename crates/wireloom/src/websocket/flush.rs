@@ -7,7 +7,7 @@
 //!                                    +-----------+  the transport is full: the flusher's waker is registered
 //! ```
 //!
-//! Every lock of the state ends with [`Locked::drop`](super::state::Locked), which finds a flusher for the queue. So
+//! Every lock of the state ends with [`State::before_unlock`](super::state::State), which finds a flusher for the queue. So
 //! after a poll that has queued a frame, either all is written, or a flush is due:
 //!
 //! - [`Flush::AtPollEnd`]: the future that uses the WebSocket is polled by [`Driven`]. It flushes at the end of that poll, and is

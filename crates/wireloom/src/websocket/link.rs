@@ -137,11 +137,18 @@ impl Link {
 
     /// A waker for the transport that wakes all waiting tasks, and this one too.
     pub(super) fn register(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Waker {
-        let wakers = self.wakers.get_or_insert_default();
+        let wakers = self.wakers.get_or_insert_with(Wakers::new);
         if let Some((waiter, cx)) = task {
             wakers.register(waiter, cx);
         }
         wakers.waker()
+    }
+
+    /// A sender was dropped: its task no longer waits.
+    pub(super) fn remove_sender(&self, number: u32) {
+        if let Some(wakers) = &self.wakers {
+            wakers.remove_sender(number);
+        }
     }
 
     /// Wakes all tasks that wait for the transport.

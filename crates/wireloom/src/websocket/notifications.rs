@@ -93,6 +93,7 @@ pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NotificationQu
         }
     });
     let Some(watch) = watch else { return };
+    let mut delivering = Delivering { with_queue: &with_queue, is_done: false };
     loop {
         let mut next = None;
         // Dropped while the state is not locked, which an observer that holds a sender locks.
@@ -107,8 +108,25 @@ pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NotificationQu
         });
         match next {
             Some(notifications) => notifications.deliver(&watch),
-            None => return,
+            None => {
+                delivering.is_done = true;
+                return;
+            }
         }
         drop(last);
+    }
+}
+
+/// When an observer panics, the events behind that one are delivered by the next call.
+struct Delivering<'a, F: Fn(&mut dyn FnMut(&mut NotificationQueue))> {
+    with_queue: &'a F,
+    is_done: bool,
+}
+
+impl<F: Fn(&mut dyn FnMut(&mut NotificationQueue))> Drop for Delivering<'_, F> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            (self.with_queue)(&mut |queue| queue.delivery = QueueState::None);
+        }
     }
 }

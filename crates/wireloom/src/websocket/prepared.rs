@@ -6,9 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use wireloom_ws::deflate::DeflateConfig;
-use wireloom_ws::{FrameCompressor, Kind, Outbound, PreparedFrame};
-
-use super::message::OwnedMessage;
+use wireloom_ws::{FrameCompressor, Kind, Outbound, OwnedMessage, PreparedFrame};
 
 /// The windows for which a message is compressed, as exponents of two.
 const WINDOW_BITS: std::ops::RangeInclusive<u8> = 9..=15;

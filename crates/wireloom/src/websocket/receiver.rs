@@ -2,21 +2,21 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use tokio::time::Sleep;
 use wireloom_ws::{Cause, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step};
 
+use super::clock::{self, Timer};
+use super::codecs;
 use super::message::{Message, OwnedMessage};
 use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
 use super::wakers::Waiter;
-use super::{clock, codecs};
 use crate::error::{Error, Stage};
-use crate::memory::{Category, FREE_LEN, Reservation};
+use crate::memory::{Account, Category, FREE_LEN, Reservation};
 use crate::transport::buffer;
 
 /// While at least this many bytes of a frame are missing, a read goes directly to the end of the message. Fewer bytes are copied
@@ -71,7 +71,9 @@ pub(super) struct ActiveReceiver {
     ended: bool,
     /// The error that ended the connection, until it is returned.
     failed: Option<Box<Error>>,
-    sleep: Option<Pin<Box<Sleep>>>,
+    timer: Timer,
+    /// The account of the connection; `None` before its first use.
+    account: Option<Account>,
     /// The memory of `reader`; `None` while that is too little to count.
     memory: Option<Reservation>,
     /// Bytes of the current message that no observer has been notified of.
@@ -79,6 +81,22 @@ pub(super) struct ActiveReceiver {
     /// The number of bytes that had been received when the close timeout was found to have expired.
     read_before_timeout: Option<u64>,
 }
+
+/// What a locked read has found; the bytes are in the reader, and are decoded after the unlock.
+enum Read {
+    /// Bytes in the buffer.
+    Buffered,
+    /// Nothing more has arrived, and the buffer holds a part of a message.
+    Incomplete,
+    /// This number of bytes at the end of a large message.
+    Direct(usize),
+    /// Nothing has arrived; the task is woken.
+    Pending,
+    /// The connection has ended.
+    Ended,
+}
+
+type PolledRead = Poll<io::Result<Option<Read>>>;
 
 /// Whether a caller wants messages as configured, or complete ones only.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -263,7 +281,8 @@ impl ActiveReceiver {
             last_len: 0,
             ended: false,
             failed: None,
-            sleep: None,
+            timer: Timer::Unset,
+            account: None,
             memory: None,
             unreported_len: 0,
             read_before_timeout: None,
@@ -271,7 +290,7 @@ impl ActiveReceiver {
     }
 
     /// The state of an idle connection that becomes active.
-    pub(super) fn from_idle(idle: IdleInbound, last_len: u32) -> Box<Self> {
+    pub(super) fn from_idle(idle: IdleInbound, last_len: u32, account: Account) -> Box<Self> {
         let spare = POOL.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         let mut active = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
         // It was idle when it was recycled, so only limits and role can differ.
@@ -279,12 +298,14 @@ impl ActiveReceiver {
             active.reader = Reader::new(idle.into());
         }
         active.last_len = last_len;
+        active.timer = Timer::Unset;
+        active.account = Some(account);
         active
     }
 
     /// Whether this can be [created again](Self::from_idle).
     fn is_idle(&self) -> bool {
-        self.reader.idle().is_some() && self.failed.is_none() && self.sleep.is_none() && self.memory.is_none()
+        self.reader.idle().is_some() && self.failed.is_none() && !self.timer.is_set() && self.memory.is_none()
     }
 
     /// Puts bytes that were read before into the buffer.
@@ -305,16 +326,38 @@ impl ActiveReceiver {
         if self.decode_buffered(shared, mode) {
             return Poll::Ready(true);
         }
-        let mut state = shared.lock();
-        let state = &mut *state;
+        loop {
+            let read = self.poll_link(&mut shared.lock(), cx, mode);
+            // From here on nothing is locked: what a read costs to decode is the peer's choice.
+            let found = match read {
+                Read::Pending => return Poll::Pending,
+                Read::Ended => return Poll::Ready(false),
+                Read::Buffered if self.should_read_on(mode) => continue,
+                Read::Buffered => self.decode(shared, mode),
+                // The rest of the message has not arrived: decode the bytes that have, which empties the buffer.
+                Read::Incomplete => self.decode(shared, mode),
+                Read::Direct(len) => self.fill(shared, len) || self.decode(shared, mode),
+            };
+            if found && !shared.is_discarding() {
+                return Poll::Ready(true);
+            }
+            // Messages behind the Close frame of a server that shuts down.
+            while found && self.decode(shared, mode) {}
+        }
+    }
+
+    /// Writes the queue, watches the end and the deadlines, and reads once.
+    fn poll_link(&mut self, state: &mut State, cx: &mut Context<'_>, mode: DeliveryMode) -> Read {
+        state.register_receiver(cx);
+        self.account.get_or_insert_with(|| state.account().clone());
         loop {
             // All that was read before has been answered.
             state.go_away();
             // An error is kept, and is returned after the messages that have arrived.
             let _ = state.poll_flush(Some((Waiter::Receiver, &*cx)));
             if state.poll_end(cx) {
-                self.finish(shared, state);
-                return Poll::Ready(false);
+                self.finish(state);
+                return Read::Ended;
             }
             // The timer is polled only when there is nothing to read, and a peer that sends without a pause must not delay the end.
             // Deadlines of keepalive do not matter here: a peer that sends is alive.
@@ -324,40 +367,22 @@ impl ActiveReceiver {
                 continue;
             }
             match self.poll_read(cx, state, mode) {
-                Poll::Ready(true) => {
-                    self.report_message(state);
-                    if shared.is_observed() {
-                        self.report_read(state, true);
-                    }
-                    if !state.is_discarding() {
-                        return Poll::Ready(true);
-                    }
-                }
-                Poll::Ready(false) if self.should_read_on(mode) => continue,
-                Poll::Ready(false) => {}
-                // The rest of the message has not arrived: decode the bytes that have, which empties the buffer.
-                Poll::Pending if self.reader.has_input() => {}
+                Poll::Ready(Ok(Some(read))) => return read,
+                // The transport has ended.
+                Poll::Ready(Ok(None)) => {}
+                Poll::Ready(Err(error)) => state.fail_read(&error),
+                Poll::Pending if self.reader.has_input() => return Read::Incomplete,
                 Poll::Pending => {
                     self.read_before_timeout = None;
-                    self.release(shared);
-                    state.return_read_buffer();
-                    state.last_len = self.last_len;
-                    if !self.count_memory(state) {
-                        self.overload(state);
+                    self.release(state);
+                    if !self.count_memory_in_account() {
+                        state.overload();
+                        self.fail_overloaded();
                         continue;
                     }
-                    if self.poll_deadline(cx, state).is_ready() {
-                        continue;
+                    if self.poll_deadline(cx, state).is_pending() {
+                        return Read::Pending;
                     }
-                    if !state.receiver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                        state.receiver = Some(cx.waker().clone());
-                    }
-                    return Poll::Pending;
-                }
-            }
-            while self.decode(shared, state, mode) {
-                if !state.is_discarding() {
-                    return Poll::Ready(true);
                 }
             }
         }
@@ -371,9 +396,11 @@ impl ActiveReceiver {
     }
 
     /// Nothing has arrived: returns buffers and codecs to the pools of the thread.
-    fn release(&mut self, shared: &Shared) {
+    fn release(&mut self, state: &mut State) {
         self.release_memory();
-        if shared.is_compressed() && shared.release.swap(false, Ordering::Relaxed) {
+        state.return_read_buffer();
+        state.last_len = self.last_len;
+        if self.reader.inbound().is_compressed() && state.take_release() {
             self.reader.release_buffers();
         }
     }
@@ -395,7 +422,7 @@ impl ActiveReceiver {
 
     /// Finds the next message in bytes that have been read before.
     fn decode_buffered(&mut self, shared: &Arc<Shared>, mode: DeliveryMode) -> bool {
-        self.has_more(mode) && !self.should_read_on(mode) && self.decode(shared, &mut shared.lock(), mode)
+        self.has_more(mode) && !self.should_read_on(mode) && self.decode(shared, mode)
     }
 
     /// Whether a read may complete a message in the buffer, where it needs no copy.
@@ -413,9 +440,10 @@ impl ActiveReceiver {
         }
     }
 
-    /// Finds the next message, and passes control frames and errors to the core on the way.
-    fn decode(&mut self, shared: &Shared, state: &mut State, mode: DeliveryMode) -> bool {
-        let bound = if shared.is_compressed() { self.bound_inflation(state, mode) } else { None };
+    /// Finds the next message, and applies control frames and errors to the state on the way.
+    fn decode(&mut self, shared: &Shared, mode: DeliveryMode) -> bool {
+        let bound = if shared.is_compressed() { self.bound_inflation(shared, mode) } else { None };
+        let mut has_applied = false;
         let found = loop {
             let step = match mode {
                 DeliveryMode::Configured => self.reader.decode(),
@@ -424,42 +452,37 @@ impl ActiveReceiver {
             match step {
                 Ok(Step::Message) => break true,
                 Ok(Step::Control(mut event)) => {
-                    let now = clock::now();
-                    state.core.handle_event(now, &mut event);
                     if shared.is_observed() {
+                        let mut state = shared.lock();
+                        state.core.handle_event(clock::now(), &mut event);
                         let notification = control_notification(&event);
-                        self.report_frames(state);
-                        notification
-                            .into_iter()
-                            .for_each(|notification| state.queue_notification(|| notification));
+                        state.queue_frames(self.reader.take_headers());
+                        notification.into_iter().for_each(|event| state.queue_notification(|| event));
+                    } else {
+                        has_applied = true;
+                        shared.apply(|state| state.core.handle_event(clock::now(), &mut event));
                     }
                 }
                 Ok(Step::NeedsInput) => break false,
                 Err(wireloom_ws::Error::Limit(LimitExceeded::InflatedTooLarge { max }))
                     if bound == Some(max) =>
                 {
-                    self.overload(state);
+                    self.overload(shared);
                     break false;
                 }
                 Err(error) => {
-                    self.fail(state, error);
+                    self.fail(shared, error);
                     break false;
                 }
             }
         };
-        let found = found && {
-            let is_counted = self.count_memory(state);
-            if !is_counted {
-                self.overload(state);
-            }
-            self.report_message(state);
-            is_counted
-        };
-        if shared.is_observed() {
-            self.report_read(state, found);
+        let found = found && self.handle_message(shared);
+        if !found && shared.is_observed() {
+            self.report_read(shared, false);
         }
-        if found {
-            self.note_len();
+        if found && has_applied {
+            // Answers to control frames need a flusher. Without a message, the next read flushes them.
+            drop(shared.lock());
         }
         let has_more = found && self.has_more(mode);
         self.more_buffered = has_more;
@@ -467,11 +490,45 @@ impl ActiveReceiver {
         found
     }
 
+    /// A message or a chunk was found: counts and reports it. False if there is no memory for it.
+    fn handle_message(&mut self, shared: &Shared) -> bool {
+        let is_counted = self.count_memory(shared);
+        if !is_counted {
+            self.overload(shared);
+        }
+        if self.memory.is_some() {
+            self.account(shared).message_read();
+        }
+        if shared.is_observed() {
+            self.report_read(shared, is_counted);
+        }
+        if is_counted {
+            self.note_len();
+        }
+        is_counted
+    }
+
+    /// `len` bytes were read to the end of a large message. True if they have completed it.
+    fn fill(&mut self, shared: &Shared, len: usize) -> bool {
+        let filled = self.reader.space().filled(len);
+        if !self.count_memory(shared) {
+            self.overload(shared);
+            return false;
+        }
+        match filled {
+            Ok(is_complete) => is_complete && self.handle_message(shared),
+            Err(error) => {
+                self.fail(shared, error);
+                false
+            }
+        }
+    }
+
     /// Bounds what the next call may inflate to half of the memory that is left, so that connections which inflate at the same time
     /// stay within it together. Returns the bound on the length of the message; `None` for a message that is returned in chunks,
     /// which takes no more memory than a chunk.
-    fn bound_inflation(&mut self, state: &State, mode: DeliveryMode) -> Option<u64> {
-        let available = state.account().available();
+    fn bound_inflation(&mut self, shared: &Shared, mode: DeliveryMode) -> Option<u64> {
+        let available = self.account(shared).available();
         let is_collected =
             mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages;
         if available == usize::MAX || !is_collected {
@@ -482,7 +539,17 @@ impl ActiveReceiver {
     }
 
     /// Reports the memory held; false when the limit of the server is reached.
-    fn count_memory(&mut self, state: &State) -> bool {
+    fn count_memory(&mut self, shared: &Shared) -> bool {
+        self.account(shared);
+        self.count_memory_in_account()
+    }
+
+    /// The account of the connection.
+    fn account(&mut self, shared: &Shared) -> &Account {
+        self.account.get_or_insert_with(|| shared.apply(|state| state.account().clone()))
+    }
+
+    fn count_memory_in_account(&mut self) -> bool {
         let inbound = self.reader.inbound();
         let len = inbound.memory_len();
         if len <= FREE_LEN {
@@ -490,14 +557,8 @@ impl ActiveReceiver {
             return true;
         }
         let category = if inbound.is_compressed() { Category::Inflated } else { Category::Assembly };
-        self.memory.get_or_insert_with(|| state.account().reservation(category)).try_set(len).is_ok()
-    }
-
-    /// A message is complete.
-    fn report_message(&self, state: &State) {
-        if self.memory.is_some() {
-            state.account().message_read();
-        }
+        let account = self.account.get_or_insert_default();
+        self.memory.get_or_insert_with(|| account.reservation(category)).try_set(len).is_ok()
     }
 
     /// Notes the length of the message that was found.
@@ -507,8 +568,8 @@ impl ActiveReceiver {
 
     /// The server is out of memory: closes with 1013, and frees messages.
     #[cold]
-    fn overload(&mut self, state: &mut State) {
-        state.overload();
+    fn overload(&mut self, shared: &Shared) {
+        shared.lock().overload();
         self.fail_overloaded();
     }
 
@@ -528,15 +589,19 @@ impl ActiveReceiver {
     }
 
     /// The peer broke a rule or a limit.
-    fn fail(&mut self, state: &mut State, error: wireloom_ws::Error) {
-        let now = clock::now();
-        state.core.handle_error(now, error);
+    fn fail(&mut self, shared: &Shared, error: wireloom_ws::Error) {
+        let frames = self.reader.take_headers();
+        let mut state = shared.lock();
+        state.queue_frames(frames);
+        state.core.handle_error(clock::now(), error);
         self.failed = Some(Box::new(error.into()));
     }
 
     /// Notifies the observer of the frames that have arrived, and of the message that was found.
-    fn report_read(&mut self, state: &mut State, found: bool) {
-        self.report_frames(state);
+    fn report_read(&mut self, shared: &Shared, found: bool) {
+        let frames = self.reader.take_headers();
+        let mut state = shared.lock();
+        state.queue_frames(frames);
         if !found {
             return;
         }
@@ -549,14 +614,8 @@ impl ActiveReceiver {
         }
     }
 
-    fn report_frames(&mut self, state: &mut State) {
-        for frame in self.reader.take_headers() {
-            state.queue_notification(|| Notification::FrameRead(frame));
-        }
-    }
-
-    /// Ready when a read is done, with `true` when that completed a message.
-    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> Poll<bool> {
+    /// Ready when a read is done; with `None` at the end of the transport.
+    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> PolledRead {
         if state.core.has_read_end() {
             // The queue is written first. Reading would find the end again, without a pause.
             return Poll::Pending;
@@ -564,7 +623,7 @@ impl ActiveReceiver {
         if self.memory.is_some() && state.account().poll_read_allowed(cx).is_pending() {
             // The memory of the last message may be all that it holds; a smaller reservation is not refused.
             self.release_memory();
-            self.count_memory(state);
+            self.count_memory_in_account();
             ready!(state.account().poll_read_allowed(cx));
         }
         if state.link.may_mix_directions() {
@@ -574,7 +633,7 @@ impl ActiveReceiver {
         self.poll_read_with(cx, state, mode)
     }
 
-    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> Poll<bool> {
+    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> PolledRead {
         let is_large = self.reader.payload_remaining() >= direct_len_min(mode);
         if !is_large || !self.reader.has_slot() {
             if !self.reader.has_buffer() {
@@ -584,28 +643,8 @@ impl ActiveReceiver {
             return self.poll_read_buffer(cx, state, mode);
         }
         let mut space = self.reader.space();
-        match ready!(state.link.poll_read(cx, space.bytes())) {
-            Ok(len) if len > 0 => {
-                let completed = space.filled(len);
-                state.handle_read(len);
-                if !self.count_memory(state) {
-                    self.overload(state);
-                    return Poll::Ready(false);
-                }
-                let completed = match completed {
-                    Ok(completed) => completed,
-                    Err(error) => {
-                        self.fail(state, error);
-                        false
-                    }
-                };
-                if completed {
-                    self.note_len();
-                }
-                Poll::Ready(completed)
-            }
-            end => Self::ended(state, end.map(drop)),
-        }
+        let len = ready!(state.link.poll_read(cx, space.bytes()))?;
+        Poll::Ready(Ok(state.handle_read(len).then_some(Read::Direct(len))))
     }
 
     fn poll_read_buffer(
@@ -613,7 +652,7 @@ impl ActiveReceiver {
         cx: &mut Context<'_>,
         state: &mut State,
         mode: DeliveryMode,
-    ) -> Poll<bool> {
+    ) -> PolledRead {
         // Compressed bytes are always read to the buffer.
         let large_len_min = match mode {
             DeliveryMode::Configured => LARGE_LEN_MIN,
@@ -624,59 +663,40 @@ impl ActiveReceiver {
         let mut space = self.reader.buffer_space();
         let bytes = space.bytes();
         let len_max = bytes.len().min(len_max);
-        match ready!(state.link.poll_read(cx, &mut bytes[..len_max])) {
-            Ok(len) if len > 0 => {
-                // Bytes in the buffer are decoded later.
-                let _ = space.filled(len);
-                if !self.reader.has_memory() {
-                    let memory = buffer::take_memory(self.memory_len_max());
-                    memory.into_iter().for_each(|memory| self.reader.set_memory(memory));
-                }
-                if self.reader.inbound().is_compressed() {
-                    codecs::with(|pool| self.reader.take_codec(pool));
-                }
-                state.handle_read(len);
-                Poll::Ready(false)
-            }
-            end => Self::ended(state, end.map(drop)),
+        let len = ready!(state.link.poll_read(cx, &mut bytes[..len_max]))?;
+        if !state.handle_read(len) {
+            return Poll::Ready(Ok(None));
         }
-    }
-
-    fn ended(state: &mut State, end: std::io::Result<()>) -> Poll<bool> {
-        match end {
-            Ok(()) => state.core.handle_eof(),
-            Err(error) => state.fail_read(&error),
+        // Bytes in the buffer are decoded later.
+        let _ = space.filled(len);
+        if !self.reader.has_memory() {
+            let memory = buffer::take_memory(self.memory_len_max());
+            memory.into_iter().for_each(|memory| self.reader.set_memory(memory));
         }
-        Poll::Ready(false)
+        if self.reader.inbound().is_compressed() {
+            codecs::with(|pool| self.reader.take_codec(pool));
+        }
+        Poll::Ready(Ok(Some(Read::Buffered)))
     }
 
     /// Ready when a deadline of the core has passed.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
         let Some(deadline) = state.poll_timeout() else {
-            self.sleep = None;
+            self.timer = Timer::Unset;
             return Poll::Pending;
         };
-        let sleep = match &mut self.sleep {
-            Some(sleep) => {
-                // Activity postpones most deadlines; the timer is moved when it fires.
-                if sleep.deadline() > deadline || sleep.is_elapsed() {
-                    sleep.as_mut().reset(deadline);
-                }
-                sleep
-            }
-            none => none.insert(Box::pin(tokio::time::sleep_until(deadline))),
-        };
-        ready!(sleep.as_mut().poll(cx));
+        ready!(self.timer.poll(deadline, cx));
         state.handle_timeout();
         Poll::Ready(())
     }
 
     /// The transport is no longer used: determines the error, and reports the end.
-    fn finish(&mut self, shared: &Shared, state: &mut State) {
+    fn finish(&mut self, state: &mut State) {
         self.ended = true;
         self.free();
         state.return_read_buffer();
-        self.sleep = None;
+        state.unregister_receiver();
+        self.timer = Timer::Unset;
         if self.failed.is_none() {
             self.failed = match state.core.end().map(|end| &end.cause) {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
@@ -689,7 +709,7 @@ impl ActiveReceiver {
         if let Some(error) = &self.failed {
             state.queue_traced(Notification::Error((**error).clone()));
         }
-        state.queue_notifications(shared);
+        state.queue_notifications();
         if let Some(end) = state.core.end().cloned() {
             state.queue_traced(Notification::CloseDone(end));
         }

@@ -54,8 +54,8 @@ impl Sender {
         Sending(Step::Untried(self, message))
     }
 
-    /// Sends a message unless that would have to wait, so that one slow peer among many delays no other. Returns `false` if there
-    /// is no room and the policy is [`SlowPeer::Wait`]; then nothing was queued.
+    /// Sends a message unless that would have to wait, so that one slow peer among many delays no other. Returns `false` if the send
+    /// queue has no room for it, and the peer is not slow or the policy is [`SlowPeer::Wait`]; then nothing was queued.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -72,23 +72,18 @@ impl Sender {
         &mut self,
         messages: impl IntoIterator<Item = M>,
     ) -> Result<usize, Error> {
-        let mut state = self.shared.lock();
-        let state = &mut *state;
         let mut count = 0;
+        // The iterator is the caller's code, which runs while nothing is locked.
         for message in messages {
             let message = message.into();
-            let put = |state: &mut State| put(state, &message);
-            let mut queued = queue(state, true, put);
-            if queued.is_pending() && matches!(written(state)?, Sent::Done) {
-                queued = queue(state, true, put);
-            }
-            let Poll::Ready(queued) = queued else { break };
+            let mut state = self.shared.lock();
+            let Poll::Ready(queued) = queue(&mut state, true, |state| put(state, &message)) else { break };
             if queued? {
-                notify_written(state, &message);
+                notify_written(&mut state, &message);
             }
             count += 1;
         }
-        written(state)?;
+        written(&mut self.shared.lock())?;
         Ok(count)
     }
 
@@ -339,6 +334,15 @@ impl Clone for Sender {
     }
 }
 
+impl Drop for Sender {
+    /// The transport may wake others later, and this task need not be.
+    fn drop(&mut self) {
+        if let Waiter::Sender(number) = self.waiter {
+            self.shared.remove_sender(number);
+        }
+    }
+}
+
 impl std::fmt::Debug for Sender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sender").field("waiter", &self.waiter).finish_non_exhaustive()
@@ -461,22 +465,28 @@ fn queue(
         SlowPeer::DropNewest { .. } => !is_whole,
         SlowPeer::Disconnect { .. } => false,
     };
-    if !waits && state.is_slow() {
-        // The transport may accept more at once.
-        let _ = state.poll_flush(None);
-    }
-    if let Some(error) = state.link.write_error() {
-        return Poll::Ready(Err(error.clone()));
-    }
-    let is_slow = if waits { state.core.is_congested() } else { state.is_slow() };
-    if !is_slow {
-        match put(state) {
-            Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => {}
-            Err(error) => return Poll::Ready(Err(error.into())),
-            Ok(()) => return Poll::Ready(Ok(true)),
+    let try_put = |state: &mut State| {
+        if let Some(error) = state.link.write_error() {
+            return Poll::Ready(Err(error.clone()));
         }
+        let is_slow = if waits { state.core.is_congested() } else { state.is_slow() };
+        if is_slow {
+            return Poll::Pending;
+        }
+        match put(state) {
+            Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => Poll::Pending,
+            put => Poll::Ready(put.map(|()| true).map_err(Error::from)),
+        }
+    };
+    if let Poll::Ready(put) = try_put(state) {
+        return Poll::Ready(put);
     }
-    if waits {
+    // Only bytes that the transport has refused are a backlog.
+    let _ = state.poll_flush(None);
+    if let Poll::Ready(put) = try_put(state) {
+        return Poll::Ready(put);
+    }
+    if waits || !state.is_slow() {
         return Poll::Pending;
     }
     if let SlowPeer::DropNewest { .. } = state.slow_peer() {
@@ -534,9 +544,7 @@ fn put_fragment(state: &mut State, fragment: &Payload<'_>, last: bool) -> Result
 fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), Error> {
     let now = clock::now();
     state.core.close(now, code, reason)?;
-    if let Some(receiver) = state.receiver.take() {
-        // The deadline has changed.
-        receiver.wake();
-    }
+    // The deadline has changed.
+    state.wake_receiver();
     Ok(())
 }

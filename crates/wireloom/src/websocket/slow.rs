@@ -11,15 +11,12 @@
 //! A deadline covers the bytes that are queued when it is set. A message that is queued later is covered by the next deadline: it has
 //! waited for one to two times the timeout when that expires.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::Sleep;
-
-use super::clock;
+use super::clock::{self, Timer};
 use super::config::SlowPeer;
 
 /// A peer that accepts less than this number of bytes in the time of the policy accepts nothing: a trickle keeps connections open on
@@ -49,7 +46,7 @@ struct Deadlines {
     queue: DrainDeadline,
     /// Some bytes must leave by then, or the peer has stalled.
     stall: DrainDeadline,
-    sleep: Option<Pin<Box<Sleep>>>,
+    timer: Timer,
 }
 
 /// The transport must accept `left` more bytes before `due`.
@@ -120,7 +117,7 @@ impl Slow {
                 let deadlines = Deadlines {
                     queue: deadline(queue_timeout, all),
                     stall: deadline(stall_timeout, some),
-                    sleep: None,
+                    timer: Timer::Unset,
                 };
                 *none = Some(Box::new(deadlines));
                 true
@@ -146,12 +143,7 @@ impl Slow {
         }
         // A deadline that never comes needs no timer.
         let (Some(cx), Some(due)) = (cx, clock::instant_at(due)) else { return Poll::Pending };
-        let sleep = deadlines.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-        // Most deadlines are renewed; the timer is moved when it fires.
-        if sleep.deadline() > due || sleep.is_elapsed() {
-            sleep.as_mut().reset(due);
-        }
-        sleep.as_mut().poll(cx)
+        deadlines.timer.poll(due, cx)
     }
 }
 

@@ -1,8 +1,8 @@
 //! State shared by `Sender` and `Receiver`: the outbound half of the protocol core and the transport, behind one mutex. The
-//! mutex is locked once for each message that is sent and each read, and never held across an `.await`.
+//! mutex is locked once for each message that is sent and each read, and never held across an `.await`. Nothing is decoded while it is
+//! held, and code of the application runs after the unlock (`guard`).
 
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker, ready};
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use wireloom_ws::frame::Header;
 use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
@@ -23,8 +24,9 @@ use super::slow::{BUFFERED_LEN_MAX, Slow, SlowCounters};
 use super::wakers::Waiter;
 use super::{clock, codecs};
 use crate::error::Error;
+use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::memory::{Account, Category, Evict, Reservation};
-use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, AtomicBool};
 use crate::transport::{Io, buffer};
 
 /// How long a transport is read and drained after a close with 1013.
@@ -47,14 +49,12 @@ pub struct Traffic {
 }
 
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    state: Guarded<State>,
     /// The receiver has buffered messages that it has not returned, so a batch may be delayed until they are answered. This
     /// decides when a batch is written, never whether.
     more_buffered: AtomicBool,
-    /// Events wait to be delivered to the observer.
-    has_notifications: AtomicBool,
-    /// Set to make the receiver free as much memory as it can.
-    pub(super) release: AtomicBool,
+    /// A server that shuts down has sent its Close frame: messages that arrive are dropped.
+    is_discarding: AtomicBool,
     senders: AtomicU32,
     is_observed: bool,
     /// `None` if neither a subprotocol nor compression was negotiated.
@@ -69,7 +69,7 @@ impl Shared {
             Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
         });
         Arc::new_cyclic(|shared| Self {
-            state: Mutex::new(State {
+            state: Guarded::new(State {
                 core,
                 link: Link::new(io),
                 flush: Flush::Idle,
@@ -79,27 +79,32 @@ impl Shared {
                 traffic: Traffic::default(),
                 slow: Slow::default(),
                 send_queue: Account::default().reservation(Category::SendQueue),
-                receiver: None,
+                receiver: WakerSlot::default(),
                 parked: None,
                 rare,
                 read_buffer: ReadBuffer::None,
                 last_len: 0,
                 config,
+                deferred: Deferred::default(),
             }),
             more_buffered: AtomicBool::new(false),
-            has_notifications: AtomicBool::new(false),
-            release: AtomicBool::new(false),
+            is_discarding: AtomicBool::new(false),
             senders: AtomicU32::new(0),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| Box::new(negotiated)),
         })
     }
 
-    /// The state. A panic while it was held is one in this crate or in an allocation; the state is still one of the core's.
+    /// The state. Before it is unlocked, the compressor returns to the pool of the thread and a flush of queued bytes is scheduled. The
+    /// observer is notified afterwards.
     #[inline]
-    pub(super) fn lock(&self) -> Locked<'_> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state: BeforeUnlock(state, self), _notify: NotifyObserver(self) }
+    pub(super) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The state, for effects of frames that have arrived. Flushing and notifying is left to the next [`lock`](Self::lock).
+    pub(super) fn apply<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
+        self.state.with(run)
     }
 
     /// Appends a message to a batch that is sure to be written, while the receiver has buffered more messages.
@@ -109,16 +114,16 @@ impl Shared {
             return false;
         }
         // Nothing here is observed or needs a flusher.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = &mut *state;
-        state.flush.is_due()
-            && !state.slow.is_waiting()
-            && state.core.append_message(kind, payload, BATCH_LEN_MAX)
+        self.state.with(|state| {
+            state.flush.is_due()
+                && !state.slow.is_waiting()
+                && state.core.append_message(kind, payload, BATCH_LEN_MAX)
+        })
     }
 
     /// Bytes that are queued for writing. Nothing else happens.
     pub(super) fn queued_len(&self) -> usize {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).core.queued_len()
+        self.state.with(|state| state.core.queued_len())
     }
 
     /// A number for another sender.
@@ -134,6 +139,17 @@ impl Shared {
     #[inline]
     pub(super) fn set_more_buffered(&self, more: bool) {
         self.more_buffered.store(more, Ordering::Relaxed);
+    }
+
+    /// Whether messages that arrive are dropped.
+    #[inline]
+    pub(super) fn is_discarding(&self) -> bool {
+        self.is_discarding.load(Ordering::Relaxed)
+    }
+
+    /// A sender was dropped.
+    pub(super) fn remove_sender(&self, number: u32) {
+        self.lock().link.remove_sender(number);
     }
 
     /// Whether frames and messages are observed.
@@ -154,14 +170,11 @@ impl Shared {
     /// The receiver of a connection that was idle, or that waited for the rest of a message.
     #[inline]
     pub(super) fn take_receiver(&self) -> Box<ActiveReceiver> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.parked.take() {
-            Some(parked) => parked,
-            None => {
-                let idle = IdleInbound::new(state.core.role(), &state.config.core);
-                ActiveReceiver::from_idle(idle, state.last_len)
-            }
-        }
+        let (parked, idle, last_len, account) = self.state.with(|state| {
+            let idle = IdleInbound::new(state.core.role(), &state.config.core);
+            (state.parked.take(), idle, state.last_len, state.account().clone())
+        });
+        parked.unwrap_or_else(|| ActiveReceiver::from_idle(idle, last_len, account))
     }
 
     /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver is polled for the next
@@ -196,14 +209,15 @@ impl Shared {
         let mut state = self.lock();
         state.count_read_buffer();
         match state.activity {
-            Activity::Released => {}
+            Activity::Releasing | Activity::Released => {}
             Activity::Recent => state.activity = Activity::Quiet,
             Activity::Quiet => {
-                state.activity = Activity::Released;
                 state.core.release_buffers();
-                if self.is_compressed() {
-                    self.release.store(true, Ordering::Relaxed);
+                if state.core.is_compressed() {
+                    state.activity = Activity::Releasing;
                     state.wake();
+                } else {
+                    state.activity = Activity::Released;
                 }
             }
         }
@@ -217,72 +231,35 @@ impl Evict for Shared {
     }
 }
 
-/// The locked state. Before it is unlocked, the compressor returns to the pool of the thread and a flush of queued bytes is
-/// scheduled. The observer is notified afterwards.
-pub(super) struct Locked<'a> {
-    // In this order: the mutex is unlocked before the observer is notified.
-    state: BeforeUnlock<'a>,
-    _notify: NotifyObserver<'a>,
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
+impl Guardable for State {
     #[inline]
-    fn deref(&self) -> &State {
-        &self.state.0
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
     }
-}
 
-impl DerefMut for Locked<'_> {
+    /// Schedules the flush and queues notifications.
     #[inline]
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state.0
-    }
-}
-
-/// Schedules the flush and queues notifications before the mutex is unlocked.
-struct BeforeUnlock<'a>(MutexGuard<'a, State>, &'a Shared);
-
-impl Drop for BeforeUnlock<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let state = &mut *self.0;
-        if self.1.is_compressed() {
-            codecs::with(|pool| state.core.return_codec(pool));
+    fn before_unlock(&mut self) {
+        if self.core.is_compressed() {
+            codecs::with(|pool| self.core.return_codec(pool));
         }
-        if state.core.wants_write() && !state.flush.is_due() {
-            state.schedule();
+        if self.core.wants_write() && !self.flush.is_due() {
+            self.schedule();
         }
-        if state.notifications().is_some() || !state.core.is_open() {
-            state.queue_notifications(self.1);
+        if self.rare.is_some() || !self.core.is_open() {
+            self.queue_notifications();
         }
     }
 }
 
-struct NotifyObserver<'a>(&'a Shared);
-
-impl Drop for NotifyObserver<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.0.has_notifications.load(Ordering::Relaxed) {
-            self.0.notify_observer();
-        }
-    }
-}
-
-impl Shared {
-    #[cold]
-    fn notify_observer(&self) {
-        let with_queue = |act: &mut dyn FnMut(&mut NotificationQueue)| {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+fn notify_observer(shared: &Shared) {
+    notifications::deliver_all(|act: &mut dyn FnMut(&mut NotificationQueue)| {
+        shared.state.with(|state| {
             if let Some(queue) = state.notifications() {
                 act(queue);
-                self.has_notifications.store(queue.is_waiting(), Ordering::Relaxed);
             }
-        };
-        notifications::deliver_all(with_queue);
-    }
+        });
+    });
 }
 
 pub(super) struct State {
@@ -296,8 +273,9 @@ pub(super) struct State {
     pub(super) slow: Slow,
     /// The memory of the core's queue.
     send_queue: Reservation,
-    /// The task that waits for a message.
-    pub(super) receiver: Option<Waker>,
+    /// The task of the receiver. The transport and the timer keep its waker too; this one is kept as long, so that theirs is never
+    /// the last reference to the task.
+    receiver: WakerSlot,
     /// The state of a receiver that waits for the rest of a message.
     parked: Option<Box<ActiveReceiver>>,
     rare: Option<Box<Rare>>,
@@ -306,6 +284,7 @@ pub(super) struct State {
     pub(super) last_len: u32,
     /// Shared by the WebSockets of a server.
     config: Arc<WebSocketConfig>,
+    deferred: Deferred,
 }
 
 /// State that few connections have, allocated when it is first needed.
@@ -355,6 +334,8 @@ enum Activity {
     Recent,
     /// None since the last check.
     Quiet,
+    /// As `Released`, but the receiver has not released its memory yet.
+    Releasing,
     /// None since the memory of the connection was released.
     Released,
 }
@@ -368,14 +349,28 @@ impl State {
         }
     }
 
-    /// A read has brought `len` bytes.
-    pub(super) fn handle_read(&mut self, len: usize) {
+    /// Whether the receiver must free as much memory as it can.
+    pub(super) fn take_release(&mut self) -> bool {
+        let releases = matches!(self.activity, Activity::Releasing);
+        if releases {
+            self.activity = Activity::Released;
+        }
+        releases
+    }
+
+    /// A read has brought `len` bytes. False if that was the end of the transport.
+    pub(super) fn handle_read(&mut self, len: usize) -> bool {
+        if len == 0 {
+            self.core.handle_eof();
+            return false;
+        }
         self.traffic.bytes_received += len as u64;
         self.activity = Activity::Recent;
         if self.core.keeps_alive() {
             let now = clock::now();
             self.core.handle_activity(now);
         }
+        true
     }
 
     /// Begins the closing handshake if that was requested.
@@ -389,17 +384,14 @@ impl State {
     #[cold]
     fn send_going_away(&mut self) {
         self.going_away = GoingAway::Discarding;
+        if let Some(shared) = self.shared.upgrade() {
+            shared.is_discarding.store(true, Ordering::Relaxed);
+        }
         let now = clock::now();
         // The code and reason are this crate's own.
         let _ = self.core.close(now, CloseCode::GOING_AWAY, "the server is shutting down");
         let _ = self.poll_flush(None);
         self.wake();
-    }
-
-    /// Whether messages that arrive are dropped.
-    #[inline]
-    pub(super) fn is_discarding(&self) -> bool {
-        self.going_away == GoingAway::Discarding
     }
 
     /// Whether a flusher will write the queue.
@@ -506,11 +498,9 @@ impl State {
             self.reset(Error::Overloaded);
             return Poll::Ready(Err(Error::Overloaded));
         }
-        if self.slow.wait(&self.config.slow_peer, now, self.core.queued_len())
-            && let Some(receiver) = self.receiver.take()
-        {
+        if self.slow.wait(&self.config.slow_peer, now, self.core.queued_len()) {
             // It continues to write and watches the deadline, also when the future that sends is dropped.
-            receiver.wake();
+            self.wake_receiver();
         }
         let waker = task.map(|task| self.link.register(Some(task)));
         // Without a task there is no timer: the flusher has one.
@@ -532,7 +522,8 @@ impl State {
                 Poll::Ready(Ok(0)) => break self.link.poll_flush(task),
                 Poll::Ready(Ok(len)) => {
                     total += len;
-                    self.core.transmitted(len);
+                    let deferred = &mut self.deferred;
+                    self.core.transmitted_with(len, |payload| deferred.drop_later(payload));
                 }
                 Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
                 Poll::Pending => break Poll::Pending,
@@ -565,32 +556,29 @@ impl State {
 
     /// Sends a message whose payload is written from where it is; bytes that the transport does not accept are queued.
     pub(super) fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), wireloom_ws::Error> {
-        let mut send = self.core.send_borrowed(kind, payload)?;
-        let mut total = 0;
-        let failed = loop {
-            let mut slices: [&[u8]; SLICES_FEW] = [&[]; SLICES_FEW];
-            let count = send.poll_transmit(&mut slices);
-            if count == 0 {
-                break None;
+        let Self { core, link, deferred, .. } = self;
+        let (mut total, mut refused) = (0, None);
+        let write = |slices: &[&[u8]]| match link.try_write(slices) {
+            Ok(len) => {
+                total += len;
+                Some(len)
             }
-            match self.link.try_write(&slices[..count]) {
-                Ok(len) => {
-                    total += len;
-                    send.transmitted(len);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break None,
-                Err(error) => break Some(error),
+            Err(error) => {
+                refused = Some(error);
+                None
             }
         };
-        let is_full = failed.is_none() && send.poll_transmit(&mut [&[]]) > 0;
-        drop(send);
+        core.send_borrowed(kind, payload, write, |payload| deferred.drop_later(payload))?;
         self.count_sent(total);
-        if let Some(error) = failed {
-            self.fail_write(&error);
-        }
-        if is_full {
-            // Registers the flusher with the transport.
-            let _ = self.poll_flush(None);
+        match refused {
+            None => {}
+            Some(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Registers the flusher with the transport.
+                let _ = self.poll_flush(None);
+            }
+            Some(error) => {
+                self.fail_write(&error);
+            }
         }
         Ok(())
     }
@@ -713,8 +701,8 @@ impl State {
 
     /// Nothing is written any more: drops the queue.
     fn drop_queue(&mut self) {
-        let now = clock::now();
-        self.core.handle_write_failed(now);
+        let (now, deferred) = (clock::now(), &mut self.deferred);
+        self.core.handle_write_failed_with(now, |payload| deferred.drop_later(payload));
         self.flush = Flush::Idle;
         self.slow.clear();
         self.send_queue.set(0);
@@ -744,12 +732,17 @@ impl State {
         let mut io = self.take_io(Error::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
-            flush::linger(&self.shared, self.account(), || {
-                Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER))
+            let (shared, account) = (self.shared.clone(), self.account().clone());
+            // It may drop the transport.
+            self.deferred.call(move || {
+                flush::linger(&shared, &account, || {
+                    Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER))
+                });
             });
         } else {
             // Unread output holds memory of the kernel.
             io.abandon();
+            self.deferred.drop_later(Box::new(io));
         }
     }
 
@@ -797,14 +790,30 @@ impl State {
 
     /// Drops the transport and what the kernel has buffered for it, although the application may keep both halves.
     fn reset(&mut self, error: Error) {
-        self.take_io(error).abandon();
+        let io = self.take_io(error);
+        io.abandon();
+        self.deferred.drop_later(Box::new(io));
     }
 
     pub(super) fn wake(&mut self) {
-        if let Some(receiver) = self.receiver.take() {
-            receiver.wake();
-        }
+        self.wake_receiver();
         self.link.wake_all();
+    }
+
+    /// Wakes the task of the receiver.
+    pub(super) fn wake_receiver(&mut self) {
+        self.deferred.wake_by_ref(&self.receiver);
+    }
+
+    /// The receiver is polled by this task.
+    #[inline]
+    pub(super) fn register_receiver(&mut self, cx: &Context<'_>) {
+        self.deferred.register(&mut self.receiver, cx);
+    }
+
+    /// The receiver is not polled any more.
+    pub(super) fn unregister_receiver(&mut self) {
+        self.deferred.unregister(&mut self.receiver);
     }
 
     /// Shuts the transport down when the core requires it, once the queue is written. True when the connection has ended.
@@ -868,6 +877,13 @@ impl State {
         }
     }
 
+    /// Queues events for frames that were read.
+    pub(super) fn queue_frames(&mut self, frames: Vec<Header>) {
+        for frame in frames {
+            self.queue_notification(|| Notification::FrameRead(frame));
+        }
+    }
+
     /// Queues an event that is traced too, also without an observer.
     pub(super) fn queue_traced(&mut self, notification: Notification) {
         if cfg!(feature = "tracing") || self.notifications().is_some() {
@@ -875,11 +891,11 @@ impl State {
         }
     }
 
-    /// Queues events for the frames that were queued, and for the end of the connection.
+    /// Queues events for the frames that were queued, and for the end of the connection, and delivers them after the unlock.
     #[cold]
-    pub(super) fn queue_notifications(&mut self, shared: &Shared) {
+    pub(super) fn queue_notifications(&mut self) {
         let end = self.core.end().cloned().filter(|_| {
-            (cfg!(feature = "tracing") || shared.is_observed())
+            (cfg!(feature = "tracing") || self.notifications().is_some())
                 && self.rare.get_or_insert_default().notifications.get_or_insert_default().begin_close()
         });
         let Some(queue) = self.rare.as_mut().and_then(|rare| rare.notifications.as_mut()) else { return };
@@ -895,7 +911,11 @@ impl State {
                 queue.extend(end.map(Notification::CloseBegun));
             }
         }
-        shared.has_notifications.store(queue.is_waiting(), Ordering::Relaxed);
+        if queue.is_waiting()
+            && let Some(shared) = self.shared.upgrade()
+        {
+            self.deferred.call(move || notify_observer(&shared));
+        }
     }
 }
 

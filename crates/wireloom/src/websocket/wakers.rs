@@ -1,8 +1,10 @@
 //! The tasks that wait for one transport. A transport keeps a single waker for each direction, so they share one.
 
+use std::collections::BTreeMap;
 use std::task::{Context, Wake, Waker};
 
-use crate::sync::{Arc, Mutex, PoisonError};
+use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
+use crate::sync::Arc;
 
 /// A future that waits for the transport. Each has at most one waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,47 +20,49 @@ pub(super) enum Waiter {
 }
 
 /// The wakers of all waiting tasks. The transport gets [`Wakers::waker`], which wakes every one of them.
-#[derive(Debug, Default)]
 pub(super) struct Wakers {
-    waiting: Mutex<Waiting>,
+    waiting: Guarded<Waiting>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Waiting {
-    receiver: Option<Waker>,
-    driver: Option<Waker>,
-    flush_task: Option<Waker>,
-    /// Made when a sender first waits.
-    senders: Option<Box<Senders>>,
+    receiver: WakerSlot,
+    driver: WakerSlot,
+    flush_task: WakerSlot,
+    /// By the number of the sender.
+    senders: BTreeMap<u32, WakerSlot>,
+    deferred: Deferred,
 }
 
-/// The wakers of senders, at most one for each, by its number.
-#[derive(Debug, Default)]
-struct Senders {
-    waiting: Vec<(u32, Waker)>,
+impl Guardable for Waiting {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
 }
 
 impl Wakers {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { waiting: Guarded::new(Waiting::default()) })
+    }
+
     /// Wakes this task too, once.
     pub(super) fn register(&self, waiter: Waiter, cx: &Context<'_>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let waiting = &mut *waiting;
         let slot = match waiter {
             Waiter::Receiver => &mut waiting.receiver,
             Waiter::Driver => &mut waiting.driver,
             Waiter::FlushTask => &mut waiting.flush_task,
-            Waiter::Sender(number) => {
-                let senders = &mut waiting.senders.get_or_insert_default().waiting;
-                match senders.iter_mut().find(|(registered, _)| *registered == number) {
-                    Some((_, waker)) => waker.clone_from(cx.waker()),
-                    None => senders.push((number, cx.waker().clone())),
-                }
-                return;
-            }
+            Waiter::Sender(number) => waiting.senders.entry(number).or_default(),
         };
-        match slot {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
+        waiting.deferred.register(slot, cx);
+    }
+
+    /// A sender was dropped.
+    pub(super) fn remove_sender(&self, number: u32) {
+        let mut waiting = self.waiting.lock();
+        if let Some(mut slot) = waiting.senders.remove(&number) {
+            waiting.deferred.unregister(&mut slot);
         }
     }
 
@@ -68,11 +72,10 @@ impl Wakers {
     }
 
     pub(super) fn wake_all(&self) {
-        let Waiting { receiver, driver, flush_task, senders } =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        let one = [receiver, driver, flush_task].into_iter().flatten();
-        let senders = senders.into_iter().flat_map(|senders| senders.waiting);
-        one.chain(senders.map(|(_, waker)| waker)).for_each(Waker::wake);
+        let mut waiting = self.waiting.lock();
+        let Waiting { receiver, driver, flush_task, senders, deferred } = &mut *waiting;
+        [receiver, driver, flush_task].into_iter().for_each(|slot| deferred.wake(slot));
+        std::mem::take(senders).values_mut().for_each(|slot| deferred.wake(slot));
     }
 }
 

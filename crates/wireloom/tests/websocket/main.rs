@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod backlog;
 mod batches;
 mod closing;
 mod flush;
@@ -11,5 +12,6 @@ mod observer;
 #[path = "../pace/mod.rs"]
 mod pace;
 mod prepared;
+mod reentry;
 mod slow;
 mod transports;

@@ -11,7 +11,6 @@
 //!                                    server: at once; client: at EOF -----+
 //! ```
 
-mod delegated;
 #[cfg(test)]
 mod tests;
 
@@ -44,13 +43,13 @@ pub enum Transport {
 /// Four families of methods:
 /// - getters;
 /// - `handle_*`, for input: [`handle_input`](Self::handle_input) (or [`recv_slot`](Self::recv_slot)),
-///   [`handle_timeout`](Self::handle_timeout), [`handle_eof`](Self::handle_eof);
-/// - commands: `send_*`, [`close`](Self::close);
-/// - `poll_*`, for output: [`poll_transmit`](Self::poll_transmit) and [`transmitted`](Self::transmitted),
-///   [`poll_timeout`](Self::poll_timeout).
+///   [`handle_timeout`](Outbound::handle_timeout), [`handle_eof`](Outbound::handle_eof);
+/// - commands: `send_*`, [`close`](Outbound::close);
+/// - `poll_*`, for output: [`poll_transmit`](Outbound::poll_transmit) and [`transmitted`](Outbound::transmitted),
+///   [`poll_timeout`](Outbound::poll_timeout).
 ///
 /// A driver reads, calls `handle_input` until it returns no event, writes the slices of `poll_transmit`, and sleeps until bytes
-/// arrive or the deadline of `poll_timeout` passes, until [`transport`](Self::transport) requires it to stop. Times are durations
+/// arrive or the deadline of `poll_timeout` passes, until [`transport`](Outbound::transport) requires it to stop. Times are durations
 /// since any epoch that does not change.
 ///
 /// ```
@@ -82,7 +81,8 @@ pub enum Transport {
 /// drop(first);
 /// ```
 ///
-/// A driver that reads and writes in different tasks [splits](Self::split) the connection.
+/// Getters, commands and output are the methods of [`Outbound`], to which a connection dereferences. Pass bytes to the connection itself:
+/// it passes control frames and errors on. A driver that reads and writes in different tasks [splits](Self::split) it.
 pub struct Connection {
     inbound: Inbound,
     outbound: Outbound,
@@ -132,8 +132,8 @@ impl Connection {
     /// Once the peer has sent a Close frame or broken a rule, all further input is dropped (RFC 6455 §1.4).
     ///
     /// # Errors
-    /// The rule or limit that the peer broke. It is returned once; [`end`](Self::end) keeps it. The Close frame that answers it
-    /// is queued: continue to transmit, and treat the transport according to [`transport`](Self::transport).
+    /// The rule or limit that the peer broke. It is returned once; [`end`](Outbound::end) keeps it. The Close frame that answers it
+    /// is queued: continue to transmit, and treat the transport according to [`transport`](Outbound::transport).
     #[inline]
     pub fn handle_input<'a>(
         &'a mut self,
@@ -250,6 +250,22 @@ impl Deref for RecvSlot<'_> {
 impl DerefMut for RecvSlot<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.connection.inbound.slot().unwrap_or_default()
+    }
+}
+
+impl Deref for Connection {
+    type Target = Outbound;
+
+    #[inline]
+    fn deref(&self) -> &Outbound {
+        &self.outbound
+    }
+}
+
+impl DerefMut for Connection {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Outbound {
+        &mut self.outbound
     }
 }
 

@@ -321,25 +321,29 @@ fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_remainder() {
         let mut server = server();
         server.send_ping(NOW, b"first").unwrap();
         let mut wire = Vec::new();
-        let mut send = server.send_borrowed(Kind::Binary, &[7; 300]).unwrap();
-        for _ in 0..2 {
-            let mut slices: [&[u8]; 4] = [&[]; 4];
-            let count = send.poll_transmit(&mut slices);
-            let shown = slices[..count].concat();
-            let written = step.min(shown.len());
-            wire.extend_from_slice(&shown[..written]);
-            send.transmitted(written);
-        }
-        drop(send);
+        let mut writes = 0;
+        let write = |slices: &[&[u8]]| {
+            writes += 1;
+            if writes > 2 {
+                return None;
+            }
+            let queued = slices.concat();
+            let written = step.min(queued.len());
+            wire.extend_from_slice(&queued[..written]);
+            Some(written)
+        };
+        server.send_borrowed(Kind::Binary, &[7; 300], write, drop).unwrap();
         assert_eq!(server.queued_len(), 311 - wire.len());
         wire.extend(server.take_transmit());
         assert_eq!(wire, [b"\x89\x05first", &[0x82, 126, 1, 44][..], &[7; 300]].concat());
     }
     // A client masks a copy.
     let mut client = client();
-    let send = client.send_borrowed(Kind::Text, b"masked").unwrap();
-    assert_eq!(send.poll_transmit(&mut [&[], &[]]), 1);
-    drop(send);
+    let write = |slices: &[&[u8]]| {
+        assert_eq!(slices.len(), 1);
+        None
+    };
+    client.send_borrowed(Kind::Text, b"masked", write, drop).unwrap();
     assert_eq!(receive(&mut server(), &client.take_transmit(), 100, false), ["text 6"]);
 }
 

@@ -74,11 +74,11 @@ fn phases_of_the_closing_handshake() {
         assert_eq!(server.is_open(), phase.is_none());
         assert_eq!(server.accepts_input(), input, "{phase:?}");
         assert_eq!(server.has_read_end(), read_end, "{phase:?}");
-        assert_eq!(server.was_clean(), clean, "{phase:?}");
         assert_eq!(server.end().is_none(), phase.is_none());
         assert_eq!(server.transport(), before, "{phase:?}");
+        assert!(!(server.wants_write() && server.was_clean()), "{phase:?}: our Close frame is queued");
         server.take_transmit();
-        assert_eq!(server.transport(), after, "{phase:?}");
+        assert_eq!((server.transport(), server.was_clean()), (after, clean), "{phase:?}");
     }
 }
 
@@ -166,7 +166,7 @@ fn logs_the_headers_of_frames_that_are_queued() {
     server.send_text("1").unwrap();
     server.send_bytes(Bytes::from(vec![0; 5_000])).unwrap();
     server.send_prepared(&PreparedFrame::binary(&[0; 300])).unwrap();
-    drop(server.send_borrowed(Kind::Text, b"1234").unwrap());
+    server.send_borrowed(Kind::Text, b"1234", |_| None, drop).unwrap();
     server.send_ping(NOW, b"12345").unwrap();
     server.log_headers();
     server.close(NOW, None, "").unwrap();
@@ -292,26 +292,79 @@ fn delays_pongs_from_the_bound_of_the_queue_on() {
 }
 
 #[test]
-fn transmits_a_borrowed_payload_behind_the_queue() {
+fn writes_a_borrowed_payload_from_where_it_is() {
     let (mut server, payload) = (server(), [7; 300]);
-    let mut send = server.send_borrowed(Kind::Binary, &payload).unwrap();
-    // The lengths of the slices, and where the payload begins in the last one.
-    let shown = |send: &BorrowedSend<'_>, len: usize| {
-        let mut slices: [&[u8]; 3] = [&[]; 3];
-        let count = send.poll_transmit(&mut slices[..len]);
-        let at =
-            slices[..count].last().and_then(|last| last.as_ptr().addr().checked_sub(payload.as_ptr().addr()));
-        (slices[..count].iter().map(|slice| slice.len()).collect::<Vec<_>>(), at.filter(|&at| at < 300))
+    let is_borrowed =
+        |slice: &[u8]| payload.as_ptr_range().contains(&slice.as_ptr()) && slice.len() <= payload.len();
+    let mut written = Vec::new();
+    let write = |slices: &[&[u8]]| {
+        written.push(slices.iter().map(|slice| (slice.len(), is_borrowed(slice))).collect::<Vec<_>>());
+        Some(if written.len() == 1 { 104 } else { 200 })
     };
-    assert_eq!(shown(&send, 3), (vec![4, 300], Some(0)));
-    assert_eq!(shown(&send, 1).0, [4]);
-    assert_eq!(shown(&send, 0).0, []);
-    send.transmitted(104);
-    assert_eq!(shown(&send, 3), (vec![200], Some(100)));
-    send.transmitted(200);
-    assert_eq!(shown(&send, 3), (vec![], None));
-    drop(send);
+    server.send_borrowed(Kind::Binary, &payload, write, drop).unwrap();
+    assert_eq!(written, [vec![(4, false), (300, true)], vec![(200, true)]]);
     assert_eq!(server.queued_len(), 0);
+}
+
+// A header without its payload would make the next frame the payload.
+#[test]
+fn a_panic_while_a_borrowed_payload_is_written_leaves_whole_frames() {
+    let mut server = server();
+    let writing = std::panic::AssertUnwindSafe(|| {
+        let mut writes = 0;
+        let write = |_: &[&[u8]]| {
+            writes += 1;
+            assert!(writes < 2, "the transport has failed");
+            Some(104)
+        };
+        server.send_borrowed(Kind::Binary, &[7; 300], write, drop)
+    });
+    assert!(std::panic::catch_unwind(writing).is_err());
+    server.send_binary(b"next").unwrap();
+    assert_eq!(server.take_transmit(), [&[7; 200][..], b"\x82\x04next"].concat());
+}
+
+#[test]
+fn hands_back_payloads_that_were_queued_by_reference() {
+    let payloads = || [1, 2, 3].map(|byte| Bytes::from(vec![byte; 5_000]));
+    let mut released = Vec::new();
+    let mut server = server();
+    payloads().into_iter().for_each(|payload| server.send_bytes(payload).unwrap());
+    server.transmitted_with(5_004 + 5_003, |payload| released.push(payload));
+    assert_eq!(released.len(), 1);
+    let mut sent = 0;
+    let write = |slices: &[&[u8]]| {
+        // All but the payload that is borrowed.
+        let len = slices.iter().map(|slice| slice.len()).sum();
+        sent += len;
+        (len > 0).then_some(len)
+    };
+    server.send_borrowed(Kind::Binary, &[7; 300], write, |payload| released.push(payload)).unwrap();
+    assert_eq!((sent, released.len()), (1 + 5_004 + 304, 3));
+    payloads().into_iter().for_each(|payload| server.send_bytes(payload).unwrap());
+    server.handle_write_failed_with(NOW, |payload| released.push(payload));
+    assert_eq!((released.len(), server.queued_len()), (6, 0));
+    // Only what has been written of a payload is missing in it.
+    assert_eq!(released.iter().map(Bytes::len).collect::<Vec<_>>(), [0, 0, 0, 5_000, 5_000, 5_000]);
+}
+
+// RFC 6455 §7.1.4: closed cleanly means that both Close frames were sent and received.
+#[test]
+fn a_close_frame_that_was_never_written_is_not_clean() {
+    for end in [Outbound::handle_eof, |server: &mut Outbound| server.handle_write_failed(NOW)] {
+        let mut server = in_phase(Some(Phase::Exchanged));
+        assert!(!server.was_clean());
+        end(&mut server);
+        server.handle_timeout(NOW + Duration::from_secs(10));
+        assert!(!server.was_clean());
+        server.handle_write_failed(NOW);
+        assert_eq!((server.was_clean(), server.transport()), (false, Transport::Close));
+        assert_eq!(server.end().unwrap().by, Initiator::Peer);
+    }
+    let mut server = in_phase(Some(Phase::Exchanged));
+    server.take_transmit();
+    server.handle_write_failed(NOW);
+    assert!(server.was_clean());
 }
 
 // RFC 6455 §5.5: the reason of a Close frame has 123 bytes at most.

@@ -148,14 +148,21 @@ impl Link {
 
     fn ping(&self, sender: &mut Sender) {
         // Keepalive may send a ping in between: then the pong of this one has a higher number, which confirms as well.
-        let number = sender.pings_sent().wrapping_add(1);
+        let before = sender.pings_sent();
+        let number = before.wrapping_add(1);
         {
             let payload = number.to_be_bytes();
             // The first poll queues the ping; the receiver writes it.
             let mut pinging = pin!(sender.ping(&payload));
             let _ = pinging.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
-        self.sent_messages().record_ping(number, Instant::now());
+        let now = Instant::now();
+        if sender.pings_sent() == before {
+            // The send queue is full, or the connection is closing. There will be no pong; the next ping is due later.
+            self.sent_messages().pinged_at = now;
+        } else {
+            self.sent_messages().record_ping(number, now);
+        }
     }
 
     /// Records the pongs of the peer.
@@ -177,5 +184,39 @@ impl Deref for SentGuard<'_> {
 impl DerefMut for SentGuard<'_> {
     fn deref_mut(&mut self) -> &mut SentMessages {
         &mut self.0.sent_messages
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use wireloom_ws::Role;
+    use wireloom_ws::handshake::Negotiated;
+
+    use super::*;
+    use crate::websocket::{WebSocket, WebSocketConfig};
+
+    // Waiting for its pong would end in a loss of a connection that works.
+    #[tokio::test]
+    async fn a_ping_that_was_refused_is_not_awaited() {
+        let (mut peer, transport) = tokio::io::duplex(10);
+        let mut config = WebSocketConfig::default();
+        config.core.limits.queued_len_max = 100;
+        let (mut sender, _receiver) =
+            WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[])
+                .split();
+        sender.feed(&[7; 200]).await.unwrap();
+        let link = Link::new(sender, SentMessages::new(0, Instant::now()), Duration::ZERO);
+        link.sent_messages().record(&"a".into());
+        assert!(link.try_ping());
+        assert!(link.sent_messages().needs_ping() && !link.sent_messages().awaits_pong());
+        // The queue has room again.
+        let mut read = vec![0; 208];
+        let flush = async { link.sender.lock().await.flush().await.unwrap() };
+        let (read, ()) = tokio::join!(peer.read_exact(&mut read), flush);
+        read.unwrap();
+        assert!(link.try_ping());
+        assert!(link.sent_messages().awaits_pong());
     }
 }

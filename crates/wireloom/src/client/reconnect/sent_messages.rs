@@ -18,7 +18,7 @@ pub(super) struct SentMessages {
     confirmed: u64,
     /// The unanswered ping, and the number of messages sent before it.
     pending_ping: Option<(u32, u64)>,
-    /// When the last ping was sent.
+    /// When the last ping was sent, or could not be sent.
     pub(super) pinged_at: Instant,
     kept: VecDeque<OwnedMessage>,
     kept_len: usize,
