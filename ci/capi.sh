@@ -63,13 +63,13 @@ step_capi() {
     grep -oE '^[a-z].*\bwl_[a-z0-9_]+\(' "$capi/include/wireloom.h" | grep -oE 'wl_[a-z0-9_]+\($' | tr -d '(' | grep -v '^wl_str$' \
         | sed 's/$/@@WIRELOOM_0.1/' | sort | diff - "$capi/symbols" || { echo "the symbols differ from the header"; return 1; }
     echo "$(wc -l <"$capi/symbols") functions"
-    for name in examples/echo_server examples/http2_client tests/c/echo_client tests/c/misuse; do
+    for name in examples/echo_server examples/http2_client tests/c/echo_client tests/c/misuse tests/c/vectors; do
         capi_program "${name##*/}" "$name.c" "${sanitize[@]}" || return
         capi_program "${name##*/}.plain" "$name.c" -O1 || return
     done
     # The header is also C++.
     echo '#include <wireloom.h>' | c++ -std=c++11 -Wall -Wextra -Werror -fsyntax-only -I "$capi/include" -x c++ - || return
-    "$capi/bin/misuse" && capi_echo "" || return
+    "$capi/bin/misuse" && "$capi/bin/vectors" testing/vectors && capi_echo "" || return
     if have nghttpd; then capi_http2 || return; else say "no nghttpd (apt-get install nghttp2-server): the HTTP/2 example was only compiled"; fi
     if have valgrind; then
         local valgrind=(valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite,indirect)

@@ -32,6 +32,8 @@ debian_packages() {
     # libwireloom and its tests.
     have pkg-config || echo pkg-config
     have abidiff || echo abigail-tools
+    have csc || echo chicken-bin
+    [ -f /usr/include/chicken/chicken.h ] || echo libchicken-dev
     ! have python3 || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
     if [ -d bench ]; then
         [ "$(uname -m)" != x86_64 ] || have valgrind || echo valgrind

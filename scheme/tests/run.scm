@@ -1,0 +1,416 @@
+;;; The egg over TCP and over string ports: both ends in one process, and byte streams that break the rules.
+
+(import scheme (chicken base) (chicken condition) (chicken fixnum) (chicken format) (chicken gc) (chicken io) (chicken port)
+        (chicken process-context) (chicken string) (chicken tcp) (chicken time) (srfi 4) wireloom)
+
+(define failures 0)
+(define checks 0)
+
+(define-syntax check
+  (syntax-rules ()
+    ((_ expected expression)
+     (let ((wanted expected)
+           (got (handle-exceptions exn (list 'exception (get-condition-property exn 'exn 'message #f))
+                  expression)))
+       (set! checks (+ checks 1))
+       (unless (equal? wanted got)
+         (set! failures (+ failures 1))
+         (print "FAILED: " 'expression)
+         (print "  expected " (short wanted))
+         (print "  got      " (short got)))))))
+
+(define (short value)
+  (let ((text (sprintf "~S" value)))
+    (if (> (string-length text) 200) (string-append (substring text 0 200) "...") text)))
+
+;;; Threads from what the scheduler has; the egg srfi-18 makes the same.
+
+(define (in-thread thunk)
+  (let ((thread (##sys#make-thread #f 'created 'test (##sys#slot ##sys#current-thread 9))))
+    (##sys#setslot thread 1
+                   (lambda ()
+                     (handle-exceptions exn (##sys#setslot thread 7 exn) (##sys#setslot thread 2 (list (thunk))))
+                     (##sys#thread-kill! thread 'dead)
+                     (##sys#schedule)))
+    (##sys#setslot thread 3 'ready)
+    (##sys#add-to-ready-queue thread)
+    thread))
+
+(define (pause ms)
+  (##sys#thread-block-for-timeout! ##sys#current-thread (+ (exact->inexact (current-process-milliseconds)) ms))
+  (##sys#thread-yield!))
+
+(define (wait-until condition)
+  (let loop ((left 3000))
+    (cond ((condition) #t)
+          ((= left 0) #f)
+          (else (pause 10) (loop (- left 1))))))
+
+(define (ended? thread) (memq (##sys#slot thread 3) '(dead terminated)))
+
+(define (wait-for thread)
+  (unless (wait-until (lambda () (ended? thread))) (error "a thread hangs"))
+  (and (pair? (##sys#slot thread 2)) (car (##sys#slot thread 2))))
+
+;; As thread-terminate! of srfi-18 does.
+(define (kill thread)
+  (when (eq? (##sys#slot thread 3) 'blocked) (##sys#thread-unblock! thread))
+  (##sys#thread-kill! thread 'terminated)
+  (##sys#setslot thread 1 (lambda () (##sys#schedule))))
+
+;;; One connection: `server` runs on the ports of one end, `client` on those of the other; both results.
+
+(define listener (tcp-listen 0 16 "127.0.0.1"))
+(define port (tcp-listener-port listener))
+(define uri (sprintf "ws://127.0.0.1:~A/path?query" port))
+
+(define (both server client)
+  (let* ((thread (in-thread (lambda () (receive (in out) (tcp-accept listener) (server in out)))))
+         (result (handle-exceptions exn (list 'exception exn) (client))))
+    (list (wait-for thread) result)))
+
+(define (echo)
+  (let loop ((count 0))
+    (receive (message type) (receive-message)
+      (cond ((memq type '(text binary)) (send-message message type) (loop (+ count 1)))
+            (else (list count type))))))
+
+(define (echo-on in out) (with-websocket echo in out))
+
+(define (repeat text count)
+  (cond ((= count 0) "")
+        ((even? count) (let ((half (repeat text (quotient count 2)))) (string-append half half)))
+        (else (string-append text (repeat text (- count 1))))))
+
+(ping-interval 0)
+(connection-timeout 30)
+(max-frame-size (* 64 1024 1024))
+(max-message-size (* 64 1024 1024))
+
+(define words "a\u00e9\u20ac\U0001F600")        ; one to four bytes a character: ten together
+
+;;; Echo of all sizes, with and without compression
+
+(for-each
+ (lambda (deflate)
+   (parameterize ((permessage-deflate deflate))
+     (check `((,(* 2 7) connection-close) ok)
+            (both echo-on
+                  (lambda ()
+                    (with-client-websocket
+                     uri
+                     (lambda ()
+                       (check deflate (websocket-compressed? (current-websocket)))
+                       (for-each
+                        (lambda (count)
+                          (let ((text (repeat words count)))
+                            (for-each
+                             (lambda (type)
+                               (send-message text type)
+                               (receive (message got) (receive-message)
+                                 (check #t (string=? text message))
+                                 (check type got)))
+                             '(text binary))))
+                        '(0 1 12 13 6553 6554 300000))
+                       'ok)))))))
+ '(#f #t))
+
+;; u8vectors are bytes.
+(check '((1 connection-close) #(1 0 255))
+       (both echo-on
+             (lambda ()
+               (with-client-websocket
+                uri
+                (lambda ()
+                  (send-message (u8vector 1 0 255) 'binary)
+                  (receive (message type) (receive-message)
+                    (list->vector (map char->integer (string->list message)))))))))
+
+;; Many messages before the first is read.
+(check '((500 connection-close) 500)
+       (both echo-on
+             (lambda ()
+               (with-client-websocket
+                uri
+                (lambda ()
+                  (let send ((n 0)) (when (< n 500) (send-message (number->string n)) (send (+ n 1))))
+                  (let loop ((n 0))
+                    (if (= n 500)
+                        n
+                        (receive (message type) (receive-message)
+                          (if (string=? message (number->string n)) (loop (+ n 1)) n)))))))))
+
+;; What the server knows of the request; subprotocols.
+(parameterize ((supported-subprotocols '("b" "a")))
+  (check '(("/path?query" "a" "http://here") "a")
+         (both (lambda (in out)
+                 (with-websocket
+                  (lambda ()
+                    (let ((ws (current-websocket)))
+                      (receive-message)
+                      (list (websocket-resource ws) (websocket-subprotocol ws) (websocket-header ws "Origin"))))
+                  in out))
+               (lambda ()
+                 (let* ((ws (websocket-connect uri origin: "http://here" subprotocol: "a"))
+                        (subprotocol (websocket-subprotocol ws)))
+                   (close-websocket ws)
+                   subprotocol)))))
+
+;; An origin that is not accepted.
+(parameterize ((accept-connection (lambda (origin) (string=? origin "http://good"))))
+  (check '(#f (websocket handshake-refused 403))
+         (both echo-on
+               (lambda ()
+                 (condition-case (websocket-connect uri origin: "http://bad")
+                   (exn (websocket handshake-refused)
+                        `(websocket handshake-refused ,@(get-condition-property exn 'exn 'arguments))))))))
+
+;; Close frames: code and reason.
+(check '((#\x3 #\xe9 "bye") done)
+       (both (lambda (in out)
+               (with-websocket
+                (lambda ()
+                  (receive (payload type) (receive-message)
+                    (list (string-ref payload 0) (string-ref payload 1) (substring payload 2))))
+                in out))
+             (lambda ()
+               (let ((ws (websocket-connect uri)))
+                 (close-websocket ws code: 1001 reason: "bye")
+                 'done))))
+
+;; After the end of a connection.
+(check '(#f (eof connection-closed eof))
+       (both (lambda (in out) (with-websocket void in out) #f)
+             (lambda ()
+               (let ((ws (websocket-connect uri)))
+                 (let loop () (receive (message type) (receive-message ws) (unless (eof-object? message) (loop))))
+                 (let ((first (if (eof-object? (receive-message ws)) 'eof 'more)))
+                   (let ((sent (condition-case (begin (send-message "x" 'text ws) 'sent)
+                                 ((websocket connection-closed) 'connection-closed))))
+                     (close-websocket ws)
+                     (list first sent (if (eof-object? (receive-message ws)) 'eof 'more))))))))
+
+;;; Errors of the peer, over string ports
+
+(define request
+  (string-append "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                 "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"))
+
+(define (bytes . numbers) (list->string (map integer->char numbers)))
+
+(define (kind-of exn)
+  (let loop ((kinds '(protocol-error invalid-data message-too-large unexpected-close connection-timeout invalid-handshake)))
+    (cond ((null? kinds) 'other)
+          (((condition-predicate (car kinds)) exn) (car kinds))
+          (else (loop (cdr kinds))))))
+
+;; The kind of the condition, and the code of the Close frame that was written.
+(define (over-strings input #!optional (propagate #t))
+  (let* ((out (open-output-string))
+         (result (parameterize ((propagate-common-errors propagate))
+                   (handle-exceptions exn (if ((condition-predicate 'websocket) exn) (kind-of exn) exn)
+                     (with-websocket echo (open-input-string input) out))))
+         (output (get-output-string out))
+         (frames (substring-index "\r\n\r\n" output))
+         (rest (if frames (substring output (+ frames 4)) output))
+         (len (string-length rest)))
+    (list result
+          (and (>= len 4)
+               (let ((at (let find ((at 0)) (cond ((> (+ at 4) len) #f) ((char=? (string-ref rest at) #\x88) at) (else (find (+ at 1)))))))
+                 (and at (+ (* 256 (char->integer (string-ref rest (+ at 2)))) (char->integer (string-ref rest (+ at 3))))))))))
+
+(define mask (bytes 0 0 0 0))
+(define (frame first text) (string-append (bytes first (+ 128 (string-length text))) mask text))
+
+(check '((1 connection-close) 1000)
+       (over-strings (string-append request (frame #x81 "hi") (frame #x88 (bytes 3 232)))))
+(check '(protocol-error 1002) (over-strings (string-append request (bytes #x83 #x80 0 0 0 0))))
+(check '(protocol-error 1002) (over-strings (string-append request (bytes #x81 #x00)))) ; not masked
+(check '(protocol-error 1002) (over-strings (string-append request (frame #x09 "") (frame #x88 (bytes 3)))))
+(check '(invalid-data 1007) (over-strings (string-append request (frame #x81 (bytes #xff)))))
+(check '(invalid-data 1007) (over-strings (string-append request (frame #x88 (bytes 3 232 #xff)))))
+(parameterize ((max-message-size 100))
+  (check '(message-too-large 1009) (over-strings (string-append request (frame #x81 (make-string 101 #\x)))))
+  (check '((1 connection-close) 1000)
+         (over-strings (string-append request (frame #x81 (make-string 100 #\x)) (frame #x88 (bytes 3 232))))))
+(parameterize ((max-frame-size 10))
+  (check '(message-too-large 1009) (over-strings (string-append request (frame #x81 (make-string 11 #\x))))))
+;; The transport ends without a Close frame: reported once.
+(check 'unexpected-close (car (over-strings (string-append request (frame #x81 "hi")))))
+(check 'unexpected-close (car (over-strings (string-append request (substring (frame #x81 "hello") 0 5)))))
+;; Common errors stay inside by default.
+(check '(#f 1007) (over-strings (string-append request (frame #x81 (bytes #xff))) #f))
+;; Not a handshake.
+(check #t (symbol? (car (over-strings "POST / HTTP/1.1\r\n\r\n"))))
+(check #t (symbol? (car (over-strings "GET / HTTP/1.1\r\nHost: h\r\n\r\n"))))
+(check 'unexpected-close (car (over-strings (substring request 0 50))))
+(check 'unexpected-close (car (over-strings "")))
+;; Fragments with a Ping between them.
+(check '((1 connection-close) 1000)
+       (over-strings (string-append request (frame #x01 "a") (frame #x89 "p") (frame #x80 "b") (frame #x88 (bytes 3 232)))))
+
+;;; Arguments
+
+(let ((ws (receive (in out) (values (open-input-string request) (open-output-string)) (websocket-accept in out))))
+  (check 'invalid-optype (condition-case (send-message "x" 'nothing ws) ((websocket invalid-optype) 'invalid-optype)))
+  (check 'type (condition-case (send-message 42 'text ws) ((exn type) 'type)))
+  (check 'type (condition-case (receive-message 42) ((exn type) 'type)))
+  (check 'type (condition-case (send-message "x") ((exn type) 'type)))
+  (check 'invalid-data (condition-case (send-message (bytes 255) 'text ws) ((websocket invalid-data) 'invalid-data)))
+  (check 'invalid-data (condition-case (send-message (make-string 126 #\x) 'ping ws) ((websocket invalid-data) 'invalid-data)))
+  (close-websocket ws)
+  (close-websocket ws))
+(check 'invalid-handshake
+       (condition-case (websocket-client (open-input-string "") (open-output-string) "a b" "/") ((websocket invalid-handshake) 'invalid-handshake)))
+(check 'invalid-uri (condition-case (websocket-connect "http://x") ((websocket invalid-uri) 'invalid-uri)))
+
+;;; Exceptions in handlers: the peer gets 1011, the application its exception
+
+(check '((raised "on purpose") (3 243))
+       (both (lambda (in out)
+               (condition-case (with-websocket (lambda () (receive-message) (error "on purpose")) in out)
+                 (exn (exn) (list 'raised (get-condition-property exn 'exn 'message)))))
+             (lambda ()
+               (let ((ws (websocket-connect uri)))
+                 (send-message "x" 'text ws)
+                 (receive (payload type) (receive-message ws)
+                   (close-websocket ws)
+                   (map char->integer (string->list (substring payload 0 2))))))))
+
+;; An escape out of the handler.
+(check '(escaped connection-close)
+       (both (lambda (in out)
+               (let ((result (call/cc (lambda (return) (with-websocket (lambda () (return 'escaped)) in out)))))
+                 (close-input-port in)
+                 (close-output-port out)
+                 result))
+             (lambda ()
+               (let ((ws (websocket-connect uri)))
+                 (receive (payload type) (condition-case (receive-message ws) ((websocket unexpected-close) (values #f 'connection-close)))
+                   (close-websocket ws)
+                   type)))))
+
+;;; Concurrent
+
+(check '((100 connection-close) 100)
+       (both (lambda (in out) (with-concurrent-websocket echo in out))
+             (lambda ()
+               (with-client-websocket
+                uri
+                (lambda ()
+                  (let loop ((n 0))
+                    (if (< n 100)
+                        (begin
+                          (send-message (number->string n))
+                          (receive (message type) (receive-message) (loop (+ n 1))))
+                        n)))))))
+
+;; Senders in several threads: no frame is torn.
+(check '((300 connection-close) 300)
+       (both echo-on
+             (lambda ()
+               (with-client-websocket
+                uri
+                (lambda ()
+                  (let* ((ws (current-websocket))
+                         (text (make-string 30000 #\x))
+                         (threads (map (lambda (_)
+                                         (in-thread (lambda ()
+                                                      (let loop ((n 0)) (when (< n 100) (send-message text 'text ws) (loop (+ n 1)))))))
+                                       '(1 2 3))))
+                    (let loop ((n 0))
+                      (if (< n 300)
+                          (receive (message type) (receive-message) (if (string=? message text) (loop (+ n 1)) n))
+                          (begin (for-each wait-for threads) n)))))))))
+
+;; A receiver that is killed while it waits does not take the next message with it.
+(check '((1 connection-close) "after")
+       (both echo-on
+             (lambda ()
+               (with-client-websocket
+                uri
+                (lambda ()
+                  (let* ((ws (current-websocket))
+                         (victim (in-thread (lambda () (receive-message ws)))))
+                    (pause 20)
+                    (kill victim)
+                    (pause 20)
+                    (send-message "after")
+                    (receive (message type) (receive-message) message)))))))
+
+;; A handler that is killed: its connection is collected.
+(let ((thread (in-thread (lambda () (receive (in out) (tcp-accept listener) (with-websocket echo in out)))))
+      (client (websocket-connect uri)))
+  (send-message "x" 'text client)
+  (receive-message client)
+  (kill thread)
+  (pause 20)
+  (parameterize ((close-timeout 1)) (void))
+  (set! client #f))
+
+;;; Timeouts
+
+(parameterize ((connection-timeout 0.3) (ping-interval 0.1))
+  ;; A peer that answers Pings stays.
+  (check '((1 connection-close) "late")
+         (both echo-on
+               (lambda ()
+                 (with-client-websocket
+                  uri
+                  (lambda ()
+                    (let ((thread (in-thread (let ((ws (current-websocket))) (lambda () (receive-message ws))))))
+                      (pause 1000)
+                      (send-message "late")
+                      (wait-for thread))))))))
+(parameterize ((connection-timeout 0.3) (ping-interval 0) (propagate-common-errors #t))
+  ;; A silent one does not.
+  (check '(connection-timeout silent)
+         (both (lambda (in out)
+                 (condition-case (with-websocket echo in out) (exn (websocket connection-timeout) 'connection-timeout)))
+               (lambda ()
+                 (receive (in out) (tcp-connect "127.0.0.1" port)
+                   (write-string request #f out)
+                   (flush-output out)
+                   (pause 1000)
+                   (close-input-port in)
+                   (close-output-port out)
+                   'silent)))))
+(parameterize ((close-timeout 0.3))
+  ;; A peer that does not answer Close.
+  (check '(done silent)
+         (both (lambda (in out) (with-websocket (lambda () 'done) in out))
+               (lambda ()
+                 (receive (in out) (tcp-connect "127.0.0.1" port)
+                   (write-string request #f out)
+                   (flush-output out)
+                   (pause 1000)
+                   (close-input-port in)
+                   (close-output-port out)
+                   'silent)))))
+
+;;; Garbage collection in the middle, and nothing is left
+
+(check '((50 connection-close) 50)
+       (both echo-on
+             (lambda ()
+               (with-client-websocket
+                uri
+                (lambda ()
+                  (let loop ((n 0))
+                    (if (< n 50)
+                        (let ((text (make-string (* n 1000) (integer->char (+ 32 n)))))
+                          (send-message text)
+                          (gc #t)
+                          (receive (message type) (receive-message)
+                            (gc #t)
+                            (if (string=? message text) (loop (+ n 1)) n)))
+                        n)))))))
+
+(let loop ((n 0))
+  (when (< n 200)
+    (websocket-accept (open-input-string request) (open-output-string))
+    (loop (+ n 1))))
+(check #t (wait-until (lambda () (gc #t) (= (live-websockets) 0))))
+
+(print checks " checks, " failures " failures")
+(exit (if (= failures 0) 0 1))

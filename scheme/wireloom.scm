@@ -1,0 +1,759 @@
+;;; WebSocket over any pair of ports, on libwireloom.
+;;;
+;;; The procedures and parameters of the egg `websockets`, a client, and permessage-deflate.
+
+(declare
+  (disable-interrupts)                  ; Steps between two waits are atomic.
+  (no-procedure-checks))
+
+(module wireloom
+  (;; websockets
+   current-websocket ping-interval close-timeout connection-timeout
+   accept-connection access-denied drop-incoming-pings propagate-common-errors
+   max-frame-size max-message-size
+   with-websocket with-concurrent-websocket receive-message send-message
+   ;; More of a server
+   upgrade-ports permessage-deflate websocket-accept close-websocket
+   websocket? websocket-open? websocket-compressed? websocket-resource websocket-subprotocol
+   websocket-header supported-subprotocols
+   ;; The client
+   websocket-connect websocket-client with-client-websocket
+   ;; For tests
+   wireloom-version live-websockets)
+
+  (import scheme (chicken base) (chicken foreign) (chicken fixnum) (chicken condition)
+          (chicken gc) (chicken io) (chicken port) (chicken string) (chicken tcp)
+          (chicken time) (chicken blob) (chicken memory) (srfi 4))
+
+  (foreign-declare "#include \"glue.h\"")
+
+  ;;; Parameters
+
+  (define current-websocket (make-parameter #f))
+  (define ping-interval (make-parameter 15))
+  (define close-timeout (make-parameter 5))
+  (define connection-timeout (make-parameter 58))
+  (define accept-connection (make-parameter (lambda (origin) #t)))
+  (define access-denied (make-parameter (lambda () #f)))
+  (define drop-incoming-pings (make-parameter #t))
+  (define propagate-common-errors (make-parameter #f))
+  (define max-frame-size (make-parameter 1048576))
+  (define max-message-size (make-parameter 1048576))
+  (define permessage-deflate (make-parameter #t))
+  (define supported-subprotocols (make-parameter '()))
+
+  ;; The request that `with-websocket` upgrades: an input port, an output port, and the head of the request if it has been read.
+  (define upgrade-ports
+    (make-parameter (lambda () (values (current-input-port) (current-output-port) #f))))
+
+  ;;; Conditions
+
+  (define (websocket-condition kind message . arguments)
+    (make-composite-condition
+     (make-property-condition 'exn 'location 'wireloom 'message message 'arguments arguments)
+     (make-property-condition 'websocket)
+     (make-property-condition kind 'msg message)))
+
+  (define (fail kind message . arguments)
+    (signal (apply websocket-condition kind message arguments)))
+
+  ;;; The connection
+
+  (define-record-type websocket
+    (%make-websocket state in out in-fd out-fd role resource subprotocol headers mailbox timer is-reported)
+    websocket?
+    (state websocket-state set-websocket-state!) ; a pointer; #f when it is freed
+    (in websocket-in)
+    (out websocket-out)
+    (in-fd websocket-in-fd)             ; of a socket, else #f
+    (out-fd websocket-out-fd)
+    (role websocket-role)
+    (resource websocket-resource set-websocket-resource!)
+    (subprotocol websocket-subprotocol set-websocket-subprotocol!)
+    (headers websocket-headers set-websocket-headers!)
+    (mailbox websocket-mailbox set-websocket-mailbox!)
+    (timer websocket-timer set-websocket-timer!)
+    ;; Whether an end without a Close frame was reported.
+    (is-reported websocket-is-reported set-websocket-is-reported!))
+
+  (define-foreign-variable %eof int "WLS_EOF")
+  (define-foreign-variable %done int "WLS_DONE")
+  (define-foreign-variable %again int "WLS_AGAIN")
+  (define-foreign-variable %failed int "WLS_FAILED")
+  (define-foreign-variable %not-open int "WL_STATUS_NOT_OPEN")
+  (define-foreign-variable %invalid-utf8 int "WL_STATUS_INVALID_UTF8")
+  (define-foreign-variable %queue-full int "WL_STATUS_QUEUE_FULL")
+  (define-foreign-variable %text int "WL_WS_EVENT_KIND_TEXT")
+  (define-foreign-variable %binary int "WL_WS_EVENT_KIND_BINARY")
+  (define-foreign-variable %close int "WL_WS_EVENT_KIND_CLOSE")
+  (define-foreign-variable %alive long "wls_alive")
+
+  (define %new (foreign-lambda c-pointer "wls_new"))
+  (define %free (foreign-lambda void "wls_free" c-pointer))
+  (define %peek (foreign-lambda int "wls_peek" c-pointer))
+  (define %read (foreign-lambda int "wls_read" c-pointer int))
+  (define %feed (foreign-lambda bool "wls_feed" c-pointer scheme-pointer long))
+  (define %write (foreign-lambda int "wls_write" c-pointer int))
+  (define %take-output (foreign-lambda long "wls_take_output" c-pointer scheme-pointer long))
+  (define %send (foreign-lambda int "wls_send" c-pointer int scheme-pointer long))
+  (define %timeout-ms (foreign-lambda double "wls_timeout_ms" c-pointer))
+  (define %handle-timeout
+    (foreign-lambda* void ((c-pointer self)) "wl_ws_handle_timeout(((wls *)self)->ws, wls_now());"))
+  (define %handle-eof
+    (foreign-lambda* void ((c-pointer self)) "wl_ws_handle_eof(((wls *)self)->ws);"))
+  (define %close-send
+    (foreign-lambda* int ((c-pointer self) (int code) (scheme-pointer reason) (long len))
+      "C_return(wl_ws_close(((wls *)self)->ws, wls_now(), (uint16_t)code, reason, (size_t)len));"))
+  (define %event-len
+    (foreign-lambda* long ((c-pointer self)) "wls *s = self; C_return(s->events[s->event].len);"))
+  (define %event-code
+    (foreign-lambda* int ((c-pointer self)) "wls *s = self; C_return(s->events[s->event].code);"))
+  ;; Copies the payload behind `from` bytes, and takes the event.
+  (define %copy-event
+    (foreign-lambda* void ((c-pointer self) (scheme-pointer to) (int from))
+      "wl_ws_event *event = wls_take_event(self);
+       if (event->len > 0) memcpy((char *)to + from, event->data, event->len);"))
+  (define %drop-event (foreign-lambda* void ((c-pointer self)) "wls_take_event(self);"))
+  (define %transport
+    (foreign-lambda* int ((c-pointer self)) "C_return(wls_state(self).transport);"))
+  (define %open? (foreign-lambda* bool ((c-pointer self)) "C_return(wls_state(self).is_open);"))
+  (define %compressed?
+    (foreign-lambda* bool ((c-pointer self)) "C_return(wls_state(self).is_compressed);"))
+  (define %end-cause (foreign-lambda* int ((c-pointer self)) "C_return(wls_end(self).cause);"))
+  (define %end-code (foreign-lambda* int ((c-pointer self)) "C_return(wls_end(self).code);"))
+  (define %end-text-len (foreign-lambda* long ((c-pointer self)) "C_return(wls_end(self).text.len);"))
+  (define %end-text-copy
+    (foreign-lambda* void ((c-pointer self) (scheme-pointer to))
+      "wl_ws_end end = wls_end(self); memcpy(to, end.text.data, end.text.len);"))
+  (define %status-text (foreign-lambda c-string "wl_status_text" int))
+  (define %shutdown (foreign-lambda* void ((int fd)) "shutdown(fd, SHUT_WR);"))
+
+  (define wireloom-version (foreign-lambda c-string "wl_version"))
+
+  ;; The number of connections that exist, also those that await a finaliser.
+  (define (live-websockets) %alive)
+
+  ;; A string that is not initialised.
+  (define (fresh-string len) (##sys#allocate-vector len #t #f #f))
+
+  ;; The descriptor of a port of the unit tcp.
+  (define (socket-fd port)
+    (and (port? port)
+         (eq? (##sys#slot port 7) 'socket)
+         (let ((data (##sys#slot port 9)))
+           (and (vector? data) (fx> (vector-length data) 0) (fixnum? (vector-ref data 0))
+                (vector-ref data 0)))))
+
+  (define (make-websocket in out role)
+    (let* ((state (%new))
+           (ws (%make-websocket state in out (socket-fd in) (socket-fd out) role #f #f '() #f #f #f)))
+      (unless state (fail 'out-of-memory "there is no memory for a connection"))
+      (set-finalizer! ws release)
+      ws))
+
+  (define (release ws)
+    (let ((state (websocket-state ws)))
+      (when state
+        (set-websocket-state! ws #f)
+        (%free state))))
+
+  ;; The pointer; a condition after the connection was closed.
+  (define (open-state ws)
+    (unless (websocket? ws)
+      (##sys#signal-hook #:type-error 'wireloom "not a websocket" ws))
+    (websocket-state ws))
+
+  ;;; Waiting
+
+  (define (now-ms) (exact->inexact (current-process-milliseconds)))
+
+  (define (sleep-ms ms)
+    (##sys#thread-block-for-timeout! ##sys#current-thread (+ (now-ms) ms))
+    (##sys#thread-yield!))
+
+  ;; Waits for a descriptor, at most `ms` milliseconds if that is not negative.
+  (define (wait-for-fd fd direction ms)
+    (unless (zero? ms)
+      (unless (negative? ms)
+        (##sys#thread-block-for-timeout! ##sys#current-thread (+ (now-ms) ms)))
+      (##sys#thread-block-for-i/o! ##sys#current-thread fd direction)
+      (##sys#thread-yield!)))
+
+  ;;; Output
+
+  (define output-chunk 65536)
+
+  ;; Writes the output; returns whether that was possible.
+  (define (flush ws)
+    (let ((state (websocket-state ws)) (fd (websocket-out-fd ws)))
+      (cond ((not state) #f)
+            (fd
+             (let ((result (%write state fd)))
+               (cond ((fx= result %done) (shutdown-if-due ws) #t)
+                     ((fx= result %again)
+                      (wait-for-fd fd #:output (%timeout-ms state))
+                      (let ((state (websocket-state ws)))
+                        (when state
+                          (%handle-timeout state)
+                          (and (fx< (%transport state) 2) (flush ws)))))
+                     (else #f))))
+            (else
+             ;; The bytes that one thread takes are written before those of another.
+             (let* ((chunk (fresh-string output-chunk))
+                    (len (%take-output state chunk output-chunk)))
+               (cond ((fx> len 0)
+                      (write-string (if (fx= len output-chunk) chunk (substring chunk 0 len))
+                                    #f (websocket-out ws))
+                      (flush ws))
+                     (else (flush-output (websocket-out ws)) #t)))))))
+
+  ;; RFC 6455 section 7.1.1: the server closes first, and the client waits for that.
+  (define (shutdown-if-due ws)
+    (let ((state (websocket-state ws)))
+      (when (and state (fx= (%transport state) 1) (websocket-out-fd ws))
+        (%shutdown (websocket-out-fd ws)))))
+
+  (define (type->number type)
+    (case type
+      ((text) 0)
+      ((binary) 1)
+      ((ping) 2)
+      ((pong) 3)
+      (else #f)))
+
+  (define (send-message data #!optional (type 'text) (ws (current-websocket)))
+    (let ((state (open-state ws))
+          (number (type->number type))
+          (bytes (cond ((u8vector? data) (u8vector->blob/shared data)) (else data))))
+      (cond ((not number) (fail 'invalid-optype "a message has another type" type))
+            ((not (or (string? bytes) (blob? bytes)))
+             (##sys#signal-hook #:type-error 'send-message "not a string or u8vector" data))
+            ((not state) (fail 'connection-closed "the connection is closed"))
+            (else
+             (let ((status (%send state number bytes
+                                  (if (string? bytes) (string-length bytes) (blob-size bytes)))))
+               (cond ((fx>= status 0)
+                      (or (flush ws) (fail 'connection-closed "the peer does not read"))
+                      (void))
+                     ((fx= status %not-open) (fail 'connection-closed "the connection is closed"))
+                     ((fx= status %invalid-utf8) (fail 'invalid-data "the text is not valid UTF-8"))
+                     (else (fail 'invalid-data (%status-text status)))))))))
+
+  ;;; Input
+
+  ;; Reads once from a port that is not a socket.
+  (define (read-port ws)
+    (let* ((in (websocket-in ws))
+           (first (peek-char in)))
+      (if (eof-object? first)
+          %eof
+          (let* ((buffered (read-buffered in))
+                 (bytes (if (string=? buffered "") (read-ready in) buffered)))
+            (feed-string ws bytes)
+            %done))))
+
+  ;; The characters that are ready, at least one.
+  (define (read-ready in)
+    (let ((out (open-output-string)))
+      (let loop ((left 4096))
+        (write-char (read-char in) out)
+        (if (and (fx> left 1) (char-ready? in) (not (eof-object? (peek-char in))))
+            (loop (fx- left 1))
+            (get-output-string out)))))
+
+  ;; Reads once, or waits; returns %done, or %eof at the end.
+  (define (read-some ws ms)
+    (let ((fd (websocket-in-fd ws)))
+      (if fd
+          (let ((result (%read (websocket-state ws) fd)))
+            (cond ((fx= result %again)
+                   (wait-for-fd fd #:input ms)
+                   %again)
+                  ((fx= result %failed) %eof)
+                  (else result)))
+          (read-port ws))))
+
+  (define (error-condition state)
+    (let* ((text (fresh-string (%end-text-len state)))
+           (code (%end-code state)))
+      (%end-text-copy state text)
+      (case (%end-cause state)
+        ((3) (websocket-condition 'message-too-large text code))
+        ((4) (websocket-condition 'connection-timeout text code))
+        ((5) (websocket-condition 'close-timeout text code))
+        ((6) (websocket-condition 'unexpected-close text code))
+        (else (websocket-condition (if (fx= code 1007) 'invalid-data 'protocol-error) text code)))))
+
+  ;; The code of a Close frame and its reason, as in the frame.
+  (define (close-payload state)
+    (let* ((code (%event-code state)) (len (%event-len state)))
+      (if (fx= code 1005)
+          (begin (%drop-event state) "")
+          (let ((payload (fresh-string (fx+ len 2))))
+            (string-set! payload 0 (integer->char (fxshr code 8)))
+            (string-set! payload 1 (integer->char (fxand code 255)))
+            (%copy-event state payload 2)
+            payload))))
+
+  ;; The next message and its type; a condition in place of the message, and `failed`.
+  (define (next-message ws)
+    (let loop ()
+      (let ((state (websocket-state ws)))
+        (if (not state)
+            (values #!eof #!eof)
+            (let ((kind (%peek state)))
+              (cond ((or (fx= kind %text) (fx= kind %binary))
+                     (let ((message (fresh-string (%event-len state))))
+                       (%copy-event state message 0)
+                       (values message (if (fx= kind %text) 'text 'binary))))
+                    ((fx= kind %close)
+                     (let ((payload (close-payload state)))
+                       (flush ws)
+                       (values payload 'connection-close)))
+                    ((fx> kind 0)       ; a Ping or a Pong
+                     (%drop-event state)
+                     (flush ws)
+                     (loop))
+                    ((fx< kind 0)
+                     (let ((condition (error-condition state)))
+                       (flush ws)
+                       (values condition 'failed)))
+                    ((fx= (%transport state) 2)
+                     (finished ws))
+                    (else
+                     (let ((result (read-some ws (%timeout-ms state))))
+                       (cond ((fx= result %eof)
+                              (let ((state (websocket-state ws)))
+                                (when state (%handle-eof state)))
+                              (if (websocket-state ws) (finished ws) (values #!eof #!eof)))
+                             ((fx= result %again)
+                              (let ((state (websocket-state ws)))
+                                (when state
+                                  (%handle-timeout state)
+                                  (flush ws)))
+                              (loop))
+                             (else (loop)))))))))))
+
+  ;; What `receive-message` returns when the transport has ended.
+  (define (finished ws)
+    (let ((cause (%end-cause (websocket-state ws))))
+      (if (or (fx< cause 4) (websocket-is-reported ws))
+          (values #!eof #!eof)
+          (begin
+            (set-websocket-is-reported! ws #t)
+            (values (error-condition (websocket-state ws)) 'failed)))))
+
+  (define (receive-message #!optional (ws (current-websocket)))
+    (open-state ws)
+    (receive (message type)
+        (if (websocket-mailbox ws) (mailbox-receive! (websocket-mailbox ws)) (next-message ws))
+      (cond ((eq? type 'failed)
+             (signal message)
+             (values #!eof #!eof))
+            (else (values message type)))))
+
+  ;;; Closing
+
+  (define (close-websocket #!optional (ws (current-websocket)) #!key (code 1000) (reason ""))
+    (let ((state (open-state ws)))
+      (when state
+        (%close-send state code reason (string-length reason))
+        (when (flush ws)
+          ;; Until the peer's Close frame and the end of its stream, or the timeout.
+          (let loop ()
+            (let ((state (websocket-state ws)))
+              (when (and state (fx< (%transport state) 2))
+                (receive (message type) (next-message ws)
+                  (unless (or (eof-object? message)
+                              (and (eq? type 'failed) (fx= (%transport (websocket-state ws)) 2)))
+                    (loop))))))))
+      (stop-timer ws)
+      (release ws)
+      (void)))
+
+  (define (websocket-open? ws)
+    (let ((state (open-state ws))) (and state (%open? state))))
+
+  (define (websocket-compressed? ws)
+    (let ((state (open-state ws))) (and state (%compressed? state))))
+
+  (define (close-ports ws)
+    (for-each (lambda (close port)
+                (handle-exceptions exn #f (unless (port-closed? port) (close port))))
+              (list close-input-port close-output-port)
+              (list (websocket-in ws) (websocket-out ws))))
+
+  ;;; Threads, from what the scheduler has: no egg is needed
+
+  (define (start-thread name thunk)
+    (let ((thread (##sys#make-thread #f 'created name (##sys#slot ##sys#current-thread 9))))
+      (##sys#setslot
+       thread 1
+       (lambda ()
+         (handle-exceptions exn #f (thunk))
+         (##sys#thread-kill! thread 'dead)
+         (##sys#schedule)))
+      (##sys#setslot thread 3 'ready)
+      (##sys#add-to-ready-queue thread)
+      thread))
+
+  (define (dead? thread) (memq (##sys#slot thread 3) '(dead terminated)))
+
+  (define (wake thread)
+    (when (eq? (##sys#slot thread 3) 'blocked) (##sys#thread-unblock! thread)))
+
+  ;; Keeps deadlines while the application does not receive.
+  (define (start-timer ws)
+    (when (and (websocket-in-fd ws) (or (> (ping-interval) 0) (> (connection-timeout) 0)))
+      (set-websocket-timer!
+       ws
+       (start-thread
+        'wireloom-timer
+        (lambda ()
+          (let loop ()
+            (let ((state (websocket-state ws)))
+              (when (and state (fx< (%transport state) 2))
+                (let ((ms (%timeout-ms state)))
+                  (sleep-ms (if (negative? ms) 1000.0 (max 1.0 ms))))
+                (let ((state (websocket-state ws)))
+                  (when state
+                    (%handle-timeout state)
+                    (flush ws)
+                    (loop)))))))))))
+
+  (define (stop-timer ws)
+    (let ((timer (websocket-timer ws)))
+      (when timer
+        (set-websocket-timer! ws #f)
+        (release ws)
+        (wake timer))))
+
+  ;; A queue between the reader of `with-concurrent-websocket` and its receivers.
+  (define-record-type mailbox
+    (%make-mailbox items last waiting reader full?)
+    mailbox?
+    (items mailbox-items set-mailbox-items!)
+    (last mailbox-last set-mailbox-last!)
+    (waiting mailbox-waiting set-mailbox-waiting!)
+    (reader mailbox-reader set-mailbox-reader!)
+    (full? mailbox-count set-mailbox-count!))
+
+  (define mailbox-max 64)
+
+  (define (make-mailbox) (%make-mailbox '() '() '() #f 0))
+
+  (define (wake-waiting mailbox)
+    (let ((waiting (mailbox-waiting mailbox)))
+      (set-mailbox-waiting! mailbox '())
+      (for-each wake waiting)))
+
+  ;; Waits until the mailbox changes, or a while, so that nothing hangs when another thread is killed.
+  (define (mailbox-wait mailbox)
+    (set-mailbox-waiting! mailbox (cons ##sys#current-thread (mailbox-waiting mailbox)))
+    (sleep-ms 100.0))
+
+  (define (mailbox-send! mailbox message type)
+    (cond ((fx>= (mailbox-count mailbox) mailbox-max)
+           (mailbox-wait mailbox)
+           (mailbox-send! mailbox message type))
+          (else
+           (let ((item (list (cons message type))))
+             (if (null? (mailbox-items mailbox))
+                 (set-mailbox-items! mailbox item)
+                 (set-cdr! (mailbox-last mailbox) item))
+             (set-mailbox-last! mailbox item)
+             (set-mailbox-count! mailbox (fx+ (mailbox-count mailbox) 1))
+             (wake-waiting mailbox)))))
+
+  (define (mailbox-receive! mailbox)
+    (let ((items (mailbox-items mailbox)))
+      (cond ((pair? items)
+             (set-mailbox-items! mailbox (cdr items))
+             (set-mailbox-count! mailbox (fx- (mailbox-count mailbox) 1))
+             (wake-waiting mailbox)
+             (values (caar items) (cdar items)))
+            ((dead? (mailbox-reader mailbox)) (values #!eof #!eof))
+            (else
+             (mailbox-wait mailbox)
+             (mailbox-receive! mailbox)))))
+
+  (define (start-reader ws)
+    (let ((mailbox (make-mailbox)))
+      (set-mailbox-reader!
+       mailbox
+       (start-thread
+        'wireloom-reader
+        (lambda ()
+          (let loop ()
+            (receive (message type) (next-message ws)
+              (mailbox-send! mailbox message type)
+              (unless (or (eof-object? message) (eq? type 'failed)) (loop))))
+          (wake-waiting mailbox))))
+      (set-websocket-mailbox! ws mailbox)))
+
+  ;;; The server
+
+  (define-syntax with-config
+    (syntax-rules ()
+      ((_ open state)
+       (open state (exact->inexact (max-frame-size)) (exact->inexact (max-message-size))
+             (exact->inexact (ping-interval)) (exact->inexact (connection-timeout))
+             (exact->inexact (close-timeout))))))
+
+  (define %server-new (foreign-lambda int "wls_server_new" c-pointer))
+  (define %server-step (foreign-lambda int "wls_server_step" c-pointer))
+  (define %server-open
+    (foreign-lambda* int ((c-pointer self) (double frame) (double message) (double ping) (double dead) (double close))
+      "wl_ws_config config = wls_config(frame, message, ping, dead, close);
+       C_return(wls_server_open(self, &config));"))
+  (define %request-len
+    (foreign-lambda* long ((c-pointer self) (int part) (c-string header))
+      "wl_slice value = wls_request(self, part, header); C_return(value.data == NULL ? -1 : (long)value.len);"))
+  (define %request-copy
+    (foreign-lambda* void ((c-pointer self) (int part) (c-string header) (scheme-pointer to))
+      "wl_slice value = wls_request(self, part, header); memcpy(to, value.data, value.len);"))
+  (define %accept
+    (foreign-lambda* long ((c-pointer self) (c-string subprotocol) (bool deflate) (scheme-pointer to) (long capacity))
+      "size_t len = 0;
+       int status = wls_server_accept(self, subprotocol, deflate, to, (size_t)capacity, &len);
+       C_return(status < 0 ? (long)status : (long)len);"))
+  (define %reject
+    (foreign-lambda* long ((c-pointer self) (int status) (scheme-pointer to) (long capacity))
+      "size_t len = 0;
+       int result = wl_server_handshake_reject(((wls *)self)->server, (uint16_t)status, wl_str(\"Access denied\\n\"), NULL, 0, to, (size_t)capacity, &len);
+       C_return(result < 0 ? (long)result : (long)len);"))
+  (define %refusal
+    (foreign-lambda* long ((c-pointer self) (scheme-pointer to) (long capacity))
+      "size_t len = 0;
+       int status = wl_server_handshake_refusal(((wls *)self)->server, to, (size_t)capacity, &len);
+       C_return(status < 0 ? (long)status : (long)len);"))
+  (define %server-error
+    (foreign-lambda* c-string ((c-pointer self))
+      "static char text[256];
+       wl_slice reason = {NULL, 0};
+       wl_server_handshake_error(((wls *)self)->server, &reason);
+       size_t len = reason.len < sizeof text - 1 ? reason.len : sizeof text - 1;
+       if (len > 0) memcpy(text, reason.data, len);
+       text[len] = 0;
+       C_return(text);"))
+
+  (define (request-part state part header)
+    (let ((len (%request-len state part header)))
+      (and (fx>= len 0)
+           (let ((value (fresh-string len)))
+             (%request-copy state part header value)
+             value))))
+
+  (define response-max 4096)
+
+  (define (write-response ws response len)
+    (when (fx> len 0)
+      (handle-exceptions exn #f
+        (write-string (substring response 0 len) #f (websocket-out ws))
+        (flush-output (websocket-out ws)))))
+
+  ;; Reads until `step` is done; returns its last result. The handshake has the time of `connection-timeout`.
+  (define (handshake-loop ws step)
+    (let ((deadline (and (> (connection-timeout) 0) (+ (now-ms) (* 1000.0 (connection-timeout))))))
+      (let loop ()
+        (let ((state (websocket-state ws)))
+          (cond ((and deadline (> (now-ms) deadline))
+                 (fail 'connection-timeout "the handshake takes too long") #f)
+                (else
+                 (let ((result (read-some ws (if deadline (max 1.0 (- deadline (now-ms))) -1.0))))
+                   (cond ((fx= result %eof) (fail 'unexpected-close "the peer closed during the handshake") #f)
+                         ((fx= result %again) (loop))
+                         (else
+                          (let ((progress (step state)))
+                            (if (fx= progress %again) (loop) progress)))))))))))
+
+  (define (feed-string ws bytes)
+    (let ((state (websocket-state ws)))
+      (when state
+        (unless (%feed state bytes (string-length bytes))
+          (fail 'out-of-memory "there is no memory for input")))))
+
+  ;; Bytes that the tcp unit has read ahead belong to this connection.
+  (define (take-buffered ws)
+    (if (websocket-in-fd ws)
+        (let ((buffered (read-buffered (websocket-in ws))))
+          (flush-output (websocket-out ws))
+          (feed-string ws buffered)
+          (fx> (string-length buffered) 0))
+        #f))
+
+  ;; Upgrades the request that arrives on the ports. Returns the websocket; #f if the request was refused.
+  (define (websocket-accept in out #!optional head)
+    (let* ((ws (make-websocket in out 'server))
+           (state (websocket-state ws)))
+      (%server-new state)
+      (when head (feed-string ws head))
+      (let* ((has-input (or (take-buffered ws) head))
+             (first (if has-input (%server-step state) %again))
+             (progress (if (fx= first %again) (handshake-loop ws %server-step) first))
+             (response (make-string response-max)))
+        (cond ((not progress) (release ws) #f)
+              ((not (fx= progress %done))
+               (write-response ws response (%refusal state response response-max))
+               (fail (if (fx= (%request-len state 0 #f) -1) 'invalid-handshake 'protocol-error) (%server-error state))
+               (release ws)
+               #f)
+              ((not ((accept-connection) (or (request-part state 2 #f) "")))
+               ((access-denied))
+               (write-response ws response (%reject state 403 response response-max))
+               (release ws)
+               #f)
+              (else
+               (let ((subprotocol (choose-subprotocol (request-part state 3 #f))))
+                 (set-websocket-resource! ws (request-part state 0 #f))
+                 (set-websocket-subprotocol! ws subprotocol)
+                 (set-websocket-headers! ws
+                  (map (lambda (name) (cons name (request-part state 0 name)))
+                       '("Host" "Origin" "Cookie" "Authorization" "User-Agent")))
+                 (write-response ws response (%accept state subprotocol (permessage-deflate) response response-max))
+                 (with-config %server-open state)
+                 ws))))))
+
+  (define (choose-subprotocol offered)
+    (and offered
+         (let ((names (string-split offered ", ")))
+           (let loop ((supported (supported-subprotocols)))
+             (cond ((null? supported) #f)
+                   ((member (car supported) names) (car supported))
+                   (else (loop (cdr supported))))))))
+
+  ;; Host, Origin, Cookie, Authorization or User-Agent of the request; #f if it has none.
+  (define (websocket-header ws name)
+    (let ((found (assoc name (websocket-headers ws)))) (and found (cdr found))))
+
+  (define (common-error? exn) ((condition-predicate 'websocket) exn))
+
+  ;; Runs `body` with the websocket. An error of the peer ends it, as does an error of the application, which is passed on.
+  (define (run-websocket ws body)
+    (start-timer ws)
+    (let ((failure #f) (results '(#f)))
+      (parameterize ((current-websocket ws))
+        (call-with-current-continuation
+         (lambda (return)
+           (with-exception-handler
+            (lambda (exn)
+              (set! failure exn)
+              (return #f))
+            (lambda () (receive values (body) (set! results values)))))))
+      (handle-exceptions exn #f
+        (if (and failure (not (common-error? failure)))
+            (close-websocket ws code: 1011)
+            (close-websocket ws)))
+      (close-ports ws)
+      (cond ((and failure (or (propagate-common-errors) (not (common-error? failure))))
+             (abort failure))
+            (else (apply values results)))))
+
+  (define (with-upgrade thunk prepare ports)
+    (receive (in out head)
+        (if (null? ports) ((upgrade-ports)) (values (car ports) (cadr ports) #f))
+      (let* ((failure #f)
+             (ws (call-with-current-continuation
+                  (lambda (return)
+                    (with-exception-handler
+                     (lambda (exn) (set! failure exn) (return #f))
+                     (lambda () (websocket-accept in out head)))))))
+        (cond (ws
+               (prepare ws)
+               (run-websocket ws thunk))
+              (else
+               (handle-exceptions exn #f (close-input-port in) (close-output-port out))
+               (when (and failure (or (propagate-common-errors) (not (common-error? failure))))
+                 (abort failure))
+               #f)))))
+
+  (define (with-websocket thunk . ports) (with-upgrade thunk void ports))
+
+  (define (with-concurrent-websocket thunk . ports) (with-upgrade thunk start-reader ports))
+
+  ;;; The client
+
+  (define %client-new
+    (foreign-lambda int "wls_client_new" c-pointer c-string c-string c-string c-string bool))
+  (define %client-step (foreign-lambda int "wls_client_step" c-pointer))
+  (define %client-open
+    (foreign-lambda* int ((c-pointer self) (double frame) (double message) (double ping) (double dead) (double close))
+      "wl_ws_config config = wls_config(frame, message, ping, dead, close);
+       C_return(wls_client_open(self, &config));"))
+  (define %client-request-len
+    (foreign-lambda* long ((c-pointer self))
+      "wl_slice request = {NULL, 0};
+       wl_client_handshake_request(((wls *)self)->client, &request);
+       C_return((long)request.len);"))
+  (define %client-request-copy
+    (foreign-lambda* void ((c-pointer self) (scheme-pointer to))
+      "wl_slice request = {NULL, 0};
+       wl_client_handshake_request(((wls *)self)->client, &request);
+       memcpy(to, request.data, request.len);"))
+  (define %client-status
+    (foreign-lambda* int ((c-pointer self))
+      "uint16_t status = 0;
+       wl_client_handshake_status(((wls *)self)->client, &status);
+       C_return(status);"))
+  (define %client-subprotocol
+    (foreign-lambda* c-string ((c-pointer self))
+      "static char text[256];
+       wl_slice value = {NULL, 0};
+       wl_client_handshake_header(((wls *)self)->client, wl_str(\"Sec-WebSocket-Protocol\"), &value);
+       if (value.data == NULL || value.len >= sizeof text) C_return(NULL);
+       memcpy(text, value.data, value.len);
+       text[value.len] = 0;
+       C_return(text);"))
+
+  ;; Opens a websocket on ports that are connected with a server, also over TLS.
+  (define (websocket-client in out host resource #!key origin subprotocol)
+    (let* ((ws (make-websocket in out 'client))
+           (state (websocket-state ws))
+           (status (%client-new state host resource origin subprotocol (permessage-deflate))))
+      (when (fx< status 0)
+        (release ws)
+        (abort (websocket-condition 'invalid-handshake "the request cannot be sent" host resource)))
+      (let ((request (fresh-string (%client-request-len state))))
+        (%client-request-copy state request)
+        (write-string request #f out)
+        (flush-output out))
+      (let ((progress (handshake-loop ws %client-step)))
+        (cond ((not progress) (release ws) #f)
+              ((fx= progress %done)
+               (set-websocket-resource! ws resource)
+               (set-websocket-subprotocol! ws (%client-subprotocol state))
+               (with-config %client-open state)
+               ws)
+              (else
+               (let ((status (%client-status state)))
+                 (release ws)
+                 (fail 'handshake-refused "the server does not accept the websocket" status)
+                 #f))))))
+
+  ;; host, port and resource of ws://host[:port][/resource]
+  (define (parse-uri uri)
+    (let ((prefix "ws://"))
+      (unless (and (fx> (string-length uri) 5) (string=? (substring uri 0 5) prefix))
+        (abort (websocket-condition 'invalid-uri "only ws:// is known; for TLS use websocket-client" uri)))
+      (let* ((rest (substring uri 5))
+             (slash (or (substring-index "/" rest) (string-length rest)))
+             (authority (substring rest 0 slash))
+             (resource (substring rest slash))
+             (colon (let loop ((at (fx- (string-length authority) 1)))
+                      (cond ((fx< at 0) #f)
+                            ((char=? (string-ref authority at) #\:) at)
+                            ((char=? (string-ref authority at) #\]) #f)
+                            (else (loop (fx- at 1)))))))
+        (values (if colon (substring authority 0 colon) authority)
+                (or (and colon (string->number (substring authority (fx+ colon 1)))) 80)
+                authority
+                (if (string=? resource "") "/" resource)))))
+
+  (define (websocket-connect uri #!key origin subprotocol)
+    (receive (host port authority resource) (parse-uri uri)
+      (receive (in out) (tcp-connect host port)
+        (websocket-client in out authority resource origin: origin subprotocol: subprotocol))))
+
+  (define (with-client-websocket uri thunk)
+    (let ((ws (websocket-connect uri)))
+      (and ws (run-websocket ws thunk)))))
