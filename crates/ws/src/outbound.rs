@@ -706,8 +706,8 @@ impl Outbound {
         let CloseFrame { code, reason } = close;
         let cause = Cause::Close { code, reason: String::from(reason) };
         let Some(closing) = &mut self.closing else {
-            // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
-            let answer = CloseFrame { code, reason: "" };
+            // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code; browsers expect the reason too.
+            let answer = CloseFrame { code, reason };
             let end = End { by: Initiator::Peer, cause };
             return self.send_close(now, answer, Phase::Exchanged, end);
         };

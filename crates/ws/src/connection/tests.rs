@@ -255,7 +255,7 @@ fn halves_behave_like_a_connection() {
         at += used;
     }
     assert_eq!(received.len(), 3, "{received:?}");
-    assert_eq!(outbound.take_transmit(), b"\x8a\x04ping\x88\x02\x03\xe8");
+    assert_eq!(outbound.take_transmit(), b"\x8a\x04ping\x88\x05\x03\xe8bye");
     assert_eq!(outbound.end().unwrap().by, Initiator::Peer);
     assert!(outbound.was_clean());
     assert!(matches!(inbound.handle_input(&mut [0x81, 0x80]), Ok((2, None))));

@@ -253,11 +253,11 @@ fn sends_nothing_after_its_close() {
 }
 
 // §5.5.1: "If an endpoint receives a Close frame and did not previously send a Close frame, the endpoint MUST send a Close
-// frame in response"; it "typically echos the status code it received".
+// frame in response"; it "typically echos the status code it received". Browsers expect the reason too.
 #[test]
-fn answers_a_close_with_its_code() {
+fn answers_a_close_with_its_code_and_reason() {
     for (frame, answer) in [
-        (Frame::close(4000, "because"), Frame::close(4000, "")),
+        (Frame::close(4000, "because"), Frame::close(4000, "because")),
         (Frame::new(Frame::CLOSE, ""), Frame::new(Frame::CLOSE, "")),
     ] {
         let mut client = End::client();
