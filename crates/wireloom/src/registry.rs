@@ -37,6 +37,7 @@ pub(crate) enum Phase {
 pub(crate) struct Counters {
     pub(crate) accepted: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) accept_failed: AtomicU64,
     pub(crate) open: AtomicUsize,
     pub(crate) tls_failed: AtomicU64,
     pub(crate) http2: AtomicU64,

@@ -35,7 +35,8 @@ pub(super) enum RequestConnection {
 
 impl Connector {
     /// Sends one request over a new connection, with the [`header`](Self::header)s: over HTTP/2 (with the
-    /// feature `http2`) where the server speaks it (`https`: as ALPN says; `http`: by prior knowledge), and otherwise over HTTP/1.1.
+    /// feature `http2`) where the server speaks it (`https`: as ALPN says; `http`: by prior knowledge, with [`http2`](Self::http2)),
+    /// and otherwise over HTTP/1.1.
     ///
     /// # Cancel safety
     /// Dropping the future closes what was opened.
@@ -68,7 +69,8 @@ impl Connector {
         target: &Target,
         headers: &[(String, String)],
     ) -> Result<RequestConnection, Error> {
-        if self.is_http1_only {
+        // Without TLS nothing tells whether the server speaks HTTP/2: a preface would cost servers of HTTP/1.1 an error per request.
+        if self.is_http1_only || !(target.secure || self.is_http2) {
             self.connect_http1(target).await
         } else {
             self.negotiate_http2(target, headers).await

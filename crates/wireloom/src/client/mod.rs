@@ -276,7 +276,8 @@ impl Connector {
     }
 
     /// Whether [`connect`](Self::connect) opens WebSockets over HTTP/2 (RFC 8441), each over a connection of its own; by default
-    /// over HTTP/1.1. Many over one connection: [`Http2::websocket`].
+    /// over HTTP/1.1. Many over one connection: [`Http2::websocket`]. [`send`](Self::send) and [`request`](Self::request) begin with HTTP/2
+    /// for `http` URLs too then, where nothing but the server's answer tells whether it speaks it.
     #[cfg(feature = "http2")]
     pub fn http2(mut self, is_http2: bool) -> Self {
         self.is_http2 = is_http2;

@@ -23,6 +23,7 @@ use crate::guard::Guard;
 use crate::memory::{Account, Evict};
 use crate::sync::Arc;
 use crate::transport::Io;
+use crate::transport::budget::Budget;
 
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.
 const SLICES_MAX: usize = 64;
@@ -57,8 +58,13 @@ pub(crate) struct Driver {
     keepalive: Option<KeepaliveTimer>,
     shrink: ShrinkTimer,
     memory: MemoryReport,
+    budget: Budget,
     /// The number of tasks that were woken since the driver last yielded.
     woken_len: usize,
+    /// The peer sends no more.
+    is_half_closed: bool,
+    /// The transport has failed, or what is left has no receiver.
+    is_disconnected: bool,
     ended: bool,
 }
 
@@ -108,7 +114,10 @@ impl Driver {
             keepalive: None,
             shrink: ShrinkTimer::default(),
             memory: MemoryReport::default(),
+            budget: Budget::default(),
             woken_len: 0,
+            is_half_closed: false,
+            is_disconnected: false,
             ended: false,
         }
     }
@@ -198,17 +207,26 @@ impl Driver {
             let read = self.handle_read(&mut state, read, &mut incoming);
             state.handle_events(&mut incoming);
             if !incoming.is_empty() {
+                self.idle.handle_request();
+                // Handlers that answer at once do so in this task.
+                self.budget.spend(incoming.len() * Budget::REQUEST);
                 self.unlock(state);
                 return Poll::Ready(Progress::Incoming);
             }
             let written = self.write(cx, &mut state);
             if let Err(error) = &written {
                 self.read_rest(cx, &mut state, &mut incoming);
-                state.core.handle_disconnect();
-                state.fail(transport_error(error));
+                self.disconnect(&mut state, transport_error(error));
+            }
+            if read == Read::Eof {
+                self.is_half_closed = true;
+            }
+            // A client that sends no more has disconnected for handlers that wait, as over HTTP/1.1.
+            if self.is_half_closed && (state.handlers > 0 || state.core.role() == Role::Client) {
+                self.disconnect(&mut state, Error::Cut);
             }
             state.handle_events(&mut incoming);
-            if written.is_err() || self.has_ended(&state, read) {
+            if self.has_ended(&state) {
                 self.end(state);
                 return Poll::Ready(Progress::Ended);
             }
@@ -250,6 +268,10 @@ impl Driver {
         if !self.input.is_empty() {
             return Ok(Read::Some);
         }
+        // Other connections first, once the tasks of this one have had their share.
+        if self.budget.poll_paid(cx).is_pending() {
+            return Ok(Read::Pending);
+        }
         if self.memory.poll_read_allowed(cx).is_pending() {
             if let Some(keepalive) = &mut self.keepalive {
                 // The peer may have sent something.
@@ -259,7 +281,8 @@ impl Driver {
         }
         match self.input.poll_fill(cx, &mut self.io)? {
             Poll::Ready(0) => Ok(Read::Eof),
-            Poll::Ready(_) => {
+            Poll::Ready(len) => {
+                self.budget.spend(len);
                 if let Some(keepalive) = &mut self.keepalive {
                     keepalive.handle_activity(Instant::now());
                 }
@@ -283,12 +306,11 @@ impl Driver {
         match read {
             Ok(Read::Some) => {}
             Ok(Read::Eof) => {
-                state.core.handle_disconnect();
+                state.core.handle_eof();
                 return Read::Eof;
             }
             Err(error) => {
-                state.core.handle_disconnect();
-                state.fail(transport_error(&error));
+                self.disconnect(state, transport_error(&error));
                 return Read::Eof;
             }
             Ok(read) => return read,
@@ -308,6 +330,13 @@ impl Driver {
             }
         }
         Read::Some
+    }
+
+    /// Nothing more is written.
+    fn disconnect(&mut self, state: &mut State, error: Error) {
+        self.is_disconnected = true;
+        state.core.handle_disconnect();
+        state.fail(error);
     }
 
     /// Reads what the peer had sent when a write failed: it may have sent GOAWAY with the reason before it closed.
@@ -372,13 +401,13 @@ impl Driver {
     }
 
     /// Whether the core has ended, and its output is written or will not be read.
-    fn has_ended(&mut self, state: &State, read: Read) -> bool {
+    fn has_ended(&mut self, state: &State) -> bool {
         if state.is_aborted {
             self.blocked = true;
             return true;
         }
         let Some(ended) = state.core.ended() else { return false };
-        if read == Read::Eof || ended == Ended::Eof || !(state.core.wants_write() || self.blocked) {
+        if self.is_disconnected || !(state.core.wants_write() || self.blocked) {
             return true;
         }
         let now = Instant::now();
@@ -462,8 +491,7 @@ impl Driver {
             KeepaliveAction::PeerDead => {
                 self.keepalive = None;
                 self.io.abandon();
-                state.core.handle_disconnect();
-                state.fail(Error::Timeout(Stage::Silence));
+                self.disconnect(state, Error::Timeout(Stage::Silence));
             }
         }
     }
@@ -637,6 +665,37 @@ mod tests {
         let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
         let (_send, mut recv) = requests.open(fields, true).unwrap();
         assert_eq!(recv.head().await.unwrap_err(), Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
+    }
+
+    // Its requests are answered within one poll, so that no stream is open whenever the driver waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_connection_is_not_idle() {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let opening = [Frame::settings(&[]), Frame::settings_ack()];
+        client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+        let timeout = Duration::from_secs(60);
+        let mut driver =
+            Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+        driver = driver.with_idle_timeout(timeout);
+        let shared = driver.shared().clone();
+        let answering = shared.clone();
+        tokio::spawn(async move {
+            let mut incoming = Vec::new();
+            while poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {
+                for request in incoming.drain(..) {
+                    answering
+                        .send_response(request.key, [Field::known(Token::Status, b"200")], "a".into())
+                        .unwrap();
+                }
+            }
+        });
+        for stream in 0..20 {
+            client.write_all(&Frame::get(1 + 2 * stream).to_bytes()).await.unwrap();
+            tokio::time::sleep(timeout / 6).await;
+            assert!(!shared.lock().core.is_going_away(), "{stream}");
+        }
+        tokio::time::sleep(timeout).await;
+        assert!(shared.lock().core.is_going_away());
     }
 
     /// A byte that no head has.

@@ -25,6 +25,10 @@ impl<'a> IncomingRequests<'a> {
         self.requests.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
     /// Adds a request. `content` is a reference to its slot, which becomes that of its [`RecvStream`].
     pub(super) fn push(
         &mut self,

@@ -34,6 +34,18 @@ impl RecvStream {
         self
     }
 
+    /// Content is read as that of a transport: when the connection ends, what has not been read is dropped.
+    pub(super) fn set_tunnel(&self) {
+        if let Some(slot) = self.shared.lock().slots.get(self.stream) {
+            slot.is_tunnel = true;
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn end_connection(&self) {
+        self.shared.lock().fail(Error::Cut);
+    }
+
     /// The next head of a response: interim ones (below 200), then the final one.
     ///
     /// # Errors
@@ -135,7 +147,7 @@ impl Drop for RecvStream {
         let stream = self.stream;
         let _unread = self.shared.command(|state| {
             let slot = state.slots.get(stream)?;
-            let (receiving, finished) = (slot.receiving, slot.finished);
+            let (receiving, finished, is_accepted) = (slot.receiving, slot.finished, slot.is_accepted);
             let unread = std::mem::take(&mut slot.data);
             if receiving == Receiving::Open {
                 slot.receiving = Receiving::Discarding;
@@ -148,7 +160,7 @@ impl Drop for RecvStream {
                 let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
                 state.fail_stream(stream.key, &Error::StreamReset(ErrorCode::CANCEL));
             } else if receiving == Receiving::Open && finished {
-                state.finish(stream.key);
+                state.finish(stream.key, is_accepted);
             }
             state.release(stream);
             Some(unread)

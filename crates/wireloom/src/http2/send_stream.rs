@@ -8,7 +8,7 @@ use wireloom_http2::field::Field;
 use wireloom_http2::{Role, StreamKey};
 
 use super::head::to_fields;
-use super::shared::{Shared, State};
+use super::shared::{Shared, State, is_accepted};
 use super::slots::StreamRef;
 use crate::error::Error;
 use crate::headers::Headers;
@@ -20,16 +20,18 @@ pub(crate) struct SendStream {
     stream: StreamRef,
     /// END_STREAM was sent or queued, or the stream was reset.
     done: bool,
+    /// The status of the response is below 300.
+    is_accepted: bool,
 }
 
 impl SendStream {
     pub(super) fn new(shared: Arc<Shared>, stream: StreamRef) -> Self {
-        Self { shared, stream, done: false }
+        Self { shared, stream, done: false, is_accepted: false }
     }
 
     /// The sending half of a request that has no content.
     pub(super) fn finished(shared: Arc<Shared>, stream: StreamRef) -> Self {
-        Self { shared, stream, done: true }
+        Self { shared, stream, done: true, is_accepted: false }
     }
 
     /// Sends the final response head; `fields` begin with `:status`.
@@ -41,6 +43,8 @@ impl SendStream {
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
     {
+        let fields = fields.into_iter();
+        self.is_accepted = is_accepted(fields.clone());
         self.command(end_stream, |state, key| {
             state.send_continue(key);
             state.core.send_response(key, fields, end_stream)
@@ -126,10 +130,10 @@ impl SendStream {
         end_stream: bool,
         run: impl FnOnce(&mut State, StreamKey) -> Result<(), CoreError>,
     ) -> Result<(), Error> {
-        let stream = self.stream;
+        let (stream, is_accepted) = (self.stream, self.is_accepted);
         let result = self.shared.command(|state| {
             match run(state, stream.key) {
-                Ok(()) if end_stream => state.finish(stream.key),
+                Ok(()) if end_stream => state.finish(stream.key, is_accepted),
                 Ok(()) => {}
                 // The slot knows why the stream has ended.
                 Err(CoreError::Misuse(Misuse::StreamGone | Misuse::ConnectionClosed)) => {

@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) failure: Option<Error>,
     pub(super) driver: DriverHandle,
     pub(super) reported: Reported,
+    /// Tasks that run handlers.
+    pub(super) handlers: usize,
     /// The driver must drop the transport without writing queued output.
     pub(super) is_aborted: bool,
     /// Notified when the peer's SETTINGS arrive and when the connection ends.
@@ -146,6 +148,7 @@ impl Shared {
             failure: None,
             driver: DriverHandle::default(),
             reported: Reported::Nothing,
+            handlers: 0,
             is_aborted: false,
             ready: ready.clone(),
             deferred: Deferred::default(),
@@ -203,6 +206,8 @@ impl Shared {
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
     {
+        let fields = fields.into_iter();
+        let is_accepted = is_accepted(fields.clone());
         self.command(|state| {
             state.check_alive()?;
             state.send_continue(key);
@@ -210,7 +215,7 @@ impl Shared {
             if !body.is_empty() {
                 state.core.send_data(key, body, true)?;
             }
-            state.finish(key);
+            state.finish(key, is_accepted);
             Ok(())
         })
     }
@@ -227,6 +232,7 @@ impl Shared {
     pub(crate) fn handler_of(self: &Arc<Self>, key: StreamKey) -> Option<HandlerRef> {
         let mut state = self.lock();
         let stream = state.core.contains(key).then(|| state.slots.refer(key, Receiving::Discarding))?;
+        state.handlers += 1;
         drop(state);
         Some(HandlerRef { shared: self.clone(), stream })
     }
@@ -298,7 +304,9 @@ impl HandlerRef {
 
 impl Drop for HandlerRef {
     fn drop(&mut self) {
-        self.shared.lock().release(self.stream);
+        let mut state = self.shared.lock();
+        state.handlers -= 1;
+        state.release(self.stream);
     }
 }
 
@@ -358,14 +366,15 @@ impl State {
         }
     }
 
-    /// This side has sent or queued END_STREAM.
-    pub(super) fn finish(&mut self, key: StreamKey) {
+    /// This side has sent or queued END_STREAM. `is_accepted`: the status of the response was below 300.
+    pub(super) fn finish(&mut self, key: StreamKey, is_accepted: bool) {
         let is_read = self.slots.get_by_key(key).is_some_and(|slot| {
             slot.finished = true;
+            slot.is_accepted = is_accepted;
             slot.receiving != Receiving::Discarding
         });
         if !is_read && self.core.role() == Role::Server && self.core.contains(key) {
-            self.unread.add(key, self.now());
+            self.unread.add(key, is_accepted, self.now());
         }
     }
 
@@ -448,9 +457,10 @@ impl State {
         match follow_up {
             FollowUp::None => {}
             FollowUp::Release(key, len) => {
-                // Never misuse: as much has just arrived.
-                let _ = self.core.release_capacity(key, len);
-                self.unread.discarded(key, len);
+                if self.unread.discard(key, len) {
+                    // Never misuse: as much has just arrived.
+                    let _ = self.core.release_capacity(key, len);
+                }
             }
             FollowUp::SettingsReceived => {
                 self.peer_preface = PeerPreface::Complete;
@@ -459,6 +469,11 @@ impl State {
             FollowUp::GoAway(code) => self.goaway = Some(code),
         }
     }
+}
+
+/// Whether a response, whose fields begin with `:status`, has a status below 300.
+pub(super) fn is_accepted<'f>(fields: impl IntoIterator<Item = Field<'f>>) -> bool {
+    fields.into_iter().next().is_some_and(|status| status.value().first() < Some(&b'3'))
 }
 
 /// Window is given back as content is read, and the map of streams is keyed with a secret.

@@ -42,6 +42,10 @@ pub(super) struct Slot {
     pub(super) receiving: Receiving,
     /// END_STREAM was sent or is queued.
     pub(super) finished: bool,
+    /// The status of the response, which has ended, was below 300.
+    pub(super) is_accepted: bool,
+    /// It is read as a transport.
+    pub(super) is_tunnel: bool,
     /// The client waits for `100 Continue`, which is sent when content is first read (RFC 9110 §10.1.1).
     pub(super) continue_due: bool,
     /// Content that arrived and was not read.
@@ -158,9 +162,12 @@ impl Slots {
         }
     }
 
-    /// Fails every stream.
+    /// Fails every stream. Tunnels lose what has not been read: what they would answer has no receiver.
     pub(super) fn fail_all(&mut self, error: &Error, deferred: &mut Deferred) {
         for (_, slot) in &mut self.slots {
+            if slot.is_tunnel && slot.receiving == Receiving::Open && !slot.data.is_empty() {
+                deferred.drop_later(Box::new(std::mem::take(&mut slot.data)));
+            }
             slot.fail(error, deferred);
         }
     }

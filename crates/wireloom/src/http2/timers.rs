@@ -84,6 +84,11 @@ impl IdleTimer {
         }
     }
 
+    /// A request has arrived. It may be answered before [`update`](Self::update) sees its stream.
+    pub(super) fn handle_request(&mut self) {
+        self.since = None;
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         // A deadline that the clock cannot represent never expires.
         self.since?.checked_add(self.timeout?)
@@ -240,6 +245,10 @@ mod tests {
         assert_eq!(timer.deadline(), None);
         timer.update(0, at(20));
         assert_eq!(timer.deadline(), Some(at(80)));
+        // One that is answered between two updates.
+        timer.handle_request();
+        timer.update(0, at(30));
+        assert_eq!(timer.deadline(), Some(at(90)));
     }
 
     fn going_away(role: Role) -> Connection {

@@ -29,6 +29,7 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     pub(crate) fn new(send: SendStream, recv: RecvStream) -> Self {
+        recv.set_tunnel();
         Self { send, recv, is_shut_down: false, _requests: None }
     }
 
@@ -232,5 +233,24 @@ mod tests {
         drop(client);
         assert!(polls_while_idle(polls).await <= POLLS_MAX);
         assert!(server.write(&[7]).await.is_err());
+    }
+
+    // What a handler would answer has no receiver: the work for it is saved.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_connection_drops_what_was_not_read() {
+        let (mut client, mut server, _) = tunnel().await;
+        client.write_all(b"unread").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.recv.end_connection();
+        assert!(server.read(&mut [0; 10]).await.is_err());
+        // Content that was complete is not lost with the stream.
+        let (mut client, mut server, _) = tunnel().await;
+        client.write_all(b"complete").await.unwrap();
+        client.shutdown().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.recv.end_connection();
+        let mut content = Vec::new();
+        server.read_to_end(&mut content).await.unwrap();
+        assert_eq!(content, b"complete");
     }
 }

@@ -9,8 +9,15 @@ use wireloom_http2::{Connection, StreamKey};
 /// which some clients would report as a failure.
 const LEN_MAX: usize = 64 << 10;
 
+/// The same for a request that was accepted. curl before 8 ends neither without window for the rest of its request nor when it is
+/// reset with NO_ERROR, once a status below 300 has told it to continue; so the rest is read, as it is over HTTP/1.1.
+const ACCEPTED_LEN_MAX: usize = 64 << 20;
+
 /// The maximum time for which content is discarded before the stream is reset.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An accepted request gets another second for each of this number of bytes.
+const BYTES_PER_SECOND_MIN: usize = 16 << 10;
 
 /// The time in which a client reads the response before its stream is reset. Some clients, such as curl 7.88, take a reset that
 /// comes while they send for a failure although they have received the response.
@@ -23,25 +30,49 @@ pub(super) struct UnreadRequests {
 
 struct UnreadRequest {
     key: StreamKey,
+    /// The status of the response was below 300.
+    is_accepted: bool,
     deadline: Duration,
     /// Content discarded so far, in bytes.
     discarded: usize,
+    /// Content for which no window is granted before the stream has ended, in bytes.
+    withheld: usize,
     /// The stream is not reset before this; `None` until the response has left.
     grace_end: Option<Duration>,
 }
 
+impl UnreadRequest {
+    fn is_over_limit(&self) -> bool {
+        self.discarded > if self.is_accepted { ACCEPTED_LEN_MAX } else { LEN_MAX }
+    }
+}
+
 impl UnreadRequests {
-    pub(super) fn add(&mut self, key: StreamKey, now: Duration) {
+    pub(super) fn add(&mut self, key: StreamKey, is_accepted: bool, now: Duration) {
         if self.requests.iter().all(|request| request.key != key) {
             let deadline = now + TIMEOUT;
-            self.requests.push(UnreadRequest { key, deadline, discarded: 0, grace_end: None });
+            self.requests.push(UnreadRequest {
+                key,
+                is_accepted,
+                deadline,
+                discarded: 0,
+                withheld: 0,
+                grace_end: None,
+            });
         }
     }
 
-    pub(super) fn discarded(&mut self, key: StreamKey, len: usize) {
-        if let Some(request) = self.requests.iter_mut().find(|request| request.key == key) {
-            request.discarded += len;
+    /// Content without a reader has arrived. Returns whether window is granted for it; otherwise
+    /// [`reset_due`](Self::reset_due) grants it to the connection later.
+    pub(super) fn discard(&mut self, key: StreamKey, len: usize) -> bool {
+        let Some(request) = self.requests.iter_mut().find(|request| request.key == key) else { return true };
+        request.discarded += len;
+        if request.is_accepted {
+            request.deadline += Duration::from_secs(1) * len as u32 / BYTES_PER_SECOND_MIN as u32;
         }
+        let is_over_limit = request.is_over_limit();
+        request.withheld += if is_over_limit { len } else { 0 };
+        !is_over_limit
     }
 
     /// When [`reset_due`](Self::reset_due) is to be called next. An overdue request waits for its response to leave, not for
@@ -54,19 +85,68 @@ impl UnreadRequests {
     /// Resets with NO_ERROR the streams that exceeded the length or the time, [`GRACE`] after their responses have left.
     pub(super) fn reset_due(&mut self, core: &mut Connection, now: Duration) {
         self.requests.retain_mut(|request| {
-            if !core.contains(request.key) {
-                return false;
+            if core.contains(request.key) {
+                if core.queued(request.key) > 0 {
+                    return true;
+                }
+                let grace_end = *request.grace_end.get_or_insert(now + GRACE);
+                let within_limits = !request.is_over_limit() && now < request.deadline;
+                if within_limits || now < grace_end {
+                    return true;
+                }
+                let _ = core.reset(request.key, ErrorCode::NO_ERROR);
             }
-            if core.queued(request.key) > 0 {
-                return true;
-            }
-            let grace_end = *request.grace_end.get_or_insert(now + GRACE);
-            let within_limits = request.discarded <= LEN_MAX && now < request.deadline;
-            if within_limits || now < grace_end {
-                return true;
-            }
-            let _ = core.reset(request.key, ErrorCode::NO_ERROR);
+            // The other streams of the connection may use its window.
+            let _ = core.release_capacity(request.key, request.withheld);
             false
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use wireloom_http2::field::{Field, Token};
+    use wireloom_http2::{Config, Role};
+    use wireloom_testing::http2::{Frame, PREFACE, join};
+
+    use super::super::Shared;
+    use super::super::incoming::IncomingRequests;
+    use super::*;
+
+    /// Content for which no window was granted, after this much of a request that was answered with `status`.
+    fn withheld(status: &[u8], len: usize) -> u64 {
+        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
+        let mut incoming = Vec::new();
+        let mut receive = |bytes: &[u8]| {
+            let mut requests = IncomingRequests::new(&shared, &mut incoming);
+            shared.lock().handle_input(bytes, None, &mut requests).unwrap();
+        };
+        receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::post(1)])].concat());
+        let key = incoming.pop().map(|request| request.key).unwrap();
+        shared.send_response(key, [Field::known(Token::Status, status)], "text".into()).unwrap();
+        let mut receive = |bytes: &[u8]| {
+            let mut requests = IncomingRequests::new(&shared, &mut incoming);
+            shared.lock().handle_input(bytes, None, &mut requests).unwrap();
+        };
+        for _ in 0..len / 1_024 {
+            receive(&Frame::data(1, vec![7; 1_024]).to_bytes());
+        }
+        shared.lock().core.memory().held
+    }
+
+    #[test]
+    fn a_refused_request_gets_no_window_beyond_the_limit() {
+        for status in [b"404", b"302"] {
+            assert_eq!(withheld(status, LEN_MAX), 0);
+            assert_eq!(withheld(status, LEN_MAX + 1_024), 1_024);
+            assert_eq!(withheld(status, LEN_MAX + 4_096), 4_096);
+        }
+    }
+
+    // Without it curl 7.88 would wait for ever.
+    #[test]
+    fn an_accepted_request_gets_window_for_the_rest() {
+        assert_eq!(withheld(b"200", 2 * LEN_MAX), 0);
     }
 }

@@ -5,15 +5,19 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(feature = "tls")]
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::ReadBuf;
+#[cfg(feature = "tls")]
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use super::connection::{Connection, READ_LEN_MAX};
 use super::timeouts::Deadline;
+#[cfg(feature = "tls")]
+use super::timeouts::Timeouts;
 use crate::registry::{Handshaking, Phase};
 use crate::transport::Io;
 use crate::transport::poll_read_at_most;
@@ -67,24 +71,45 @@ impl Connection {
             return None;
         }
         let Self { io, origin, config, registry, registration, mut timeouts, bytes } = self;
-        let Io::Tcp(stream) = io else { return None };
-        let mut accepting = tls.accept(stream);
         let mut deadline = Deadline::after(config.handshake_timeout);
-        let accepted = timeouts.within(&mut deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
-        let Ok(Ok(stream)) = accepted.await else {
-            failed.fetch_add(1, Ordering::Relaxed);
-            return None;
+        let (info, io) = match io {
+            Io::Tcp(stream) => {
+                let stream = handshake(&mut timeouts, &mut deadline, failed, tls.accept(stream)).await?;
+                let info = crate::transport::tls::info(stream.get_ref().1);
+                (info, Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream))))
+            }
+            io => {
+                let accepting = tls.accept(io.into_transport());
+                let stream = handshake(&mut timeouts, &mut deadline, failed, accepting).await?;
+                let info = crate::transport::tls::info(stream.get_ref().1);
+                (info, Io::Other(Box::new(stream)))
+            }
         };
-        let info = Some(Arc::new(crate::transport::tls::info(stream.get_ref().1)));
+        let info = Some(Arc::new(info));
         let origin = Arc::new(Origin {
             tls: info,
             peer: origin.peer,
             config: origin.config.clone(),
             account: origin.account.clone(),
         });
-        let io = Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream)));
         Some(Self { io, origin, config, registry, registration, timeouts, bytes })
     }
+}
+
+/// The outcome of a TLS handshake; `None` when it fails or takes too long.
+#[cfg(feature = "tls")]
+async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
+    timeouts: &mut Timeouts,
+    deadline: &mut Deadline,
+    failed: &AtomicU64,
+    mut accepting: tokio_rustls::Accept<T>,
+) -> Option<tokio_rustls::server::TlsStream<T>> {
+    let accepted = timeouts.within(deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
+    let accepted = accepted.await.ok().and_then(Result::ok);
+    if accepted.is_none() {
+        failed.fetch_add(1, Ordering::Relaxed);
+    }
+    accepted
 }
 
 /// Peeks at the first byte, and reads when it is not TLS.

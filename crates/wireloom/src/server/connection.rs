@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use tokio::net::TcpStream;
 #[cfg(feature = "http2")]
 use wireloom_http2::upgrade::PREFACE;
 #[cfg(feature = "http2")]
@@ -95,14 +94,14 @@ enum StartedRequest<F> {
 
 impl Connection {
     pub(super) fn new(
-        stream: TcpStream,
+        io: Io,
         origin: Arc<Origin>,
         config: Arc<ServerConfig>,
         registry: Arc<Registry>,
         registration: Registration,
     ) -> Self {
         let timeouts = Timeouts::new(registry.clone());
-        Self { io: Io::Tcp(stream), origin, config, registry, registration, timeouts, bytes: BytesMut::new() }
+        Self { io, origin, config, registry, registration, timeouts, bytes: BytesMut::new() }
     }
 
     /// Wraps the transport in the configured tap, if any, which also receives the bytes that have arrived.

@@ -14,9 +14,11 @@ mod config;
 mod connection;
 #[cfg(feature = "http2")]
 mod http2;
+mod listener;
 mod panic;
 mod timeouts;
 
+use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -33,13 +35,16 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tracing::Instrument as _;
 
 pub use config::ServerConfig;
+pub use listener::Listener;
 
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
 use crate::memory::MemoryStats;
 use crate::registry::{self, Phase, Registry};
 #[cfg(feature = "tls")]
 use crate::transport::tls::ServerTls;
+use crate::transport::{Io, Transport};
 use connection::{Connection, Next};
+use listener::NO_ADDRESS;
 use timeouts::until;
 
 /// Answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
@@ -97,8 +102,8 @@ where
 /// Server::bind("127.0.0.1:8080").await?.serve(handle).await
 /// # }
 /// ```
-pub struct Server {
-    listener: TcpListener,
+pub struct Server<L = TcpListener> {
+    listener: L,
     config: Arc<ServerConfig>,
     registry: Arc<Registry>,
     #[cfg(feature = "tls")]
@@ -111,11 +116,21 @@ impl Server {
     /// # Errors
     /// The address is in use or does not belong to this machine.
     pub async fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
-        Ok(Self::new(TcpListener::bind(address).await?))
+        Ok(Self::new(listener::bind(address).await?))
     }
 
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// The operating system reports none.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl<L: Listener> Server<L> {
     /// Serves the connections that this listener accepts.
-    pub fn new(listener: TcpListener) -> Self {
+    pub fn new(listener: L) -> Self {
         Self {
             listener,
             config: Arc::default(),
@@ -141,14 +156,6 @@ impl Server {
         self
     }
 
-    /// The address that it listens on.
-    ///
-    /// # Errors
-    /// The operating system reports none.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-
     /// A handle to shut it down, and to read its statistics.
     pub fn handle(&self) -> ServerHandle {
         ServerHandle { registry: self.registry.clone() }
@@ -160,23 +167,18 @@ impl Server {
     /// # Errors
     /// The listener failed permanently; a setting of [`ServerConfig::http2`] is out of range.
     pub async fn serve(self, handler: impl Handler) -> io::Result<()> {
-        let Self { listener, config, registry, .. } = self;
+        let Self { mut listener, config, registry, .. } = self;
         #[cfg(feature = "http2")]
         if wireloom_http2::Connection::new(wireloom_http2::Role::Server, config.http2).is_err() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a setting of HTTP/2 is out of range"));
         }
         #[cfg(feature = "tls")]
         let tls = self.tls;
-        let sweeping = sweep(
-            Arc::downgrade(&registry),
+        let _connections = AbortOnDrop::new(
+            &registry,
             #[cfg(feature = "tls")]
             tls.clone(),
         );
-        let background = [tokio::spawn(sweeping), tokio::spawn(registry.memory.clone().watch())];
-        let _connections = AbortOnDrop {
-            registry: registry.clone(),
-            background: background.map(|task| task.abort_handle()),
-        };
         let state = Arc::new(ServerState {
             handler: Arc::new(handler),
             handshakes: Arc::new(Semaphore::new(config.handshakes_max.min(Semaphore::MAX_PERMITS))),
@@ -185,15 +187,17 @@ impl Server {
         });
         let inherited = tune_all(&listener, &config);
         let for_requests = Arc::new(config.for_requests());
+        let mut failures = AcceptFailures::default();
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
             let accepting = async {
                 registry.wait_below(config.connections_max).await;
                 listener.accept().await
             };
-            let (stream, peer) = match until(&registry, Phase::Draining, accepting).await {
+            let (transport, peer) = match until(&registry, Phase::Draining, accepting).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) if is_temporary(&error) => {
+                    failures.count(&registry, &error);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
                 }
@@ -204,9 +208,12 @@ impl Server {
             let Some(registration) = registry.admit(peer.ip(), config.connections_per_address_max) else {
                 continue;
             };
-            if !inherited {
+            let io = listener::into_io(transport);
+            if let Io::Tcp(stream) = &io
+                && !inherited
+            {
                 // A connection that has already closed fails at the first read.
-                let _ = tune(SockRef::from(&stream), &config);
+                let _ = tune(SockRef::from(stream), &config);
             }
             let key = registration.key();
             let origin = Arc::new(Origin {
@@ -215,7 +222,7 @@ impl Server {
                 config: for_requests.clone(),
                 account: registration.account().clone(),
             });
-            let connection = Connection::new(stream, origin, config.clone(), registry.clone(), registration);
+            let connection = Connection::new(io, origin, config.clone(), registry.clone(), registration);
             let task = Task::Http(Box::pin(state.clone().serve(connection)));
             registry.set_task(key, spawn(task, peer).abort_handle());
         }
@@ -226,6 +233,54 @@ impl Server {
         registry.abort();
         registry.wait_empty().await;
         Ok(())
+    }
+}
+
+/// Serves one connection over any transport, with the default configuration, until it has ended: such as a pipe in memory, or a stream
+/// that another program has accepted.
+///
+/// ```
+/// use wireloom::{Request, Response, server};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let (mut client, io) = tokio::io::duplex(1024);
+/// tokio::spawn(server::serve_connection(io, |_: Request| async { Response::text(200, "hello\n") }));
+/// client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await?;
+/// let mut response = String::new();
+/// client.read_to_string(&mut response).await?;
+/// assert!(response.ends_with("\r\n\r\nhello\n"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Connections that share limits, statistics and a shutdown are served by a [`Server`] with a [`Listener`].
+pub async fn serve_connection(transport: impl Transport, handler: impl Handler) {
+    let (config, registry) = (Arc::new(ServerConfig::default()), Registry::new());
+    let Some(registration) = registry.admit(NO_ADDRESS.ip(), None) else { return };
+    let _background = AbortOnDrop::new(
+        &registry,
+        #[cfg(feature = "tls")]
+        None,
+    );
+    let origin = Arc::new(Origin {
+        peer: NO_ADDRESS,
+        tls: None,
+        config: Arc::new(config.for_requests()),
+        account: registration.account().clone(),
+    });
+    let state = Arc::new(ServerState {
+        handler: Arc::new(handler),
+        handshakes: Arc::new(Semaphore::new(1)),
+        #[cfg(feature = "tls")]
+        tls: None,
+    });
+    let connection =
+        Connection::new(listener::into_io(transport), origin, config, registry.clone(), registration);
+    if let Some(websocket) = Box::pin(state.serve(connection)).await {
+        websocket.await;
     }
 }
 
@@ -314,6 +369,19 @@ struct AbortOnDrop {
     background: [AbortHandle; 2],
 }
 
+impl AbortOnDrop {
+    /// Starts the tasks that serve all connections.
+    fn new(registry: &Arc<Registry>, #[cfg(feature = "tls")] tls: Option<ServerTls>) -> Self {
+        let sweeping = sweep(
+            Arc::downgrade(registry),
+            #[cfg(feature = "tls")]
+            tls,
+        );
+        let background = [tokio::spawn(sweeping), tokio::spawn(registry.memory.clone().watch())];
+        Self { registry: registry.clone(), background: background.map(|task| task.abort_handle()) }
+    }
+}
+
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.background.iter().for_each(AbortHandle::abort);
@@ -335,8 +403,34 @@ async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<Ser
 }
 
 /// Sets the options of the listener, where connections inherit them: that saves a system call for each.
-fn tune_all(listener: &TcpListener, config: &ServerConfig) -> bool {
+fn tune_all(listener: &dyn Any, config: &ServerConfig) -> bool {
+    let Some(listener) = listener.downcast_ref::<TcpListener>() else { return false };
     cfg!(any(target_os = "linux", target_os = "android")) && tune(SockRef::from(listener), config).is_ok()
+}
+
+/// Counts connections that could not be accepted, and logs them at most once a second.
+#[derive(Default)]
+struct AcceptFailures {
+    #[cfg(feature = "tracing")]
+    logged_at: Option<tokio::time::Instant>,
+}
+
+impl AcceptFailures {
+    #[cfg_attr(
+        not(feature = "tracing"),
+        expect(clippy::unused_self, unused_variables, reason = "for the log")
+    )]
+    fn count(&mut self, registry: &Registry, error: &io::Error) {
+        registry.counters.accept_failed.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "tracing")]
+        {
+            let now = tokio::time::Instant::now();
+            if self.logged_at.is_none_or(|at| now - at >= Duration::from_secs(1)) {
+                self.logged_at = Some(now);
+                tracing::warn!(%error, "a connection cannot be accepted");
+            }
+        }
+    }
 }
 
 /// Sets TCP_NODELAY, since writes are batched already, and TCP keepalive.
@@ -378,6 +472,7 @@ impl ServerHandle {
         ServerStats {
             connections_accepted: counters.accepted.load(Ordering::Relaxed),
             connections_refused: counters.refused.load(Ordering::Relaxed),
+            accept_failed: counters.accept_failed.load(Ordering::Relaxed),
             connections_open: counters.open.load(Ordering::Relaxed),
             tls_failed: counters.tls_failed.load(Ordering::Relaxed),
             http2_connections: counters.http2.load(Ordering::Relaxed),
@@ -400,6 +495,8 @@ pub struct ServerStats {
     pub connections_accepted: u64,
     /// Connections closed on acceptance because their address had too many.
     pub connections_refused: u64,
+    /// Connections that could not be accepted, mostly because no file descriptor was free, since the server started.
+    pub accept_failed: u64,
     /// Connections that are open.
     pub connections_open: usize,
     /// TLS handshakes that failed or took too long since the server started.
@@ -449,7 +546,8 @@ mod tests {
             #[cfg(feature = "tls")]
             tls: None,
         });
-        let http = state.serve(Connection::new(stream, origin, Arc::default(), registry, registration));
+        let http =
+            state.serve(Connection::new(Io::Tcp(stream), origin, Arc::default(), registry, registration));
         println!("a connection of HTTP/1.1 {}, its task {}", size_of_val(&http), size_of::<Task<()>>());
         assert!(size_of_val(&http) <= 1032, "{}", size_of_val(&http));
         assert!(size_of::<Task<()>>() <= 24);

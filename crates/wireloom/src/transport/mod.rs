@@ -1,5 +1,6 @@
 //! Transports: TCP, TLS over it, or anything else that reads and writes bytes in order, and the buffers that reads fill.
 
+pub(crate) mod budget;
 pub(crate) mod buffer;
 #[cfg(feature = "hyper")]
 mod hyper;

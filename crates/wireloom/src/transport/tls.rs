@@ -10,7 +10,7 @@ use rustls::ServerConnection;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::TlsInfo;
 use crate::error::Error;
@@ -159,7 +159,7 @@ impl ServerTls {
         drop(last_error);
     }
 
-    pub(crate) fn accept(&self, stream: TcpStream) -> tokio_rustls::Accept<TcpStream> {
+    pub(crate) fn accept<T: AsyncRead + AsyncWrite + Unpin>(&self, stream: T) -> tokio_rustls::Accept<T> {
         let config = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         tokio_rustls::TlsAcceptor::from(config).accept(stream)
     }

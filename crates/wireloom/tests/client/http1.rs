@@ -76,7 +76,7 @@ async fn answer(answer: &[u8], step: usize) -> String {
 #[tokio::test]
 async fn falls_back_to_http1() {
     let url = serve().await;
-    let connector = Connector::new().header("X-One", "1").header("X-Two", "2");
+    let connector = Connector::new().http2(true).header("X-One", "1").header("X-Two", "2");
     let request = Request::get(format!("{url}/request?a=b")).header("x-two", "3");
     let exchange = connector.send(request).await.unwrap();
     assert!(exchange.peer().is_some() && exchange.tls().is_none());
@@ -95,6 +95,20 @@ async fn falls_back_to_http1() {
     for method in ["", "A B", "G\r\nX: y", "CONNECT"] {
         assert_eq!(connector.send(Request::new(method, &url)).await.unwrap_err(), Error::Header, "{method}");
     }
+}
+
+// A server of HTTP/1.1 would see `PRI * HTTP/2.0` before each request.
+#[tokio::test]
+async fn plain_http_begins_with_http1() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let request = tokio::spawn(async move { Connector::new().request(Request::get(url)).await });
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut first = [0; 6];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"GET / ");
+    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+    assert_eq!(request.await.unwrap().unwrap().status, 204);
 }
 
 #[tokio::test]

@@ -299,7 +299,7 @@ async fn a_response_to_head_can_be_forwarded() {
         let address = server.local_addr().unwrap();
         tokio::spawn(server.serve(move |_: wireloom::Request| async move {
             let request = Request::new("HEAD", format!("http://{behind}/"));
-            Connector::new().http1_only(is_http1).request(request).await.map(Response::from)
+            Connector::new().http1_only(is_http1).http2(!is_http1).request(request).await.map(Response::from)
         }));
         let mut response = connect(address).await.request(Request::new("HEAD", "/")).await.unwrap();
         assert_eq!(response.headers.get("content-length"), Some(LEN.to_string().as_bytes()), "{is_http1}");
@@ -498,7 +498,7 @@ async fn falls_back_to_http1_only_when_the_first_bytes_are_not_http2() {
     ] {
         let (address, accepted) = raw_server(bytes).await;
         let request = Request::get(format!("http://{address}/"));
-        let outcome = match Connector::new().send(request).await {
+        let outcome = match Connector::new().http2(true).send(request).await {
             Ok(exchange) => exchange.response().await.map(|response| response.status),
             Err(error) => Err(error),
         };

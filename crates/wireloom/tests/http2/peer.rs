@@ -108,6 +108,11 @@ impl Peer {
         }
     }
 
+    /// Whether an event of this stream has not been taken.
+    pub(crate) fn has_received(&self, key: StreamKey) -> bool {
+        self.received.iter().any(|(id, _)| *id == key.id())
+    }
+
     /// The next event of a stream; of the connection if `id` is 0.
     pub(crate) async fn next(&mut self, id: u32) -> Received {
         loop {

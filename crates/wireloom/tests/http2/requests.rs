@@ -8,6 +8,7 @@ use wireloom::ServerConfig;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Role};
+use wireloom_testing::http2::{Frame, PREFACE, join};
 
 use super::peer::{Peer, Received};
 use super::{serve, value};
@@ -220,8 +221,8 @@ async fn resets_a_request_without_a_reader() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let start = Instant::now();
-    let key = peer.request("POST", "/hello", &[], false).await;
-    assert_eq!(peer.response(key).await.2, b"hello\n");
+    let key = peer.request("POST", "/nothing", &[], false).await;
+    assert_eq!(peer.response(key).await.0, 404);
     loop {
         if peer.core.send_data(key, vec![0; 30_000], false).is_err() {
             break;
@@ -409,6 +410,44 @@ async fn drops_a_connection_that_reads_nothing() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), gone).await.expect("it is cut");
+}
+
+// curl sends all of a request that was accepted, and waits for the window that it needs for that.
+#[tokio::test]
+async fn reads_the_rest_of_an_accepted_request() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.request("POST", "/hello", &[], false).await;
+    peer.core.send_data(key, vec![7; 5 << 20], true).unwrap();
+    assert_eq!(peer.response(key).await.2, b"hello\n");
+    while peer.core.contains(key) {
+        let other = peer.request("GET", "/hello", &[], true).await;
+        assert_eq!(peer.response(other).await.0, 200);
+    }
+    assert!(!peer.has_received(key), "the stream was not reset");
+}
+
+// A client that ends its side of the connection reads what is ready, and GOAWAY.
+#[tokio::test]
+async fn answers_a_client_that_sends_no_more() {
+    let server = serve(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let get = |stream, path| {
+        Frame::headers(
+            stream,
+            &[(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", path)],
+        )
+        .end_stream()
+    };
+    let frames = join(&[Frame::settings(&[]), get(1, "/hello"), get(3, "/never")]);
+    stream.write_all(&[PREFACE, &frames].concat()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let contains = |bytes: &[u8]| answer.windows(bytes.len()).any(|window| window == bytes);
+    assert!(contains(b"hello\n"), "{}", answer.escape_ascii());
+    // GOAWAY, NO_ERROR.
+    assert!(contains(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x03\0\0\0\0"), "{}", answer.escape_ascii());
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod connect_events;
 mod examples;
 mod hostile;
 mod leaving;
+mod listeners;
 #[path = "../pace/mod.rs"]
 mod pace;
 mod panic;

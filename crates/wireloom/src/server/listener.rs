@@ -1,0 +1,110 @@
+//! Sources of connections: TCP, Unix sockets, or anything else that accepts transports.
+
+use std::any::Any;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::transport::{Io, Transport};
+
+/// The length of the queue of connections that wait to be accepted. The kernel limits it (`net.core.somaxconn`). A burst of clients that
+/// connect again at once, such as after a restart, overflows the 128 of the standard library.
+const BACKLOG: u32 = 4_096;
+
+/// A source of connections for a [`Server`](super::Server): TCP, Unix sockets, TLS of one's own, pipes in memory.
+///
+/// ```
+/// use std::io;
+/// use std::net::{Ipv4Addr, SocketAddr};
+///
+/// use tokio::io::DuplexStream;
+/// use tokio::sync::mpsc;
+/// use wireloom::server::Listener;
+///
+/// /// Accepts pipes in memory, for tests.
+/// struct Pipes(mpsc::Receiver<DuplexStream>);
+///
+/// impl Listener for Pipes {
+///     type Transport = DuplexStream;
+///
+///     async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
+///         match self.0.recv().await {
+///             Some(pipe) => Ok((pipe, (Ipv4Addr::LOCALHOST, 0).into())),
+///             None => std::future::pending().await,
+///         }
+///     }
+/// }
+/// ```
+pub trait Listener: Send + 'static {
+    /// The transport of a connection.
+    type Transport: Transport;
+
+    /// The next connection, and the address of its peer: 0.0.0.0:0 if it has none.
+    ///
+    /// # Cancel safety
+    /// Dropping the future must lose no connection.
+    ///
+    /// # Errors
+    /// A connection failed before it was accepted, or resources are used up: the server tries again after a while. It stops after
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) and [`NotConnected`](io::ErrorKind::NotConnected).
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Transport, SocketAddr)>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Transport = TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        Self::accept(self).await
+    }
+}
+
+#[cfg(unix)]
+impl Listener for tokio::net::UnixListener {
+    type Transport = tokio::net::UnixStream;
+
+    async fn accept(&mut self) -> io::Result<(Self::Transport, SocketAddr)> {
+        let (stream, _) = Self::accept(self).await?;
+        Ok((stream, NO_ADDRESS))
+    }
+}
+
+/// The address of a peer that has none.
+pub(super) const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Listens on the first of these addresses that can be bound, with a longer queue than the standard library's.
+pub(super) async fn bind(address: impl tokio::net::ToSocketAddrs) -> io::Result<TcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
+    for address in tokio::net::lookup_host(address).await? {
+        match bind_one(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+    };
+    // As the standard library does: on Windows the option has another meaning.
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// A transport, with its own type if this crate knows it.
+pub(super) fn into_io(transport: impl Transport) -> Io {
+    let mut transport = Some(transport);
+    let any: &mut dyn Any = &mut transport;
+    if let Some(tcp) = any.downcast_mut::<Option<TcpStream>>().and_then(Option::take) {
+        return Io::Tcp(tcp);
+    }
+    match transport {
+        Some(transport) => Io::Other(Box::new(transport)),
+        None => Io::Other(Box::new(tokio::io::empty())),
+    }
+}

@@ -1,0 +1,70 @@
+//! The share of a worker that one task may use before it yields, in units of the bytes that its work produces.
+
+use std::task::{Context, Poll, ready};
+
+use tokio::task::coop::poll_proceed;
+
+/// Bytes that one unit of tokio's budget pays for. A task has 128 units each time it is polled: 1 MiB, about a millisecond of inflating
+/// or of copying.
+const UNIT: usize = 8 << 10;
+
+/// The most that a task owes: it yields at most 4 times for one long message.
+const DEBT_MAX: usize = 4 * 128 * UNIT;
+
+/// Work that has been done and not been paid for.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    debt: usize,
+}
+
+impl Budget {
+    /// Work of the cost of a read.
+    pub(crate) const REQUEST: usize = UNIT;
+
+    /// Adds work that produced this many bytes.
+    #[inline]
+    pub(crate) fn spend(&mut self, len: usize) {
+        self.debt = self.debt.saturating_add(len).min(DEBT_MAX);
+    }
+
+    /// Pays for the work. Pending when the budget of the task is used up: then the task is polled again after the others that are ready.
+    #[inline]
+    pub(crate) fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.debt >= UNIT {
+            ready!(poll_proceed(cx)).made_progress();
+            self.debt -= UNIT;
+        }
+        Poll::Ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// How often a task yields that produces this many bytes.
+    async fn yields(len: usize) -> usize {
+        let (mut budget, mut yields) = (Budget::default(), 0);
+        budget.spend(len);
+        tokio::task::yield_now().await;
+        poll_fn(|cx| {
+            let paid = budget.poll_paid(cx);
+            yields += usize::from(paid.is_pending());
+            paid
+        })
+        .await;
+        yields
+    }
+
+    #[tokio::test]
+    async fn a_task_yields_in_proportion_to_its_work() {
+        let task = |len| async move { tokio::spawn(yields(len)).await.unwrap() };
+        assert_eq!(task(UNIT - 1).await, 0);
+        assert_eq!(task(128 * UNIT).await, 0);
+        assert_eq!(task(129 * UNIT).await, 1);
+        assert_eq!(task(257 * UNIT).await, 2);
+        assert_eq!(task(usize::MAX).await, 3);
+    }
+}

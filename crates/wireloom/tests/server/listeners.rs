@@ -1,0 +1,119 @@
+//! Servers over listeners other than the library's own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::sync::mpsc;
+use wireloom::server::Listener;
+use wireloom::{Request, Response, Server, ServerConfig};
+
+/// Accepts pipes, after these failures.
+struct Pipes {
+    failures: VecDeque<io::Error>,
+    pipes: mpsc::Receiver<DuplexStream>,
+}
+
+impl Listener for Pipes {
+    type Transport = DuplexStream;
+
+    async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
+        if let Some(failure) = self.failures.pop_front() {
+            return Err(failure);
+        }
+        match self.pipes.recv().await {
+            Some(pipe) => Ok((pipe, (Ipv4Addr::LOCALHOST, 7).into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+async fn tell_peer(request: Request) -> Response {
+    Response::text(200, request.peer().to_string())
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+async fn get(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) -> String {
+    stream.write_all(GET).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_listener_that_fails_is_asked_again_and_its_failures_are_counted() {
+    let (pipes, accepted) = mpsc::channel(1);
+    // Too many open files: the process, and the system.
+    let failures = [24, 23, 24].map(io::Error::from_raw_os_error).into();
+    let server = Server::new(Pipes { failures, pipes: accepted }).config(ServerConfig::default());
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve(tell_peer));
+    let (client, pipe) = tokio::io::duplex(1_000);
+    pipes.send(pipe).await.unwrap();
+    let answer = get(client).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n127.0.0.1:7"), "{answer}");
+    assert_eq!((handle.stats().accept_failed, handle.stats().connections_accepted), (3, 1));
+    handle.shut_down();
+    serving.await.unwrap().unwrap();
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn serves_unix_sockets() {
+    let dir = std::env::temp_dir().join(format!("wireloom-{}-{}", std::process::id(), fastrand::u64(..)));
+    std::fs::create_dir(&dir).unwrap();
+    let path = dir.join("socket");
+    let server = Server::new(tokio::net::UnixListener::bind(&path).unwrap());
+    tokio::spawn(server.serve(tell_peer));
+    let answer = get(tokio::net::UnixStream::connect(&path).await.unwrap()).await;
+    assert!(answer.ends_with("\r\n\r\n0.0.0.0:0"), "{answer}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[cfg(feature = "self-signed")]
+#[tokio::test]
+async fn serves_tls_over_any_transport() {
+    use std::sync::Arc;
+
+    use tokio_rustls::rustls::crypto::ring;
+    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+    use wireloom::ServerTls;
+
+    let (tls, signed) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let (pipes, accepted) = mpsc::channel(1);
+    let server = Server::new(Pipes { failures: VecDeque::new(), pipes: accepted }).tls(tls);
+    tokio::spawn(server.serve(tell_peer));
+    let (client, pipe) = tokio::io::duplex(1_000);
+    pipes.send(pipe).await.unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(signed.der().to_vec().into()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let client = connector.connect("localhost".try_into().unwrap(), client).await.unwrap();
+    let answer = get(client).await;
+    assert!(answer.ends_with("\r\n\r\n127.0.0.1:7"), "{answer}");
+}
+
+// A burst of clients waits in the kernel's queue, even if nothing is accepted.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_queue_of_connections_is_long() {
+    let limit = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let expected = limit.trim().parse::<usize>().unwrap().min(1_024);
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..expected {
+        // Beyond the queue a SYN is dropped, and sent again after a second.
+        let connecting = tokio::net::TcpStream::connect(address);
+        let connected = tokio::time::timeout(std::time::Duration::from_secs(20), connecting).await;
+        clients.push(connected.expect("the queue is not full").unwrap());
+    }
+    drop(server);
+}
