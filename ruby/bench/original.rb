@@ -64,7 +64,7 @@ module Bench
     module_function
 
     def folder
-      @folder ||= build(File.expand_path("../tmp/mask/#{RbConfig::CONFIG["ruby_version"]}", __dir__))
+      @folder ||= build(File.expand_path("../tmp/mask/#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}", __dir__))
     end
 
     def build(folder)
