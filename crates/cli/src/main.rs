@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Connect(connect) => cmd::connect::run(*connect),
         Command::Load(load) => cmd::load::run(*load),
         Command::Inspect(inspect) => cmd::inspect::run(&inspect),
+        Command::Hub(hub) => cmd::hub::run(&hub.command),
         Command::Completions(completions) => cmd::man::completions(&completions),
         Command::Man(man) => cmd::man::man(&man),
     };

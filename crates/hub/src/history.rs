@@ -101,6 +101,10 @@ impl Log {
         Self { epoch: position.epoch, top: position.offset, kept, len, used_at: now }
     }
 
+    pub(crate) fn epoch(&self) -> &str {
+        &self.epoch
+    }
+
     pub(crate) fn position(&self) -> Position {
         Position { offset: self.top, epoch: self.epoch.clone() }
     }
@@ -117,14 +121,45 @@ impl Log {
 
     /// Drops the oldest publications until `excess` bytes are freed or none is left.
     pub(crate) fn shorten(&mut self, excess: usize) {
-        let len_max = self.len.saturating_sub(excess);
-        while self.len > len_max && self.drop_oldest() {}
+        self.drop_before(self.first_within(self.len.saturating_sub(excess)));
+    }
+
+    /// The offset from which on the publications take at most `len_max` bytes.
+    pub(crate) fn first_within(&self, len_max: usize) -> u64 {
+        let mut len = self.len;
+        let excess = self.kept.iter().take_while(|kept| {
+            let is_excess = len > len_max;
+            len = len.saturating_sub(kept.cost());
+            is_excess
+        });
+        self.first() + excess.count() as u64
+    }
+
+    /// The offset of the oldest publication that has not expired. A publication never outlives an older one, because
+    /// offsets stay consecutive.
+    pub(crate) fn first_unexpired(&self, now: Duration) -> u64 {
+        let last = self.kept.iter().rposition(|kept| kept.expires_at <= now);
+        self.first() + last.map_or(0, |last| last as u64 + 1)
+    }
+
+    /// Drops the publications before an offset.
+    pub(crate) fn drop_before(&mut self, first: u64) {
+        while self.first() < first && self.drop_oldest() {}
     }
 
     fn drop_oldest(&mut self) -> bool {
         let oldest = self.kept.pop_front();
         self.len -= oldest.as_ref().map_or(0, Kept::cost);
         oldest.is_some()
+    }
+
+    /// The publications from an offset on, and when each expires.
+    pub(crate) fn kept_from(
+        &self,
+        first: u64,
+    ) -> impl DoubleEndedIterator<Item = (&Arc<Publication>, Duration)> {
+        let begin = first.saturating_sub(self.first()).min(self.kept.len() as u64);
+        self.kept.range(begin as usize..).map(|kept| (&kept.publication, kept.expires_at))
     }
 
     pub(crate) fn used_at(&self) -> Duration {
@@ -152,43 +187,36 @@ impl Log {
         publication
     }
 
-    /// Drops expired publications. A publication never outlives an older one, because offsets stay consecutive.
-    pub(crate) fn expire(&mut self, now: Duration) {
-        if let Some(last) = self.kept.iter().rposition(|kept| kept.expires_at <= now) {
-            self.len -= self.kept.drain(..=last).map(|kept| kept.cost()).sum::<usize>();
-        }
-    }
-
-    pub(crate) fn read(&mut self, query: &HistoryQuery, now: Duration) -> History {
-        self.expire(now);
+    pub(crate) fn read(&self, query: &HistoryQuery, now: Duration) -> History {
         let limit = query.limit.unwrap_or(usize::MAX);
         let since = query.since.as_ref().map(|since| since.offset);
-        let all = self.kept.iter().map(|kept| &kept.publication);
+        let first = self.first_unexpired(now);
         let publications = if query.reverse {
             let before = since.unwrap_or(u64::MAX);
-            all.rev().filter(|one| one.offset < before).take(limit).cloned().collect()
+            let kept = self.kept_from(first).map(|(publication, _)| publication).rev();
+            kept.skip_while(|one| one.offset >= before).take(limit).cloned().collect()
         } else {
-            let after = since.unwrap_or(0);
-            all.filter(|one| one.offset > after).take(limit).cloned().collect()
+            let first = first.max(since.map_or(0, |since| since.saturating_add(1)));
+            self.kept_from(first).map(|(publication, _)| publication.clone()).take(limit).collect()
         };
         History { publications, position: self.position() }
     }
 
     /// The publications that a client at `since` missed.
     pub(crate) fn recover(
-        &mut self,
+        &self,
         since: &Position,
         mode: RecoveryMode,
         limit: usize,
         now: Duration,
     ) -> Recovery {
-        self.expire(now);
+        let first = self.first_unexpired(now);
         let position = self.position();
         let same = since.epoch == self.epoch && since.offset <= self.top;
         let lost = || Recovery { publications: Vec::new(), recovered: false, position: position.clone() };
         match mode {
             RecoveryMode::Cache => {
-                let newest = self.kept.back().map(|kept| kept.publication.clone());
+                let newest = self.kept_from(first.max(self.top)).next().map(|(newest, _)| newest.clone());
                 let is_current = same && since.offset == self.top;
                 let publications: Vec<_> = newest.filter(|_| !is_current).into_iter().collect();
                 let recovered = is_current || !publications.is_empty();
@@ -196,12 +224,11 @@ impl Log {
             }
             RecoveryMode::Stream if !same => lost(),
             RecoveryMode::Stream => {
-                let missed = self.top - since.offset;
-                if missed > self.kept.len() as u64 || missed > limit as u64 {
+                if since.offset + 1 < first || self.top - since.offset > limit as u64 {
                     return lost();
                 }
-                let first = self.kept.len() - missed as usize;
-                let publications = self.kept.range(first..).map(|kept| kept.publication.clone()).collect();
+                let missed = self.kept_from(since.offset + 1).map(|(publication, _)| publication.clone());
+                let publications = missed.collect();
                 Recovery { publications, recovered: true, position }
             }
         }
@@ -235,7 +262,7 @@ mod tests {
 
     #[test]
     fn recovers_exactly_what_was_missed_or_nothing() {
-        let mut log = log(5);
+        let log = log(5);
         for (offset, missed) in
             [(5, Some(&[][..])), (4, Some(&[5])), (2, Some(&[3, 4, 5])), (1, None), (6, None)]
         {
@@ -251,7 +278,7 @@ mod tests {
 
     #[test]
     fn reports_expired_publications_as_lost() {
-        let mut log = log(3);
+        let log = log(3);
         // The first expires 10 s after second 1.
         assert!(log.recover(&at(0), RecoveryMode::Stream, 100, S * 11 - Duration::from_nanos(1)).recovered);
         assert!(!log.recover(&at(0), RecoveryMode::Stream, 100, S * 11).recovered);
@@ -261,7 +288,7 @@ mod tests {
 
     #[test]
     fn cache_mode_delivers_the_newest_unless_the_client_has_it() {
-        let mut log = log(5);
+        let log = log(5);
         for (offset, delivered) in [(0, &[5][..]), (4, &[5]), (5, &[])] {
             let recovery = log.recover(&at(offset), RecoveryMode::Cache, 100, S * 5);
             assert!(recovery.recovered);
@@ -272,8 +299,8 @@ mod tests {
 
     #[test]
     fn reads_in_both_directions() {
-        let mut log = log(5);
-        let mut read = |since: Option<u64>, limit, reverse| {
+        let log = log(5);
+        let read = |since: Option<u64>, limit, reverse| {
             let query = HistoryQuery { since: since.map(at), limit, reverse };
             offsets(&log.read(&query, S * 5).publications)
         };

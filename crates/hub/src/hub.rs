@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::config::{ConfigError, HistoryConfig, HubConfig};
-use crate::engine::{Engine, EngineError, MemoryEngine};
+use crate::engine::{Engine, EngineError, EngineHealth, MemoryEngine};
 use crate::history::Position;
 use crate::hooks::{
     ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, Hooks, PublishEvent, Refusal, RpcEvent,
@@ -128,8 +128,10 @@ pub struct PublishOptions {
     pub tags: HashMap<String, String>,
     /// Whether it is left out of the history.
     pub skip_history: bool,
-    /// If not empty, publications with the same key into one channel are published once. This node remembers a key (at
-    /// most 128 bytes) for five minutes, and returns the position of the first publication.
+    /// If not empty, publications with the same key into one channel are published once, and all return the position of
+    /// the first. A key (at most 128 bytes) is remembered for five minutes: by this node, and if the channel has a
+    /// history, also by the engine, for every node and across restarts. A publication that failed or was not answered in
+    /// time can be repeated with its key.
     pub idempotency_key: String,
 }
 
@@ -161,16 +163,22 @@ impl Hub {
     ) -> Result<Position, PublishError> {
         let PublishOptions { tags, skip_history, idempotency_key } = options;
         let publication = Publication { data: data.into(), tags, ..Publication::default() };
-        let publishing = self.0.publish(channel, publication, skip_history);
         if idempotency_key.is_empty() {
-            return publishing.await;
+            return self.0.publish(channel, publication, skip_history, "").await;
         }
         if idempotency_key.len() > KEY_LEN_MAX {
             return Err(PublishError::BadKey);
         }
         self.0.check_channel(channel)?;
         let result = self.0.idempotency.result(channel, &idempotency_key, self.0.clock.now());
-        result.get_or_try_init(|| publishing).await.cloned()
+        let (node, channel) = (self.0.clone(), channel.to_owned());
+        // In a task of its own, because a caller that gives up must not leave the outcome unknown: it will try again.
+        let publishing = tokio::spawn(async move {
+            let publish = || node.publish(&channel, publication, skip_history, &idempotency_key);
+            result.get_or_try_init(publish).await.cloned()
+        });
+        let stopped = |error: tokio::task::JoinError| EngineError::Unavailable(error.to_string());
+        publishing.await.map_err(stopped)?
     }
 
     /// Removes the history of a channel. Its subscribers start again with a new epoch; clients that reconnect cannot
@@ -202,6 +210,12 @@ impl Hub {
     #[must_use]
     pub fn slowest(&self, max: usize) -> Vec<SlowClient> {
         self.0.slowest(max)
+    }
+
+    /// Whether the engine can store publications. While it cannot, publications into channels with a history are refused.
+    #[must_use]
+    pub fn health(&self) -> EngineHealth {
+        self.0.engine().health()
     }
 
     /// The counters of the hub.

@@ -9,8 +9,8 @@ use tokio::sync::OnceCell;
 use crate::history::Position;
 use crate::shards::lock;
 
-/// How long a key is remembered: as long as in Centrifugo.
-const KEY_TTL: Duration = Duration::from_secs(300);
+/// How long an idempotency key is remembered: as long as in Centrifugo.
+pub const IDEMPOTENCY_TTL: Duration = Duration::from_secs(300);
 
 /// The maximum number of remembered keys. If there are more, the oldest are forgotten early.
 const KEYS_MAX: usize = 100_000;
@@ -57,7 +57,7 @@ impl Idempotency {
         }
         let result = Arc::<OnceCell<Position>>::default();
         results.by_name.insert(name.clone(), result.clone());
-        results.expiries.push_back((now.saturating_add(KEY_TTL), name));
+        results.expiries.push_back((now.saturating_add(IDEMPOTENCY_TTL), name));
         result
     }
 

@@ -104,6 +104,12 @@ impl std::fmt::Display for PublishError {
     }
 }
 
+impl From<EngineError> for PublishError {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
 impl std::error::Error for PublishError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -177,6 +183,7 @@ impl Node {
         channel: &str,
         publication: Publication,
         skip_history: bool,
+        idempotency_key: &str,
     ) -> Result<Position, PublishError> {
         self.start();
         self.check_channel(channel)?;
@@ -184,7 +191,10 @@ impl Node {
         let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
         let retention = retention(options).filter(|_| !skip_history);
         self.metrics.publications.increment();
-        self.engine.publish(channel, publication, retention).await.map_err(PublishError::Engine)
+        self.engine
+            .publish(channel, publication, retention, idempotency_key)
+            .await
+            .map_err(PublishError::Engine)
     }
 
     /// Adds a connection. An error if there are too many, or the hub is shutting down.

@@ -2,6 +2,7 @@
 
 mod connect;
 mod http2;
+mod hub;
 mod inspect;
 mod load;
 mod record;
@@ -16,6 +17,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub(crate) use connect::{Connect, Display, Format, Tls, has_scheme};
+pub(crate) use hub::{Check, Hub, HubCommand};
 pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
 pub(crate) use load::{Expectation, Load, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage};
 pub(crate) use record::Record;
@@ -61,6 +63,8 @@ pub(crate) enum Command {
     Load(Box<Load>),
     /// Decode a capture: handshakes, WebSocket and HTTP/2 frames, violations
     Inspect(Box<Inspect>),
+    /// Look after channels: check their histories on disk
+    Hub(Hub),
     /// Print a completion script for a shell
     Completions(Completions),
     /// Print a manual page

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use wireloom::MemoryStats;
 use wireloom::server::ServerStats;
 use wireloom_hub::HubStats;
+use wireloom_hub::engine::EngineHealth;
 
 use super::Routes;
 use super::figures::{BUCKETS, Histogram, Traffic};
@@ -59,6 +60,7 @@ pub(super) fn page(routes: &Routes) -> String {
     memory(&mut page, routes);
     websockets(&mut page, routes);
     hub(&mut page, &routes.hub.stats());
+    engine(&mut page, &routes.hub.health());
     page.counter(
         "sink_messages_total",
         "Messages and bodies received by /sink.",
@@ -97,6 +99,17 @@ fn hub(page: &mut Page, stats: &HubStats) {
             page.sample(name, &format!("{{code=\"{code}\"}}"), *count);
         }
     }
+}
+
+/// Where histories are stored.
+fn engine(page: &mut Page, health: &EngineHealth) {
+    let is_up = u8::from(health.failure.is_none());
+    page.gauge("hub_engine_up", "1 while publications can be stored, otherwise 0.", is_up);
+    page.counter(
+        "hub_engine_failures_total",
+        "Times that publications could not be stored.",
+        health.failures,
+    );
 }
 
 fn server(page: &mut Page, routes: &Routes) {

@@ -112,7 +112,7 @@ impl Routes {
     /// Answers a request to the admin address.
     pub(crate) async fn handle_admin(self: &Arc<Self>, mut request: Request) -> Response {
         if request.path() == "/healthz" {
-            return page(&request, Response::text(200, "ok\n"));
+            return self.health(&request);
         }
         if !self.allows_host(&request) {
             return other_host();
@@ -125,6 +125,16 @@ impl Routes {
                 None => self.hub.answer_api(&mut request).await.unwrap_or_else(Response::not_found),
             },
         }
+    }
+
+    fn health(&self, request: &Request) -> Response {
+        page(
+            request,
+            match self.hub.health().failure {
+                None => Response::text(200, "ok\n"),
+                Some(reason) => Response::text(503, format!("publications cannot be stored: {reason}\n")),
+            },
+        )
     }
 
     fn metrics(&self, request: &Request) -> Response {
@@ -145,7 +155,7 @@ impl Routes {
 
     async fn route(self: &Arc<Self>, request: &mut Request) -> Response {
         match request.path() {
-            "/healthz" => page(request, Response::text(200, "ok\n")),
+            "/healthz" => self.health(request),
             _ if !self.has_demo => self.hub.answer_client(request).await.unwrap_or_else(Response::not_found),
             "/metrics" if !self.has_admin => self.metrics(request),
             "/echo" if has_content(request) => self.echo_body(request).await,

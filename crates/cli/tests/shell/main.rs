@@ -6,6 +6,7 @@
 mod bad_input;
 mod command;
 mod connect;
+mod hub;
 mod inspect;
 mod live;
 mod process;

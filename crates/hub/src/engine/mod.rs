@@ -1,6 +1,7 @@
 //! Engines: where histories and presence are kept, and how publications reach the other nodes.
 
 mod disk;
+mod logs;
 mod memory;
 #[cfg(feature = "nats")]
 mod nats;
@@ -16,7 +17,8 @@ use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
 
-pub use disk::{DiskEngine, DiskError};
+pub use crate::idempotency::IDEMPOTENCY_TTL;
+pub use disk::{DiskEngine, DiskError, FileReport};
 pub use memory::MemoryEngine;
 #[cfg(feature = "nats")]
 pub use nats::NatsEngine;
@@ -120,11 +122,16 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Adds a publication to the history, if there is a `retention`, and delivers it on every node. Returns its
     /// position, with offset 0 if there is no history.
+    ///
+    /// A position is a promise: the publication is stored, and survives what the engine says it survives. After an error
+    /// it may have been published or not. A second call with the same key, if that is not empty, then publishes it at
+    /// most once, for at least [`IDEMPOTENCY_TTL`].
     fn publish<'a>(
         &'a self,
         channel: &'a str,
         publication: Publication,
         retention: Option<Retention>,
+        idempotency_key: &'a str,
     ) -> EngineFuture<'a, Position>;
 
     /// Announces a client that joined or left, on every node.
@@ -176,6 +183,21 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Drops expired publications. Called every second.
     fn maintain(&self);
+
+    /// Whether publications can be stored now.
+    fn health(&self) -> EngineHealth {
+        EngineHealth::default()
+    }
+}
+
+/// Whether an engine can store publications.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineHealth {
+    /// Why it cannot, as a text; `None` if it can.
+    pub failure: Option<String>,
+    /// How often storing has failed so far.
+    pub failures: u64,
 }
 
 /// The interval at which presence is refreshed. An entry that has not been refreshed for three intervals is dropped.

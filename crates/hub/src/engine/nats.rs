@@ -227,6 +227,7 @@ impl Engine for NatsEngine {
         channel: &'a str,
         publication: Publication,
         retention: Option<Retention>,
+        _idempotency_key: &'a str,
     ) -> EngineFuture<'a, Position> {
         Box::pin(async move {
             let Some(retention) = retention.filter(|_| self.nats.is_connected()) else {

@@ -122,11 +122,12 @@ impl<E: Engine> Engine for FaultyEngine<E> {
         channel: &'a str,
         publication: Publication,
         retention: Option<Retention>,
+        idempotency_key: &'a str,
     ) -> EngineFuture<'a, Position> {
         Box::pin(async move {
             self.chance.disturb().await?;
             let payload = publication.data.clone();
-            let position = self.inner.publish(channel, publication, retention).await?;
+            let position = self.inner.publish(channel, publication, retention, idempotency_key).await?;
             self.model.publish(channel, &position, &payload, self.started.elapsed());
             // The answer may be lost although it was published.
             self.chance.disturb().await?;

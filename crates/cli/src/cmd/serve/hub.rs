@@ -3,7 +3,7 @@
 use std::io;
 
 use tracing::{error, info};
-use wireloom_hub::engine::{DiskEngine, MemoryEngine, NatsEngine};
+use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine};
 use wireloom_hub::{Hub, HubConfig};
 
 use crate::args::Serve;
@@ -41,8 +41,13 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
     let builder = Hub::builder().config(config);
     let builder = match (&args.channels.data, &args.channels.nats) {
         (Some(directory), _) => {
-            let engine = DiskEngine::open(directory, memory).map_err(|error| format!("--data {error}"))?;
-            builder.engine(engine)
+            let named = |error: DiskError| match error {
+                DiskError::Damaged { .. } => {
+                    format!("--data {error}\nSee `wireloom hub check --help`: it sets the file aside")
+                }
+                error => format!("--data {error}"),
+            };
+            builder.engine(DiskEngine::open(directory, memory).map_err(named)?)
         }
         (None, Some(url)) => {
             builder.engine(NatsEngine::connect(url).await.map_err(|error| format!("--nats {url}: {error}"))?)

@@ -1,0 +1,51 @@
+//! `wireloom hub`: what concerns channels and needs no server.
+
+use std::io::Write as _;
+
+use wireloom_hub::engine::{DiskEngine, DiskError, FileReport};
+
+use crate::args::{Check, HubCommand};
+use crate::exit::Exit;
+use crate::terminal;
+
+pub(crate) fn run(command: &HubCommand) -> Exit {
+    match command {
+        HubCommand::Check(args) => check(args),
+    }
+}
+
+fn check(args: &Check) -> Exit {
+    let report = match DiskEngine::check(&args.dir) {
+        Ok(report) => report,
+        Err(error) => {
+            terminal::print_error(&error);
+            if !matches!(error, DiskError::Damaged { .. }) {
+                return Exit::NoConnection;
+            }
+            if args.set_aside {
+                match DiskEngine::set_aside(&args.dir) {
+                    Ok(path) => terminal::print_error(format_args!("it is now {}", path.display())),
+                    Err(error) => {
+                        terminal::print_error(error);
+                        return Exit::NoConnection;
+                    }
+                }
+            }
+            return Exit::Broken;
+        }
+    };
+    let FileReport { path, len, channels, publications, unreadable, is_repaired, .. } = report;
+    let mut text =
+        format!("{}: {channels} channels, {publications} publications, {len} bytes", path.display());
+    if is_repaired {
+        text.push_str(", repaired");
+    }
+    if unreadable > 0 {
+        text.push_str(&format!("; {unreadable} publications cannot be read"));
+    }
+    if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+        terminal::print_error(error);
+        return Exit::NoConnection;
+    }
+    if unreadable > 0 { Exit::Broken } else { Exit::Success }
+}

@@ -1,0 +1,86 @@
+//! `wireloom hub`, and histories that `serve --data` keeps.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::process::{Server, WIRELOOM};
+
+fn check(args: &[&str], directory: &Path) -> Output {
+    Command::new(WIRELOOM).args(["hub", "check"]).args(args).arg(directory).output().unwrap()
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// A directory with the histories of a server that was killed.
+async fn directory_of_a_killed_server() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--data", directory.path().to_str().unwrap()]).await;
+    let mut socket = wireloom::connect(&server.url("/rooms/a")).await.unwrap();
+    for text in ["1", "2", "3"] {
+        socket.send(text).await.unwrap();
+        // The room sends it back once it is stored.
+        socket.recv_owned().await.unwrap().unwrap();
+    }
+    drop(server);
+    directory
+}
+
+#[tokio::test]
+async fn hub_check_counts_what_a_killed_server_has_stored() {
+    let directory = directory_of_a_killed_server().await;
+    // The process may take a moment to end.
+    let output = loop {
+        let output = check(&[], directory.path());
+        if !texts(&output).1.contains("another process") {
+            break output;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stdout.contains("1 channels, 3 publications"), "{stdout}");
+}
+
+#[tokio::test]
+async fn hub_check_explains_damage_and_sets_it_aside() {
+    let directory = directory_of_a_killed_server().await;
+    let file = directory.path().join("history.redb");
+    let whole = loop {
+        if check(&[], directory.path()).status.code() == Some(0) {
+            break std::fs::read(&file).unwrap();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let page = 4096;
+    let zeros = |mut bytes: Vec<u8>| {
+        bytes[page..].fill(0);
+        bytes
+    };
+    for (damaged, reason) in [
+        (whole[..whole.len() - page].to_vec(), "it was cut to"),
+        (whole[..10].to_vec(), "it was cut to 10 bytes"),
+        (b"something else entirely, and long enough for a head".to_vec(), "not a file of histories"),
+        (zeros(whole.clone()), "is damaged"),
+    ] {
+        std::fs::write(&file, damaged).unwrap();
+        let output = check(&[], directory.path());
+        let (_, stderr) = texts(&output);
+        assert_eq!(output.status.code(), Some(5), "{stderr}");
+        assert!(stderr.contains(reason) && !stderr.contains("panicked"), "{stderr}");
+        let serve = Command::new(WIRELOOM)
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(directory.path())
+            .output()
+            .unwrap();
+        let (_, stderr) = texts(&serve);
+        assert_eq!(serve.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(reason) && stderr.contains("hub check"), "{stderr}");
+    }
+    assert_eq!(check(&["--set-aside"], directory.path()).status.code(), Some(5));
+    assert!(!file.exists());
+    assert_eq!(check(&[], directory.path()).status.code(), Some(1), "there is no file");
+    Server::start(&["--data", directory.path().to_str().unwrap()]).await;
+}

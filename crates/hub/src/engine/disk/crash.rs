@@ -1,0 +1,505 @@
+//! Crash-consistency simulation: the writer over a disk that fails, and that loses and tears what was not synced when the
+//! power fails.
+//!
+//! After each restart every acknowledged publication is in the history of its channel, at its offset, or the history has
+//! another epoch for a reason: then clients are told that they cannot recover.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redb::{Builder, Database, StorageBackend};
+use tokio::sync::oneshot;
+use wireloom_testing::rng::{Rng, generators};
+
+use super::writer::{Job, Writer};
+use crate::engine::logs::Decision;
+use crate::engine::{Engine as _, EngineError, MemoryEngine};
+use crate::history::{HistoryQuery, Log, Position, Retention};
+use crate::protocol::Publication;
+use crate::shards::lock;
+
+const CHANNELS: [&str; 4] = ["a", "b", "b0", "c"];
+const KEEP: Retention = Retention { size: 5, ttl: Duration::from_secs(60) };
+/// The unit that a disk writes whole.
+const SECTOR: usize = 512;
+
+/// A disk, whose content outlives the databases on it.
+#[derive(Clone, Debug)]
+struct Disk(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// What survives a power failure.
+    durable: Vec<u8>,
+    /// What is read.
+    visible: Vec<u8>,
+    /// Since the last sync, in order.
+    unsynced: Vec<Change>,
+    /// The power fails after this many further writes and syncs.
+    changes_left: Option<usize>,
+    changes: usize,
+    /// The share of writes and syncs that fail, in percent.
+    failure: u32,
+    rng: fastrand::Rng,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: usize, data: Vec<u8> },
+    SetLen(usize),
+}
+
+impl Change {
+    fn apply(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, data } => {
+                // The write of a length may have been lost.
+                if to.len() < offset + data.len() {
+                    to.resize(offset + data.len(), 0);
+                }
+                to[*offset..offset + data.len()].copy_from_slice(data);
+            }
+            Self::SetLen(len) => to.resize(*len, 0),
+        }
+    }
+}
+
+impl State {
+    /// Counts a change; an error if the power is off or the disk fails.
+    fn begin_change(&mut self) -> io::Result<()> {
+        self.changes += 1;
+        match &mut self.changes_left {
+            Some(0) => return Err(io::Error::other("the power is off")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        if self.rng.u32(..100) < self.failure {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, change: Change) -> io::Result<()> {
+        let begun = self.begin_change();
+        if begun.is_ok() || self.rng.bool() {
+            change.apply(&mut self.visible);
+            self.unsynced.push(change);
+        }
+        begun
+    }
+}
+
+impl Disk {
+    fn new(rng: fastrand::Rng) -> Self {
+        let (durable, visible, unsynced) = Default::default();
+        let state = State { durable, visible, unsynced, changes_left: None, changes: 0, failure: 0, rng };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    fn open(&self) -> Result<Database, String> {
+        Builder::new().create_with_backend(self.clone()).map_err(|error| error.to_string())
+    }
+
+    fn is_off(&self) -> bool {
+        lock(&self.0).changes_left == Some(0)
+    }
+
+    fn changes(&self) -> usize {
+        lock(&self.0).changes
+    }
+
+    fn fail_after(&self, changes: usize) {
+        lock(&self.0).changes_left = Some(changes);
+    }
+
+    fn set_failure(&self, percent: u32) {
+        lock(&self.0).failure = percent;
+    }
+
+    /// The power returns: of what was not synced, any sectors of any writes have reached the disk.
+    fn power_on(&self) {
+        let state = &mut *lock(&self.0);
+        let unsynced = std::mem::take(&mut state.unsynced);
+        let lost = state.rng.u32(..4);
+        for change in unsynced {
+            // All of it, none, or any part.
+            let arrives = |rng: &mut fastrand::Rng| match lost {
+                0 => true,
+                1 => false,
+                _ => rng.bool(),
+            };
+            match change {
+                Change::Write { offset, data } => {
+                    for (index, sector) in data.chunks(SECTOR).enumerate() {
+                        if arrives(&mut state.rng) {
+                            let offset = offset + index * SECTOR;
+                            Change::Write { offset, data: sector.to_vec() }.apply(&mut state.durable);
+                        }
+                    }
+                }
+                // A file system does not bring back what was cut, and a file that lost its growth is as long as its
+                // last written byte.
+                Change::SetLen(len) if len > state.durable.len() || arrives(&mut state.rng) => {
+                    state.durable.resize(len, 0);
+                }
+                Change::SetLen(_) => {}
+            }
+        }
+        state.visible.clone_from(&state.durable);
+        (state.changes_left, state.failure) = (None, 0);
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(lock(&self.0).visible.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = lock(&self.0);
+        let from = state.visible.get(offset as usize..offset as usize + out.len());
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        lock(&self.0).change(Change::SetLen(len as usize))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let state = &mut *lock(&self.0);
+        state.begin_change()?;
+        for change in std::mem::take(&mut state.unsynced) {
+            change.apply(&mut state.durable);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        lock(&self.0).change(Change::Write { offset: offset as usize, data: data.to_vec() })
+    }
+}
+
+/// What the publishers of a channel know.
+#[derive(Debug, Default)]
+struct Known {
+    epoch: String,
+    /// The payloads that were acknowledged, or were read after a restart, and when they were published.
+    acknowledged: BTreeMap<u64, (String, Duration)>,
+    /// Not answered, or answered with an error, since the last restart.
+    unanswered: Vec<String>,
+    /// The history may have been removed: an attempt has failed.
+    may_be_removed: bool,
+    /// The epochs of histories whose removal was acknowledged.
+    removed: Vec<String>,
+}
+
+/// An answered or unanswered publication.
+struct Pending {
+    channel: &'static str,
+    payload: String,
+    key: Option<String>,
+    answer: oneshot::Receiver<Result<Position, EngineError>>,
+}
+
+struct Simulation {
+    disk: Disk,
+    rng: Rng,
+    known: HashMap<&'static str, Known>,
+    /// Positions by channel and key.
+    keys: HashMap<(&'static str, String), Position>,
+    number: usize,
+    started: tokio::time::Instant,
+    summary: Summary,
+}
+
+#[derive(Debug, Default)]
+struct Summary {
+    acknowledged: usize,
+    refused: usize,
+    restarts: usize,
+    unanswered_kept: usize,
+    removals: usize,
+    repeated: usize,
+}
+
+impl Simulation {
+    fn new(mut rng: Rng) -> Self {
+        Self {
+            disk: Disk::new(rng.fork()),
+            rng,
+            known: CHANNELS.into_iter().map(|channel| (channel, Known::default())).collect(),
+            keys: HashMap::new(),
+            number: 0,
+            started: tokio::time::Instant::now(),
+            summary: Summary::default(),
+        }
+    }
+
+    fn start(&mut self) -> (Arc<MemoryEngine>, Writer) {
+        let memory = Arc::new(MemoryEngine::new(100));
+        let disk = self.disk.clone();
+        let database = self.disk.open().expect("a file that was written correctly can be opened");
+        let writer = Writer::load(memory.clone(), database, Box::new(move || disk.open()));
+        (memory, writer.expect("a file that was written correctly can be read"))
+    }
+
+    /// A batch of jobs, and the checks of their answers.
+    fn step(&mut self, memory: &MemoryEngine, writer: &mut Writer, stale: &mut Vec<(Arc<str>, Decision)>) {
+        let (mut batch, mut pending, mut removals) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.rng.usize(1..6) {
+            let channel = CHANNELS[self.rng.usize(..CHANNELS.len())];
+            match self.rng.u32(..20) {
+                0 => {
+                    stale.extend(memory.logs().overdue(memory.now()));
+                    batch.push(Job::ExpireKeys);
+                }
+                1..=3 if !stale.is_empty() => {
+                    let (channel, decision) = stale.swap_remove(self.rng.usize(..stale.len()));
+                    batch.push(Job::Drop { channel, decision, done: None });
+                }
+                4 => {
+                    let Some(decision) = memory.removal(channel) else { continue };
+                    let epoch = decision.epoch().to_owned();
+                    let (done, answer) = oneshot::channel();
+                    removals.push((channel, epoch, answer));
+                    batch.push(Job::Drop { channel: channel.into(), decision, done: Some(done) });
+                }
+                _ => {
+                    self.number += 1;
+                    let payload = self.number.to_string();
+                    let key = (self.rng.u32(..3) == 0).then(|| self.rng.u32(..8).to_string());
+                    let (done, answer) = oneshot::channel();
+                    let data = payload.clone().into_bytes().into();
+                    batch.push(Job::Publish {
+                        channel: channel.into(),
+                        publication: Box::new(Publication { data, ..Publication::default() }),
+                        retention: KEEP,
+                        key: key.clone().unwrap_or_default().into(),
+                        done,
+                    });
+                    pending.push(Pending { channel, payload, key, answer });
+                }
+            }
+        }
+        writer.handle(batch);
+        for (channel, epoch, mut answer) in removals {
+            let known = self.known.get_mut(channel).unwrap();
+            match answer.try_recv().expect("every job is answered") {
+                Ok(_) if known.epoch == epoch || known.epoch.is_empty() => {
+                    self.summary.removals += 1;
+                    known.removed.push(epoch);
+                    known.acknowledged.clear();
+                    known.epoch.clear();
+                }
+                // It removed a history that publications of this batch have followed.
+                Ok(_) => known.removed.push(epoch),
+                Err(_) => known.may_be_removed = true,
+            }
+        }
+        for one in pending {
+            self.check_answer(one);
+        }
+    }
+
+    fn check_answer(&mut self, Pending { channel, payload, key, mut answer }: Pending) {
+        let known = self.known.get_mut(channel).unwrap();
+        let Ok(position) = answer.try_recv().expect("every job is answered") else {
+            self.summary.refused += 1;
+            known.unanswered.push(payload);
+            return;
+        };
+        self.summary.acknowledged += 1;
+        if let Some(key) = key {
+            if let Some(first) = self.keys.get(&(channel, key.clone())) {
+                assert_eq!(position, *first, "{channel}: a repeated key");
+                self.summary.repeated += 1;
+                return;
+            }
+            self.keys.insert((channel, key), position.clone());
+            // Unless it was published by an attempt that was not answered.
+            if known.unanswered_at(&position) {
+                return;
+            }
+        }
+        if known.removed.contains(&position.epoch) {
+            // Published before the removal, in one batch.
+            return;
+        }
+        if known.epoch != position.epoch {
+            assert!(known.epoch.is_empty(), "{channel}: epoch {} after {}", position.epoch, known.epoch);
+            known.epoch.clone_from(&position.epoch);
+        }
+        let last = known.acknowledged.last_key_value().map_or(0, |(offset, _)| *offset);
+        assert_eq!(position.offset, last + 1, "{channel}: offsets follow each other");
+        known.acknowledged.insert(position.offset, (payload, self.started.elapsed()));
+    }
+
+    /// Compares what was loaded with what the publishers know.
+    fn check_loaded(&mut self, memory: &MemoryEngine) {
+        let now = self.started.elapsed();
+        for channel in CHANNELS {
+            let known = self.known.get_mut(channel).unwrap();
+            let loaded = memory.logs().peek(channel, |log| {
+                (log.position(), log.read(&HistoryQuery::default(), Duration::ZERO).publications)
+            });
+            let (position, publications) = loaded.unwrap_or_default();
+            let text = |one: &Publication| String::from_utf8(one.data.to_vec()).unwrap();
+            let publications: BTreeMap<u64, String> =
+                publications.iter().map(|one| (one.offset, text(one))).collect();
+            assert!(!known.removed.contains(&position.epoch), "{channel}: a removed history is back");
+            let last = known.acknowledged.last_key_value().map_or(0, |(offset, _)| *offset);
+            if !known.epoch.is_empty() && position.epoch != known.epoch {
+                assert!(known.may_be_removed, "{channel}: {} acknowledged publications are lost", last);
+                known.acknowledged.clear();
+            } else if !known.epoch.is_empty() {
+                assert!(position.offset >= last, "{channel}: {last} was acknowledged, {position:?} loaded");
+                for (offset, (payload, at)) in &known.acknowledged {
+                    if *offset + KEEP.size as u64 > position.offset && *at + KEEP.ttl > now {
+                        assert_eq!(publications.get(offset), Some(payload), "{channel} at {offset}");
+                    }
+                }
+            }
+            known.epoch = if position.offset == 0 { String::new() } else { position.epoch.clone() };
+            // What was not answered may be there, and stays from now on.
+            for (offset, payload) in publications {
+                if !known.acknowledged.contains_key(&offset) {
+                    assert!(known.unanswered.contains(&payload), "{channel}: {payload} was not published");
+                    known.acknowledged.insert(offset, (payload, now));
+                    self.summary.unanswered_kept += 1;
+                }
+            }
+            if position.offset > 0 && !known.acknowledged.contains_key(&position.offset) {
+                // It has expired; its offset counts.
+                known.acknowledged.insert(position.offset, (String::new(), Duration::ZERO));
+            }
+            known.unanswered.clear();
+            known.may_be_removed = false;
+        }
+    }
+
+    async fn run(mut self, lives: usize, changes_max: Option<usize>) -> Summary {
+        for life in 0..=lives {
+            let (memory, mut writer) = self.start();
+            if life > 0 {
+                self.check_loaded(&memory);
+                self.summary.restarts += 1;
+            }
+            let mut stale = Vec::new();
+            match changes_max {
+                Some(changes) => self.disk.fail_after(changes),
+                None if life < lives => self.disk.fail_after(self.rng.usize(..200)),
+                None => {}
+            }
+            for _ in 0..self.rng.usize(1..25) {
+                if self.rng.u32(..8) == 0 {
+                    self.disk.set_failure([0, 0, 5, 50][self.rng.usize(..4)]);
+                }
+                if self.rng.u32(..4) == 0 {
+                    tokio::time::advance(Duration::from_millis(self.rng.u64(..20_000))).await;
+                }
+                self.step(&memory, &mut writer, &mut stale);
+                if self.disk.is_off() {
+                    break;
+                }
+            }
+            if !self.disk.is_off() {
+                // Once the cause is gone, the file is used again.
+                self.disk.set_failure(0);
+                tokio::time::advance(Duration::from_secs(10)).await;
+                writer.handle(Vec::new());
+                if !self.disk.is_off() {
+                    assert_eq!(writer.status().health().failure, None);
+                }
+            }
+            // An orderly end, or a power failure.
+            if self.rng.bool() {
+                self.disk.fail_after(0);
+            }
+            drop(writer);
+            self.disk.power_on();
+        }
+        self.summary
+    }
+}
+
+impl Known {
+    /// Whether a position belongs to a publication that was not answered; then it is acknowledged now.
+    fn unanswered_at(&self, position: &Position) -> bool {
+        self.epoch == position.epoch && self.acknowledged.contains_key(&position.offset)
+    }
+}
+
+impl std::ops::AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.acknowledged += other.acknowledged;
+        self.refused += other.refused;
+        self.restarts += other.restarts;
+        self.unanswered_kept += other.unanswered_kept;
+        self.removals += other.removals;
+        self.repeated += other.repeated;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acknowledged_publications_survive_crashes_and_failures() {
+    const ROUNDS: u64 = 2_000;
+    let (mut all, mut rounds) = (Summary::default(), 0);
+    for rng in generators(ROUNDS) {
+        all += Simulation::new(rng).run(3, None).await;
+        rounds += 1;
+    }
+    println!("{all:?}");
+    if rounds >= ROUNDS {
+        let least =
+            [all.acknowledged, all.refused, all.restarts, all.unanswered_kept, all.removals, all.repeated];
+        assert!(least.iter().all(|count| *count > 100), "{all:?}");
+    }
+}
+
+/// The same run, with a power failure at every write and every sync in turn.
+#[tokio::test(start_paused = true)]
+async fn acknowledged_publications_survive_a_crash_at_every_write() {
+    let seed = generators(1).next().unwrap().seed();
+    let whole = Simulation::new(Rng::with_seed(seed));
+    let disk = whole.disk.clone();
+    whole.run(0, Some(usize::MAX)).await;
+    for changes in 0..disk.changes() {
+        Simulation::new(Rng::with_seed(seed)).run(1, Some(changes)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn positions_of_loaded_histories_continue() {
+    let disk = Disk::new(fastrand::Rng::with_seed(1));
+    let memory = Arc::new(MemoryEngine::new(10));
+    let reopened = disk.clone();
+    let mut writer =
+        Writer::load(memory.clone(), disk.open().unwrap(), Box::new(move || reopened.open())).unwrap();
+    let publish = |writer: &mut Writer| {
+        let (done, mut answer) = oneshot::channel();
+        let publication = Box::new(Publication { data: "1".into(), ..Publication::default() });
+        writer.handle(vec![Job::Publish {
+            channel: "a".into(),
+            publication,
+            retention: KEEP,
+            key: "".into(),
+            done,
+        }]);
+        answer.try_recv().unwrap()
+    };
+    let first = publish(&mut writer).unwrap();
+    // The disk is full; then it is not.
+    disk.set_failure(100);
+    assert!(matches!(publish(&mut writer), Err(EngineError::Unavailable(_))));
+    assert!(writer.status().health().failure.is_some());
+    disk.set_failure(0);
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let second = publish(&mut writer).unwrap();
+    assert_eq!(second, Position { offset: 2, epoch: first.epoch });
+    assert_eq!(writer.status().health().failure, None);
+    assert_eq!(memory.logs().peek("a", Log::position), Some(second));
+    assert_eq!(memory.health().failure, None);
+}

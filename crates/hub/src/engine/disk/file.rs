@@ -1,0 +1,351 @@
+//! The file of histories: its tables, and how it is opened, read, written and checked.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prost::Message as _;
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, StorageError,
+    TableDefinition,
+};
+
+use super::DiskError;
+use crate::engine::logs::Decision;
+use crate::history::{Log, Position};
+use crate::protocol::Publication;
+
+/// By channel: the epoch and the offset of the last publication.
+const POSITIONS: TableDefinition<'_, &str, (&str, u64)> = TableDefinition::new("positions");
+/// By channel and offset: when it expires, in milliseconds since 1970, and the publication as Protobuf.
+const PUBLICATIONS: TableDefinition<'_, (&str, u64), (u64, &[u8])> = TableDefinition::new("publications");
+/// By channel and idempotency key: the epoch and the offset of the publication, and when the key expires, in milliseconds
+/// since 1970.
+const KEYS: TableDefinition<'_, (&str, &str), (&str, u64, u64)> = TableDefinition::new("keys");
+
+/// An idempotency key of a channel.
+pub(super) type Key = (Arc<str>, Arc<str>);
+
+/// A remembered idempotency key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Remembered {
+    /// The position of its publication.
+    pub(super) position: Position,
+    pub(super) expires_at: Duration,
+}
+
+/// A change of the file. All changes of a commit are stored, or none.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// A publication, whose offset is that of the position, is added; those before `keep_from` are dropped.
+    Append {
+        channel: Arc<str>,
+        position: Position,
+        publication: Box<Publication>,
+        expires_at: Duration,
+        keep_from: u64,
+    },
+    /// A key is remembered.
+    Remember(Key, Remembered),
+    /// A key has expired.
+    Forget(Key),
+    Drop {
+        channel: Arc<str>,
+        decision: Decision,
+    },
+    /// Everything about a channel is replaced.
+    Replace {
+        channel: Arc<str>,
+        log: Option<Replacement>,
+        keys: Vec<(Key, Remembered)>,
+    },
+}
+
+/// The content of a history.
+#[derive(Clone, Debug)]
+pub(super) struct Replacement {
+    pub(super) position: Position,
+    pub(super) publications: Vec<(Arc<Publication>, Duration)>,
+}
+
+/// The content of a file.
+#[derive(Default)]
+pub(super) struct Content {
+    pub(super) logs: Vec<(String, Log)>,
+    pub(super) keys: HashMap<Key, Remembered>,
+    /// Publications that cannot be decoded, or whose successor is missing.
+    pub(super) unreadable: usize,
+}
+
+/// What [`DiskEngine::check`](super::DiskEngine::check) has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The number of channels with a history.
+    pub channels: usize,
+    /// The number of publications.
+    pub publications: usize,
+    /// Publications that cannot be recovered: they are damaged, or follow one that is missing.
+    pub unreadable: usize,
+    /// It was left behind by a crash, and has been repaired.
+    pub is_repaired: bool,
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+thread_local! {
+    /// Whether this thread calls redb, and handles its panics.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps panics that become errors from being printed as well; others go to the hook that was there before.
+fn silence_guarded_panics() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_GUARDED.get() {
+                before(panic);
+            }
+        }));
+    });
+}
+
+/// Calls redb, which panics on some damage.
+pub(super) fn guarded<T, E: Display>(act: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    silence_guarded_panics();
+    let was_guarded = IS_GUARDED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(act));
+    IS_GUARDED.set(was_guarded);
+    match result {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+            Err(format!("its content is inconsistent ({})", text.lines().next().unwrap_or_default()))
+        }
+    }
+}
+
+/// Opens a file, or creates it.
+pub(super) fn open(path: &Path) -> Result<Database, DiskError> {
+    check_len(path)?;
+    let mut failure = None;
+    let opened = guarded(|| Database::create(path).inspect_err(|error| failure = Some(kind(path, error))));
+    opened.map_err(|reason| failure.unwrap_or(DiskError::Damaged { path: path.into(), reason }))
+}
+
+fn kind(path: &Path, error: &DatabaseError) -> DiskError {
+    let (path, reason) = (path.to_owned(), error.to_string());
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => DiskError::InUse { path },
+        DatabaseError::Storage(StorageError::Io(error))
+            if error.kind() == std::io::ErrorKind::InvalidData =>
+        {
+            DiskError::Damaged { path, reason: "it is not a file of histories".into() }
+        }
+        DatabaseError::Storage(StorageError::Io(_) | StorageError::PreviousIo) => {
+            DiskError::Io { path, reason }
+        }
+        _ => DiskError::Damaged { path, reason },
+    }
+}
+
+/// Checks that the file has the length that its head announces, because redb panics otherwise. The layout is that of
+/// redb's file format 3: a page with the head, then regions.
+fn check_len(path: &Path) -> Result<(), DiskError> {
+    let io = |error: std::io::Error| DiskError::Io { path: path.into(), reason: error.to_string() };
+    let mut head = Vec::new();
+    let len = match std::fs::File::open(path) {
+        Ok(file) => {
+            use std::io::Read as _;
+            let len = file.metadata().map_err(io)?.len();
+            file.take(32).read_to_end(&mut head).map_err(io)?;
+            len
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io(error)),
+    };
+    let damaged = |reason: String| Err(DiskError::Damaged { path: path.into(), reason });
+    // A file that was created, but never written, is one without histories.
+    if len == 0 {
+        return Ok(());
+    }
+    // Its head is the last that is written when it is created: it has no histories yet.
+    if head.iter().all(|byte| *byte == 0) {
+        let file = std::fs::OpenOptions::new().write(true).open(path).map_err(io)?;
+        return file.set_len(0).map_err(io);
+    }
+    let number = |at: usize| -> Option<u64> {
+        Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?).into())
+    };
+    let numbers = (number(12), number(16), number(20), number(24), number(28));
+    let (Some(page), Some(heading), Some(region), Some(regions), Some(last)) = numbers else {
+        return damaged(format!("it was cut to {len} bytes"));
+    };
+    if !head.starts_with(b"redb") {
+        return damaged("it is not a file of histories".into());
+    }
+    let last_pages = if last > 0 { heading + last } else { 0 };
+    let pages = regions.saturating_mul(heading + region).saturating_add(last_pages).saturating_add(1);
+    let expected = pages.saturating_mul(page);
+    if len < expected {
+        return damaged(format!("it was cut to {len} bytes of {expected}"));
+    }
+    Ok(())
+}
+
+/// Reads everything. Tables that are missing are created.
+pub(super) fn load(database: &Database, now: Duration) -> Result<Content, redb::Error> {
+    let write = database.begin_write()?;
+    write.open_table(POSITIONS)?;
+    write.open_table(PUBLICATIONS)?;
+    write.open_table(KEYS)?;
+    write.commit()?;
+    let read = database.begin_read()?;
+    let (positions, publications) = (read.open_table(POSITIONS)?, read.open_table(PUBLICATIONS)?);
+    let mut content = Content::default();
+    for row in positions.iter()? {
+        let (channel, position) = row?;
+        let (channel, (epoch, top)) = (channel.value(), position.value());
+        let mut kept = Vec::<(Arc<Publication>, Duration)>::new();
+        let mut rows = 0;
+        for row in publications.range((channel, 0)..=(channel, top))? {
+            let (key, value) = row?;
+            let (offset, (expires_at, bytes)) = (key.value().1, value.value());
+            rows += 1;
+            // Offsets are consecutive up to the last one: what precedes a gap cannot be recovered.
+            if kept.last().is_some_and(|(last, _)| last.offset + 1 != offset) {
+                kept.clear();
+            }
+            match Publication::decode(bytes) {
+                Ok(publication) => kept.push((publication.into(), Duration::from_millis(expires_at))),
+                Err(_) => kept.clear(),
+            }
+        }
+        if kept.last().is_some_and(|(last, _)| last.offset != top) {
+            kept.clear();
+        }
+        content.unreadable += rows - kept.len();
+        let mut log = Log::restore(Position { offset: top, epoch: epoch.into() }, kept, now);
+        log.drop_before(log.first_unexpired(now));
+        content.logs.push((channel.to_owned(), log));
+    }
+    for row in read.open_table(KEYS)?.iter()? {
+        let (key, value) = row?;
+        let ((channel, key), (epoch, offset, expires_at)) = (key.value(), value.value());
+        let position = Position { offset, epoch: epoch.into() };
+        let remembered = Remembered { position, expires_at: Duration::from_millis(expires_at) };
+        content.keys.insert((channel.into(), key.into()), remembered);
+    }
+    Ok(content)
+}
+
+/// Whether a file has no histories, as after it was removed and created again.
+pub(super) fn is_empty(database: &Database) -> Result<bool, redb::Error> {
+    let write = database.begin_write()?;
+    let is_empty = write.open_table(POSITIONS)?.is_empty()?;
+    write.abort()?;
+    Ok(is_empty)
+}
+
+/// Stores changes, all or none. Returns when they survive a power failure.
+pub(super) fn write(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    {
+        let mut positions = write.open_table(POSITIONS)?;
+        let mut publications = write.open_table(PUBLICATIONS)?;
+        let mut keys = write.open_table(KEYS)?;
+        for change in changes {
+            match change {
+                Change::Append { channel, position, publication, expires_at, keep_from } => {
+                    let value = (milliseconds(*expires_at), &publication.encode_to_vec()[..]);
+                    publications.insert((&**channel, position.offset), value)?;
+                    positions.insert(&**channel, (&*position.epoch, position.offset))?;
+                    if *keep_from > 1 {
+                        // The configured size may have become smaller: remove older ones as well.
+                        publications.retain_in((&**channel, 0)..(&**channel, *keep_from), |_, _| false)?;
+                    }
+                }
+                Change::Remember((channel, key), Remembered { position, expires_at }) => {
+                    let value = (&*position.epoch, position.offset, milliseconds(*expires_at));
+                    keys.insert((&**channel, &**key), value)?;
+                }
+                Change::Forget((channel, key)) => drop(keys.remove((&**channel, &**key))?),
+                Change::Drop { channel, decision: Decision::Expire { first, .. } } => {
+                    publications.retain_in((&**channel, 0)..(&**channel, *first), |_, _| false)?;
+                }
+                Change::Drop { channel, .. } => {
+                    publications.retain_in((&**channel, 0)..=(&**channel, u64::MAX), |_, _| false)?;
+                    positions.remove(&**channel)?;
+                }
+                Change::Replace { channel, log, keys: own } => {
+                    publications.retain_in((&**channel, 0)..=(&**channel, u64::MAX), |_, _| false)?;
+                    // No channel is between this one and the next in order.
+                    let next = format!("{channel}\0");
+                    keys.retain_in((&**channel, "")..(&*next, ""), |_, _| false)?;
+                    for ((_, key), Remembered { position, expires_at }) in own {
+                        let value = (&*position.epoch, position.offset, milliseconds(*expires_at));
+                        keys.insert((&**channel, &**key), value)?;
+                    }
+                    let Some(Replacement { position, publications: kept }) = log else {
+                        positions.remove(&**channel)?;
+                        continue;
+                    };
+                    positions.insert(&**channel, (&*position.epoch, position.offset))?;
+                    for (publication, expires_at) in kept {
+                        let value = (milliseconds(*expires_at), &publication.encode_to_vec()[..]);
+                        publications.insert((&**channel, publication.offset), value)?;
+                    }
+                }
+            }
+        }
+    }
+    write.commit()?;
+    Ok(())
+}
+
+/// See [`DiskEngine::check`](super::DiskEngine::check).
+pub(super) fn check(path: &Path) -> Result<FileReport, DiskError> {
+    let missing = |error: std::io::Error| DiskError::Io { path: path.into(), reason: error.to_string() };
+    std::fs::metadata(path).map_err(missing)?;
+    let mut database = open(path)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let found = guarded(|| {
+        let is_clean = database.check_integrity().map_err(redb::Error::from)?;
+        load(&database, now).map(|content| (is_clean, content))
+    });
+    let (is_clean, content) = found.map_err(|reason| DiskError::Damaged { path: path.into(), reason })?;
+    // Closing truncates the file to what it needs.
+    drop(database);
+    Ok(FileReport {
+        path: path.into(),
+        len: std::fs::metadata(path).map_err(missing)?.len(),
+        channels: content.logs.len(),
+        publications: content.logs.iter().map(|(_, log)| log.kept_from(0).count()).sum(),
+        unreadable: content.unreadable,
+        is_repaired: !is_clean,
+    })
+}
+
+/// See [`DiskEngine::set_aside`](super::DiskEngine::set_aside).
+pub(super) fn set_aside(path: &Path) -> Result<PathBuf, DiskError> {
+    let io = |error: std::io::Error| DiskError::Io { path: path.into(), reason: error.to_string() };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let new = path.with_extension(format!("redb.{}", now.as_secs()));
+    if new.exists() {
+        return Err(DiskError::Io { path: new, reason: "it exists already".into() });
+    }
+    std::fs::rename(path, &new).map_err(io)?;
+    Ok(new)
+}

@@ -1,0 +1,393 @@
+//! Histories that survive a restart, in one file of redb.
+//!
+//! ```text
+//! publish, remove_history, maintain --jobs--> writer: plan -> commit -> memory, delivery, answer
+//! history, recover <--------------------------------------- memory
+//! ```
+//!
+//! One thread, the [`Writer`], changes the file and the histories in memory, in this order. A publication is delivered and
+//! acknowledged after it was committed, so that no client knows a position that a crash could undo. Everything that
+//! arrives during a commit goes into the next one.
+
+#[cfg(test)]
+mod crash;
+mod file;
+mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
+
+use tokio::sync::oneshot;
+
+use self::writer::{Job, Status, Writer};
+use super::{Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, Membership, MemoryEngine};
+use crate::config::RecoveryMode;
+use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
+use crate::protocol::{ClientInfo, Publication};
+
+pub use self::file::FileReport;
+
+/// The maximum number of jobs in a commit.
+const BATCH_MAX: usize = 1_024;
+
+/// The name of the file in its directory.
+const FILE: &str = "history.redb";
+
+/// Histories in a file, and presence in memory; there are no other nodes.
+pub struct DiskEngine {
+    memory: Arc<MemoryEngine>,
+    status: Arc<Status>,
+    /// `None` while the engine is being dropped: the writer ends when its sender is dropped.
+    jobs: Option<SyncSender<Job>>,
+    writer: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Why the file of histories cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// Another process uses it.
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its content is damaged: it was truncated, overwritten, or is of another kind.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, as a text.
+        reason: String,
+    },
+    /// It cannot be read or written.
+    Io {
+        /// The file or its directory.
+        path: PathBuf,
+        /// The error of the system, as a text.
+        reason: String,
+    },
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { path } => write!(f, "{}: another process uses it", path.display()),
+            Self::Damaged { path, reason } => write!(f, "{} is damaged: {reason}", path.display()),
+            Self::Io { path, reason } => write!(f, "{}: {reason}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+impl fmt::Debug for DiskEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DiskEngine")
+    }
+}
+
+impl DiskEngine {
+    /// Opens the histories in a directory, or creates them. While they are open, other processes cannot open them. All
+    /// kept publications are in `memory` too, whose limits apply.
+    ///
+    /// # Errors
+    /// The directory cannot be created, or the file cannot be opened or is damaged.
+    pub fn open(directory: &Path, memory: MemoryEngine) -> Result<Self, DiskError> {
+        let path = directory.join(FILE);
+        let io = |error: std::io::Error| DiskError::Io { path: directory.into(), reason: error.to_string() };
+        let is_new = !directory.exists();
+        std::fs::create_dir_all(directory).map_err(io)?;
+        let database = file::open(&path)?;
+        // A new file survives a power failure once the entry in its directory does.
+        sync_directory(directory).map_err(io)?;
+        if is_new {
+            let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+            sync_directory(parent.unwrap_or(Path::new("."))).map_err(io)?;
+        }
+        let memory = Arc::new(memory);
+        let reopened = path.clone();
+        let open = Box::new(move || file::open(&reopened).map_err(|error| error.to_string()));
+        let writer = Writer::load(memory.clone(), database, open)
+            .map_err(|reason| DiskError::Damaged { path, reason })?;
+        Self::start_writer(memory, writer).map_err(io)
+    }
+
+    fn start_writer(memory: Arc<MemoryEngine>, mut writer: Writer) -> std::io::Result<Self> {
+        let status = writer.status();
+        let (jobs, received) = sync_channel(64 * BATCH_MAX);
+        let run = move || {
+            loop {
+                let first = match writer.retry_after() {
+                    None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    Some(delay) => received.recv_timeout(delay),
+                };
+                let mut batch: Vec<Job> = match first {
+                    Ok(first) => vec![first],
+                    // The file is opened again although there is nothing to write.
+                    Err(RecvTimeoutError::Timeout) => Vec::new(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                batch.extend(received.try_iter().take(BATCH_MAX - 1));
+                writer.handle(batch);
+            }
+        };
+        let writer = std::thread::Builder::new().name("wireloom-history".into()).spawn(run)?;
+        Ok(Self { memory, status, jobs: Some(jobs), writer: Some(writer) })
+    }
+
+    /// Checks the file of histories in a directory, and repairs what a crash left behind. The file must not be in use.
+    ///
+    /// # Errors
+    /// There is no file, or it cannot be opened or is damaged.
+    pub fn check(directory: &Path) -> Result<FileReport, DiskError> {
+        file::check(&directory.join(FILE))
+    }
+
+    /// Renames the file of histories in a directory, so that the next start begins without histories. Returns the new
+    /// path.
+    ///
+    /// # Errors
+    /// There is no file, or it cannot be renamed.
+    pub fn set_aside(directory: &Path) -> Result<PathBuf, DiskError> {
+        file::set_aside(&directory.join(FILE))
+    }
+
+    fn submit(&self, job: Job) -> Result<(), EngineError> {
+        let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
+        jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => EngineError::Unavailable("the disk is too slow".into()),
+            TrySendError::Disconnected(_) => stopped(),
+        })
+    }
+
+    async fn answer(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<Position, EngineError>>) -> Job,
+    ) -> Result<Position, EngineError> {
+        let (done, written) = oneshot::channel();
+        self.submit(job(done))?;
+        written.await.map_err(|_| stopped())?
+    }
+}
+
+#[cfg(unix)]
+fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    std::fs::File::open(directory)?.sync_all()
+}
+
+#[cfg(not(unix))]
+fn sync_directory(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+fn stopped() -> EngineError {
+    EngineError::Unavailable("the history's writer has stopped".into())
+}
+
+impl Drop for DiskEngine {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(writer) = self.writer.take() {
+            // It commits all submitted jobs first.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Engine for DiskEngine {
+    fn name(&self) -> &'static str {
+        "disk"
+    }
+
+    fn start(&self, delivery: Weak<dyn Delivery>) {
+        self.memory.start(delivery);
+    }
+
+    fn publish<'a>(
+        &'a self,
+        channel: &'a str,
+        publication: Publication,
+        retention: Option<Retention>,
+        idempotency_key: &'a str,
+    ) -> EngineFuture<'a, Position> {
+        let Some(retention) = retention else {
+            return self.memory.publish(channel, publication, None, idempotency_key);
+        };
+        let (channel, publication, key) = (channel.into(), Box::new(publication), idempotency_key.into());
+        Box::pin(self.answer(move |done| Job::Publish { channel, publication, retention, key, done }))
+    }
+
+    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
+        self.memory.publish_membership(channel, membership)
+    }
+
+    fn subscribe<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
+        self.memory.subscribe(channel)
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        self.memory.unsubscribe(channel);
+    }
+
+    fn history<'a>(
+        &'a self,
+        channel: &'a str,
+        query: &'a HistoryQuery,
+        retention: Retention,
+    ) -> EngineFuture<'a, History> {
+        self.memory.history(channel, query, retention)
+    }
+
+    fn recover<'a>(
+        &'a self,
+        channel: &'a str,
+        since: Option<&'a Position>,
+        mode: RecoveryMode,
+        retention: Retention,
+    ) -> EngineFuture<'a, Recovery> {
+        self.memory.recover(channel, since, mode, retention)
+    }
+
+    fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
+        let Some(decision) = self.memory.removal(channel) else {
+            return Box::pin(std::future::ready(Ok(())));
+        };
+        Box::pin(async move {
+            let channel = channel.into();
+            self.answer(|done| Job::Drop { channel, decision, done: Some(done) }).await.map(drop)
+        })
+    }
+
+    fn add_presence<'a>(&'a self, channel: &'a str, info: &'a ClientInfo) -> EngineFuture<'a, ()> {
+        self.memory.add_presence(channel, info)
+    }
+
+    fn remove_presence<'a>(&'a self, channel: &'a str, client: &'a str) -> EngineFuture<'a, ()> {
+        self.memory.remove_presence(channel, client)
+    }
+
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+        self.memory.presence(channel)
+    }
+
+    fn control(&self, control: Control) -> EngineFuture<'_, ()> {
+        self.memory.control(control)
+    }
+
+    fn maintain(&self) {
+        let overdue = self.memory.logs().overdue(self.memory.now()).into_iter();
+        let drops = overdue.map(|(channel, decision)| Job::Drop { channel, decision, done: None });
+        // What finds no room in the queue is decided again in a second.
+        drops.chain([Job::ExpireKeys]).for_each(|job| drop(self.submit(job)));
+    }
+
+    fn health(&self) -> EngineHealth {
+        self.status.health()
+    }
+}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const KEEP: Retention = Retention { size: 3, ttl: Duration::from_secs(3600) };
+
+    async fn publish(engine: &DiskEngine, channel: &str, data: &'static str) -> Position {
+        let publication = Publication { data: data.into(), ..Publication::default() };
+        engine.publish(channel, publication, Some(KEEP), "").await.unwrap()
+    }
+
+    async fn read(engine: &DiskEngine, channel: &str) -> (Vec<(u64, String)>, Position) {
+        let history = engine.history(channel, &HistoryQuery::default(), KEEP).await.unwrap();
+        let data =
+            |one: &std::sync::Arc<Publication>| (one.offset, String::from_utf8(one.data.to_vec()).unwrap());
+        (history.publications.iter().map(data).collect(), history.position)
+    }
+
+    #[tokio::test]
+    async fn histories_and_positions_survive_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        for data in ["1", "2", "3", "4"] {
+            publish(&engine, "a", data).await;
+        }
+        let before = read(&engine, "a").await;
+        let epoch = before.1.epoch.clone();
+        assert_eq!(before.0, [(2, "2".into()), (3, "3".into()), (4, "4".into())]);
+        drop(engine);
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        assert_eq!(read(&engine, "a").await, before);
+        assert_eq!(publish(&engine, "a", "5").await, Position { offset: 5, epoch });
+    }
+
+    #[tokio::test]
+    async fn a_removed_history_starts_a_new_epoch() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        let first = publish(&engine, "a", "1").await;
+        engine.remove_history("a").await.unwrap();
+        let second = publish(&engine, "a", "1").await;
+        assert_eq!((first.offset, second.offset), (1, 1));
+        assert_ne!(first.epoch, second.epoch);
+        drop(engine);
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        assert_eq!(read(&engine, "a").await.1, second);
+    }
+
+    #[tokio::test]
+    async fn a_publication_right_after_a_removal_is_in_the_new_history() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        let before = publish(&engine, "a", "1").await;
+        // The writer is busy with the first, so that the others are written together.
+        let ((), _, (), last) = tokio::join!(
+            async { drop(publish(&engine, "b", "1").await) },
+            publish(&engine, "a", "2"),
+            async { engine.remove_history("a").await.unwrap() },
+            publish(&engine, "a", "3"),
+        );
+        assert_ne!(last.epoch, before.epoch);
+        let expected = read(&engine, "a").await;
+        assert_eq!(expected, (vec![(1, "3".into())], last));
+        drop(engine);
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        assert_eq!(read(&engine, "a").await, expected);
+    }
+
+    #[tokio::test]
+    async fn refuses_a_directory_that_is_in_use() {
+        let directory = tempfile::tempdir().unwrap();
+        let _engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        let error = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap_err().to_string();
+        assert!(error.contains(&directory.path().display().to_string()), "{error}");
+    }
+
+    /// Sweeping decides on what it sees; a publication that is being written must not be lost to it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn sweeps_do_not_remove_what_is_being_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine =
+            std::sync::Arc::new(DiskEngine::open(directory.path(), MemoryEngine::new(10_000)).unwrap());
+        let (sweeping, is_over) =
+            (engine.clone(), std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let over = is_over.clone();
+        let sweeper = std::thread::spawn(move || {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                sweeping.maintain();
+            }
+        });
+        let mut acknowledged = Vec::new();
+        for channel in (0..300).map(|n| n.to_string()) {
+            acknowledged.push((channel.clone(), publish(&engine, &channel, "1").await));
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        sweeper.join().unwrap();
+        drop(engine);
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10_000)).unwrap();
+        for (channel, position) in acknowledged {
+            assert_eq!(read(&engine, &channel).await, (vec![(1, "1".to_owned())], position), "{channel}");
+        }
+    }
+}

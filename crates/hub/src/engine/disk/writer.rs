@@ -1,0 +1,398 @@
+//! The writer of the histories on disk: the only one that changes the file, and the histories in memory.
+//!
+//! ```text
+//!            a commit fails                    it was opened, and the channels of
+//!   Open --------------------> Closed(delay)   the failed commit were written again
+//!    ^                            |
+//!    '----------------------------'
+//! ```
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redb::Database;
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+
+use super::file::{self, Change, Content, Key, Remembered, Replacement, guarded};
+use crate::engine::logs::Decision;
+use crate::engine::{EngineError, EngineHealth, IDEMPOTENCY_TTL, MemoryEngine};
+use crate::history::{Log, Position, Retention};
+use crate::protocol::Publication;
+use crate::random::token;
+use crate::shards::lock;
+
+/// The first delay before a file is opened again after a failure. It doubles with each further one.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+
+/// The maximum number of remembered keys. If there are more, the oldest are forgotten early.
+const KEYS_MAX: usize = 100_000;
+
+/// Opens the file again.
+pub(super) type Open = Box<dyn FnMut() -> Result<Database, String> + Send>;
+
+/// A command for the writer.
+pub(super) enum Job {
+    Publish {
+        channel: Arc<str>,
+        publication: Box<Publication>,
+        retention: Retention,
+        /// The idempotency key, or an empty one.
+        key: Arc<str>,
+        done: Done,
+    },
+    /// Drops what was decided, unless the history has changed since.
+    Drop { channel: Arc<str>, decision: Decision, done: Option<Done> },
+    /// Forgets expired keys.
+    ExpireKeys,
+}
+
+pub(super) type Done = oneshot::Sender<Result<Position, EngineError>>;
+
+/// The state of the file, for those who ask.
+#[derive(Debug, Default)]
+pub(super) struct Status {
+    failure: Mutex<Option<String>>,
+    failures: AtomicU64,
+}
+
+impl Status {
+    pub(super) fn health(&self) -> EngineHealth {
+        EngineHealth { failure: lock(&self.failure).clone(), failures: self.failures.load(Ordering::Relaxed) }
+    }
+}
+
+/// See the module.
+pub(super) struct Writer {
+    memory: Arc<MemoryEngine>,
+    open: Open,
+    file: File,
+    keys: Keys,
+    /// The channels whose content in the file may differ from that in memory, because a commit failed.
+    uncertain: HashSet<Arc<str>>,
+    status: Arc<Status>,
+}
+
+enum File {
+    Open(Database),
+    Closed { reason: String, retry_at: Duration, delay: Duration },
+}
+
+/// The remembered keys. All of them are stored.
+#[derive(Default)]
+struct Keys {
+    positions: HashMap<Key, Remembered>,
+    /// In the order in which they expire.
+    expiries: VecDeque<(Duration, Key)>,
+}
+
+/// A job and its effects, which take place when they are stored.
+struct Planned {
+    effects: Vec<Effect>,
+    result: Result<Position, EngineError>,
+    done: Option<Done>,
+}
+
+struct Effect {
+    change: Change,
+    /// For a publication.
+    retention: Option<Retention>,
+}
+
+/// What the jobs of a batch have planned so far.
+#[derive(Default)]
+struct Plan {
+    jobs: Vec<Planned>,
+    /// The positions of channels after the planned jobs; `None` if the history was dropped.
+    positions: HashMap<Arc<str>, Option<Position>>,
+    keys: HashMap<Key, Position>,
+}
+
+impl Writer {
+    /// Loads all histories into memory. `open` opens the file again after a failure.
+    pub(super) fn load(memory: Arc<MemoryEngine>, database: Database, open: Open) -> Result<Self, String> {
+        let now = memory.now();
+        let Content { logs, keys, unreadable } = guarded(|| file::load(&database, now))?;
+        if unreadable > 0 {
+            warn!(
+                publications = unreadable,
+                "the file of histories has damaged publications, which are left out"
+            );
+        }
+        for (channel, log) in logs {
+            memory.logs().restore(&channel, log);
+        }
+        let mut expiries: Vec<_> = keys.iter().map(|(key, known)| (known.expires_at, key.clone())).collect();
+        expiries.sort_unstable();
+        let keys = Keys { positions: keys, expiries: expiries.into() };
+        let (uncertain, status) = Default::default();
+        Ok(Self { memory, open, file: File::Open(database), keys, uncertain, status })
+    }
+
+    pub(super) fn status(&self) -> Arc<Status> {
+        self.status.clone()
+    }
+
+    /// When [`handle`](Self::handle) has to be called although there is no job; `None` while the file is open.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match &self.file {
+            File::Open(_) => None,
+            File::Closed { retry_at, .. } => Some(retry_at.saturating_sub(self.memory.now())),
+        }
+    }
+
+    /// Carries out jobs in their order: stores their effects, applies them to memory, answers.
+    pub(super) fn handle(&mut self, batch: Vec<Job>) {
+        let now = self.memory.now();
+        self.reopen_if_due(now);
+        let database = match &self.file {
+            File::Open(database) => database,
+            File::Closed { reason, .. } => {
+                let refusal = EngineError::Unavailable(reason.clone());
+                batch
+                    .into_iter()
+                    .filter_map(Job::done)
+                    .for_each(|done| drop(done.send(Err(refusal.clone()))));
+                return;
+            }
+        };
+        let plan = self.plan(batch, now);
+        let effects = plan.jobs.iter().flat_map(|job| &job.effects);
+        let changes: Vec<_> = effects.map(|effect| effect.change.clone()).collect();
+        let written = if changes.is_empty() { Ok(()) } else { guarded(|| file::write(database, &changes)) };
+        match written {
+            Ok(()) => plan.jobs.into_iter().for_each(|job| self.apply(job, now)),
+            Err(reason) => {
+                // It may have been stored nevertheless.
+                self.uncertain.extend(changes.iter().map(|change| change.channel().clone()));
+                self.close(&reason, now, RETRY_AFTER);
+                for Planned { result, done, .. } in plan.jobs {
+                    if let Some(done) = done {
+                        let _ = done.send(result.and(Err(EngineError::Unavailable(reason.clone()))));
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan(&self, batch: Vec<Job>, now: Duration) -> Plan {
+        let mut plan = Plan::default();
+        for job in batch {
+            let planned = match job {
+                Job::Publish { channel, publication, retention, key, done } => {
+                    let (effects, result) =
+                        self.plan_publish(&mut plan, &channel, publication, retention, key, now);
+                    Planned { effects, result, done: Some(done) }
+                }
+                Job::Drop { channel, decision, done } => {
+                    let mut effects = Vec::new();
+                    if plan.permits(&channel, &decision) && self.memory.logs().holds(&channel, &decision) {
+                        if decision.ends_history() {
+                            plan.positions.insert(channel.clone(), None);
+                        }
+                        effects.push(Change::Drop { channel, decision }.into());
+                    }
+                    Planned { effects, result: Ok(Position::default()), done }
+                }
+                Job::ExpireKeys => {
+                    let expired = self.keys.expiries.iter().enumerate().take_while(|(index, (at, _))| {
+                        *at <= now || index + KEYS_MAX < self.keys.expiries.len()
+                    });
+                    let effects = expired.map(|(_, (_, key))| Change::Forget(key.clone()).into()).collect();
+                    Planned { effects, result: Ok(Position::default()), done: None }
+                }
+            };
+            plan.jobs.push(planned);
+        }
+        plan
+    }
+
+    fn plan_publish(
+        &self,
+        plan: &mut Plan,
+        channel: &Arc<str>,
+        mut publication: Box<Publication>,
+        retention: Retention,
+        key: Arc<str>,
+        now: Duration,
+    ) -> (Vec<Effect>, Result<Position, EngineError>) {
+        let key: Option<Key> = Some((channel.clone(), key)).filter(|(_, key)| !key.is_empty());
+        if let Some(key) = &key {
+            let remembered = self.keys.positions.get(key).map(|known| &known.position);
+            if let Some(position) = remembered.or_else(|| plan.keys.get(key)) {
+                return (Vec::new(), Ok(position.clone()));
+            }
+        }
+        let mut position = match plan.positions.get(channel) {
+            Some(Some(position)) => position.clone(),
+            Some(None) => Position { offset: 0, epoch: token() },
+            None => match self.memory.logs().read(channel, now, Log::position) {
+                Ok(position) => position,
+                Err(error) => return (Vec::new(), Err(error)),
+            },
+        };
+        position.offset += 1;
+        plan.positions.insert(channel.clone(), Some(position.clone()));
+        publication.offset = position.offset;
+        let append = Change::Append {
+            channel: channel.clone(),
+            position: position.clone(),
+            publication,
+            expires_at: now.saturating_add(retention.ttl),
+            keep_from: (position.offset + 1).saturating_sub(retention.size as u64),
+        };
+        let mut effects = vec![Effect { change: append, retention: Some(retention) }];
+        if let Some(key) = key {
+            plan.keys.insert(key.clone(), position.clone());
+            let expires_at = now.saturating_add(IDEMPOTENCY_TTL);
+            effects.push(Change::Remember(key, Remembered { position: position.clone(), expires_at }).into());
+        }
+        (effects, Ok(position))
+    }
+
+    /// Applies what was stored to memory, and answers.
+    fn apply(&mut self, Planned { effects, result, done }: Planned, now: Duration) {
+        for Effect { change, retention } in effects {
+            match change {
+                Change::Append { channel, position, publication, .. } => {
+                    let Some(retention) = retention else { continue };
+                    let deliver = |position: &Position, publication: &Arc<Publication>| {
+                        self.memory.deliver(&channel, position, publication);
+                    };
+                    self.memory.logs().append_written(
+                        &channel,
+                        &position,
+                        *publication,
+                        retention,
+                        now,
+                        deliver,
+                    );
+                }
+                Change::Drop { channel, decision } => {
+                    if self.memory.logs().drop_written(&channel, &decision) {
+                        self.memory.deliver_history_lost(&channel);
+                    }
+                }
+                Change::Remember(key, known) => {
+                    self.keys.expiries.push_back((known.expires_at, key.clone()));
+                    self.keys.positions.insert(key, known);
+                }
+                Change::Forget(key) => {
+                    // A second job of the batch may have planned the same.
+                    if self.keys.expiries.front().is_some_and(|(_, oldest)| *oldest == key) {
+                        self.keys.expiries.pop_front();
+                    }
+                    self.keys.positions.remove(&key);
+                }
+                Change::Replace { .. } => {}
+            }
+        }
+        if let Some(done) = done {
+            // The publisher may have been cancelled.
+            let _ = done.send(result);
+        }
+    }
+
+    /// Closes the file, which redb does not use any more after an error.
+    fn close(&mut self, reason: &str, now: Duration, delay: Duration) {
+        if let File::Open(_) = self.file {
+            error!(reason, "histories cannot be written; publications are refused until they can");
+        }
+        self.status.failures.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.status.failure) = Some(reason.to_owned());
+        let closed = File::Closed { reason: reason.to_owned(), retry_at: now + delay, delay };
+        let open = std::mem::replace(&mut self.file, closed);
+        let _ = guarded(|| {
+            drop(open);
+            Ok::<_, String>(())
+        });
+    }
+
+    /// Opens the file again, and makes it agree with memory.
+    fn reopen_if_due(&mut self, now: Duration) {
+        let File::Closed { retry_at, delay, .. } = &self.file else { return };
+        if now < *retry_at {
+            return;
+        }
+        let delay = (*delay * 2).min(RETRY_AFTER_MAX);
+        match self.reopen() {
+            Ok(database) => {
+                info!("histories are written again");
+                *lock(&self.status.failure) = None;
+                self.uncertain.clear();
+                self.file = File::Open(database);
+            }
+            Err(reason) => self.close(&reason, now, delay),
+        }
+    }
+
+    fn reopen(&mut self) -> Result<Database, String> {
+        let database = guarded(|| (self.open)())?;
+        // The file was removed or set aside: everything is written into the new one.
+        if guarded(|| file::is_empty(&database))? {
+            self.uncertain.extend(self.memory.logs().channels());
+        }
+        let changes: Vec<_> = self.uncertain.iter().map(|channel| self.replacement(channel)).collect();
+        guarded(|| file::write(&database, &changes))?;
+        Ok(database)
+    }
+
+    /// The content of a channel in memory: everything that was acknowledged.
+    fn replacement(&self, channel: &Arc<str>) -> Change {
+        let log = self.memory.logs().peek(channel, |log| Replacement {
+            position: log.position(),
+            publications: log.kept_from(0).map(|(one, expires_at)| (one.clone(), expires_at)).collect(),
+        });
+        // A history that only readers have begun is not stored.
+        let log = log.filter(|log| log.position.offset > 0);
+        let own = self.keys.positions.iter().filter(|((of, _), _)| of == channel);
+        Change::Replace {
+            channel: channel.clone(),
+            log,
+            keys: own.map(|(key, known)| (key.clone(), known.clone())).collect(),
+        }
+    }
+}
+
+impl Plan {
+    /// Whether the jobs that were planned before leave a decision about the history in memory valid.
+    fn permits(&self, channel: &str, decision: &Decision) -> bool {
+        match self.positions.get(channel) {
+            None => true,
+            Some(None) => false,
+            Some(Some(position)) => {
+                position.epoch == decision.epoch() && !matches!(decision, Decision::Forget { .. })
+            }
+        }
+    }
+}
+
+impl Job {
+    fn done(self) -> Option<Done> {
+        match self {
+            Self::Publish { done, .. } => Some(done),
+            Self::Drop { done, .. } => done,
+            Self::ExpireKeys => None,
+        }
+    }
+}
+
+impl From<Change> for Effect {
+    fn from(change: Change) -> Self {
+        Self { change, retention: None }
+    }
+}
+
+impl Change {
+    fn channel(&self) -> &Arc<str> {
+        match self {
+            Self::Append { channel, .. } | Self::Drop { channel, .. } | Self::Replace { channel, .. } => {
+                channel
+            }
+            Self::Remember((channel, _), _) | Self::Forget((channel, _)) => channel,
+        }
+    }
+}
