@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 use wireloom::{Request, Response};
 
+use crate::concurrently::concurrently;
 use crate::engine::{Action, Control, EngineError};
 use crate::history::{HistoryQuery, Position};
 use crate::hub::{Hub, PublishOptions};
@@ -25,6 +26,10 @@ use crate::session::stats;
 
 /// The maximum number of commands in a batch.
 const BATCH_MAX: usize = 1_000;
+
+/// The maximum number of publications of a broadcast, and of commands of a parallel batch, that are carried out at the
+/// same time.
+const CONCURRENT_MAX: usize = 64;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -73,6 +78,8 @@ struct Channel {
 #[serde(default)]
 struct Batch {
     commands: Vec<BTreeMap<String, Box<RawValue>>>,
+    /// The commands are carried out at the same time, in any order.
+    parallel: bool,
 }
 
 /// The response to a wrong key. It does not say what is wrong with it.
@@ -109,14 +116,14 @@ impl Hub {
             Err(error) => return error.into(),
         };
         match self.call(&method, &body).await {
-            Ok(result) => respond(&json!({ "result": result })),
+            Ok(result) => respond("result", &result),
             Err(Failure::NoSuchMethod) => Response::not_found(),
             Err(Failure::Malformed(reason)) => Response::text(400, format!("{reason}\n")),
-            Err(Failure::Refused(code)) => respond(&json!({ "error": error(code) })),
+            Err(Failure::Refused(code)) => respond("error", &raw(&error(code))),
         }
     }
 
-    pub(crate) async fn call(&self, method: &str, body: &[u8]) -> Result<Value, Failure> {
+    pub(crate) async fn call(&self, method: &str, body: &[u8]) -> Result<Box<RawValue>, Failure> {
         if method != "batch" {
             return self.call_one(method, body).await;
         }
@@ -127,38 +134,48 @@ impl Hub {
         if batch.commands.iter().any(|command| command.len() != 1) {
             return Err(Failure::Malformed("each command of a batch has one method".into()));
         }
-        let mut replies = Vec::with_capacity(batch.commands.len());
-        for (method, body) in batch.commands.into_iter().flatten() {
-            replies.push(match self.call_one(&method, body.get().as_bytes()).await {
-                Ok(result) => json!({ method: result }),
-                Err(Failure::Refused(code)) => json!({ "error": error(code) }),
-                Err(Failure::NoSuchMethod) => json!({ "error": error(ErrorCode::MethodNotFound) }),
-                Err(Failure::Malformed(_)) => json!({ "error": error(ErrorCode::BadRequest) }),
-            });
-        }
-        Ok(json!({ "replies": replies }))
+        let most = if batch.parallel { CONCURRENT_MAX } else { 1 };
+        let calls = batch.commands.into_iter().flatten().map(|(method, body)| {
+            let hub = self.clone();
+            async move {
+                match hub.call_one(&method, body.get().as_bytes()).await {
+                    Ok(result) => raw(&BTreeMap::from([(method, result)])),
+                    Err(Failure::Refused(code)) => refused(code),
+                    Err(Failure::NoSuchMethod) => refused(ErrorCode::MethodNotFound),
+                    Err(Failure::Malformed(_)) => refused(ErrorCode::BadRequest),
+                }
+            }
+        });
+        let replies = concurrently(most, calls).await;
+        Ok(raw(&BTreeMap::from([("replies", replies)])))
     }
 
-    async fn call_one(&self, method: &str, body: &[u8]) -> Result<Value, Failure> {
+    async fn call_one(&self, method: &str, body: &[u8]) -> Result<Box<RawValue>, Failure> {
         match method {
             "publish" => {
                 let request: Publish = parse(body)?;
                 self.api_publish(&request.channel, &request).await
             }
             "broadcast" => {
-                let request: Publish = parse(body)?;
+                let mut request: Publish = parse(body)?;
                 if request.channels.is_empty() {
                     return Err(Failure::Refused(ErrorCode::BadRequest));
                 }
-                let mut responses = Vec::with_capacity(request.channels.len());
-                for channel in &request.channels {
-                    responses.push(match self.api_publish(channel, &request).await {
-                        Ok(result) => json!({ "result": result }),
-                        Err(Failure::Refused(code)) => json!({ "error": error(code) }),
-                        Err(other) => return Err(other),
-                    });
-                }
-                Ok(json!({ "responses": responses }))
+                let channels = std::mem::take(&mut request.channels);
+                let request = Arc::new(request);
+                let publications = channels.into_iter().map(|channel| {
+                    let (hub, request) = (self.clone(), request.clone());
+                    async move {
+                        match hub.api_publish(&channel, &request).await {
+                            Ok(result) => Ok(raw(&BTreeMap::from([("result", result)]))),
+                            Err(Failure::Refused(code)) => Ok(refused(code)),
+                            Err(other) => Err(other),
+                        }
+                    }
+                });
+                let responses = concurrently(CONCURRENT_MAX, publications).await;
+                let responses = responses.into_iter().collect::<Result<Vec<_>, _>>()?;
+                Ok(raw(&BTreeMap::from([("responses", responses)])))
             }
             "subscribe" => {
                 let request: User = parse(body)?;
@@ -199,7 +216,7 @@ impl Hub {
                 let request: Channel = parse(body)?;
                 let channel = self.check(&request.channel, Operation::RemoveHistory)?;
                 self.0.engine().remove_history(channel).await?;
-                Ok(json!({}))
+                Ok(raw(&json!({})))
             }
             "channels" => {
                 let request: Channel = parse(body)?;
@@ -207,9 +224,9 @@ impl Hub {
                 let matching = channels.filter(|(name, _)| matches(&request.pattern, name));
                 let listed =
                     matching.map(|(name, clients)| (name.to_string(), json!({ "num_clients": clients })));
-                Ok(json!({ "channels": listed.collect::<serde_json::Map<_, _>>() }))
+                Ok(raw(&json!({ "channels": listed.collect::<serde_json::Map<_, _>>() })))
             }
-            "info" => Ok(self.api_info()),
+            "info" => Ok(raw(&self.api_info())),
             _ => Err(Failure::NoSuchMethod),
         }
     }
@@ -223,7 +240,7 @@ impl Hub {
         }
     }
 
-    async fn api_publish(&self, channel: &str, request: &Publish) -> Result<Value, Failure> {
+    async fn api_publish(&self, channel: &str, request: &Publish) -> Result<Box<RawValue>, Failure> {
         let data = match &request.data {
             Some(data) => Bytes::copy_from_slice(data.get().as_bytes()),
             None => match STANDARD.decode(&request.b64data) {
@@ -245,30 +262,30 @@ impl Hub {
                 PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
             })
         })?;
-        Ok(match position {
+        Ok(raw(&match position {
             Position { offset: 0, .. } => json!({}),
             Position { offset, epoch } => json!({ "offset": offset, "epoch": epoch }),
-        })
+        }))
     }
 
-    async fn control(&self, request: &User, action: Action) -> Result<Value, Failure> {
+    async fn control(&self, request: &User, action: Action) -> Result<Box<RawValue>, Failure> {
         let control = Control { user: named(&request.user)?.into(), client: request.client.clone(), action };
         self.0.start();
         self.0.engine().control(control).await?;
-        Ok(json!({}))
+        Ok(raw(&json!({})))
     }
 
-    async fn api_presence(&self, method: &str, request: Channel) -> Result<Value, Failure> {
+    async fn api_presence(&self, method: &str, request: Channel) -> Result<Box<RawValue>, Failure> {
         let channel = self.check(&request.channel, Operation::Presence)?;
         let clients = self.0.engine().presence(channel).await?;
         if method == "presence_stats" {
-            return Ok(to_value(&stats(&clients)));
+            return Ok(raw(&stats(&clients)));
         }
         let by_id: HashMap<&str, &ClientInfo> = clients.iter().map(|info| (&*info.client, info)).collect();
-        Ok(json!({ "presence": to_value(&by_id) }))
+        Ok(raw(&BTreeMap::from([("presence", by_id)])))
     }
 
-    async fn api_history(&self, request: Channel) -> Result<Value, Failure> {
+    async fn api_history(&self, request: Channel) -> Result<Box<RawValue>, Failure> {
         let channel = self.check(&request.channel, Operation::History)?;
         let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
         let limit = Some(usize::try_from(request.limit).unwrap_or(usize::MAX));
@@ -279,9 +296,9 @@ impl Hub {
         if query.since.as_ref().is_some_and(wrong_epoch) {
             return Err(Failure::Refused(ErrorCode::UnrecoverablePosition));
         }
-        let publications: Vec<&Publication> = history.publications.iter().map(Arc::as_ref).collect();
-        let Position { offset, epoch } = history.position.clone();
-        Ok(json!({ "publications": to_value(&publications), "offset": offset, "epoch": epoch }))
+        let Position { offset, epoch } = history.position;
+        let publications = history.publications.iter().map(|one| Stored::from(&**one)).collect();
+        Ok(raw(&StoredHistory { publications, offset, epoch }))
     }
 
     fn api_info(&self) -> Value {
@@ -333,14 +350,55 @@ fn error(code: ErrorCode) -> Value {
     json!({ "code": code.code(), "message": code.message() })
 }
 
-/// Converts through text, because publications contain raw JSON.
-fn to_value(value: &impl Serialize) -> Value {
-    let text = serde_json::to_string(value).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or(Value::Null)
+/// As JSON text: payloads stay as they were published, byte for byte.
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    // Serialization fails only for maps whose keys are not strings; there are none.
+    serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-fn respond(value: &Value) -> Response {
-    Response::new(200).with_body("application/json", value.to_string())
+fn refused(code: ErrorCode) -> Box<RawValue> {
+    raw(&json!({ "error": error(code) }))
+}
+
+#[derive(Serialize)]
+struct StoredHistory<'a> {
+    publications: Vec<Stored<'a>>,
+    offset: u64,
+    epoch: String,
+}
+
+/// A publication of a history. Unlike for clients, line breaks of its payload are kept.
+#[derive(Serialize)]
+struct Stored<'a> {
+    data: Data<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<&'a ClientInfo>,
+    offset: u64,
+    #[serde(skip_serializing_if = "HashMap::is_empty")]
+    tags: &'a HashMap<String, String>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Data<'a> {
+    Json(&'a RawValue),
+    /// Bytes that are not JSON, in base64.
+    Base64(String),
+}
+
+impl<'a> From<&'a Publication> for Stored<'a> {
+    fn from(publication: &'a Publication) -> Self {
+        let Publication { data, info, offset, tags, .. } = publication;
+        let data = match serde_json::from_slice(data) {
+            Ok(json) => Data::Json(json),
+            Err(_) => Data::Base64(STANDARD.encode(data)),
+        };
+        Self { data, info: info.as_ref(), offset: *offset, tags }
+    }
+}
+
+fn respond(name: &str, value: &RawValue) -> Response {
+    Response::new(200).with_body("application/json", format!("{{\"{name}\":{value}}}"))
 }
 
 /// Whether a name matches a pattern in which `*` stands for any characters. An empty pattern matches every name.

@@ -7,7 +7,7 @@ use crate::{Hub, HubConfig};
 
 /// Executes a call of the server API; returns the length of the result.
 pub async fn call(hub: &Hub, method: &str, body: &[u8]) -> usize {
-    hub.call(method, body).await.map_or(0, |result| result.to_string().len())
+    hub.call(method, body).await.map_or(0, |result| result.get().len())
 }
 
 /// Whether a token is valid, for a connection or a subscription.

@@ -13,6 +13,7 @@ use crate::channel_limits::ChannelLimits;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::{Clock, WarningLimit, seconds};
+use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
 use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
 use crate::history::{History, HistoryQuery, Position, Retention};
@@ -20,11 +21,14 @@ use crate::hooks::{DisconnectEvent, Hooks};
 use crate::idempotency::Idempotency;
 use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::outbox::{Outbox, Pushed};
-use crate::protocol::{ClientInfo, Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
+use crate::protocol::{Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::proxy::Headers;
 use crate::random::{token, uuid};
 use crate::settings::Settings;
 use crate::shards::lock;
+
+/// The maximum number of concurrent refreshes of presence.
+const REFRESHES_MAX: usize = 64;
 
 /// Everything that the connections of a node share.
 #[derive(Debug)]
@@ -162,6 +166,7 @@ impl Node {
                 let delivery: Arc<dyn Delivery> = node;
                 self.engine.start(Arc::downgrade(&delivery));
                 tokio::spawn(maintain(self.this.clone()));
+                tokio::spawn(refresh_presence(self.this.clone()));
             }
             Handle::current()
         });
@@ -448,36 +453,44 @@ async fn subscribe_from_server(node: &Arc<Node>, client: &Arc<Client>, channel: 
     established.start(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
 }
 
-/// Drops expired publications, every second, and refreshes presence.
+/// Drops expired publications, every second.
 async fn maintain(node: Weak<Node>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut refreshed = tokio::time::Instant::now();
     loop {
         ticks.tick().await;
         let Some(node) = node.upgrade() else { return };
         node.engine.maintain();
         node.idempotency.expire(node.clock.now());
-        if refreshed.elapsed() >= PRESENCE_REFRESH {
-            refreshed = tokio::time::Instant::now();
-            let clients: Vec<_> = lock(&node.clients).all.iter().map(|listed| listed.0.clone()).collect();
-            for client in clients {
-                let listed: Vec<(Arc<str>, ClientInfo)> = lock(&client.subscriptions)
-                    .iter()
-                    .filter_map(|(channel, subscription)| match subscription {
-                        Subscription::Active(active) if active.presence => {
-                            Some((channel.clone(), client.info(active.info.clone())))
+    }
+}
+
+/// Refreshes the presence of this node's clients.
+async fn refresh_presence(node: Weak<Node>) {
+    let mut ticks =
+        tokio::time::interval_at(tokio::time::Instant::now() + PRESENCE_REFRESH, PRESENCE_REFRESH);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(node) = node.upgrade() else { return };
+        let clients: Vec<_> = lock(&node.clients).all.iter().map(|listed| listed.0.clone()).collect();
+        let refreshes = clients.into_iter().flat_map(|client| {
+            let subscriptions = lock(&client.subscriptions);
+            let listed = subscriptions.iter().filter_map(|(channel, subscription)| match subscription {
+                Subscription::Active(active) if active.presence => {
+                    let (node, channel) = (node.clone(), channel.clone());
+                    let info = client.info(active.info.clone());
+                    Some(async move {
+                        if let Err(error) = node.engine.add_presence(&channel, &info).await {
+                            warn!(%channel, %error, "presence was not refreshed");
                         }
-                        _ => None,
                     })
-                    .collect();
-                for (channel, info) in listed {
-                    if let Err(error) = node.engine.add_presence(&channel, &info).await {
-                        warn!(%channel, %error, "presence was not refreshed");
-                    }
                 }
-            }
-        }
+                _ => None,
+            });
+            listed.collect::<Vec<_>>()
+        });
+        concurrently(REFRESHES_MAX, refreshes).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Several nodes through NATS: core subjects for fan-out, JetStream for histories, its key-value store for presence.
 //!
 //! ```text
-//! publish --> stream of the retention: wlh.KEY.CHANNEL --republished by the server, with its sequence--> wl.live.KEY.CHANNEL
+//! publish --> stream of the namespace: wlh.NAMESPACE.CHANNEL --republished by NATS, with its sequence--> wl.live.NAMESPACE.CHANNEL
 //! publish without history, join, leave ----------------------------------------------------------> wl.live.{p,m}.CHANNEL
 //! every node follows wl.live.*.CHANNEL for each channel with local subscribers
 //! ```
@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use async_nats::Event;
 use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, kv};
 use bytes::Bytes;
 use prost::Message as _;
@@ -32,7 +33,7 @@ use tracing::{info, warn};
 use self::follower::Follower;
 use self::nodes::{Announcements, Peers};
 use self::streams::{Nats, encoded, epoch};
-use super::{Control, Delivery, Engine, EngineError, EngineFuture, Membership, MemoryEngine};
+use super::{Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, Membership, MemoryEngine};
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
@@ -41,6 +42,8 @@ use crate::shards::{Shards, lock};
 
 /// The number of calls of [`Engine::maintain`] between two comparisons of a followed history with its stream.
 const SYNC_EVERY: u64 = 10;
+
+const NOT_CONNECTED: &str = "the connection is lost";
 
 /// The interval of pings to NATS. After two unanswered pings, the connection is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -58,6 +61,8 @@ pub struct NatsEngine {
     announcements: Mutex<Option<Announcements>>,
     delivery: Arc<OnceLock<Weak<dyn Delivery>>>,
     ticks: AtomicU64,
+    /// How often storing a publication has failed.
+    failures: AtomicU64,
     /// Set when a connection to NATS is established again.
     reconnected: Arc<AtomicBool>,
 }
@@ -134,6 +139,7 @@ impl NatsEngine {
             announcements: Mutex::new(Some(announcements)),
             delivery: Arc::default(),
             ticks: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             reconnected,
         })
     }
@@ -146,18 +152,41 @@ impl NatsEngine {
         self.presence.get_or_try_init(|| presence::bucket(&self.nats)).await
     }
 
-    /// Adds a message to the stream of a channel.
+    /// Adds a message to the stream of a channel. One with a key that the stream remembers is not added again.
     async fn append(
         &self,
         channel: &str,
         retention: Retention,
         payload: Bytes,
+        key: &str,
     ) -> Result<Position, EngineError> {
+        let appended = self.try_append(channel, retention, payload, key).await;
+        if appended.is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        appended
+    }
+
+    async fn try_append(
+        &self,
+        channel: &str,
+        retention: Retention,
+        payload: Bytes,
+        key: &str,
+    ) -> Result<Position, EngineError> {
+        // The client would keep it until the connection is back, and send it after this has failed.
+        if !self.nats.is_connected() {
+            return Err(unavailable(NOT_CONNECTED));
+        }
         let mut is_retry = false;
         loop {
-            let stream = self.nats.stream(retention).await?;
-            let subject = Nats::subject(channel, retention);
-            let sent = self.nats.jetstream.publish(subject, payload.clone()).await.map_err(unavailable)?;
+            let stream = self.nats.stream(channel, retention).await?;
+            let mut message = PublishMessage::build().payload(payload.clone());
+            if !key.is_empty() {
+                message = message.message_id(format!("{}.{}", encoded(channel), encoded(key)));
+            }
+            let subject = Nats::subject(channel);
+            let sent = self.nats.jetstream.send_publish(subject, message).await.map_err(unavailable)?;
             match sent.await {
                 Ok(ack) => {
                     return Ok(Position { offset: ack.sequence, epoch: epoch(stream.cached_info()) });
@@ -227,19 +256,21 @@ impl Engine for NatsEngine {
         channel: &'a str,
         publication: Publication,
         retention: Option<Retention>,
-        _idempotency_key: &'a str,
+        idempotency_key: &'a str,
     ) -> EngineFuture<'a, Position> {
         Box::pin(async move {
-            let Some(retention) = retention.filter(|_| self.nats.is_connected()) else {
-                // Without NATS there is no offset: only this node's subscribers receive it, and it cannot be recovered.
-                let payload = publication.encode_to_vec();
-                if let Some(delivery) = self.delivery() {
-                    delivery.deliver_publication(channel, "", 0, &Arc::new(publication));
-                }
-                self.broadcast(format!("wl.live.p.{}", encoded(channel)), payload).await?;
-                return Ok(Position::default());
-            };
-            self.append(channel, retention, publication.encode_to_vec().into()).await
+            if let Some(retention) = retention {
+                return self
+                    .append(channel, retention, publication.encode_to_vec().into(), idempotency_key)
+                    .await;
+            }
+            // Without NATS, only this node's subscribers receive it.
+            let payload = publication.encode_to_vec();
+            if let Some(delivery) = self.delivery() {
+                delivery.deliver_publication(channel, "", 0, &Arc::new(publication));
+            }
+            self.broadcast(format!("wl.live.p.{}", encoded(channel)), payload).await?;
+            Ok(Position::default())
         })
     }
 
@@ -302,7 +333,7 @@ impl Engine for NatsEngine {
         Box::pin(async move {
             let recovery = history::recover(&self.nats, channel, since, mode, retention).await?;
             if let Some(follower) = self.follower(channel) {
-                follower.follow_from(&recovery.position, retention).await;
+                follower.follow_from(&recovery.position).await;
             }
             Ok(recovery)
         })
@@ -313,7 +344,9 @@ impl Engine for NatsEngine {
             let Some(retention) = self.delivery().and_then(|delivery| delivery.retention(channel)) else {
                 return Ok(());
             };
-            self.append(channel, retention, history::TOMBSTONE.into()).await.map(drop)
+            let tombstone = self.append(channel, retention, history::TOMBSTONE.into(), "").await?;
+            let stream = self.nats.stream(channel, retention).await?;
+            history::purge(&stream, &Nats::subject(channel), tombstone.offset).await
         })
     }
 
@@ -343,7 +376,7 @@ impl Engine for NatsEngine {
             if !self.nats.is_connected() {
                 return self.local.presence(channel).await;
             }
-            presence::list(self.bucket().await?, channel).await
+            presence::list(&self.nats, self.bucket().await?, channel).await
         })
     }
 
@@ -358,6 +391,11 @@ impl Engine for NatsEngine {
 
     fn peers(&self) -> Vec<String> {
         self.peers.names()
+    }
+
+    fn health(&self) -> EngineHealth {
+        let failure = (!self.nats.is_connected()).then(|| format!("NATS: {NOT_CONNECTED}"));
+        EngineHealth { failure, failures: self.failures.load(Ordering::Relaxed) }
     }
 
     fn maintain(&self) {

@@ -57,3 +57,51 @@ async fn a_request_with_a_known_key_publishes_nothing() {
     let refused = call(&served, "publish", publish("nowhere:a", "k", 1)).await;
     assert_eq!(refused["error"]["code"], 102, "{refused}");
 }
+
+/// The body of an answer, as it was sent.
+async fn text(served: &Served, method: &str, request: &str) -> String {
+    let url =
+        served.url.replace("ws://", "http://").replace("/connection/websocket", &format!("/api/{method}"));
+    let request = Request::post(&url, request.to_owned()).header("x-api-key", "key");
+    let mut response = Connector::new().request(request).await.unwrap();
+    assert_eq!(response.status, 200);
+    String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn payloads_of_a_history_are_those_that_were_published() {
+    let served = Served::start(&format!("{CONFIG}{API}"), |hub| hub).await;
+    let nested = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let payloads = [
+        "0.1000000000000000055511151231257827",
+        "123456789012345678901234567890",
+        "1e400",
+        r#"{"b":1,"a":2,"b":3}"#,
+        r#""\u00e9\/""#,
+        "{\n\t\"a\": 1\r\n}",
+        &nested,
+    ];
+    for payload in payloads {
+        let request = format!(r#"{{"channel":"log:raw","data":{payload}}}"#);
+        let answer = text(&served, "publish", &request).await;
+        assert!(answer.contains("\"offset\":"), "{answer}");
+    }
+    for (method, request) in [
+        ("history", r#"{"channel":"log:raw","limit":-1}"#.to_owned()),
+        (
+            "batch",
+            r#"{"parallel":true,"commands":[{"history":{"channel":"log:raw","limit":-1}}]}"#.to_owned(),
+        ),
+    ] {
+        let answer = text(&served, method, &request).await;
+        for payload in payloads {
+            assert!(answer.contains(&format!("\"data\":{payload},")), "{payload} in {answer}");
+        }
+    }
+    // Other requests answer as before.
+    let answer = text(&served, "batch", r#"{"commands":[{"info":{}},{"nothing":{}},{"publish":{}}]}"#).await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let replies = answer["result"]["replies"].as_array().unwrap();
+    assert_eq!(replies[0]["info"]["nodes"].as_array().unwrap().len(), 1, "{answer}");
+    assert_eq!([&replies[1]["error"]["code"], &replies[2]["error"]["code"]], [104, 107], "{answer}");
+}

@@ -20,6 +20,19 @@ impl Acknowledged {
         assert_eq!(other, None, "{channel} has two publications at offset {offset}");
     }
 
+    /// Panics unless a history has everything that was acknowledged, at its offset. What was not answered may be there.
+    pub(crate) fn check_history(&self, name: &str, publications: &[Value]) {
+        let kept = publications
+            .iter()
+            .map(|one| (one["offset"].as_u64().unwrap(), one["data"]["n"].as_u64().unwrap()));
+        let kept: Vec<_> = kept.collect();
+        assert!(kept.is_sorted_by(|one, next| one.0 < next.0), "{name} is not in order");
+        let kept: BTreeMap<u64, u64> = kept.into_iter().collect();
+        for (offset, number) in &self.0.lock().unwrap()[name] {
+            assert_eq!(kept.get(offset), Some(number), "{name} at {offset}");
+        }
+    }
+
     fn last(&self, channel: &str) -> u64 {
         let all = self.0.lock().unwrap();
         all.get(channel).and_then(|channel| channel.last_key_value()).map_or(0, |(offset, _)| *offset)

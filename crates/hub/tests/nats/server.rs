@@ -42,6 +42,20 @@ impl Nats {
         }
     }
 
+    /// Stops the process where it is, until [`resume`](Self::resume): connections stay, and nothing answers.
+    pub(crate) fn stop(&self) {
+        self.signal("-STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

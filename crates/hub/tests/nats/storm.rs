@@ -40,7 +40,7 @@ const CHANNELS: usize = 20;
 /// `WIRELOOM_STORM` sets another number.
 const PUBLICATIONS: usize = 20_000;
 const CLIENTS: u64 = 12;
-const FAULTS: usize = 10;
+const FAULTS: usize = 12;
 
 /// A node with threads of its own, so that it can be killed.
 struct Killable {
@@ -128,6 +128,12 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
     let (hubs, hubs_seen) = watch::channel(hubs_of(&nodes));
     let (plan, plan_seen) = watch::channel(plan_of(&nodes, false));
     let (all, count) = (Arc::<Acknowledged>::default(), Arc::<AtomicUsize>::default());
+    let mut reader = Node::connect_to(nats.port, CONFIG).await.connect().await;
+    let mut begins = Vec::new();
+    for n in (0..CHANNELS).step_by(2) {
+        begins.push((channel(n), reader.call("subscribe", json!({ "channel": channel(n) })).await));
+    }
+    drop(reader);
     let clients: Vec<_> = (0..CLIENTS)
         .map(|id| {
             let is_slow = id < 2;
@@ -148,7 +154,7 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
             sleep(Duration::from_millis(10)).await;
         }
         let hurt = rng.usize(..NODES);
-        match fault % 5 {
+        match fault % 6 {
             0 => nodes[hurt].link.set(LinkState::Cut),
             1 => nodes[hurt].link.set(LinkState::Slow(Duration::from_millis(20))),
             2 => nodes[hurt].link.set(LinkState::Stalled),
@@ -157,6 +163,11 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
                 nodes[hurt] = Killable::start(nats.port).await;
                 hubs.send_replace(hubs_of(&nodes));
                 plan.send_replace(plan_of(&nodes, false));
+            }
+            4 => {
+                nats.stop();
+                sleep(Duration::from_millis(rng.u64(100..4_000))).await;
+                nats.resume();
             }
             _ => {
                 nats.kill();
@@ -172,6 +183,15 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
         publisher.await.unwrap();
     }
     plan.send_replace(plan_of(&nodes, true));
+    // Everything that was acknowledged is in the histories, in order.
+    let mut reader = Node::connect_to(nats.port, CONFIG).await.connect().await;
+    for (name, begin) in begins {
+        let (epoch, offset) = (&begin["epoch"], begin["offset"].as_u64().unwrap_or(0));
+        let request = json!({ "channel": name, "recover": true, "epoch": epoch, "offset": offset });
+        let result = reader.call("subscribe", request).await;
+        assert_eq!(result["recovered"], true, "{name}");
+        all.check_history(&name, result["publications"].as_array().unwrap());
+    }
     let (mut received, mut gaps, mut recoveries) = (0, 0, 0);
     for client in clients {
         let client = client.await.unwrap();

@@ -4,7 +4,7 @@
 //! After each restart every acknowledged publication is in the history of its channel, at its offset, or the history has
 //! another epoch for a reason: then clients are told that they cannot recover.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -190,6 +190,8 @@ struct Known {
     acknowledged: BTreeMap<u64, (String, Duration)>,
     /// Not answered, or answered with an error, since the last restart.
     unanswered: Vec<String>,
+    /// The keys of publications that were not answered, or answered with an error.
+    unanswered_keys: HashSet<String>,
     /// The history may have been removed: an attempt has failed.
     may_be_removed: bool,
     /// The epochs of histories whose removal was acknowledged.
@@ -300,15 +302,20 @@ impl Simulation {
             }
         }
         for one in pending {
-            self.check_answer(one);
+            self.check_answer(memory, one);
         }
     }
 
-    fn check_answer(&mut self, Pending { channel, payload, key, mut answer }: Pending) {
+    fn check_answer(
+        &mut self,
+        memory: &MemoryEngine,
+        Pending { channel, payload, key, mut answer }: Pending,
+    ) {
         let known = self.known.get_mut(channel).unwrap();
         let Ok(position) = answer.try_recv().expect("every job is answered") else {
             self.summary.refused += 1;
             known.unanswered.push(payload);
+            known.unanswered_keys.extend(key);
             return;
         };
         self.summary.acknowledged += 1;
@@ -318,9 +325,15 @@ impl Simulation {
                 self.summary.repeated += 1;
                 return;
             }
+            // It may have been published by an attempt that was not answered, and its history may have been removed.
+            let is_new = memory.logs().peek(channel, |log| {
+                let at =
+                    log.kept_from(position.offset).next().filter(|(one, _)| one.offset == position.offset);
+                log.epoch() == position.epoch && at.is_some_and(|(one, _)| one.data == payload)
+            });
+            let was_attempted = known.unanswered_keys.contains(&key);
             self.keys.insert((channel, key), position.clone());
-            // Unless it was published by an attempt that was not answered.
-            if known.unanswered_at(&position) {
+            if was_attempted && is_new != Some(true) {
                 return;
             }
         }
@@ -422,13 +435,6 @@ impl Simulation {
             self.disk.power_on();
         }
         self.summary
-    }
-}
-
-impl Known {
-    /// Whether a position belongs to a publication that was not answered; then it is acknowledged now.
-    fn unanswered_at(&self, position: &Position) -> bool {
-        self.epoch == position.epoch && self.acknowledged.contains_key(&position.offset)
     }
 }
 

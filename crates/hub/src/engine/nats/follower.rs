@@ -10,7 +10,7 @@ use tokio_stream::StreamExt as _;
 use tracing::warn;
 
 use super::history;
-use super::streams::{Nats, epoch, retention_of};
+use super::streams::{Nats, epoch, is_namespace};
 use crate::config::RecoveryMode;
 use crate::engine::{Delivery, EngineError, Membership};
 use crate::history::{Position, Recovery, Retention};
@@ -30,7 +30,6 @@ pub(super) struct Follower {
 /// The sequences up to which a channel has been delivered.
 #[derive(Clone, Debug, PartialEq)]
 struct Cursor {
-    retention: Retention,
     epoch: String,
     /// Nothing after this is missing. `delivered <= complete` but for the first publications after a subscription.
     complete: u64,
@@ -53,9 +52,8 @@ impl Follower {
     }
 
     /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
-    pub(super) async fn follow_from(&self, position: &Position, retention: Retention) {
+    pub(super) async fn follow_from(&self, position: &Position) {
         self.cursor.lock().await.get_or_insert_with(|| Cursor {
-            retention,
             epoch: position.epoch.clone(),
             complete: position.offset,
             delivered: 0,
@@ -112,17 +110,18 @@ impl Follower {
                     }
                 }
             }
-            Some(key) => {
+            Some(token) if is_namespace(token) => {
                 let number = |name: &str| message.headers.as_ref()?.get(name)?.as_str().parse::<u64>().ok();
                 if let (Some(sequence), Some(previous), Some(retention)) = (
                     number(async_nats::header::NATS_SEQUENCE.as_ref()),
                     number(async_nats::header::NATS_LAST_SEQUENCE.as_ref()),
-                    retention_of(key),
+                    delivery.retention(&self.channel),
                 ) {
                     let live = Live { sequence, previous, retention, payload: &message.payload };
                     self.handle_live(nats, delivery, live).await?;
                 }
             }
+            Some(_) => {}
             None => {}
         }
         Ok(())
@@ -135,23 +134,23 @@ impl Follower {
         live: Live<'_>,
     ) -> Result<(), EngineError> {
         let mut cursor = self.cursor.lock().await;
-        let epoch = epoch(nats.stream(live.retention).await?.cached_info());
+        let epoch = epoch(nats.stream(&self.channel, live.retention).await?.cached_info());
         let at = match &mut *cursor {
-            Some(at) if at.retention == live.retention && at.epoch == epoch => at,
-            // The first publication, or the first of another stream.
+            Some(at) if at.epoch == epoch => at,
+            // The first publication, or the first of a new stream.
             other => {
                 if other.is_some() {
                     delivery.deliver_history_lost(&self.channel);
                 }
                 let complete = live.previous;
-                other.insert(Cursor { retention: live.retention, epoch, complete, delivered: 0 })
+                other.insert(Cursor { epoch, complete, delivered: 0 })
             }
         };
         if live.sequence <= at.delivered {
             return Ok(());
         }
         if live.sequence > at.complete && live.previous > at.complete {
-            self.read_missing(nats, delivery, at).await?;
+            self.read_missing(nats, delivery, at, live.retention).await?;
             // The stream may not hold the live publication yet, where several servers keep it.
             if live.sequence <= at.complete {
                 return Ok(());
@@ -171,9 +170,9 @@ impl Follower {
     /// Delivers the messages of the stream that did not arrive live.
     async fn catch_up(&self, nats: &Nats, delivery: &dyn Delivery) -> Result<(), EngineError> {
         let mut cursor = self.cursor.lock().await;
-        match &mut *cursor {
-            Some(at) => self.read_missing(nats, delivery, at).await,
-            None => Ok(()),
+        match (&mut *cursor, delivery.retention(&self.channel)) {
+            (Some(at), Some(retention)) => self.read_missing(nats, delivery, at, retention).await,
+            _ => Ok(()),
         }
     }
 
@@ -183,10 +182,11 @@ impl Follower {
         nats: &Nats,
         delivery: &dyn Delivery,
         at: &mut Cursor,
+        retention: Retention,
     ) -> Result<(), EngineError> {
         let since = Position { offset: at.complete, epoch: at.epoch.clone() };
         let Recovery { publications, recovered, position } =
-            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, at.retention).await?;
+            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, retention).await?;
         if !recovered {
             delivery.deliver_history_lost(&self.channel);
         }

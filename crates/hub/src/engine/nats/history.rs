@@ -1,7 +1,7 @@
-//! Histories in JetStream. A stream holds the channels of one retention, a subject for each.
+//! Histories in JetStream. A stream holds the channels of a namespace, a subject for each.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::StatusCode;
 use async_nats::jetstream::stream::{DirectGetErrorKind, Stream};
@@ -10,7 +10,7 @@ use prost::Message as _;
 use serde_json::json;
 use tokio_stream::StreamExt as _;
 
-use super::streams::{Nats, epoch};
+use super::streams::{Nats, epoch, size_min};
 use super::unavailable;
 use crate::config::RecoveryMode;
 use crate::engine::EngineError;
@@ -34,23 +34,65 @@ const BATCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A message of a stream.
 struct Stored {
     sequence: u64,
+    /// When it was stored, since 1970.
+    at: Duration,
     payload: Bytes,
 }
 
-/// Consecutive messages of a subject, at most [`BATCH`].
+impl Stored {
+    fn has_expired(&self, retention: Retention) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.at + retention.ttl <= now
+    }
+}
+
+/// Consecutive messages of a subject.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     messages: Vec<Stored>,
-    /// Whether the subject has more messages after them.
+    /// The number of messages that the subject has after them.
+    pending: u64,
     has_more: bool,
 }
 
-/// The messages of a subject from a sequence on, in one round trip (NATS ADR-31, "Batched Requests").
-async fn batch(nats: &Nats, stream: &Stream, subject: &str, from: u64) -> Result<Batch, EngineError> {
+impl Batch {
+    pub(super) fn into_payloads(self) -> impl Iterator<Item = Bytes> {
+        self.messages.into_iter().map(|message| message.payload)
+    }
+
+    pub(super) fn last(&self) -> Option<u64> {
+        self.messages.last().map(|message| message.sequence)
+    }
+
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
+    }
+}
+
+/// The first message of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum From {
+    Sequence(u64),
+    /// The first one at or after a time.
+    Time(SystemTime),
+}
+
+/// At most `count` messages of a subject, which may have wildcards, in one round trip (NATS ADR-31, "Batched Requests").
+pub(super) async fn batch(
+    nats: &Nats,
+    stream: &str,
+    subject: &str,
+    from: From,
+    count: usize,
+) -> Result<Batch, EngineError> {
     let inbox = nats.client.new_inbox();
     let mut answers = nats.client.subscribe(inbox.clone()).await.map_err(unavailable)?;
-    let request = json!({ "batch": BATCH, "seq": from.max(1), "next_by_subj": subject });
-    let api = format!("$JS.API.DIRECT.GET.{}", stream.cached_info().config.name);
+    let mut request = json!({ "batch": count.clamp(1, BATCH), "next_by_subj": subject });
+    match from {
+        From::Sequence(sequence) => request["seq"] = sequence.max(1).into(),
+        From::Time(time) => request["start_time"] = humantime::format_rfc3339_nanos(time).to_string().into(),
+    }
+    let api = format!("$JS.API.DIRECT.GET.{stream}");
     let request = request.to_string().into();
     nats.client.publish_with_reply(api, inbox, request).await.map_err(unavailable)?;
     let mut batch = Batch::default();
@@ -63,6 +105,7 @@ async fn batch(nats: &Nats, stream: &Stream, subject: &str, from: u64) -> Result
             Some(StatusCode::NOT_FOUND) => return Ok(batch),
             Some(status) if status.as_u16() == END_OF_BATCH => {
                 batch.has_more = pending.is_some_and(|pending| pending > 0);
+                batch.pending = pending.unwrap_or_default();
                 return Ok(batch);
             }
             Some(status) => return Err(unavailable(format_args!("status {status}"))),
@@ -70,7 +113,16 @@ async fn batch(nats: &Nats, stream: &Stream, subject: &str, from: u64) -> Result
         }
         let sequence = number(async_nats::header::NATS_SEQUENCE.as_ref());
         let sequence = sequence.ok_or_else(|| unavailable("a stored message has no sequence"))?;
-        batch.messages.push(Stored { sequence, payload: message.payload });
+        let headers = message.headers.as_ref();
+        // A marker of something that was deleted.
+        let is_marker = headers.is_some_and(|headers| headers.get(KV_OPERATION).is_some());
+        if !is_marker {
+            let at = headers.and_then(|headers| headers.get(async_nats::header::NATS_TIME_STAMP));
+            let at = at.and_then(|at| humantime::parse_rfc3339(at.as_str()).ok());
+            let at = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            let at = at.ok_or_else(|| unavailable("a stored message has no time"))?;
+            batch.messages.push(Stored { sequence, at, payload: message.payload });
+        }
         // A server before version 2.11 sends one message and no end.
         if pending.is_none() {
             batch.has_more = true;
@@ -78,6 +130,9 @@ async fn batch(nats: &Nats, stream: &Stream, subject: &str, from: u64) -> Result
         }
     }
 }
+
+/// The header of a message that deletes an entry of a key-value store.
+const KV_OPERATION: &str = "KV-Operation";
 
 /// The header with the number of messages after this one.
 const NUM_PENDING: &str = "Nats-Num-Pending";
@@ -92,30 +147,40 @@ fn publication(sequence: u64, payload: Bytes) -> Option<Arc<Publication>> {
 }
 
 /// The messages of a subject after a sequence.
+#[derive(Default)]
 struct After {
     publications: Vec<Arc<Publication>>,
+    /// Whether the oldest of them has expired. Those after it may have, too.
+    has_expired: bool,
+    /// Whether the stream still has the message with that sequence.
+    has_since: bool,
     /// Whether the history was removed after the sequence.
     removed: bool,
 }
 
-/// Reads the messages of a subject after a sequence, at most `max`. The stream may keep one more than the retention
-/// promises.
+/// Reads the messages of a subject after a sequence, at least `max` if there are so many.
 async fn after(
     nats: &Nats,
     stream: &Stream,
     subject: &str,
     since: u64,
     max: usize,
+    retention: Retention,
 ) -> Result<After, EngineError> {
-    let mut found = After { publications: Vec::new(), removed: false };
-    let mut at = since;
+    let mut found = After::default();
+    let mut from = since;
     loop {
-        let batch = batch(nats, stream, subject, at + 1).await?;
+        let name = &stream.cached_info().config.name;
+        let count = (max - found.publications.len()).saturating_add(1);
+        let batch = batch(nats, name, subject, From::Sequence(from), count).await?;
         for message in batch.messages {
-            at = message.sequence;
-            if is_tombstone(&message.payload) {
-                found = After { publications: Vec::new(), removed: true };
+            from = message.sequence + 1;
+            if message.sequence == since {
+                found.has_since = true;
+            } else if is_tombstone(&message.payload) {
+                found = After { has_since: found.has_since, removed: true, ..After::default() };
             } else {
+                found.has_expired |= found.publications.is_empty() && message.has_expired(retention);
                 found.publications.extend(publication(message.sequence, message.payload));
             }
         }
@@ -125,45 +190,112 @@ async fn after(
     }
 }
 
+/// Reads part of a history: the newest `retention.size` messages of the subject that have not expired.
 pub(super) async fn read(
     nats: &Nats,
     channel: &str,
     query: &HistoryQuery,
     retention: Retention,
 ) -> Result<History, EngineError> {
-    let stream = nats.stream(retention).await?;
-    let subject = Nats::subject(channel, retention);
-    let since = query.since.as_ref().map_or(0, |since| since.offset);
+    let stream = nats.stream(channel, retention).await?;
+    let subject = Nats::subject(channel);
     let limit = query.limit.unwrap_or(usize::MAX);
-    // The stream keeps one more than is promised; that one is not part of the history.
-    let all = after(nats, &stream, &subject, 0, usize::MAX).await?.publications;
-    let kept = &all[all.len().saturating_sub(retention.size)..];
-    let position = match kept.last() {
-        Some(last) => Position { offset: last.offset, epoch: epoch(stream.cached_info()) },
-        None => position(&stream).await?.0,
-    };
-    let publications = if query.reverse {
+    let since = query.since.as_ref().map_or(0, |since| since.offset);
+    let position = newest_position(&stream, &subject).await?;
+    let publications = if limit == 0 {
+        Vec::new()
+    } else if query.reverse {
         let before = if since == 0 { u64::MAX } else { since };
-        kept.iter().rev().filter(|one| one.offset < before).take(limit).cloned().collect()
+        let kept = kept(nats, &stream, &subject, 0, usize::MAX, retention).await?;
+        kept.into_iter().rev().filter(|one| one.offset < before).take(limit).collect()
     } else {
-        kept.iter().filter(|one| one.offset > since).take(limit).cloned().collect()
+        kept(nats, &stream, &subject, since, limit, retention).await?
     };
-    Ok(History { publications, position })
+    // Others may have been published meanwhile.
+    let offset = publications.iter().map(|one| one.offset).max().unwrap_or(0).max(position.offset);
+    Ok(History { publications, position: Position { offset, ..position } })
 }
 
-/// The position of the stream, and the lowest sequence that it still contains.
-async fn position(stream: &Stream) -> Result<(Position, u64), EngineError> {
+/// At most `limit` publications after a sequence, the oldest first.
+async fn kept(
+    nats: &Nats,
+    stream: &Stream,
+    subject: &str,
+    since: u64,
+    limit: usize,
+    retention: Retention,
+) -> Result<Vec<Arc<Publication>>, EngineError> {
+    let config = &stream.cached_info().config;
+    // What the stream keeps, but is not part of the history, is read and skipped.
+    let excess = usize::try_from(config.max_messages_per_subject).unwrap_or(0).saturating_sub(retention.size);
+    let oldest = SystemTime::now().checked_sub(retention.ttl).unwrap_or(UNIX_EPOCH);
+    let mut from = if since == 0 { From::Time(oldest) } else { From::Sequence(since + 1) };
+    let mut publications = Vec::new();
+    loop {
+        let count = limit.saturating_sub(publications.len()).saturating_add(excess);
+        let batch = batch(nats, &config.name, subject, from, count).await?;
+        let Some(last) = batch.last() else { return Ok(publications) };
+        let mut newer = batch.pending as usize + batch.messages.len();
+        for message in batch.messages {
+            let is_kept = newer <= retention.size && !message.has_expired(retention);
+            newer -= 1;
+            if is_tombstone(&message.payload) {
+                publications.clear();
+            } else if is_kept && publications.len() < limit {
+                publications.extend(publication(message.sequence, message.payload));
+            }
+        }
+        if !batch.has_more || publications.len() >= limit {
+            return Ok(publications);
+        }
+        from = From::Sequence(last + 1);
+    }
+}
+
+/// The position of the newest message of a subject; if there is none, that of the stream.
+async fn newest_position(stream: &Stream, subject: &str) -> Result<Position, EngineError> {
+    match stream.direct_get_last_for_subject(subject).await {
+        Ok(newest) => Ok(Position { offset: newest.sequence, epoch: epoch(stream.cached_info()) }),
+        Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(state(stream).await?.position()),
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+/// Removes a history up to the tombstone with this sequence.
+pub(super) async fn purge(stream: &Stream, subject: &str, tombstone: u64) -> Result<(), EngineError> {
+    stream.purge().filter(subject).sequence(tombstone).await.map_err(unavailable).map(drop)
+}
+
+/// The state of a stream.
+struct State {
+    epoch: String,
+    first: u64,
+    last: u64,
+    size_min: u64,
+}
+
+impl State {
+    fn position(&self) -> Position {
+        Position { offset: self.last, epoch: self.epoch.clone() }
+    }
+}
+
+async fn state(stream: &Stream) -> Result<State, EngineError> {
     let info = stream.get_info().await.map_err(unavailable)?;
-    let position = Position { offset: info.state.last_sequence, epoch: epoch(&info) };
-    Ok((position, info.state.first_sequence))
+    Ok(State {
+        epoch: epoch(&info),
+        first: info.state.first_sequence,
+        last: info.state.last_sequence,
+        size_min: size_min(&info.config),
+    })
 }
 
 /// The publications that a client at `since` missed.
 ///
-/// Everything after `since` is present if the stream has not dropped a later message because of its age (it drops in
-/// the order of sequences), and the subject has not dropped one because of the number of messages. The subject keeps
-/// one more message than is promised, so if at most the promised number of publications follow `since`, none was
-/// dropped.
+/// A subject drops its oldest message first, because of its age or of the number of messages. So everything after
+/// `since` is present if the message at `since` is. If that was never a message of this subject, as where a client has
+/// subscribed to an empty channel, it is present if the stream has dropped no message after `since` because of its age (it
+/// drops in the order of sequences), and the subject has never had too many.
 pub(super) async fn recover(
     nats: &Nats,
     channel: &str,
@@ -171,48 +303,63 @@ pub(super) async fn recover(
     mode: RecoveryMode,
     retention: Retention,
 ) -> Result<Recovery, EngineError> {
-    let stream = nats.stream(retention).await?;
-    let subject = Nats::subject(channel, retention);
+    let stream = nats.stream(channel, retention).await?;
+    let subject = Nats::subject(channel);
     let Some(since) = since else {
-        let position = position(&stream).await?.0;
+        let position = state(&stream).await?.position();
         return Ok(Recovery { publications: Vec::new(), recovered: false, position });
     };
     if mode == RecoveryMode::Cache {
-        return recover_newest(&stream, &subject, since).await;
+        return recover_newest(&stream, &subject, since, retention).await;
     }
-    let missed = after(nats, &stream, &subject, since.offset, retention.size + 1).await?;
-    // Read the position afterwards, so that messages which were dropped meanwhile are noticed.
-    let (position, first) = position(&stream).await?;
-    let recovered = since.epoch == position.epoch
-        && since.offset <= position.offset
-        && first <= since.offset + 1
-        && missed.publications.len() <= retention.size
+    let missed = after(nats, &stream, &subject, since.offset, retention.size + 1, retention).await?;
+    // Read the state afterwards, so that messages which were dropped meanwhile are noticed.
+    let state = state(&stream).await?;
+    let count = missed.publications.len();
+    let is_complete = missed.has_since || (state.first <= since.offset + 1 && count as u64 <= state.size_min);
+    let recovered = since.epoch == state.epoch
+        && since.offset <= state.last
+        && is_complete
+        && count <= retention.size
+        && !missed.has_expired
         && !missed.removed;
     if !recovered {
-        return Ok(Recovery { publications: Vec::new(), recovered, position });
+        return Ok(Recovery { publications: Vec::new(), recovered, position: state.position() });
     }
     let offset = missed.publications.last().map_or(since.offset, |last| last.offset);
-    let position = Position { offset, epoch: position.epoch };
+    let position = Position { offset, epoch: state.epoch };
     Ok(Recovery { publications: missed.publications, recovered, position })
 }
 
-async fn recover_newest(stream: &Stream, subject: &str, since: &Position) -> Result<Recovery, EngineError> {
+async fn recover_newest(
+    stream: &Stream,
+    subject: &str,
+    since: &Position,
+    retention: Retention,
+) -> Result<Recovery, EngineError> {
     let newest = match stream.direct_get_last_for_subject(subject).await {
-        Ok(message) => Some(message).filter(|message| !is_tombstone(&message.payload)),
+        Ok(message) => Some(message),
         Err(error) if error.kind() == DirectGetErrorKind::NotFound => None,
         Err(error) => return Err(unavailable(error)),
     };
-    let (position, _) = position(stream).await?;
+    let position = state(stream).await?.position();
+    let is_same = since.epoch == position.epoch;
+    if let Some(newest) = &newest
+        && is_same
+        && since.offset >= newest.sequence
+        && !is_tombstone(&newest.payload)
+    {
+        let position = Position { offset: since.offset, ..position };
+        return Ok(Recovery { publications: Vec::new(), recovered: true, position });
+    }
+    let expired =
+        SystemTime::now().checked_sub(retention.ttl).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let is_kept = |at: i128| at > expired.map_or(0, |expired| expired.as_nanos() as i128);
+    let newest = newest.filter(|one| !is_tombstone(&one.payload) && is_kept(one.time.unix_timestamp_nanos()));
     let Some(newest) = newest else {
         return Ok(Recovery { publications: Vec::new(), recovered: false, position });
     };
-    let is_current = since.epoch == position.epoch && since.offset >= newest.sequence;
-    let publications = if is_current {
-        Vec::new()
-    } else {
-        publication(newest.sequence, newest.payload.clone()).into_iter().collect()
-    };
-    let position =
-        Position { offset: newest.sequence.max(if is_current { since.offset } else { 0 }), ..position };
+    let position = Position { offset: newest.sequence, ..position };
+    let publications = publication(newest.sequence, newest.payload.clone()).into_iter().collect();
     Ok(Recovery { publications, recovered: true, position })
 }

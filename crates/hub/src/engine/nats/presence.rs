@@ -2,8 +2,8 @@
 
 use async_nats::jetstream::{kv, stream};
 use prost::Message as _;
-use tokio_stream::StreamExt as _;
 
+use super::history::{self, From};
 use super::streams::{Nats, encoded};
 use super::unavailable;
 use crate::engine::{EngineError, PRESENCE_REFRESH};
@@ -29,19 +29,21 @@ pub(super) async fn bucket(nats: &Nats) -> Result<kv::Store, EngineError> {
 }
 
 /// The clients of a channel.
-pub(super) async fn list(bucket: &kv::Store, channel: &str) -> Result<Vec<ClientInfo>, EngineError> {
-    let prefix = format!("$KV.{BUCKET}.");
-    let filter = format!("{prefix}{}.*", encoded(channel));
-    let mut subjects = bucket.stream.info_with_subjects(filter).await.map_err(unavailable)?;
-    let mut clients = Vec::new();
-    while let Some(subject) = subjects.next().await {
-        let (subject, _) = subject.map_err(unavailable)?;
-        let Some(key) = subject.strip_prefix(&prefix) else { continue };
-        if let Some(value) = bucket.get(key).await.map_err(unavailable)?
-            && let Ok(info) = ClientInfo::decode(value)
-        {
-            clients.push(info);
+pub(super) async fn list(
+    nats: &Nats,
+    bucket: &kv::Store,
+    channel: &str,
+) -> Result<Vec<ClientInfo>, EngineError> {
+    let stream = &bucket.stream.cached_info().config.name;
+    let keys = format!("$KV.{BUCKET}.{}.*", encoded(channel));
+    let (mut clients, mut from) = (Vec::new(), 1);
+    loop {
+        let batch = history::batch(nats, stream, &keys, From::Sequence(from), usize::MAX).await?;
+        let (last, has_more) = (batch.last(), batch.has_more());
+        clients.extend(batch.into_payloads().filter_map(|info| ClientInfo::decode(info).ok()));
+        match last {
+            Some(last) if has_more => from = last + 1,
+            _ => return Ok(clients),
         }
     }
-    Ok(clients)
 }

@@ -1,8 +1,11 @@
-//! The connection to NATS, and the streams that hold histories: one for each retention, with a subject for each channel.
+//! The connection to NATS, and the streams that hold histories: one for each namespace, with a subject for each channel.
+//!
+//! A stream keeps at least what every node's configuration asks for: it grows when a node asks for more, and never
+//! shrinks. How much of it is a channel's history is decided by the node that reads it. So nodes with different settings
+//! share one history, and a change of the settings keeps it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, connection};
@@ -12,7 +15,8 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 use super::unavailable;
-use crate::engine::EngineError;
+use crate::engine::logs::POSITION_TTL;
+use crate::engine::{EngineError, IDEMPOTENCY_TTL};
 use crate::history::Retention;
 use crate::shards::lock;
 
@@ -23,8 +27,8 @@ pub(super) struct Nats {
     streams: Mutex<Streams>,
 }
 
-/// The streams, by the number of publications and the seconds for which they are kept.
-type Streams = HashMap<(usize, u64), Arc<OnceCell<stream::Stream>>>;
+/// The streams, by the token of their namespace.
+type Streams = HashMap<String, Arc<OnceCell<stream::Stream>>>;
 
 /// A subject without subscribers.
 const UNUSED_SUBJECT: &str = "wl.unused";
@@ -34,15 +38,41 @@ pub(super) fn encoded(channel: &str) -> String {
     URL_SAFE_NO_PAD.encode(channel)
 }
 
-/// The token of a subject for a retention.
-fn key(retention: Retention) -> String {
-    format!("{}_{}", retention.size, retention.ttl.as_secs().max(1))
+/// The token of a subject for the namespace of a channel. Unlike other tokens in its place, it begins with `n`.
+fn namespace(channel: &str) -> String {
+    let name = channel.strip_prefix('$').unwrap_or(channel);
+    format!("n{}", encoded(name.split_once(':').map_or("", |(namespace, _)| namespace)))
 }
 
-/// The retention of a token of a subject.
-pub(super) fn retention_of(key: &str) -> Option<Retention> {
-    let (size, ttl) = key.split_once('_')?;
-    Some(Retention { size: size.parse().ok()?, ttl: Duration::from_secs(ttl.parse().ok()?) })
+/// Whether a token of a subject is that of a namespace.
+pub(super) fn is_namespace(token: &str) -> bool {
+    token.starts_with('n')
+}
+
+/// The metadata of a stream with the smallest number of publications of a channel that it has ever kept.
+const SIZE_MIN: &str = "wireloom_size_min";
+
+/// How many publications after a position were certainly kept, if the stream has dropped none because of their age. The
+/// stream keeps one more.
+pub(super) fn size_min(config: &stream::Config) -> u64 {
+    let now = u64::try_from(config.max_messages_per_subject - 1).unwrap_or(u64::MAX);
+    let before = config.metadata.get(SIZE_MIN).and_then(|size| size.parse().ok());
+    before.unwrap_or(now).min(now)
+}
+
+/// Makes a configuration keep what a retention asks for. Returns whether that changes it.
+fn grow(config: &mut stream::Config, retention: Retention) -> bool {
+    // One more than is promised, so that a full history after the oldest position is known to be complete.
+    let size = i64::try_from(retention.size).unwrap_or(i64::MAX - 1) + 1;
+    // Positions outlive publications: a client that has missed nothing recovers although everything has expired.
+    let age = retention.ttl.max(POSITION_TTL);
+    let is_enough = config.max_messages_per_subject >= size && config.max_age >= age;
+    if !is_enough {
+        config.metadata.insert(SIZE_MIN.into(), size_min(config).to_string());
+        config.max_messages_per_subject = config.max_messages_per_subject.max(size);
+        config.max_age = config.max_age.max(age);
+    }
+    !is_enough
 }
 
 /// The epoch of a stream, which changes when the stream is created again.
@@ -69,8 +99,8 @@ impl Nats {
         }
     }
 
-    pub(super) fn subject(channel: &str, retention: Retention) -> String {
-        format!("wlh.{}.{}", key(retention), encoded(channel))
+    pub(super) fn subject(channel: &str) -> String {
+        format!("wlh.{}.{}", namespace(channel), encoded(channel))
     }
 
     /// Forgets the known streams: a server that was restarted without its data has new ones.
@@ -78,43 +108,86 @@ impl Nats {
         lock(&self.streams).clear();
     }
 
-    /// The stream of a retention, which is created if it does not exist.
-    pub(super) async fn stream(&self, retention: Retention) -> Result<stream::Stream, EngineError> {
-        let ttl = Duration::from_secs(retention.ttl.as_secs().max(1));
-        let cell = lock(&self.streams).entry((retention.size, ttl.as_secs())).or_default().clone();
+    /// The stream of a channel, which is created if it does not exist, and keeps at least what `retention` says.
+    pub(super) async fn stream(
+        &self,
+        channel: &str,
+        retention: Retention,
+    ) -> Result<stream::Stream, EngineError> {
+        let token = namespace(channel);
+        let cell = lock(&self.streams).entry(token.clone()).or_default().clone();
         let make = async {
-            let key = key(retention);
-            let config = stream::Config {
-                name: format!("WL_{key}"),
-                subjects: vec![format!("wlh.{key}.*")],
-                max_age: ttl,
-                // One more than is promised, so that a full history after the oldest position is known to be complete.
-                max_messages_per_subject: i64::try_from(retention.size).unwrap_or(i64::MAX - 1) + 1,
-                duplicate_window: ttl.min(Duration::from_secs(120)),
+            let mut config = stream::Config {
+                name: format!("WL_{token}"),
+                subjects: vec![format!("wlh.{token}.*")],
+                max_age: POSITION_TTL,
+                max_messages_per_subject: 1,
+                duplicate_window: IDEMPOTENCY_TTL,
                 allow_direct: true,
                 republish: Some(stream::Republish {
-                    source: format!("wlh.{key}.*"),
-                    destination: format!("wl.live.{key}.{{{{wildcard(1)}}}}"),
+                    source: format!("wlh.{token}.*"),
+                    destination: format!("wl.live.{token}.{{{{wildcard(1)}}}}"),
                     headers_only: false,
                 }),
                 ..stream::Config::default()
             };
-            self.jetstream.get_or_create_stream(config).await.map_err(unavailable)
+            grow(&mut config, retention);
+            config.metadata.clear();
+            let stream = self.jetstream.get_or_create_stream(config).await.map_err(unavailable)?;
+            self.grown(stream, retention).await
         };
-        cell.get_or_try_init(|| make).await.cloned()
+        let stream = cell.get_or_try_init(|| make).await?;
+        if !grow(&mut stream.cached_info().config.clone(), retention) {
+            return Ok(stream.clone());
+        }
+        // The configuration of the node has changed, or another node has written its own at the same time.
+        self.forget_streams();
+        self.grown(stream.clone(), retention).await
+    }
+
+    async fn grown(
+        &self,
+        stream: stream::Stream,
+        retention: Retention,
+    ) -> Result<stream::Stream, EngineError> {
+        let mut config = stream.cached_info().config.clone();
+        if !grow(&mut config, retention) {
+            return Ok(stream);
+        }
+        self.jetstream.update_stream(&config).await.map_err(unavailable)?;
+        self.jetstream.get_stream(&config.name).await.map_err(unavailable)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn names_channels_and_retentions_in_subjects() {
-        for channel in ["a", "chat:lobby", "a.b*c>d", "grüße"] {
-            assert!(encoded(channel).chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_'));
+    fn names_channels_and_namespaces_in_subjects() {
+        for channel in ["a", "chat:lobby", "$chat:lobby", "a.b*c>d", "grüße", ":"] {
+            let subject = Nats::subject(channel);
+            let tokens: Vec<_> = subject.split('.').collect();
+            assert_eq!(tokens.len(), 3, "{subject}");
+            assert!(is_namespace(tokens[1]) && !tokens.contains(&""), "{subject}");
+            assert!(subject.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
         }
-        let retention = Retention { size: 10, ttl: Duration::from_secs(60) };
-        assert_eq!(retention_of(&key(retention)), Some(retention));
+        assert_eq!(namespace("$chat:a"), namespace("chat:b"));
+        assert_ne!(namespace("chat"), namespace("chat:b"));
+    }
+
+    #[test]
+    fn a_stream_grows_and_remembers_how_little_it_kept() {
+        let retention = |size, hours: u64| Retention { size, ttl: Duration::from_secs(3600 * hours) };
+        let mut config =
+            stream::Config { max_messages_per_subject: 11, max_age: POSITION_TTL, ..Default::default() };
+        assert!(!grow(&mut config, retention(10, 1)) && !grow(&mut config, retention(3, 24)));
+        assert!(grow(&mut config, retention(20, 48)));
+        assert_eq!((config.max_messages_per_subject, config.max_age), (21, Duration::from_secs(48 * 3600)));
+        assert_eq!(size_min(&config), 10);
+        assert!(grow(&mut config, retention(30, 1)));
+        assert_eq!((config.max_messages_per_subject, size_min(&config)), (31, 10));
     }
 }
