@@ -1,6 +1,7 @@
 //! [`Config`]: the settings, the limits, and the sizes of windows and buffers of a connection. Each default has its reason beside
 //! it.
 
+use crate::hpack::{IndexPolicy, TABLE_SIZE_DEFAULT};
 use crate::{Limits, Role, Settings};
 
 /// The configuration of one end of a connection.
@@ -43,6 +44,14 @@ pub struct Config {
     /// A server handles no input while its output is longer than this, in bytes: a client that does not read cannot send requests. A
     /// client always handles input, because otherwise both ends could wait for each other.
     pub output_max: usize,
+    /// Whether fields are checked before they are sent, by the rules for those that are received ([`crate::message`]): a message that the
+    /// peer would refuse is [`crate::error::Misuse::MessageInvalid`]. A caller whose types admit only valid fields can do without.
+    pub check_outgoing: bool,
+    /// The maximum size of the dynamic table with which this end compresses fields, in bytes as RFC 7541 §4.1 counts them. The peer's
+    /// SETTINGS_HEADER_TABLE_SIZE may be less. 0 saves the memory of the table.
+    pub encoder_table_size: u32,
+    /// The fields that are added to the dynamic table.
+    pub index_policy: IndexPolicy,
     /// The key of the hash table of stream identifiers. Choose it at random if a hostile peer may open thousands of streams.
     pub hash_key: u64,
 }
@@ -79,6 +88,10 @@ impl Config {
             output_ahead: 48 * 1024,
             stream_queue: 64 * 1024,
             output_max: 1 << 20,
+            check_outgoing: true,
+            // What every peer allows until its SETTINGS arrive (RFC 9113 §6.5.2).
+            encoder_table_size: TABLE_SIZE_DEFAULT,
+            index_policy: IndexPolicy::Repeating,
             hash_key: 0x9e37_79b9_7f4a_7c15,
         }
     }

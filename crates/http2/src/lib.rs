@@ -2,7 +2,7 @@
 //!
 //! ## Modules
 //!
-//! Layers: `field` + `hpack`, `flow_control`, `priority`, `role` → `error` + `frame` → `limits` + `rate_limit`, `message`,
+//! Layers: `field` + `hpack`, `flow_control`, `limits`, `role` → `priority`, `stream_id` → `error` → `frame`, `rate_limit` → `message`,
 //! `settings` → `config`, `memory`, `upgrade` → `stream` → `event` → `connection`.
 
 #![no_std]
@@ -28,6 +28,7 @@ pub mod rate_limit;
 mod role;
 pub mod settings;
 mod stream;
+mod stream_id;
 pub mod upgrade;
 
 pub use config::Config;

@@ -14,36 +14,7 @@
 use core::time::Duration;
 
 use crate::error::Exceeded;
-use crate::limits::Limits;
-
-/// A burst, and a long-term rate per second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    burst: u32,
-    interval_ns: u32,
-}
-
-const NANOS_PER_SECOND: u32 = 1_000_000_000;
-
-impl Rate {
-    /// A burst of `burst`, and `per_second` in the long term; 0 counts as 1.
-    pub const fn new(burst: u32, per_second: u32) -> Self {
-        let per_second = if per_second == 0 { 1 } else { per_second };
-        Self { burst, interval_ns: NANOS_PER_SECOND / per_second }
-    }
-
-    /// No limit.
-    pub const UNLIMITED: Self = Self { burst: u32::MAX, interval_ns: 0 };
-
-    /// The size of the burst.
-    pub const fn burst(self) -> u32 {
-        self.burst
-    }
-
-    const fn capacity_ns(self) -> u64 {
-        self.burst as u64 * self.interval_ns as u64
-    }
-}
+use crate::limits::{Limits, NANOS_PER_SECOND, Rate};
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, Default)]

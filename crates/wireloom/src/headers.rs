@@ -27,7 +27,20 @@ pub struct Headers {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u32,
+    /// The length in 31 bits. In a name, the highest bit marks the field as sensitive.
     len: u32,
+}
+
+impl Span {
+    const SENSITIVE: u32 = 1 << 31;
+
+    const fn len(self) -> usize {
+        (self.len & !Self::SENSITIVE) as usize
+    }
+
+    const fn is_sensitive(self) -> bool {
+        self.len & Self::SENSITIVE != 0
+    }
 }
 
 /// Name and value.
@@ -70,6 +83,35 @@ impl Headers {
         Ok(())
     }
 
+    /// Appends a field whose value compression must not reveal, such as a credential. Over HTTP/2 it is never indexed, neither here nor by
+    /// proxies that forward it (RFC 7541 §7.1.3). Over HTTP/1.1 it is a field like others.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_sensitive(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.push(name, value)?;
+        self.mark_last_sensitive();
+        Ok(())
+    }
+
+    /// Whether a field with this name, in any case, is sensitive: marked by the caller, or by the peer over HTTP/2.
+    pub fn is_sensitive(&self, name: &str) -> bool {
+        self.marked_fields()
+            .any(|(field, _, is_sensitive)| is_sensitive && field.eq_ignore_ascii_case(name.as_bytes()))
+    }
+
+    /// Marks the last field as sensitive.
+    pub(crate) fn mark_last_sensitive(&mut self) {
+        if let Some((name, _)) = self.spans.last_mut() {
+            name.len |= Span::SENSITIVE;
+        }
+    }
+
+    /// Name, value, and whether the field is sensitive.
+    pub(crate) fn marked_fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> + Clone {
+        self.spans.iter().map(|&(name, value)| (self.at(name), self.at(value), name.is_sensitive()))
+    }
+
     /// Appends a field that a parser or this crate has validated.
     pub(crate) fn push_unchecked(&mut self, name: &[u8], value: &[u8]) {
         let span = (self.put(name), self.put(value));
@@ -86,7 +128,7 @@ impl Headers {
     /// The bytes of a span; empty if the span belongs to another arena.
     pub(crate) fn at(&self, span: Span) -> &[u8] {
         let start = span.start as usize;
-        self.arena.get(start..start + span.len as usize).unwrap_or_default()
+        self.arena.get(start..start + span.len()).unwrap_or_default()
     }
 
     /// The text of a name, a method, a target or another span that a parser accepts in ASCII alone (RFC 9110 §5.6.2, RFC 3986):
@@ -132,7 +174,7 @@ impl Headers {
     fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
         // Most names differ in length, so most comparisons read no byte.
         let named = |(span, _): &FieldSpan| {
-            span.len as usize == name.len() && self.at(*span).eq_ignore_ascii_case(name.as_bytes())
+            span.len() == name.len() && self.at(*span).eq_ignore_ascii_case(name.as_bytes())
         };
         let found = from + self.spans.get(from..)?.iter().position(named)?;
         Some((found, self.at(self.spans[found].1)))
@@ -161,12 +203,14 @@ impl Headers {
 
     /// Removes all fields with this name.
     pub fn remove(&mut self, name: &str) {
-        let Self { arena, spans } = self;
-        spans.retain(|(span, _)| {
-            let start = span.start as usize;
-            let found = arena.get(start..start + span.len as usize).unwrap_or_default();
-            !found.eq_ignore_ascii_case(name.as_bytes())
-        });
+        self.remove_if(|found| found.eq_ignore_ascii_case(name.as_bytes()));
+    }
+
+    /// Removes all fields whose names match.
+    pub(crate) fn remove_if(&mut self, matches: impl Fn(&[u8]) -> bool) {
+        let mut spans = std::mem::take(&mut self.spans);
+        spans.retain(|&(name, _)| !matches(self.at(name)));
+        self.spans = spans;
     }
 
     /// Removes the fields that belong to one connection and must not be forwarded (RFC 9110 §7.6.1, RFC 9113 §8.2.2): the known ones,
@@ -201,7 +245,7 @@ impl Headers {
     pub(crate) fn make_names_lowercase(&mut self) {
         for (span, _) in &self.spans {
             let start = span.start as usize;
-            if let Some(name) = self.arena.get_mut(start..start + span.len as usize) {
+            if let Some(name) = self.arena.get_mut(start..start + span.len()) {
                 name.make_ascii_lowercase();
             }
         }
@@ -270,6 +314,23 @@ pub(crate) struct Head {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sensitive_fields_keep_their_mark() {
+        let mut headers = Headers::new();
+        headers.push("a", "1").unwrap();
+        headers.push_sensitive("Authorization", "secret").unwrap();
+        headers.push("b", "2").unwrap();
+        assert!(
+            headers.is_sensitive("authorization") && !headers.is_sensitive("a") && !headers.is_sensitive("b")
+        );
+        headers.remove("a");
+        let copy = headers.clone();
+        assert!(copy.is_sensitive("Authorization") && !copy.is_sensitive("b"));
+        headers.remove("authorization");
+        headers.push("authorization", "public").unwrap();
+        assert!(!headers.is_sensitive("authorization"));
+    }
 
     #[test]
     fn keeps_fields_in_order_and_finds_them_in_any_case() {

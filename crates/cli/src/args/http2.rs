@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use wireloom::ServerConfig;
 use wireloom::wireloom_http2::Limits;
-use wireloom::wireloom_http2::rate_limit::Rate;
+use wireloom::wireloom_http2::limits::Rate;
 
 use super::value;
 

@@ -188,11 +188,14 @@ impl Connection {
 
     fn bare(role: Role, config: Config) -> Result<Self, Misuse> {
         config.settings.check(role)?;
+        let mut encoder = Encoder::new();
+        encoder.set_table_size_local(config.encoder_table_size);
+        encoder.set_index_policy(config.index_policy);
         Ok(Self {
             role,
             now: Duration::ZERO,
             streams: Streams::new(role, &config),
-            encoder: Encoder::new(),
+            encoder,
             decoder: Decoder::new(TABLE_SIZE_DEFAULT),
             fields: FieldList::new(),
             scratch: Vec::new(),

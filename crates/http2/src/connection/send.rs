@@ -12,7 +12,7 @@ use crate::error::{Error, Misuse};
 use crate::event::PendingEvent;
 use crate::field::{Field, Token};
 use crate::frame::{BlockWriter, Flags, FrameHeader, Kind, StreamId};
-use crate::message::{ContentLeft, RequestKind, response_content};
+use crate::message::{self, ContentLeft, RequestKind, Section, response_content};
 use crate::settings::Settings;
 use crate::stream::{NextFrame, RecvPhase, SendPhase, StreamKey, check_content};
 
@@ -27,11 +27,11 @@ impl Connection {
     /// Sends a request: opens a stream, or queues the request until the peer allows another stream. [`Connection::send_data`] sends
     /// its content, unless `end_stream`.
     ///
-    /// The fields are sent unchanged: pseudo-fields first, names in lower case (see [`crate::message::check_request`]).
+    /// The fields are sent unchanged: pseudo-fields first, names in lower case. [`crate::Config::check_outgoing`] checks them.
     ///
     /// # Errors
     /// [`Misuse::NotClient`], [`Misuse::GoingAway`], [`Misuse::StreamIdsExhausted`], [`Misuse::OpenQueueFull`],
-    /// [`Misuse::MessageInvalid`] without a method or with an invalid `content-length`, [`Misuse::ContentLengthMismatch`]
+    /// [`Misuse::MessageInvalid`] without a method, with an invalid `content-length` or with another field that the server would refuse, [`Misuse::ContentLengthMismatch`]
     /// if that announces content and `end_stream` is set, [`Misuse::ConnectProtocolNotEnabled`],
     /// [`Misuse::FieldListTooLarge`].
     pub fn send_request<'f, I>(&mut self, fields: I, end_stream: bool) -> Result<StreamKey, Error>
@@ -48,7 +48,7 @@ impl Connection {
             return Err(Misuse::GoingAway.into());
         }
         let stream_id = self.streams.next_local().ok_or(Misuse::StreamIdsExhausted)?;
-        let outgoing = self.check_outgoing(fields.clone(), Token::Method)?;
+        let outgoing = self.check_outgoing(fields.clone(), Section::Request)?;
         if outgoing.kind == RequestKind::ExtendedConnect && !self.control.peer.enable_connect_protocol {
             return Err(Misuse::ConnectProtocolNotEnabled.into());
         }
@@ -108,7 +108,7 @@ impl Connection {
     {
         let fields = fields.into_iter();
         let (slot, request) = self.check_responding(stream)?;
-        let outgoing = self.check_outgoing(fields.clone(), Token::Status)?;
+        let outgoing = self.check_outgoing(fields.clone(), Section::Response)?;
         if outgoing.status < 200 {
             return Err(Misuse::MessageInvalid.into());
         }
@@ -145,7 +145,7 @@ impl Connection {
     {
         let fields = fields.into_iter();
         let (slot, _) = self.check_responding(stream)?;
-        let outgoing = self.check_outgoing(fields.clone(), Token::Status)?;
+        let outgoing = self.check_outgoing(fields.clone(), Section::Response)?;
         // RFC 9113 §8.6: there is no 101. A promised stream continues with its final response.
         if outgoing.status >= 200 || outgoing.status == 101 || self.streams.get(slot).is_reserved() {
             return Err(Misuse::MessageInvalid.into());
@@ -187,7 +187,7 @@ impl Connection {
             return Err(Misuse::StreamGone.into());
         }
         let promised = self.streams.next_local().ok_or(Misuse::StreamIdsExhausted)?;
-        let outgoing = self.check_outgoing(fields.clone(), Token::Method)?;
+        let outgoing = self.check_outgoing(fields.clone(), Section::Request)?;
         // RFC 9113 §8.2.2 of promises: one that the client has room for.
         if self.streams.reserved() >= self.streams.open_capacity() {
             return Err(Misuse::PushRefused.into());
@@ -264,7 +264,10 @@ impl Connection {
     {
         let fields = fields.into_iter();
         let slot = self.check_sending(stream)?;
-        if fields.clone().any(|field| field.name().first() == Some(&b':')) {
+        if fields.clone().any(|field| field.is_pseudo())
+            || (self.config.check_outgoing
+                && message::check_outgoing(fields.clone(), Section::Trailers).is_err())
+        {
             return Err(Misuse::MessageInvalid.into());
         }
         let record = self.streams.get(slot);
@@ -408,9 +411,13 @@ impl Connection {
     #[inline]
     fn check_outgoing<'f>(
         &self,
-        fields: impl Iterator<Item = Field<'f>>,
-        needed: Token,
+        fields: impl Iterator<Item = Field<'f>> + Clone,
+        section: Section,
     ) -> Result<Outgoing, Error> {
+        if self.config.check_outgoing && message::check_outgoing(fields.clone(), section).is_err() {
+            return Err(Misuse::MessageInvalid.into());
+        }
+        let needed = if section == Section::Request { Token::Method } else { Token::Status };
         let mut outgoing = Outgoing { kind: RequestKind::Plain, status: 0, content: ContentLeft::UNKNOWN };
         let (mut found, mut size, mut protocol) = (false, 0, false);
         for field in fields {

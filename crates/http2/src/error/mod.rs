@@ -11,8 +11,8 @@ pub use code::ErrorCode;
 pub use limit::Exceeded;
 pub use violation::{ErrorLevel, Violation};
 
-use crate::frame::StreamId;
 use crate::hpack::DecodeError;
+use crate::stream_id::StreamId;
 
 /// The scope of an error: what it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

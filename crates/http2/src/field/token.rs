@@ -19,6 +19,21 @@ macro_rules! tokens {
         }
 
         impl Token {
+    /// Whether the field belongs to one connection of HTTP/1.1, so that no message of HTTP/2 may have it (RFC 9113 §8.2.2). `te` is such
+    /// a field too, except in a request with the value `trailers`.
+    #[inline]
+    pub const fn is_connection_specific(self) -> bool {
+        matches!(
+            self,
+            Self::Connection
+                | Self::KeepAlive
+                | Self::ProxyConnection
+                | Self::TransferEncoding
+                | Self::Upgrade
+                | Self::Te
+        )
+    }
+
             /// Every token, `Unknown` first.
             pub(crate) const ALL: &[Token] = &[Token::Unknown, $(Token::$variant,)*];
         }

@@ -18,9 +18,9 @@ mod priority_update;
 mod push_promise;
 mod rst_stream;
 mod settings;
-mod stream_id;
 mod window_update;
 
+pub use crate::stream_id::StreamId;
 pub use altsvc::AltSvc;
 pub use block::BlockWriter;
 pub use continuation::Continuation;
@@ -35,7 +35,6 @@ pub use priority_update::PriorityUpdate;
 pub use push_promise::PushPromise;
 pub use rst_stream::RstStream;
 pub use settings::{Setting, SettingsFrame, Values};
-pub use stream_id::StreamId;
 pub use window_update::WindowUpdate;
 
 use crate::error::Violation;

@@ -97,7 +97,11 @@ impl ResponseHead {
 /// # Errors
 /// The first rule that the request violates.
 pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<RequestHead, Violation> {
-    let request = Parts::of(fields, Section::Request)?;
+    request_head(&Parts::of_list(fields, Section::Request)?, connect_protocol)
+}
+
+#[inline]
+fn request_head(request: &Parts<'_>, connect_protocol: bool) -> Result<RequestHead, Violation> {
     // RFC 9113 §8.3.1: exactly one value for :method, :scheme and :path, unless it is CONNECT.
     let method = request.method.ok_or(Violation::MethodMissing)?;
     if !matches!(method, b"GET" | b"POST") && !is_token(method) {
@@ -112,7 +116,7 @@ pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<Reque
             return Err(Violation::ProtocolInvalid);
         }
     } else if method == b"CONNECT" {
-        return check_connect(&request);
+        return check_connect(request);
     }
     let scheme = request.scheme.ok_or(Violation::SchemeMissing)?;
     let path = request.path.ok_or(Violation::PathMissing)?;
@@ -149,7 +153,7 @@ pub fn check_promise(fields: &FieldList) -> Result<RequestHead, Violation> {
 /// # Errors
 /// The first rule that the response violates.
 pub fn check_response(fields: &FieldList, request: RequestKind) -> Result<ResponseHead, Violation> {
-    let response = Parts::of(fields, Section::Response)?;
+    let response = Parts::of_list(fields, Section::Response)?;
     // RFC 9113 §8.3.2: :status MUST be present.
     let status = match response.status.ok_or(Violation::StatusMissing)? {
         &[a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
@@ -184,7 +188,18 @@ pub(crate) fn response_content(status: u16, request: RequestKind, announced: Con
 /// # Errors
 /// The first rule that they violate.
 pub fn check_trailers(fields: &FieldList) -> Result<(), Violation> {
-    Parts::of(fields, Section::Trailers).map(drop)
+    Parts::of_list(fields, Section::Trailers).map(drop)
+}
+
+/// Checks fields that are sent, by the rules for fields that are received.
+pub(crate) fn check_outgoing<'f>(
+    fields: impl Iterator<Item = Field<'f>> + Clone,
+    section: Section,
+) -> Result<(), Violation> {
+    fields.clone().try_for_each(|field| field.check())?;
+    let parts = Parts::of(fields, section)?;
+    // Whether the peer has enabled extended CONNECT is checked separately.
+    if section == Section::Request { request_head(&parts, true).map(drop) } else { Ok(()) }
 }
 
 /// RFC 9113 §8.5: CONNECT has :method and :authority, and neither :scheme nor :path.
@@ -206,7 +221,7 @@ fn check_path(path: &[u8], method: &[u8]) -> Result<(), Violation> {
 
 /// The kind of a field section.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Section {
+pub(crate) enum Section {
     Request,
     Response,
     Trailers,
@@ -225,10 +240,16 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(fields: &'a FieldList, section: Section) -> Result<Self, Violation> {
+    fn of_list(fields: &'a FieldList, section: Section) -> Result<Self, Violation> {
         if let Some(malformed) = fields.malformed() {
             return Err(malformed.into());
         }
+        Self::of(fields.iter(), section)
+    }
+
+    /// The parts of fields whose characters are valid.
+    #[inline]
+    fn of(fields: impl Iterator<Item = Field<'a>>, section: Section) -> Result<Self, Violation> {
         let mut parts = Self {
             method: None,
             scheme: None,
@@ -282,15 +303,16 @@ impl<'a> Parts<'a> {
     #[inline]
     fn add_regular(&mut self, token: Token, field: Field<'a>, section: Section) -> Result<(), Violation> {
         match token {
-            // RFC 9113 §8.2.2: connection-specific fields of HTTP/1.1.
-            Token::Connection
-            | Token::KeepAlive
-            | Token::ProxyConnection
-            | Token::TransferEncoding
-            | Token::Upgrade => Err(Violation::ConnectionField),
             // RFC 9113 §8.2.2: TE is allowed only in requests, and only with the value "trailers".
-            Token::Te if section != Section::Request => Err(Violation::ConnectionField),
-            Token::Te if !field.value().eq_ignore_ascii_case(b"trailers") => Err(Violation::TeValue),
+            Token::Te if section == Section::Request => {
+                if field.value().eq_ignore_ascii_case(b"trailers") {
+                    Ok(())
+                } else {
+                    Err(Violation::TeValue)
+                }
+            }
+            // RFC 9113 §8.2.2: connection-specific fields of HTTP/1.1.
+            token if token.is_connection_specific() => Err(Violation::ConnectionField),
             // RFC 9110 §6.5.1: in trailers, content-length does not describe the content.
             Token::ContentLength if section != Section::Trailers => self.content.announce(field.value()),
             Token::Host if section == Section::Request => match self.host.replace(field.value()) {

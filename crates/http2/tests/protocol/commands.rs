@@ -395,3 +395,70 @@ fn a_stream_that_was_ended_is_not_writable() {
         assert_eq!(matches!(event, Some(Event::Writable { .. })), !ends, "{event:?}");
     }
 }
+
+#[test]
+fn fields_that_the_peer_would_refuse_are_not_sent() {
+    // RFC 9113 §8.2.1, §8.2.2, §8.3; RFC 8441 §4.
+    let get = |more: (&'static str, &'static str)| {
+        vec![(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "/"), more]
+    };
+    let requests = [
+        get(("X-Upper", "1")),
+        get(("x", "a\r\nb")),
+        get(("x", " a")),
+        get(("connection", "close")),
+        get(("te", "gzip")),
+        get((":status", "200")),
+        get(("host", "other")),
+        vec![(":method", "GET"), (":path", "/")],
+        vec![(":method", "GET"), (":scheme", "https"), (":authority", "a:b"), (":path", "/")],
+        vec![(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "x")],
+        vec![(":method", "CONNECT"), (":authority", "a")],
+    ];
+    let send = |check: bool, request: &[(&str, &str)]| {
+        let mut config = Config::new(Role::Client);
+        config.check_outgoing = check;
+        let mut end = End::with(Role::Client, config);
+        end.receive(&join(&[Frame::settings(&[(8, 1)]), Frame::settings_ack()]));
+        end.connection.send_request(fields(request), true).map(drop)
+    };
+    let invalid = Err(Error::Misuse(Misuse::MessageInvalid));
+    for request in &requests {
+        assert_eq!(send(true, request), invalid, "{request:?}");
+        assert_eq!(send(false, request), Ok(()), "{request:?}");
+    }
+    for request in [get(("te", "trailers")), get(("x", "\u{e4}"))] {
+        assert_eq!(send(true, &request), Ok(()), "{request:?}");
+    }
+    let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
+    let key = end.key(1);
+    for more in [("te", "trailers"), ("upgrade", "x"), (":path", "/"), ("A", "b")] {
+        let response = [(":status", "200"), more];
+        assert_eq!(end.connection.send_response(key, fields(&response), false), invalid, "{more:?}");
+    }
+    end.connection.send_response(key, status("200"), false).unwrap();
+    for trailer in [("A", "b"), ("connection", "close"), (":status", "200")] {
+        assert_eq!(end.connection.send_trailers(key, fields(&[trailer])), invalid, "{trailer:?}");
+    }
+    end.connection.send_trailers(key, fields(&[("a", "b")])).unwrap();
+}
+
+#[test]
+fn the_table_of_the_encoder_is_configured() {
+    use wireloom_http2::hpack::IndexPolicy;
+    let blocks = |table_size: u32, policy: IndexPolicy| {
+        let mut config = Config::new(Role::Client);
+        (config.encoder_table_size, config.index_policy) = (table_size, policy);
+        let mut end = End::with(Role::Client, config);
+        end.receive(&join(&[Frame::settings(&[]), Frame::settings_ack()]));
+        (0..2).for_each(|_| _ = end.request());
+        frames(&end, kind::HEADERS).into_iter().map(|frame| frame.payload).collect::<Vec<_>>()
+    };
+    let [first, second] = &blocks(4_096, IndexPolicy::Repeating)[..] else { panic!() };
+    assert!(second.len() < first.len());
+    let [first, second] = &blocks(4_096, IndexPolicy::Static)[..] else { panic!() };
+    assert_eq!(first, second);
+    // RFC 7541 §4.2: the first block announces a smaller table.
+    let [first, second] = &blocks(0, IndexPolicy::Repeating)[..] else { panic!() };
+    assert_eq!((first[0], &first[1..]), (0x20, &second[..]));
+}

@@ -5,7 +5,7 @@ use crate::wire::Step::{Send, Wait};
 use crate::wire::{Case, End, MAX_CONCURRENT_STREAMS, Step, client_sends, server_sends};
 use wireloom_http2::error::{Error, Misuse};
 use wireloom_http2::field::{Field, Token};
-use wireloom_http2::rate_limit::Rate;
+use wireloom_http2::limits::Rate;
 use wireloom_http2::{Config, Connection, Event, Limits, Role};
 use wireloom_testing::http2::{Frame, GET, PREFACE, block, code, flag, join, kind, literal};
 
@@ -533,7 +533,12 @@ fn waiting_requests() {
     end.receive(&join(&[Frame::settings(&[(3, 1)]), Frame::settings_ack()]));
     // One opens at once, three wait, and the next one is refused.
     let streams: Vec<u32> = (0..4).map(|_| end.request()).collect();
-    let fields = [Field::known(Token::Method, b"GET")];
+    let fields = [
+        Field::known(Token::Method, b"GET"),
+        Field::known(Token::Scheme, b"https"),
+        Field::known(Token::Authority, b"example.org"),
+        Field::known(Token::Path, b"/"),
+    ];
     let one_more = end.connection.send_request(fields, true);
     assert_eq!(one_more, Err(Error::Misuse(Misuse::OpenQueueFull)));
     assert_eq!((end.connection.streams(), streams), (4, vec![1, 3, 5, 7]));

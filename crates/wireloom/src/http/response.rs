@@ -10,7 +10,7 @@ use wireloom_ws::handshake;
 use super::body::Body;
 use super::upgrade::Open;
 use crate::error::{Error, Stage};
-use crate::headers::Headers;
+use crate::headers::{Headers, is_connection_specific};
 
 /// A response to send.
 pub struct Response {
@@ -72,9 +72,9 @@ impl Response {
     /// # Errors
     /// [`Error::Header`] for a header that cannot be sent: its name is not a token, its value holds a control character, or it
     /// belongs to the connection, whose headers the server writes (`Content-Length`, `Transfer-Encoding`, `Connection`,
-    /// `Keep-Alive`, `Proxy-Connection`). A handler may return the error: it is answered with 500.
+    /// `Keep-Alive`, `Proxy-Connection`, `TE`). A handler may return the error: it is answered with 500.
     pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, Error> {
-        if is_framing(name) {
+        if is_framing(name.as_bytes()) {
             return Err(Error::Header);
         }
         self.headers.push(name, value)?;
@@ -153,9 +153,7 @@ impl Response {
             Some(len) if body.len_hint().is_none() => body.with_len(len),
             _ => body,
         };
-        for name in FRAMING {
-            headers.remove(name);
-        }
+        headers.remove_if(is_framing);
         Self { headers, body, ..Self::new(status) }
     }
 
@@ -172,12 +170,11 @@ fn content_length(headers: &Headers) -> Option<u64> {
     std::str::from_utf8(headers.get("content-length")?).ok()?.parse().ok()
 }
 
-/// Headers that determine where a message ends, or belong to the connection (RFC 9112 §6, RFC 9113 §8.2.2).
-const FRAMING: [&str; 5] =
-    ["content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection"];
-
-fn is_framing(name: &str) -> bool {
-    FRAMING.iter().any(|own| name.eq_ignore_ascii_case(own))
+/// Headers that determine where a message ends, or belong to the connection (RFC 9112 §6, RFC 9113 §8.2.2). `Upgrade` belongs to the
+/// answer of some requests over HTTP/1.1.
+fn is_framing(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"content-length")
+        || (is_connection_specific(name) && !name.eq_ignore_ascii_case(b"upgrade"))
 }
 
 impl fmt::Debug for Response {

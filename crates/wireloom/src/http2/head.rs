@@ -9,11 +9,40 @@ pub(super) fn to_headers(fields: &FieldList) -> Headers {
     let mut headers = Headers::with_capacity(fields.len(), fields.list_size());
     for field in fields.iter().filter(|field| !field.is_pseudo()) {
         headers.push_unchecked(field.name(), field.value());
+        if field.is_sensitive() {
+            // RFC 7541 §6.2.3: an intermediary that forwards the field keeps the mark.
+            headers.mark_last_sensitive();
+        }
     }
     headers
 }
 
 /// Headers whose names are in lower case, as fields.
 pub(crate) fn to_fields(headers: &Headers) -> impl Iterator<Item = Field<'_>> + Clone {
-    headers.iter().map(|(name, value)| Field::new(name.as_bytes(), value))
+    headers
+        .marked_fields()
+        .map(|(name, value, is_sensitive)| Field::new(name, value).with_sensitive(is_sensitive))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use wireloom_http2::field::Token;
+
+    #[test]
+    fn a_field_that_is_forwarded_stays_sensitive() {
+        // RFC 7541 §6.2.3: an intermediary MUST use the same representation.
+        let received: FieldList = [
+            Field::known(Token::Status, b"200"),
+            Field::new(b"x-token", b"secret").with_sensitive(true),
+            Field::new(b"x-other", b"1"),
+        ]
+        .into_iter()
+        .collect();
+        let headers = to_headers(&received);
+        let marks: Vec<bool> = to_fields(&headers).map(|field| field.is_sensitive()).collect();
+        assert_eq!(marks, [true, false]);
+        assert!(headers.is_sensitive("X-Token"));
+    }
 }

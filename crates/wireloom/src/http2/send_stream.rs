@@ -140,7 +140,16 @@ impl SendStream {
                     let error = state.slots.get(stream).and_then(|slot| slot.error.clone());
                     return Err(error.unwrap_or(Error::Closed));
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let error = Error::from(error);
+                    if matches!(error, Error::Http2(CoreError::Misuse(Misuse::ContentLengthMismatch))) {
+                        // RFC 9113 §8.1.1: the message cannot become valid. Whoever waits for the answer learns why.
+                        let code = code_of_incomplete(state.core.role());
+                        let _ = state.core.reset(stream.key, code);
+                        state.fail_stream(stream.key, &error);
+                    }
+                    return Err(error);
+                }
             }
             Ok(())
         });
@@ -154,15 +163,20 @@ impl Drop for SendStream {
         let (stream, done) = (self.stream, self.done);
         self.shared.command(|state| {
             if !done {
-                let code = match state.core.role() {
-                    Role::Server => ErrorCode::INTERNAL_ERROR,
-                    Role::Client => ErrorCode::CANCEL,
-                };
+                let code = code_of_incomplete(state.core.role());
                 if state.core.reset(stream.key, code).is_ok() {
                     state.fail_stream(stream.key, &Error::StreamReset(code));
                 }
             }
             state.release(stream);
         });
+    }
+}
+
+/// The code of RST_STREAM for a message that this end cannot complete.
+const fn code_of_incomplete(role: Role) -> ErrorCode {
+    match role {
+        Role::Server => ErrorCode::INTERNAL_ERROR,
+        Role::Client => ErrorCode::CANCEL,
     }
 }

@@ -125,11 +125,10 @@ fn version_in(version: http::Version) -> Version {
 }
 
 fn copy_out(headers: &Headers, out: &mut HeaderMap) {
-    for (name, value) in headers.iter() {
+    for (name, value, is_sensitive) in headers.marked_fields() {
         // Fields that the parser accepted but `http` does not are of no use to a service: they are skipped.
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
-        {
+        if let (Ok(name), Ok(mut value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            value.set_sensitive(is_sensitive);
             out.append(name, value);
         }
     }
@@ -141,6 +140,9 @@ fn copy_in(headers: &HeaderMap) -> Headers {
     for (name, value) in headers {
         // RFC 9113 §8.2.1: a value with whitespace at its edges, which `http` allows, makes a message malformed.
         copied.push_unchecked(name.as_str().as_bytes(), value.as_bytes().trim_ascii());
+        if value.is_sensitive() {
+            copied.mark_last_sensitive();
+        }
     }
     copied
 }

@@ -834,3 +834,24 @@ async fn futures_are_cancel_safe_at_every_poll() {
     assert!(http2.is_open());
     assert!(text(&http2, Request::get("/request")).await.starts_with("GET /request"));
 }
+
+#[tokio::test]
+async fn a_content_length_that_the_body_breaks_is_the_callers_error() {
+    use wireloom::wireloom_http2::error::{Error as CoreError, Misuse};
+    let http2 = connect(serve().await).await;
+    let (mut sender, streamed) = Body::channel();
+    tokio::spawn(async move {
+        let _ = sender.send("hello").await;
+        sender.finish(Headers::new()).await
+    });
+    // In one piece and streamed, too short and too long: not a reset by the server.
+    for (len, body) in [("10", Body::from("hello")), ("3", Body::from("hello")), ("10", streamed)] {
+        let request = Request::post("/echo", body).header("content-length", len);
+        let answer = match http2.request(request).await {
+            Ok(mut response) => response.body.bytes().await.map(drop),
+            Err(error) => Err(error),
+        };
+        let is_misuse = matches!(answer, Err(Error::Http2(CoreError::Misuse(Misuse::ContentLengthMismatch))));
+        assert!(is_misuse, "{len}: {answer:?}");
+    }
+}

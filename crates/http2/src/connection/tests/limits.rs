@@ -7,7 +7,7 @@ fn resets_after_complete_responses_are_not_limited() {
     // Go, Envoy and browsers cancel a stream whose response they have read to the end.
     for ended in [true, false] {
         let (mut client, mut server) = settled();
-        let rare = crate::rate_limit::Rate::new(20, 1);
+        let rare = crate::limits::Rate::new(20, 1);
         (server.config.limits.late_resets, server.config.limits.peer_resets) = (rare, rare);
         for _ in 0..500 {
             let here = client.send_request(GET, ended).unwrap();
