@@ -6,6 +6,7 @@ mod commands;
 mod end_of_input;
 mod fairness;
 mod flow;
+mod foreign_peer;
 mod found_by_fuzzing;
 mod frames;
 mod goaway;
