@@ -26,11 +26,15 @@ class ExtensionTest < Wireloom::TestCase
 
   # Runs the command of a gem in the folder of this one.
   def run_gem(gem, *arguments)
+    out, status = try_gem(gem, *arguments)
+    assert status.success?, out
+  end
+
+  def try_gem(gem, *arguments)
     _, _, status = Open3.capture3(RbConfig.ruby, "-e", "gem '#{gem}'")
     skip "the gem #{gem} is not installed" unless status.success?
     script = "gem '#{gem}'; load Gem.bin_path('#{gem}', '#{gem}')"
-    out, status = Open3.capture2e(RbConfig.ruby, "-e", script, "--", *arguments, chdir: File.expand_path("..", __dir__))
-    assert status.success?, out
+    Open3.capture2e(RbConfig.ruby, "-e", script, "--", *arguments, chdir: File.expand_path("..", __dir__))
   end
 
   def test_signatures_are_valid
@@ -41,7 +45,8 @@ class ExtensionTest < Wireloom::TestCase
   def test_signatures_do_not_clash_with_those_of_the_originals
     originals = %w[websocket-driver protocol-websocket http-2 protocol-http2 protocol-hpack].filter_map do |name|
       folder = File.join(Gem::Specification.find_by_name(name).full_gem_path, "sig")
-      folder if File.directory?(folder)
+      # An older rbs cannot read them all.
+      folder if File.directory?(folder) && try_gem("rbs", "parse", *Dir[File.join(folder, "**/*.rbs")]).last.success?
     rescue Gem::MissingSpecError
       nil
     end

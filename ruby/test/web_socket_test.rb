@@ -104,7 +104,7 @@ class WebSocketTest < Wireloom::TestCase
     assert_raises(Wireloom::WebSocket::Error) { client.text("late") }
     assert_equal [Close.new(4000, "done")], server.receive(client.take_output)
     assert_equal :open, server.transport
-    assert_equal [Close.new(4000, "")], client.receive(server.take_output)
+    assert_equal [Close.new(4000, "done")], client.receive(server.take_output)
     assert_equal [:closed, :close, 4000, true], [server.state, server.transport, server.close_code, server.clean?]
     client.eof
     assert_equal [:closed, 4000, true], [client.state, client.close_code, client.clean?]
