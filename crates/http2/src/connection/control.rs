@@ -325,9 +325,9 @@ impl Connection {
             return Err(Misuse::NotClient.into());
         }
         self.check_alive()?;
-        let slot = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
-        if self.streams.get(slot).is_waiting() {
-            self.streams.set_waiting_priority(slot, priority);
+        self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
+        if self.streams.is_idle(stream.stream_id()) {
+            self.streams.set_waiting_priority(stream.stream_id(), priority);
         } else {
             self.write_priority_update(stream.stream_id(), priority);
         }

@@ -116,10 +116,6 @@ impl Connection {
         };
         let (stream, record) = (self.streams.key(slot), self.streams.get(slot));
         let peer = |violation| Error::peer(violation, id);
-        // For the peer, a request that waits to open is an idle stream.
-        if record.is_waiting() {
-            return Err(peer(Violation::FrameOnIdleStream));
-        }
         let request = match record.recv {
             RecvPhase::Headers(request) => request,
             // RFC 9113 §5.1 (half-closed (remote)): STREAM_CLOSED.
@@ -277,9 +273,6 @@ impl Connection {
         let parent_slot = self.streams.find(parent);
         match parent_slot {
             // RFC 9113 §6.6: only on streams that the client opened and the server has not ended.
-            Some(slot) if self.streams.get(slot).is_waiting() => {
-                return Err(Error::peer(Violation::FrameOnIdleStream, connection));
-            }
             Some(slot) if self.streams.get(slot).may_lead_to_promise() => {}
             Some(_) => return Err(Error::peer(Violation::PushOnClosedStream, connection)),
             None => self.receive_late(parent, LateFrame::PushPromise)?,

@@ -68,9 +68,8 @@ impl Connection {
             return Err(error);
         };
         let slot = self.streams.find(id);
-        // RFC 9113 §5.1 (idle), §6.4: RST_STREAM MUST NOT be sent on an idle stream. For the peer, a request that waits to open is
-        // idle.
-        if self.streams.is_idle(id) || slot.is_some_and(|slot| self.streams.get(slot).is_waiting()) {
+        // RFC 9113 §5.1 (idle), §6.4: RST_STREAM MUST NOT be sent on an idle stream.
+        if self.streams.is_idle(id) {
             return Err(error.for_connection());
         }
         // CVE-2025-8671: each reset that the peer causes is counted.
@@ -98,9 +97,6 @@ impl Connection {
         };
         let stream = self.streams.key(slot);
         let record = self.streams.get(slot);
-        if record.is_waiting() {
-            return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
-        }
         let is_local = self.streams.is_local(id);
         if !is_local && record.send != SendPhase::End {
             // CVE-2023-44487: a request that is cancelled before its response is complete.

@@ -306,7 +306,7 @@ impl Pair {
         for (here, there) in [(client, server), (server, client)] {
             let (ours, theirs) = (&here.connection.streams, &there.connection.streams);
             ours.for_each(|slot, stream| {
-                if stream.is_waiting() {
+                if ours.is_idle(stream.id) {
                     return;
                 }
                 let other = theirs.find(stream.id).unwrap_or_else(|| panic!("{stream:?} is gone there"));

@@ -14,7 +14,7 @@ use crate::field::{Field, Token};
 use crate::frame::{BlockWriter, Flags, FrameHeader, Kind, StreamId};
 use crate::message::{self, ContentLeft, RequestKind, Section, response_content};
 use crate::settings::Settings;
-use crate::stream::{NextFrame, RecvPhase, SendPhase, StreamKey, check_content};
+use crate::stream::{NextFrame, OpenedRequest, RecvPhase, SendPhase, StreamKey, check_content};
 
 /// The properties of a message that this side sends.
 struct Outgoing {
@@ -77,15 +77,14 @@ impl Connection {
     /// Opens waiting requests, while the peer allows it and the output has room.
     fn open_waiting(&mut self) {
         while self.out.len() < self.config.output_ahead {
-            let Some(request) = self.streams.next_request() else { return };
-            let block = BlockWriter::headers(request.id, request.end_stream, &mut self.out.bytes);
-            self.encoder.encode(self.streams.section_fields(request.slot), &mut self.out.bytes);
-            block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
+            let Some(OpenedRequest { request, end_stream }) = self.streams.next_request() else { return };
+            let (slot, id) = (request.key.slot_u32(), request.key.stream_id());
+            self.write_headers(id, request.fields.iter(), end_stream);
             if let Some(priority) = request.priority {
-                self.write_priority_update(request.id, priority);
+                self.write_priority_update(id, priority);
             }
-            if self.streams.finish_request(request.slot) {
-                self.write_trailers(request.slot, request.id);
+            if self.streams.finish_request(slot, request.fields) {
+                self.write_trailers(slot, id);
             }
         }
     }
@@ -388,7 +387,7 @@ impl Connection {
     /// Writes the queued trailers of a stream.
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
         let block = BlockWriter::headers(id, true, &mut self.out.bytes);
-        self.encoder.encode(self.streams.section_fields(slot), &mut self.out.bytes);
+        self.encoder.encode(self.streams.trailers(slot), &mut self.out.bytes);
         block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
         let closed = self.streams.finish_trailers(slot);
         self.apply_close(closed);

@@ -2,10 +2,11 @@
 //!
 //! [`Streams`] owns all of them. Its methods return the frames to write and the events to report, and the connection writes and
 //! reports them. Layers, lowest first: `state`, `record`, `slab`; `closed_streams`,
-//! `idle_priorities`, `send_queue`, `scheduler`; `streams` with `receive`, `send` and `stall`.
+//! `idle_priorities`, `opening`, `send_queue`, `scheduler`; `streams` with `receive`, `send` and `stall`.
 
 mod closed_streams;
 mod idle_priorities;
+mod opening;
 mod receive;
 mod record;
 mod scheduler;
@@ -21,14 +22,15 @@ pub(crate) use receive::DataCheck;
 pub(crate) use record::Stream;
 pub(crate) use send::{NextFrame, check_content};
 pub(crate) use state::{RecvPhase, SendPhase};
-pub(crate) use streams::{CloseEffects, Streams};
+pub(crate) use streams::{CloseEffects, OpenedRequest, Streams};
 
 use crate::frame::StreamId;
 use closed_streams::{ClosedStreams, LocalReset};
 use idle_priorities::IdlePriorities;
+use opening::Opening;
 use record::List;
 use scheduler::Scheduler;
-use send_queue::{ChunkPool, SectionPool};
+use send_queue::{ChunkPool, TrailerPool};
 use slab::{NONE, Slab};
 
 /// The key of a stream of a connection. It stays valid after the stream is closed, and never refers to another stream.

@@ -68,7 +68,6 @@ impl Streams {
             RecvPhase::End => return refused(Violation::FrameAfterEndStream),
             // RFC 9113 §5.1 (reserved (local)), (reserved (remote)).
             _ if stream.is_reserved() => return refused(Violation::FrameOnReservedStream),
-            _ if stream.is_waiting() => return refused(Violation::FrameOnIdleStream),
             // RFC 9113 §8.1: content follows the final header section.
             _ => return refused(Violation::DataBeforeHeaders),
         };

@@ -19,8 +19,6 @@ pub(crate) enum List {
     Ready,
     /// DATA is queued, and the window of the stream is closed.
     Blocked,
-    /// The request waits for SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113 §5.1.2). For the peer the stream is idle.
-    Waiting,
 }
 
 /// The priority and four flags.
@@ -76,8 +74,8 @@ pub(crate) struct Stream {
     pub(crate) last_chunk: u32,
     /// The length of the queued DATA, in bytes.
     pub(crate) queued: u32,
-    /// The first queued header section in the [`super::SectionPool`]: a request that waits to open, trailers, or both.
-    pub(crate) first_section: u32,
+    /// The trailers that follow the queued DATA, in the [`super::TrailerPool`].
+    pub(crate) trailers: u32,
     /// See [`Stream::stalled_since`].
     stalled_since: Option<NonZeroU32>,
     pub(crate) recv: RecvPhase,
@@ -105,7 +103,7 @@ impl Stream {
             next: NONE,
             last_chunk: NONE,
             queued: 0,
-            first_section: NONE,
+            trailers: NONE,
             stalled_since: None,
             recv,
             send,
@@ -125,12 +123,6 @@ impl Stream {
         matches!(self.recv, RecvPhase::Tunnel)
             || matches!(self.send, SendPhase::Tunnel)
             || matches!(self.send, SendPhase::Headers(request) if request.is_connect())
-    }
-
-    /// Whether the request waits to open: the stream is idle for the peer.
-    #[inline]
-    pub(crate) const fn is_waiting(&self) -> bool {
-        matches!(self.list, List::Waiting)
     }
 
     /// Whether the peer may promise streams on it (RFC 9113 §6.6: "open" or "half-closed (local)").

@@ -1,8 +1,7 @@
 //! [`Scheduler`] chooses the stream that sends DATA next: by urgency (RFC 9218), then fairly between equal streams.
 //!
-//! It has a list of ready streams for each priority, a list of streams with DATA but no window, and a list of the requests that
-//! wait for SETTINGS_MAX_CONCURRENT_STREAMS. The records are the links of the lists (`prev`, `next`), and a bitmap shows which
-//! lists of ready streams are not empty: every operation is O(1).
+//! It has a list of ready streams for each priority, and a list of streams with DATA but no window. The records are the links of the
+//! lists (`prev`, `next`), and a bitmap shows which lists of ready streams are not empty: every operation is O(1).
 //!
 //! ```text
 //! bitmap   ..10 00 01   bit 2u: urgency u, one at a time, by identifier; bit 2u+1: urgency u, incremental, in turns
@@ -73,7 +72,6 @@ impl List {
 pub(crate) struct Scheduler {
     ready: [List; 16],
     blocked: List,
-    waiting: List,
     /// Bit n: `ready[n]` is not empty.
     bitmap: u16,
     /// Bit u: the incremental group of urgency u has the next turn.
@@ -82,7 +80,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) const fn new() -> Self {
-        Self { ready: [List::EMPTY; 16], blocked: List::EMPTY, waiting: List::EMPTY, bitmap: 0, turns: 0 }
+        Self { ready: [List::EMPTY; 16], blocked: List::EMPTY, bitmap: 0, turns: 0 }
     }
 
     /// Whether no stream is ready.
@@ -121,14 +119,6 @@ impl Scheduler {
         slab.get_mut(slot).list = Membership::Blocked;
     }
 
-    /// Adds a request that waits to open.
-    pub(crate) fn add_waiting(&mut self, slab: &mut Slab, slot: u32) {
-        debug_assert!(slab.get(slot).list == Membership::None);
-        let tail = self.waiting.tail;
-        self.waiting.insert_after(slab, tail, slot);
-        slab.get_mut(slot).list = Membership::Waiting;
-    }
-
     /// Removes a stream from its list, if it is in one.
     #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, slot: u32) {
@@ -145,7 +135,6 @@ impl Scheduler {
                 }
             }
             Membership::Blocked => self.blocked.unlink(slab, slot),
-            Membership::Waiting => self.waiting.unlink(slab, slot),
         }
         slab.get_mut(slot).list = Membership::None;
     }
@@ -199,12 +188,6 @@ impl Scheduler {
     #[inline]
     pub(crate) const fn first_blocked(&self) -> Option<u32> {
         if self.blocked.head == NONE { None } else { Some(self.blocked.head) }
-    }
-
-    /// The first request that waits to open.
-    #[inline]
-    pub(crate) const fn first_waiting(&self) -> Option<u32> {
-        if self.waiting.head == NONE { None } else { Some(self.waiting.head) }
     }
 }
 
@@ -317,13 +300,12 @@ mod tests {
                     scheduler.remove(&mut slab, slot);
                     match kind {
                         3 => scheduler.add_ready(&mut slab, slot),
-                        4 => scheduler.add_blocked(&mut slab, slot),
-                        _ => scheduler.add_waiting(&mut slab, slot),
+                        _ => scheduler.add_blocked(&mut slab, slot),
                     }
                 }
             }
             let mut seen = 0;
-            let lists = scheduler.ready.iter().chain([&scheduler.blocked, &scheduler.waiting]);
+            let lists = scheduler.ready.iter().chain([&scheduler.blocked]);
             for (index, list) in lists.enumerate() {
                 let (mut at, mut prev) = (list.head, NONE);
                 while at != NONE {
@@ -333,8 +315,7 @@ mod tests {
                         0..16 => {
                             assert!(stream.list == Membership::Ready && stream.priority().index() == index)
                         }
-                        16 => assert!(stream.list == Membership::Blocked),
-                        _ => assert!(stream.list == Membership::Waiting),
+                        _ => assert!(stream.list == Membership::Blocked),
                     }
                     (prev, at) = (at, stream.next);
                     seen += 1;

@@ -19,7 +19,7 @@ pub(crate) enum NextFrame {
         id: StreamId,
         len: u32,
         end_stream: bool,
-        /// The trailers in [`Streams::section_fields`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
+        /// The trailers in [`Streams::trailers`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
         trailers: bool,
         /// The key of the stream if the caller waits for room in its queue and there is some.
         writable: Option<StreamKey>,
@@ -68,7 +68,7 @@ impl Streams {
 
     /// Whether a frame of a stream can be written.
     #[inline]
-    pub(crate) const fn wants_write(&self) -> bool {
+    pub(crate) fn wants_write(&self) -> bool {
         (self.has_ready() && self.send_window > 0) || self.has_request()
     }
 
@@ -89,8 +89,8 @@ impl Streams {
     #[inline]
     pub(crate) fn may_send_now(&self, slot: u32, len: usize) -> bool {
         let stream = self.slab.get(slot);
-        debug_assert!(stream.queued == 0 || stream.list != List::None);
         stream.list == List::None
+            && !self.is_waiting(stream.id)
             && (len == 0
                 || (self.scheduler.is_idle()
                     && len as i64 <= self.send_window
@@ -139,28 +139,23 @@ impl Streams {
     #[inline]
     pub(crate) fn must_queue_trailers(&self, slot: u32) -> bool {
         let stream = self.slab.get(slot);
-        debug_assert!(stream.queued == 0 || stream.list != List::None);
-        stream.list != List::None
+        stream.list != List::None || self.is_waiting(stream.id)
     }
 
     /// Queues trailers after the content.
     pub(crate) fn queue_trailers<'f>(&mut self, slot: u32, fields: impl Iterator<Item = Field<'f>>) {
         let stream = self.slab.get_mut(slot);
-        if stream.first_section == NONE {
-            let (at, list) = self.sections.add();
-            list.extend(fields);
-            stream.first_section = at;
-        } else {
-            // The request waits to open.
-            self.sections.add_behind(stream.first_section).extend(fields);
-        }
+        let (at, list) = self.trailers.add();
+        list.extend(fields);
+        stream.trailers = at;
         stream.send = SendPhase::TrailersQueued;
     }
 
     /// Adds a stream with queued DATA to the list of ready streams. [`Streams::next_frame`], which has the time, finds out whether its
-    /// window is closed.
+    /// window is closed. A request that waits to open is not ready.
     pub(super) fn schedule(&mut self, slot: u32) {
-        if self.slab.get(slot).list == List::None {
+        let stream = self.slab.get(slot);
+        if stream.list == List::None && !self.is_waiting(stream.id) {
             self.scheduler.add_ready(&mut self.slab, slot);
         }
     }
@@ -237,7 +232,7 @@ impl Streams {
 
     /// Ends a stream whose trailers were written.
     pub(crate) fn finish_trailers(&mut self, slot: u32) -> CloseEffects {
-        self.pop_section(slot);
+        self.trailers.remove(core::mem::replace(&mut self.slab.get_mut(slot).trailers, NONE));
         self.end_send(slot)
     }
 
@@ -262,9 +257,6 @@ impl Streams {
     #[inline]
     pub(crate) fn grant_stream(&mut self, slot: u32, update: WindowUpdate) -> Result<(), Error> {
         let stream = self.slab.get_mut(slot);
-        if stream.list == List::Waiting {
-            return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
-        }
         // RFC 9113 §5.1 (reserved (remote)): the peer may only send HEADERS and RST_STREAM.
         if stream.send == SendPhase::Reserved {
             return Err(Error::peer(Violation::FrameOnReservedStream, StreamId::CONNECTION));

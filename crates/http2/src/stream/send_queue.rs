@@ -1,4 +1,4 @@
-//! The send queues of all streams: chunks of DATA, and header sections that cannot be sent yet.
+//! The send queues of all streams: chunks of DATA, and the trailers that follow them.
 //!
 //! All streams share two pools, so that a stream with an empty queue uses no memory. The scheduler chooses between the streams.
 
@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::{NONE, Stream};
 use crate::field::FieldList;
-use crate::priority::Priority;
 
 struct Chunk {
     data: Bytes,
@@ -156,19 +155,16 @@ impl ChunkPool {
     }
 }
 
-/// A queued header section.
-struct Section {
+/// Trailers of one stream.
+struct Trailers {
     fields: FieldList,
-    /// The PRIORITY_UPDATE to send after the request.
-    priority: Option<Priority>,
-    /// The next section of the same stream; in a vacant entry, the next vacant one.
-    next: u32,
+    /// In a vacant entry, the next vacant one.
+    next_vacant: u32,
 }
 
-/// Queued header sections: requests that wait to open, and trailers that follow queued DATA. They are encoded when they are sent,
-/// because the order of blocks matters to HPACK (RFC 9113 §4.3).
-pub(crate) struct SectionPool {
-    entries: Vec<Section>,
+/// Trailers that follow queued DATA. They are encoded when they are sent, because the order of blocks matters to HPACK (RFC 9113 §4.3).
+pub(crate) struct TrailerPool {
+    entries: Vec<Trailers>,
     vacant: u32,
     len: usize,
 }
@@ -176,7 +172,7 @@ pub(crate) struct SectionPool {
 /// The memory that a vacant entry may keep, in bytes.
 const ARENA_KEPT: usize = 4096;
 
-impl SectionPool {
+impl TrailerPool {
     pub(crate) const fn new() -> Self {
         Self { entries: Vec::new(), vacant: NONE, len: 0 }
     }
@@ -185,25 +181,16 @@ impl SectionPool {
     pub(crate) fn add(&mut self) -> (u32, &mut FieldList) {
         self.len += 1;
         let at = if self.vacant == NONE {
-            self.entries.push(Section { fields: FieldList::new(), priority: None, next: NONE });
+            self.entries.push(Trailers { fields: FieldList::new(), next_vacant: NONE });
             (self.entries.len() - 1) as u32
         } else {
             let at = self.vacant;
-            self.vacant = self.entries[at as usize].next;
+            self.vacant = self.entries[at as usize].next_vacant;
             at
         };
-        let entry = &mut self.entries[at as usize];
-        entry.next = NONE;
-        entry.priority = None;
-        entry.fields.clear();
-        (at, &mut entry.fields)
-    }
-
-    /// Adds the trailers of a request that waits to open, whose entry is `first`.
-    pub(crate) fn add_behind(&mut self, first: u32) -> &mut FieldList {
-        let (at, _) = self.add();
-        self.entries[first as usize].next = at;
-        &mut self.entries[at as usize].fields
+        let fields = &mut self.entries[at as usize].fields;
+        fields.clear();
+        (at, fields)
     }
 
     #[inline]
@@ -211,21 +198,15 @@ impl SectionPool {
         &self.entries[at as usize].fields
     }
 
-    #[inline]
-    pub(crate) fn priority(&mut self, at: u32) -> &mut Option<Priority> {
-        &mut self.entries[at as usize].priority
-    }
-
-    /// Removes an entry. Returns the next section of the same stream, or [`NONE`].
-    pub(crate) fn remove(&mut self, at: u32) -> u32 {
+    /// Removes an entry.
+    pub(crate) fn remove(&mut self, at: u32) {
         let entry = &mut self.entries[at as usize];
         if entry.fields.list_size() > ARENA_KEPT {
             entry.fields = FieldList::new();
         }
-        let behind = core::mem::replace(&mut entry.next, self.vacant);
+        entry.next_vacant = self.vacant;
         self.vacant = at;
         self.len -= 1;
-        behind
     }
 
     /// Frees memory if nothing is queued.
@@ -323,37 +304,32 @@ mod tests {
 
     #[test]
     fn a_vacant_entry_keeps_little_memory() {
-        let mut sections = SectionPool::new();
+        let mut trailers = TrailerPool::new();
         for (list_size, is_kept) in [(ARENA_KEPT - 1, true), (ARENA_KEPT, true), (ARENA_KEPT + 1, false)] {
-            let (at, fields) = sections.add();
+            let (at, fields) = trailers.add();
             fields.push(Field::new(b"x", &vec![7; list_size - 33]));
             assert_eq!(fields.list_size(), list_size);
-            sections.shrink();
-            assert_eq!(sections.fields(at).len(), 1, "what is in use stays");
-            sections.remove(at);
-            assert_eq!(sections.entries[at as usize].fields.capacity() > 0, is_kept, "{list_size}");
-            sections.shrink();
-            assert_eq!(sections.entries.capacity(), 0);
+            trailers.shrink();
+            assert_eq!(trailers.fields(at).len(), 1, "what is in use stays");
+            trailers.remove(at);
+            assert_eq!(trailers.entries[at as usize].fields.capacity() > 0, is_kept, "{list_size}");
+            trailers.shrink();
+            assert_eq!(trailers.entries.capacity(), 0);
         }
     }
 
     #[test]
     fn vacant_entries_are_reused() {
-        let mut sections = SectionPool::new();
-        let (first, fields) = sections.add();
+        let mut trailers = TrailerPool::new();
+        let (first, fields) = trailers.add();
         fields.push(Field::known(Token::Status, b"200"));
-        assert_eq!(sections.fields(first).len(), 1);
-        sections.add_behind(first).push(Field::new(b"a", b"b"));
-        let behind = sections.remove(first);
-        assert_eq!(sections.fields(behind).get(0).unwrap().name(), b"a");
-        assert_eq!(sections.remove(behind), NONE);
-        assert_eq!(sections.len, 0);
-        sections.add();
-        let (first, _) = sections.add();
-        assert_eq!(sections.remove(first), NONE);
-        let (again, fields) = sections.add();
+        assert_eq!(trailers.fields(first).len(), 1);
+        let (other, _) = trailers.add();
+        trailers.remove(first);
+        let (again, fields) = trailers.add();
         assert!(again == first && fields.is_empty());
-        let (other, _) = sections.add();
-        assert_ne!(other, first);
+        trailers.remove(other);
+        trailers.remove(again);
+        assert_eq!(trailers.len, 0);
     }
 }

@@ -29,6 +29,9 @@ use crate::frame::StreamId;
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// `next_in_bucket` of a record that only its key finds.
+const UNLISTED: u32 = NONE - 1;
+
 const PAGE_BITS: u32 = 5;
 const PAGE_LEN: usize = 1 << PAGE_BITS;
 const BUCKETS_MIN: usize = 16;
@@ -123,7 +126,15 @@ impl Slab {
 
     /// Inserts a stream, whose identifier is new and not 0.
     #[inline]
-    pub(crate) fn insert(&mut self, mut stream: Stream) -> u32 {
+    pub(crate) fn insert(&mut self, stream: Stream) -> u32 {
+        let slot = self.insert_unlisted(stream);
+        self.list(slot);
+        slot
+    }
+
+    /// Inserts a stream that [`Slab::find`] does not find until [`Slab::list`].
+    #[inline]
+    pub(crate) fn insert_unlisted(&mut self, mut stream: Stream) -> u32 {
         debug_assert!(!stream.id.is_connection());
         if self.len as usize == self.buckets.len() {
             self.grow_buckets();
@@ -140,12 +151,19 @@ impl Slab {
             self.used += 1;
             slot
         };
-        let bucket = self.bucket_of(stream.id);
-        stream.next_in_bucket = core::mem::replace(&mut self.buckets[bucket], slot);
+        stream.next_in_bucket = UNLISTED;
         *self.get_mut(slot) = stream;
         self.len += 1;
         self.peak = self.peak.max(self.len);
         slot
+    }
+
+    /// Makes an unlisted stream known by its identifier.
+    #[inline]
+    pub(crate) fn list(&mut self, slot: u32) {
+        let bucket = self.bucket_of(self.get(slot).id);
+        let next = core::mem::replace(&mut self.buckets[bucket], slot);
+        self.get_mut(slot).next_in_bucket = next;
     }
 
     /// Removes a stream.
@@ -155,7 +173,9 @@ impl Slab {
         debug_assert!(!id.is_connection());
         let bucket = self.bucket_of(id);
         let mut at = self.buckets[bucket];
-        if at == slot {
+        if next_in_bucket == UNLISTED {
+            // It is in no chain.
+        } else if at == slot {
             self.buckets[bucket] = next_in_bucket;
         } else {
             while self.get(at).next_in_bucket != slot {
@@ -174,7 +194,7 @@ impl Slab {
         }
     }
 
-    /// Visits all streams in the order of their slots. O(slots): for rare events such as GOAWAY.
+    /// Visits all streams in the order of their slots, unlisted ones too. O(slots): for rare events such as GOAWAY.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, &Stream)) {
         for slot in 0..self.used {
             let stream = self.get(slot);
@@ -229,11 +249,9 @@ impl Slab {
     fn grow_buckets(&mut self) {
         self.buckets = vec![NONE; (self.buckets.len() * 4).max(BUCKETS_MIN)];
         for slot in 0..self.used {
-            let id = self.get(slot).id;
-            if !id.is_connection() {
-                let bucket = self.bucket_of(id);
-                let next = core::mem::replace(&mut self.buckets[bucket], slot);
-                self.get_mut(slot).next_in_bucket = next;
+            let Stream { id, next_in_bucket, .. } = *self.get(slot);
+            if !id.is_connection() && next_in_bucket != UNLISTED {
+                self.list(slot);
             }
         }
     }

@@ -34,7 +34,7 @@
 //!       H: HEADERS (with CONTINUATION)   PP: PUSH_PROMISE   ES: END_STREAM   R: RST_STREAM
 //!
 //!       RFC 9113 §5.1          receive phase   send phase
-//!       idle (waits to open)   Headers         any; in `List::Waiting`
+//!       idle (waits to open)   Headers         any; in `Opening`
 //!       reserved (local)       Reserved        Headers
 //!       reserved (remote)      Headers         Reserved
 //!       open                   not End         not End

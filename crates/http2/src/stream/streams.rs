@@ -3,9 +3,10 @@
 //! Its methods return what the connection has to write. Waiting requests are opened only by [`Streams::next_request`], which the
 //! connection calls when it fills the output: the HEADERS of a request never precede the RST_STREAM that made room for it.
 
+use super::opening::Request;
 use super::{
-    ChunkPool, Closed, ClosedStreams, IdlePriorities, LateFrame, List, LocalReset, NONE, RecvPhase,
-    Scheduler, SectionPool, SendPhase, Slab, Stream, StreamKey,
+    ChunkPool, Closed, ClosedStreams, IdlePriorities, LateFrame, LocalReset, NONE, Opening, RecvPhase,
+    Scheduler, SendPhase, Slab, Stream, StreamKey, TrailerPool,
 };
 use crate::Role;
 use crate::config::Config;
@@ -25,7 +26,9 @@ pub(crate) struct Streams {
     pub(super) idle_priorities: IdlePriorities,
     pub(super) scheduler: Scheduler,
     pub(super) chunks: ChunkPool,
-    pub(super) sections: SectionPool,
+    pub(super) trailers: TrailerPool,
+    /// Requests of this side that wait to open.
+    opening: Opening,
     /// The next stream that this side opens; `None` if all identifiers are used.
     next_local: Option<StreamId>,
     /// The highest stream that the peer opened or promised; [`StreamId::CONNECTION`] if there is none.
@@ -77,11 +80,8 @@ impl CloseEffects {
 
 /// A waiting request that opens.
 pub(crate) struct OpenedRequest {
-    pub(crate) slot: u32,
-    pub(crate) id: StreamId,
+    pub(crate) request: Request,
     pub(crate) end_stream: bool,
-    /// A PRIORITY_UPDATE to send after the request.
-    pub(crate) priority: Option<Priority>,
 }
 
 impl Streams {
@@ -97,7 +97,8 @@ impl Streams {
             idle_priorities: IdlePriorities::new(),
             scheduler: Scheduler::new(),
             chunks: ChunkPool::new(),
-            sections: SectionPool::new(),
+            trailers: TrailerPool::new(),
+            opening: Opening::new(),
             next_local: Some(next_local),
             highest_peer: StreamId::CONNECTION,
             open_local: 0,
@@ -160,7 +161,7 @@ impl Streams {
     /// Whether neither side has used this stream (RFC 9113 §5.1.1).
     pub(crate) fn is_idle(&self, id: StreamId) -> bool {
         if self.is_local(id) {
-            self.next_local.is_some_and(|next| id >= next)
+            self.next_local.is_some_and(|next| id >= next) || self.opening.is_before_opening(id)
         } else {
             id > self.highest_peer
         }
@@ -221,12 +222,14 @@ impl Streams {
 
     /// Whether a new request has to wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     #[inline]
-    pub(crate) const fn must_wait(&self) -> bool {
-        self.open_local >= self.open_local_max || self.scheduler.first_waiting().is_some()
+    pub(crate) fn must_wait(&self) -> bool {
+        self.open_local >= self.open_local_max || !self.opening.is_empty()
     }
 
-    fn waiting(&self) -> u32 {
-        self.len() - self.open_local - self.open_peer - self.reserved
+    /// Whether this stream, which has a record, waits to open.
+    #[inline]
+    pub(super) fn is_waiting(&self, id: StreamId) -> bool {
+        !self.opening.is_empty() && self.is_local(id) && self.opening.is_before_opening(id)
     }
 
     /// Opens a request of this side, whose HEADERS the caller writes.
@@ -245,55 +248,53 @@ impl Streams {
     /// [`Misuse::OpenQueueFull`]
     pub(crate) fn queue_request<'f>(
         &mut self,
-        mut stream: Stream,
+        stream: Stream,
         fields: impl Iterator<Item = Field<'f>>,
         waiting_max: usize,
     ) -> Result<StreamKey, Misuse> {
-        if self.waiting() as usize >= waiting_max {
+        if self.opening.len() >= waiting_max {
             return Err(Misuse::OpenQueueFull);
         }
-        let (at, list) = self.sections.add();
-        list.extend(fields);
-        stream.first_section = at;
         self.next_local = stream.id.next();
-        let slot = self.slab.insert(stream);
-        self.scheduler.add_waiting(&mut self.slab, slot);
-        Ok(self.slab.key(slot))
+        let slot = self.slab.insert_unlisted(stream);
+        let key = self.slab.key(slot);
+        self.opening.push(key, fields);
+        Ok(key)
     }
 
     /// Whether a waiting request may open.
     #[inline]
-    pub(crate) const fn has_request(&self) -> bool {
-        self.scheduler.first_waiting().is_some() && self.open_local < self.open_local_max
+    pub(crate) fn has_request(&self) -> bool {
+        !self.opening.is_empty() && self.open_local < self.open_local_max
     }
 
-    /// Opens the first waiting request, if the peer allows one more. The caller writes
-    /// [`Streams::request_fields`] as HEADERS and then calls [`Streams::finish_request`].
+    /// Opens the first waiting request, if the peer allows one more. The caller writes its fields as HEADERS and then calls
+    /// [`Streams::finish_request`].
     #[inline]
     pub(crate) fn next_request(&mut self) -> Option<OpenedRequest> {
         if !self.has_request() {
             return None;
         }
-        let slot = self.scheduler.first_waiting()?;
-        self.scheduler.remove(&mut self.slab, slot);
+        let request = self.opening.pop()?;
+        let slot = request.key.slot_u32();
+        self.slab.list(slot);
         self.open_local += 1;
         let stream = self.slab.get_mut(slot);
         let end_stream = stream.send == SendPhase::EndQueued && stream.queued == 0;
         if end_stream {
             stream.send = SendPhase::End;
         }
-        let priority = self.sections.priority(stream.first_section).take();
-        Some(OpenedRequest { slot, id: stream.id, end_stream, priority })
+        Some(OpenedRequest { request, end_stream })
     }
 
-    /// The first section of a stream's queued fields.
-    pub(crate) fn section_fields(&self, slot: u32) -> &FieldList {
-        self.sections.fields(self.slab.get(slot).first_section)
+    /// The queued trailers of a stream.
+    pub(crate) fn trailers(&self, slot: u32) -> &FieldList {
+        self.trailers.fields(self.slab.get(slot).trailers)
     }
 
     /// Schedules the DATA of a waiting request whose HEADERS were written. Returns whether trailers follow at once.
-    pub(crate) fn finish_request(&mut self, slot: u32) -> bool {
-        self.pop_section(slot);
+    pub(crate) fn finish_request(&mut self, slot: u32, fields: FieldList) -> bool {
+        self.opening.reuse(fields);
         let stream = self.slab.get(slot);
         if stream.queued > 0 {
             self.schedule(slot);
@@ -302,15 +303,9 @@ impl Streams {
         stream.send == SendPhase::TrailersQueued
     }
 
-    pub(super) fn pop_section(&mut self, slot: u32) {
-        let stream = self.slab.get_mut(slot);
-        stream.first_section = self.sections.remove(stream.first_section);
-    }
-
-    /// Sets the PRIORITY_UPDATE to send after a waiting request (RFC 9218 §7.1 limits it to streams that may be open).
-    pub(crate) fn set_waiting_priority(&mut self, slot: u32, priority: Priority) {
-        let at = self.slab.get(slot).first_section;
-        *self.sections.priority(at) = Some(priority);
+    /// Sets the PRIORITY_UPDATE to send after a waiting request.
+    pub(crate) fn set_waiting_priority(&mut self, id: StreamId, priority: Priority) {
+        self.opening.set_priority(id, priority);
     }
 
     /// The peer uses an identifier, which closes the lower idle ones (RFC 9113 §5.1.1). Returns the priority that it has sent for
@@ -387,7 +382,7 @@ impl Streams {
     /// forbids RST_STREAM on an idle stream.
     pub(crate) fn reset(&mut self, slot: u32, code: ErrorCode) -> CloseEffects {
         let stream = self.slab.get(slot);
-        let (stream_id, was_waiting) = (stream.id, stream.is_waiting());
+        let (stream_id, was_waiting) = (stream.id, self.is_waiting(stream.id));
         self.closed_streams.add_local_reset(stream_id, self.local_reset(stream));
         let released = self.remove(slot);
         let reset = (!was_waiting).then_some(RstStream { stream_id, code });
@@ -419,9 +414,8 @@ impl Streams {
 
     /// Removes the first waiting request.
     pub(crate) fn remove_waiting(&mut self) -> Option<(StreamKey, CloseEffects)> {
-        let slot = self.scheduler.first_waiting()?;
-        let key = self.slab.key(slot);
-        Some((key, self.reset(slot, ErrorCode::CANCEL)))
+        let key = self.opening.first()?;
+        Some((key, self.reset(key.slot_u32(), ErrorCode::CANCEL)))
     }
 
     /// The streams of this side above `last`, in the order of their identifiers. O(streams): for GOAWAY.
@@ -459,8 +453,13 @@ impl Streams {
     /// connection.
     #[inline]
     fn remove(&mut self, slot: u32) -> bool {
+        let id = self.slab.get(slot).id;
+        let was_waiting = self.is_waiting(id);
+        if was_waiting {
+            self.opening.cancel(id);
+        }
         let stream = self.slab.get_mut(slot);
-        if stream.list == List::Waiting {
+        if was_waiting {
             // Waiting requests are not counted.
         } else if stream.is_reserved() {
             self.reserved -= 1;
@@ -469,12 +468,12 @@ impl Streams {
         } else {
             self.open_peer -= 1;
         }
-        let (held, mut section) = (stream.held, stream.first_section);
+        let held = stream.held;
+        if stream.trailers != NONE {
+            self.trailers.remove(stream.trailers);
+        }
         if stream.last_chunk != NONE {
             self.chunks.clear(stream);
-        }
-        while section != NONE {
-            section = self.sections.remove(section);
         }
         self.scheduler.remove(&mut self.slab, slot);
         self.slab.remove(slot);
@@ -551,7 +550,8 @@ impl Streams {
         self.closed_streams.shrink();
         self.idle_priorities.shrink();
         self.chunks.shrink();
-        self.sections.shrink();
+        self.trailers.shrink();
+        self.opening.shrink();
     }
 
     /// A new record with the defaults of the configuration.
@@ -604,7 +604,7 @@ impl Streams {
     pub(crate) fn check(&self) {
         let (mut local, mut peer, mut reserved, mut waiting, mut held, mut queued) = (0, 0, 0, 0, 0, 0);
         self.slab.for_each(|slot, stream| {
-            if stream.is_waiting() {
+            if self.is_waiting(stream.id) {
                 waiting += 1;
             } else if stream.is_reserved() {
                 reserved += 1;
@@ -617,15 +617,15 @@ impl Streams {
             queued += u64::from(stream.queued);
             assert!((stream.recv, stream.send) != (RecvPhase::End, SendPhase::End), "{stream:?}");
             let ends = matches!(stream.send, SendPhase::EndQueued | SendPhase::TrailersQueued);
-            if (stream.queued > 0 || ends) && !stream.is_waiting() {
-                assert!(matches!(stream.list, List::Ready | List::Blocked), "{stream:?}");
+            if (stream.queued > 0 || ends) && !self.is_waiting(stream.id) {
+                assert!(matches!(stream.list, super::List::Ready | super::List::Blocked), "{stream:?}");
             }
-            if stream.list == List::Blocked {
+            if stream.list == super::List::Blocked {
                 assert!(self.windows(slot).0 <= 0, "{stream:?}");
             }
         });
         let counted =
-            (self.open_local, self.open_peer, self.reserved, self.waiting(), self.held, self.queued());
+            (self.open_local, self.open_peer, self.reserved, self.opening.len(), self.held, self.queued());
         assert_eq!((local, peer, reserved, waiting, held + self.held_ended, queued), counted);
         assert!(self.send_window >= 0);
     }
