@@ -99,20 +99,28 @@ function Panel({ session }: { session: Session }) {
 }
 
 function Address({ session }: { session: Session }) {
+  const form = useRef<HTMLFormElement>(null);
+  const isOpen = session.state.kind === 'open';
   const submit = (event: Event) => {
     event.preventDefault();
     if (session.isBusy) session.close();
     else session.connect();
   };
+  // The button that had the focus disconnects from now on; the next thing to do is to write a message. On a phone that would
+  // raise the keyboard.
+  useEffect(() => {
+    if (!isOpen || !form.current?.contains(document.activeElement) || !matchMedia('(pointer: fine)').matches) return;
+    document.querySelector<HTMLTextAreaElement>('#message')?.focus();
+  }, [isOpen]);
   return (
-    <form class="card" onSubmit={submit} aria-label="Connection">
+    <form class="card" ref={form} onSubmit={submit} aria-label="Connection">
       <label>
         URL
-        <input type="text" inputMode="url" spellcheck={false} autocomplete="off" value={session.url} disabled={session.isBusy} onInput={(event) => session.set('url', event.currentTarget.value)} />
+        <input type="text" inputMode="url" spellcheck={false} autocomplete="off" value={session.url} readOnly={session.isBusy} onInput={(event) => session.set('url', event.currentTarget.value)} />
       </label>
       <label>
         Subprotocols <span class="note">(optional, separated by commas)</span>
-        <input type="text" spellcheck={false} autocomplete="off" value={session.protocols} disabled={session.isBusy} onInput={(event) => session.set('protocols', event.currentTarget.value)} />
+        <input type="text" spellcheck={false} autocomplete="off" value={session.protocols} readOnly={session.isBusy} onInput={(event) => session.set('protocols', event.currentTarget.value)} />
       </label>
       <label class="check">
         <input type="checkbox" checked={session.reconnects} onChange={(event) => session.set('reconnects', event.currentTarget.checked)} />
@@ -233,6 +241,7 @@ function Composer({ session }: { session: Session }) {
         <label>
           <span class="hidden">Message</span>
           <textarea
+            id="message"
             rows={4}
             spellcheck={false}
             value={text}

@@ -116,7 +116,11 @@ export function pretty(text: string): string {
 /** One line for a list: control characters are shown as pictures (U+2400 and following). */
 export function preview(data: string | Uint8Array, max = 240): string {
   if (typeof data !== 'string') return toHex(data, max / 3);
-  // oxlint-disable-next-line no-control-regex -- they are what it replaces
-  const cut = data.slice(0, max).replace(/[\u0000-\u001f]/g, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)));
+  const cut = data
+    .slice(0, max)
+    // Many fonts lack the symbol for a line feed.
+    .replace(/\r?\n/g, '↵')
+    // oxlint-disable-next-line no-control-regex -- they are what it replaces
+    .replace(/[\u0000-\u001f]/g, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)));
   return data.length > max ? `${cut}…` : cut;
 }

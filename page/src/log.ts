@@ -13,6 +13,8 @@ export interface Entry {
   data: string | Uint8Array;
   /** Bytes; those of a text as UTF-8. */
   size: number;
+  /** Who wrote it, in a room. */
+  author?: string;
 }
 
 /** A row is small; this is an hour at 27 messages a second. */
@@ -38,10 +40,10 @@ export class MessageLog {
   ) {}
 
   /** Adds a message. Its bytes. */
-  push(direction: Direction, data: string | Uint8Array, time = Date.now()): number {
+  push(direction: Direction, data: string | Uint8Array, { time = Date.now(), author }: { time?: number; author?: string } = {}): number {
     const kind = typeof data === 'string' ? 'text' : 'binary';
     const size = typeof data === 'string' ? utf8Length(data) : data.length;
-    this.entries.push({ id: this.next++, time, direction, kind, data, size });
+    this.entries.push({ id: this.next++, time, direction, kind, data, size, author });
     this.size += size;
     if (this.entries.length > this.entriesMax) this.drop(Math.min(BLOCK, this.entries.length - 1));
     while (this.size > this.sizeMax && this.entries.length > 1) this.drop(1);

@@ -155,7 +155,10 @@ function List({ view, selected, follows, onSelect }: ListProps) {
                 <span aria-hidden="true">{entry.direction === 'sent' ? '↑' : '↓'}</span>
                 <span class="hidden">{entry.direction}</span>
               </span>
-              <span class="data">{entry.size === 0 ? <i>empty {entry.kind}</i> : preview(entry.data)}</span>
+              <span class="data">
+                {entry.author && <b class="author">{entry.author}</b>}
+                {entry.size === 0 ? <i>empty {entry.kind}</i> : preview(entry.data)}
+              </span>
               <span class="size">
                 {entry.kind === 'binary' && 'binary '}
                 {bytes(entry.size)}
@@ -187,7 +190,7 @@ function Detail({ entry, onClose }: { entry: Entry; onClose: () => void }) {
     <section class="detail" aria-label="Selected message">
       <div class="toolbar">
         <h2 class="grow">
-          {entry.direction === 'sent' ? 'Sent' : 'Received'} {clock(entry.time)} · {entry.kind} · {bytes(entry.size)}
+          {entry.direction === 'sent' ? 'Sent' : 'Received'} {clock(entry.time)} {entry.author && `· ${entry.author} `}· {entry.kind} · {bytes(entry.size)}
         </h2>
         <span role="status">{note}</span>
         <button type="button" onClick={copy}>
@@ -212,9 +215,9 @@ function Detail({ entry, onClose }: { entry: Entry; onClose: () => void }) {
 /** Each entry is encoded on its own, so that no string grows to the size of all. */
 function download(view: View): void {
   const parts: string[] = [];
-  for (const { time, direction, kind, data } of view.entries()) {
+  for (const { time, direction, author, kind, data } of view.entries()) {
     const payload = typeof data === 'string' ? { text: data } : { base64: base64(data) };
-    parts.push(parts.length === 0 ? '[\n' : ',\n', JSON.stringify({ time: new Date(time).toISOString(), direction, kind, ...payload }));
+    parts.push(parts.length === 0 ? '[\n' : ',\n', JSON.stringify({ time: new Date(time).toISOString(), direction, author, kind, ...payload }));
   }
   parts.push(parts.length === 0 ? '[]\n' : '\n]\n');
   save(parts, 'messages.json', 'application/json');

@@ -20,6 +20,11 @@ type State =
   | { kind: 'lost'; note: string }
   | { kind: 'offline'; note: string };
 
+/** The user, or for an anonymous client the beginning of its identifier. */
+function nameOf(info: ClientInfo): string {
+  return info.user || info.client.slice(0, 8);
+}
+
 class Room extends Store {
   readonly log = new MessageLog();
   readonly members = new Members();
@@ -134,7 +139,8 @@ class Room extends Store {
 
   private push(data: unknown, info?: ClientInfo): void {
     const isOwn = info !== undefined && info.client === this.self;
-    this.log.push(isOwn ? 'sent' : 'received', typeof data === 'string' ? data : JSON.stringify(data) ?? '');
+    const text = typeof data === 'string' ? data : JSON.stringify(data) ?? '';
+    this.log.push(isOwn ? 'sent' : 'received', text, { author: info && (isOwn ? 'you' : nameOf(info)) });
     this.changed();
   }
 
@@ -209,13 +215,17 @@ export function Rooms() {
     setError(failure ?? '');
     if (failure) setText((next) => (next === '' ? text : next));
   };
+  // Enter alone submits the form.
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void send(event);
+  };
   return (
     <div class="columns">
       <div class="side">
         <form class="card" onSubmit={join} aria-label="Room">
           <label>
             Room
-            <input type="text" maxLength={200} spellcheck={false} autocomplete="off" value={name} disabled={!isIdle} onInput={(event) => setName(event.currentTarget.value)} />
+            <input type="text" maxLength={200} spellcheck={false} autocomplete="off" value={name} readOnly={!isIdle} onInput={(event) => setName(event.currentTarget.value)} />
           </label>
           <div class="actions">
             <button type="submit" class={isIdle ? 'primary' : ''} disabled={isIdle && name.trim() === ''}>
@@ -239,7 +249,7 @@ export function Rooms() {
         <form class="card" onSubmit={send} aria-label="Message to the room">
           <label>
             Message
-            <input type="text" autocomplete="off" value={text} disabled={state.kind !== 'joined'} onInput={(event) => setText(event.currentTarget.value)} />
+            <input type="text" autocomplete="off" value={text} disabled={state.kind !== 'joined'} onInput={(event) => setText(event.currentTarget.value)} onKeyDown={onKeyDown} />
           </label>
           <p class="problem" role="status">
             {error}
@@ -256,7 +266,7 @@ export function Rooms() {
             <ul class="members">
               {members.map((info) => (
                 <li key={info.client}>
-                  <code>{info.user || info.client.slice(0, 8)}</code>
+                  <code>{nameOf(info)}</code>
                   {info.client === room.self && ' (you)'}
                 </li>
               ))}

@@ -65,6 +65,11 @@ export class Session extends Store {
 
   private open(): void {
     this.drop();
+    const problem = urlProblem(this.url);
+    if (problem) {
+      this.become({ kind: 'closed', code: 1006, reason: '', wasOpen: false, detail: problem, retryAt: null });
+      return;
+    }
     let socket: WebSocket;
     try {
       const protocols = this.protocols.split(/[\s,]+/).filter((name) => name !== '');
@@ -201,6 +206,14 @@ export class Session extends Store {
     this.state = state;
     this.changed();
   }
+}
+
+/** Why a text is no URL of a WebSocket, or null. A browser would resolve a relative one against the server of this page. */
+export function urlProblem(url: string): string | null {
+  const text = url.trim();
+  if (text === '') return 'Enter a URL: ws://HOST/PATH or wss://HOST/PATH.';
+  if (!/^(wss?|https?):\/\//i.test(text)) return 'The URL must begin with ws:// or wss://.';
+  return null;
 }
 
 /** The address that a WebSocket is asked of. */

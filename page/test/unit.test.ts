@@ -7,6 +7,7 @@ import { EVERYTHING, MessageLog, View } from '../src/log';
 import { Members } from '../src/members';
 import { Metrics } from '../src/metrics';
 import { Series } from '../src/series';
+import { urlProblem } from '../src/session';
 
 test('hex digits are read and written', () => {
   assert.deepEqual(fromHex('00 ff:7F,0x10'), new Uint8Array([0, 255, 127, 16]));
@@ -35,7 +36,7 @@ test('JSON is validated and formatted, and other text is left alone', () => {
   assert.equal(pretty('[12345678901234567890, 1.0,\t1e400, "\\u00e9", {"a":1,"a":2}]').replace(/\s/g, ''), '[12345678901234567890,1.0,1e400,"\\u00e9",{"a":1,"a":2}]');
   const deep = pretty('['.repeat(5000) + '0' + ']'.repeat(5000));
   assert.ok(deep.length < 1_000_000, String(deep.length));
-  assert.equal(preview('a\nb\u0000'), 'a␊b␀');
+  assert.equal(preview('a\nb\r\n\u0000'), 'a↵b↵␀');
   assert.equal(preview('x'.repeat(300)).length, 241);
 });
 
@@ -139,4 +140,9 @@ test('a series keeps the newest values', () => {
   const series = new Series(2, 3);
   for (let time = 0; time < 5; time++) series.add(time, [time, null]);
   assert.deepEqual([series.times, series.columns], [[2, 3, 4], [[2, 3, 4], [null, null, null]]]);
+});
+
+test('texts that are no URL of a WebSocket are named', () => {
+  for (const url of ['ws://a', ' wss://a/b?c ', 'http://a', 'WS://a']) assert.equal(urlProblem(url), null, url);
+  for (const url of ['', ' ', '/echo', 'echo', 'localhost:8080', '//host/']) assert.notEqual(urlProblem(url), null, url);
 });
