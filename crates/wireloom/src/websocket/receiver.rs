@@ -17,6 +17,7 @@ use super::state::{Shared, State, Traffic};
 use super::wakers::Waiter;
 use crate::error::{Error, Stage};
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
+use crate::transport::budget::Budget;
 use crate::transport::buffer;
 
 /// While at least this many bytes of a frame are missing, a read goes directly to the end of the message. Fewer bytes are copied
@@ -39,6 +40,12 @@ const READ_AFTER_TIMEOUT_LEN: u64 = 4 << 20;
 
 /// The maximum length of the read for the header of a large message.
 const HEADER_READ_LEN: usize = 4 << 10;
+
+/// Short messages that are returned without a look at the task's budget.
+const MESSAGES_PER_PAYMENT: u32 = 64;
+
+/// What a message costs beside its length, for a handler that answers it, in bytes that are produced.
+const MESSAGE_COST: usize = 128;
 
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
@@ -80,6 +87,10 @@ pub(super) struct ActiveReceiver {
     unreported_len: u64,
     /// The number of bytes that had been received when the close timeout was found to have expired.
     read_before_timeout: Option<u64>,
+    /// What the messages that were returned cost, which the task pays for before it gets more.
+    budget: Budget,
+    /// Short messages that are returned before the next payment.
+    messages_left: u32,
 }
 
 /// What a locked read has found; the bytes are in the reader, and are decoded after the unlock.
@@ -182,9 +193,10 @@ impl Receiver {
     #[inline(always)]
     fn next_buffered(&mut self) -> bool {
         let Some(active) = &mut self.active else { return false };
-        if !active.reader.next_message() {
+        if active.messages_left == 0 || !active.reader.next_message() {
             return false;
         }
+        active.messages_left -= 1;
         active.report_more(&self.shared);
         true
     }
@@ -192,8 +204,9 @@ impl Receiver {
     /// [`Receiver::next_buffered`] for a message that is kept.
     #[inline(always)]
     fn next_owned(&mut self) -> Option<OwnedMessage> {
-        let active = self.active.as_mut()?;
+        let active = self.active.as_mut().filter(|active| active.messages_left > 0)?;
         let message = active.reader.next_owned()?;
+        active.messages_left -= 1;
         active.report_more(&self.shared);
         Some(message)
     }
@@ -208,6 +221,7 @@ impl Receiver {
             return Poll::Ready(false);
         }
         let found = active.poll_next(shared, cx, mode);
+        active.spend(found == Poll::Ready(true));
         if found.is_pending() && active.is_idle() {
             self.recycle();
         } else if found.is_pending() && active.memory.is_some() {
@@ -286,6 +300,8 @@ impl ActiveReceiver {
             memory: None,
             unreported_len: 0,
             read_before_timeout: None,
+            budget: Budget::default(),
+            messages_left: MESSAGES_PER_PAYMENT,
         }
     }
 
@@ -301,6 +317,15 @@ impl ActiveReceiver {
         active.timer = Timer::Unset;
         active.account = Some(account);
         active
+    }
+
+    /// Adds the cost of the messages since the last call: of the one that was `found`, which may have been inflated, and of short ones
+    /// on the fast path.
+    fn spend(&mut self, found: bool) {
+        let len = if found { self.last_len as usize } else { 0 };
+        let messages = MESSAGES_PER_PAYMENT - self.messages_left + u32::from(found);
+        self.budget.spend(len + messages as usize * MESSAGE_COST);
+        self.messages_left = MESSAGES_PER_PAYMENT;
     }
 
     /// Whether this can be [created again](Self::from_idle).
@@ -323,6 +348,8 @@ impl ActiveReceiver {
 
     /// Ready with `true` when a message has been found, and with `false` at the end.
     fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
+        // One connection must not keep a worker from the others, however much it has buffered.
+        ready!(self.budget.poll_paid(cx));
         if self.decode_buffered(shared, mode) {
             return Poll::Ready(true);
         }

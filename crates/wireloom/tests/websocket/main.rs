@@ -5,6 +5,7 @@
 mod backlog;
 mod batches;
 mod closing;
+mod fairness;
 mod flush;
 mod load;
 mod messages;
