@@ -155,8 +155,7 @@ function List({ view, selected, follows, onSelect }: ListProps) {
                 <span aria-hidden="true">{entry.direction === 'sent' ? '↑' : '↓'}</span>
                 <span class="hidden">{entry.direction}</span>
               </span>
-              <span class="data">
-                {entry.author && <b class="author">{entry.author}</b>}
+              <span class="data" data-author={entry.author}>
                 {entry.size === 0 ? <i>empty {entry.kind}</i> : preview(entry.data)}
               </span>
               <span class="size">

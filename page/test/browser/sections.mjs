@@ -56,6 +56,8 @@ export default {
     await joinRoom(later, 'history');
     await shows(later, /^2 messages/);
     assert.deepEqual(await rows(later).locator('.data').allTextContents(), ['one', 'two']);
+    assert.equal(await rows(first).locator('[data-author="you"]').count(), 2);
+    assert.equal(await rows(later).locator('[data-author]:not([data-author="you"])').count(), 2);
 
     const hub = join(driver.work, 'hub.toml');
     await writeFile(hub, 'client.anonymous = true\n');
@@ -163,7 +165,9 @@ export default {
   async 'lists slow clients, those of the hub among them, and the log'(driver) {
     const hub = join(driver.work, 'hub.toml');
     // The queue is not full before the list has shown it.
-    const rooms = '[[namespace]]\nname = "rooms"\nsubscribe = "anyone"\npublish = "anyone"\n';
+    // Nor does the publisher wait.
+    const unpaced = 'publications_per_s_max = 0\npublication_bytes_per_s_max = 0\n';
+    const rooms = `[[namespace]]\nname = "rooms"\nsubscribe = "anyone"\npublish = "anyone"\n${unpaced}`;
     await writeFile(hub, `client = { anonymous = true, queue_len_max = 1000000000 }\n${rooms}`);
     await driver.serve(['--hub', hub, '--demo']);
     const page = await driver.open('server');
