@@ -157,6 +157,7 @@ fn frames_belong_to_a_stream_or_to_the_connection() {
             Frame { stream: 1, ..Frame::priority_update(3, "u=1") },
         ),
         case("RFC 9218 §7.1: PRIORITY_UPDATE of stream 0", Frame::priority_update(0, "u=1")),
+        case("RFC 9218 §7.1: PRIORITY_UPDATE of an idle push stream", Frame::priority_update(2, "u=1")),
     ]);
     server_sends(vec![
         case("§6.6: PUSH_PROMISE on stream 0", Frame::push_promise(0, 2, &[])),

@@ -208,7 +208,10 @@ fn both_ends_agree_over_http2() {
     // RFC 8441 §5.
     rounds(200, |rng| {
         let options = any_options(rng);
-        let fields = http2::request_fields(&options, rng.bool()).unwrap();
+        let secure = rng.bool();
+        let fields = http2::request_fields(&options, secure).unwrap();
+        let scheme = fields.iter().find(|(name, _)| name == ":scheme").map(|(_, value)| &value[..]);
+        assert_eq!(scheme, Some(if secure { "https" } else { "http" }));
         let borrowed =
             |(name, value): &(String, String)| (name.clone().into_bytes(), value.clone().into_bytes());
         let fields: Vec<(Vec<u8>, Vec<u8>)> = fields.iter().map(borrowed).collect();
