@@ -681,8 +681,6 @@ typedef struct wl_ws_event {
   const uint8_t *data;
   // The length of the payload, in bytes.
   size_t len;
-  // Of a Pong: the time since the Ping that it answers; 0 if there was none.
-  uint64_t round_trip_ns;
   // A `wl_ws_event_kind`.
   uint32_t kind;
   // Of a Close frame: its code; 1005 if it has none (RFC 6455 section 7.1.5).
@@ -697,6 +695,8 @@ typedef struct wl_ws_event {
 typedef struct wl_ws_state {
   // The bytes that are queued for transmission.
   uint64_t queued_len;
+  // The time between the last Ping that was answered and its Pong; 0 before the first.
+  uint64_t round_trip_ns;
   // The number of Pings sent, keepalive included.
   uint32_t pings_sent;
   // The newest Ping that was answered, counted from 1.

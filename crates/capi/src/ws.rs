@@ -10,7 +10,7 @@ use crate::status::wl_status;
 use core::mem::MaybeUninit;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{
-    Cause, CloseCode, Config, Connection, Error, Event, Initiator, Kind, Role, Transport, utf8,
+    Cause, CloseCode, Config, Connection, Error, Event, Initiator, Kind, Pong, Role, Transport, utf8,
 };
 
 /// A WebSocket after its handshake (RFC 6455).
@@ -23,6 +23,8 @@ pub struct wl_ws {
 
 struct WebSocket {
     connection: Connection,
+    /// The last round trip that a Pong has measured.
+    round_trip_ns: u64,
     /// The last text that `wl_ws_end` returned.
     text: String,
 }
@@ -59,8 +61,6 @@ pub struct wl_ws_event {
     pub data: *const u8,
     /// The length of the payload, in bytes.
     pub len: usize,
-    /// Of a Pong: the time since the Ping that it answers; 0 if there was none.
-    pub round_trip_ns: u64,
     /// A `wl_ws_event_kind`.
     pub kind: u32,
     /// Of a Close frame: its code; 1005 if it has none (RFC 6455 section 7.1.5).
@@ -75,20 +75,11 @@ impl wl_ws_event {
     #[inline(always)]
     fn new(kind: wl_ws_event_kind, data: &[u8]) -> Self {
         let (data, len) = (data.as_ptr(), data.len());
-        Self { data, len, round_trip_ns: 0, kind: kind as u32, code: 0, first: 1, fin: 1 }
-    }
-
-    #[inline(always)]
-    fn from_event(event: &Event<'_>) -> Self {
-        match event {
-            Event::Text(text) => Self::new(wl_ws_event_kind::Text, text.as_bytes()),
-            Event::Binary(data) => Self::new(wl_ws_event_kind::Binary, data),
-            other => Self::rare(other),
-        }
+        Self { data, len, kind: kind as u32, code: 0, first: 1, fin: 1 }
     }
 
     #[inline(never)]
-    fn rare(event: &Event<'_>) -> Self {
+    fn from_event(event: &Event<'_>) -> Self {
         match event {
             Event::Chunk(chunk) => {
                 let kind = match chunk.kind {
@@ -97,10 +88,7 @@ impl wl_ws_event {
                 };
                 Self { first: chunk.first.into(), fin: chunk.fin.into(), ..Self::new(kind, chunk.data) }
             }
-            Event::Pong(pong) => {
-                let round_trip_ns = pong.round_trip.map_or(0, |time| nanoseconds(time).max(1));
-                Self { round_trip_ns, ..Self::new(wl_ws_event_kind::Pong, pong.payload) }
-            }
+            Event::Pong(pong) => Self::new(wl_ws_event_kind::Pong, pong.payload),
             Event::Close(close) => {
                 let code = close.code.unwrap_or(CloseCode::NO_STATUS).value();
                 Self { code, ..Self::new(wl_ws_event_kind::Close, close.reason.as_bytes()) }
@@ -131,6 +119,8 @@ pub enum wl_transport {
 pub struct wl_ws_state {
     /// The bytes that are queued for transmission.
     pub queued_len: u64,
+    /// The time between the last Ping that was answered and its Pong; 0 before the first.
+    pub round_trip_ns: u64,
     /// The number of Pings sent, keepalive included.
     pub pings_sent: u32,
     /// The newest Ping that was answered, counted from 1.
@@ -214,7 +204,7 @@ pub(crate) fn open(
         (Role::Client, Some(seed)) => Connection::client(config, deflate, seed, time(now_ns)),
         (Role::Client, None) => return Err(wl_status::NullPointer),
     };
-    Ok(wl_ws { id: CONNECTIONS.insert(WebSocket { connection, text: String::new() })? })
+    Ok(wl_ws { id: CONNECTIONS.insert(WebSocket { connection, round_trip_ns: 0, text: String::new() })? })
 }
 
 fn with<R>(ws: wl_ws, f: impl FnOnce(&mut Connection) -> Result<R, wl_status>) -> Result<R, wl_status> {
@@ -295,7 +285,7 @@ pub unsafe extern "C" fn wl_ws_handle_input(
             return Err(wl_status::BufferTooSmall);
         }
         CONNECTIONS.with(ws.id, |ws| {
-            let (used, found, result) = handle_input(&mut ws.connection, now_ns, input, events);
+            let (used, found, result) = handle_input(ws, now_ns, input, events);
             consumed.write(used);
             events_len.write(found);
             result
@@ -303,33 +293,54 @@ pub unsafe extern "C" fn wl_ws_handle_input(
     })
 }
 
-/// The opcode of a Close frame.
-const CLOSE: u8 = wireloom_ws::Opcode::Close as u8;
+/// Whether the next frame is a Close frame. Handling it ends the sending of messages, so the caller can first answer those before it.
+#[inline]
+fn is_close(rest: &[u8]) -> bool {
+    rest.first().is_some_and(|byte| byte & 0x0f == wireloom_ws::Opcode::Close as u8)
+}
 
 /// Returns the bytes that were consumed and the events that were stored.
 #[inline]
 fn handle_input(
-    connection: &mut Connection,
+    ws: &mut WebSocket,
     now_ns: u64,
     input: &mut [u8],
     events: &mut [MaybeUninit<wl_ws_event>],
 ) -> (usize, usize, Result<wl_status, wl_status>) {
+    let WebSocket { connection, round_trip_ns, .. } = ws;
     let now = time(now_ns);
-    let (len, whole) = (input.len(), Extent::of(input.as_ptr(), input.len()));
+    let (input_len, whole) = (input.len(), Extent::of(input.as_ptr(), input.len()));
     let (mut rest, mut used, mut found) = (input, 0, 0);
     for slot in events {
-        let (taken, record) = match connection.handle_input(now, rest) {
-            Ok((taken, Some(event))) => (taken, wl_ws_event::from_event(&event)),
-            Ok((_, None)) => return (len, found, Ok(wl_status::Ok)),
-            Err(error) => return (len, found, Err(error.into())),
+        let (taken, kind, data, len) = match connection.handle_input(now, rest) {
+            Ok((taken, Some(Event::Text(text)))) => {
+                (taken, wl_ws_event_kind::Text, text.as_bytes().as_ptr(), text.len())
+            }
+            Ok((taken, Some(Event::Binary(data)))) => {
+                (taken, wl_ws_event_kind::Binary, data.as_ptr(), data.len())
+            }
+            Ok((_, None)) => return (input_len, found, Ok(wl_status::Ok)),
+            Ok((taken, Some(event))) => {
+                if let Event::Pong(Pong { round_trip: Some(time), .. }) = event {
+                    *round_trip_ns = nanoseconds(time).max(1);
+                }
+                let record = slot.write(wl_ws_event::from_event(&event));
+                let is_in_input = whole.contains(record.data, record.len);
+                used += taken;
+                found += 1;
+                rest = &mut rest[taken..];
+                if !is_in_input || is_close(rest) {
+                    break;
+                }
+                continue;
+            }
+            Err(error) => return (input_len, found, Err(error.into())),
         };
-        slot.write(record);
+        slot.write(wl_ws_event { data, len, kind: kind as u32, code: 0, first: 1, fin: 1 });
         used += taken;
         found += 1;
         rest = &mut rest[taken..];
-        // An event in the connection would be overwritten by the next one. Handling a Close frame ends the sending of messages, so
-        // the caller can first answer those before it.
-        if !whole.contains(record.data, record.len) || rest.first().is_some_and(|byte| byte & 0x0f == CLOSE) {
+        if !whole.contains(data, len) || is_close(rest) {
             break;
         }
     }
@@ -637,7 +648,7 @@ pub unsafe extern "C" fn wl_ws_get_state(ws: wl_ws, state: *mut wl_ws_state) -> 
     call(|| {
         // SAFETY: the caller's promise is passed on.
         let slot = unsafe { memory::out(state)? };
-        with(ws, |connection| {
+        CONNECTIONS.with(ws.id, |WebSocket { connection, round_trip_ns, .. }| {
             let transport = match connection.transport() {
                 Transport::Open => wl_transport::Open,
                 Transport::ShutdownWrite => wl_transport::ShutdownWrite,
@@ -649,6 +660,7 @@ pub unsafe extern "C" fn wl_ws_get_state(ws: wl_ws, state: *mut wl_ws_state) -> 
             };
             slot.write(wl_ws_state {
                 queued_len: connection.queued_len() as u64,
+                round_trip_ns: *round_trip_ns,
                 pings_sent: connection.pings_sent(),
                 pings_answered: connection.pings_answered(),
                 is_open: connection.is_open().into(),
@@ -671,7 +683,7 @@ pub unsafe extern "C" fn wl_ws_get_end(ws: wl_ws, end: *mut wl_ws_end) -> wl_sta
     call(|| {
         // SAFETY: the caller's promise is passed on.
         let slot = unsafe { memory::out(end)? };
-        CONNECTIONS.with(ws.id, |WebSocket { connection, text }| {
+        CONNECTIONS.with(ws.id, |WebSocket { connection, text, .. }| {
             text.clear();
             let Some(end) = connection.end() else {
                 let [reason, text] = [wl_slice::ABSENT; 2];
