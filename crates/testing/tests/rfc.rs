@@ -16,6 +16,7 @@ const RFCS: &[(&str, &str)] = &[
     ("rfc7541", "RFC 7541: HPACK: Header Compression for HTTP/2"),
     ("rfc8441", "RFC 8441: Bootstrapping WebSockets with HTTP/2"),
     ("rfc9218", "RFC 9218: Extensible Prioritization Scheme for HTTP"),
+    ("rfc9113", "RFC 9113: HTTP/2"),
 ];
 
 const LEVELS: [&str; 4] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT"];

@@ -10,7 +10,7 @@ use wireloom_http2::error::{Error, ErrorCode, Misuse};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::priority::Priority;
 use wireloom_http2::{Config, Event, Role};
-use wireloom_testing::http2::{Frame, GET, PREFACE, flag, join, kind};
+use wireloom_testing::http2::{Frame, GET, POST, PREFACE, code, flag, join, kind};
 
 const CONNECT: &[(&str, &str)] = &[(":method", "CONNECT"), (":authority", "example.org:443")];
 
@@ -461,4 +461,70 @@ fn the_table_of_the_encoder_is_configured() {
     // RFC 7541 §4.2: the first block announces a smaller table.
     let [first, second] = &blocks(0, IndexPolicy::Repeating)[..] else { panic!() };
     assert_eq!((first[0], &first[1..]), (0x20, &second[..]));
+}
+
+#[test]
+fn nothing_is_sent_after_the_peer_has_reset_the_stream() {
+    // RFC 9113 §6.4
+    let mut end = server(Config::new(Role::Server), &[(4, 10)], &Frame::get(1));
+    let key = end.key(1);
+    end.connection.send_response(key, status("200"), false).unwrap();
+    end.connection.send_data(key, vec![b'd'; 100], false).unwrap();
+    end.drain();
+    let before = end.sent().len();
+    end.receive(&join(&[Frame::rst_stream(1, code::CANCEL), Frame::window_update(1, 1_000)]));
+    assert_eq!(end.connection.send_data(key, "late", true), Err(Misuse::StreamGone.into()));
+    end.drain();
+    assert_eq!(end.sent().len(), before);
+}
+
+#[test]
+fn a_client_promises_nothing() {
+    // RFC 9113 §8.4.1
+    let mut end = client(&[]);
+    let key = end.connection.send_request(fields(GET), false).unwrap();
+    assert_eq!(end.connection.push_promise(key, fields(GET)), Err(Misuse::NotServer.into()));
+}
+
+#[test]
+fn a_promised_stream_is_not_for_messages_of_the_client() {
+    // RFC 9113 §5.1 (reserved (local)): a connection error, PROTOCOL_ERROR, for all but RST_STREAM, PRIORITY and WINDOW_UPDATE.
+    for (frame, fails) in [
+        (Frame::headers(2, GET), true),
+        (Frame::data(2, "x"), true),
+        (Frame::rst_stream(2, code::CANCEL), false),
+        (Frame::priority(2, 1, 1), false),
+        (Frame::window_update(2, 1), false),
+    ] {
+        let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
+        end.connection.push_promise(end.key(1), fields(GET)).unwrap();
+        end.drain();
+        end.receive(&frame.to_bytes());
+        let error = end.error().and_then(|error| error.code());
+        assert_eq!(error, fails.then_some(ErrorCode::PROTOCOL_ERROR), "{frame:?}");
+    }
+}
+
+#[test]
+fn a_response_is_complete_although_the_rest_of_the_request_is_not_wanted() {
+    // RFC 9113 §8.1: RST_STREAM with NO_ERROR behind a response does not discard it.
+    let mut end = client(&[]);
+    let key = end.connection.send_request(fields(POST), false).unwrap();
+    end.drain();
+    let input = join(&[
+        Frame::headers(key.id(), &[(":status", "200")]),
+        Frame::data(key.id(), "content").end_stream(),
+        Frame::rst_stream(key.id(), code::NO_ERROR),
+    ]);
+    let (mut at, mut seen) = (0, Vec::new());
+    while let (taken, Some(event)) = end.connection.handle_input(Duration::ZERO, &input[at..]).unwrap() {
+        at += taken;
+        seen.push(match event {
+            Event::Response { .. } => "response",
+            Event::Data { data: b"content", end_stream: true, .. } => "all content",
+            Event::Reset { .. } => "reset",
+            _ => "another",
+        });
+    }
+    assert_eq!(seen, ["response", "all content", "reset"]);
 }

@@ -3,7 +3,7 @@
 use crate::wire::End;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Config, Ended, Event, Role};
-use wireloom_testing::http2::{Frame, GET, PREFACE, code, flag, join, kind};
+use wireloom_testing::http2::{Frame, GET, POST, PREFACE, block, code, flag, join, kind, literal};
 
 const LAST: u32 = 0x7fff_ffff;
 
@@ -55,6 +55,28 @@ fn a_server_ignores_streams_above_the_last_one() {
     assert_eq!(end.sent().len(), before);
     end.respond(1);
     assert_eq!(end.connection.ended(), Some(Ended::Drained));
+}
+
+#[test]
+fn frames_above_the_last_stream_change_the_table_and_the_window() {
+    // RFC 9113 §6.8: or the two ends would not agree on them any more.
+    let mut end = End::new(Role::Server);
+    let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    shut_down(&mut end);
+    let indexed = [b"\x40", &literal(b"x-kept", b"yes")[1..]].concat();
+    let late = Frame::new(kind::HEADERS, 3, [block(POST), indexed].concat()).flag(flag::END_HEADERS);
+    end.receive(&late.to_bytes());
+    for _ in 0..100 {
+        end.receive(&Frame::data(3, vec![b'd'; 16_000]).to_bytes());
+    }
+    let updates =
+        end.sent().into_iter().filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == 0);
+    let granted: u32 = updates.map(|frame| frame.word(0)).sum();
+    assert!(granted >= 100 * 16_000 - 65_535, "{granted}");
+    // Trailers that refer to the new entry.
+    end.receive(&Frame::new(kind::HEADERS, 1, vec![0xbe]).flag(flag::END_HEADERS).end_stream().to_bytes());
+    assert_eq!((end.ended(), end.has_failed()), (&[1][..], false));
 }
 
 #[test]

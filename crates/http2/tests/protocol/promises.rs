@@ -1,9 +1,9 @@
 //! PUSH_PROMISE on the wire: the streams on which it is allowed, and the ones that it can promise (RFC 9113 §6.6, §8.4).
 
 use crate::wire::End;
-use wireloom_http2::error::{Error, Violation};
+use wireloom_http2::error::{Error, ErrorCode, Violation};
 use wireloom_http2::{Config, Role, Settings};
-use wireloom_testing::http2::{Frame, GET, code, join, kind};
+use wireloom_testing::http2::{Frame, GET, block, code, flag, join, kind};
 
 /// A client that accepts pushes, with a request on stream 1, of a server that allows `streams_max` requests.
 fn client(streams_max: u32) -> End {
@@ -106,4 +106,18 @@ fn a_promise_before_the_server_knows_that_push_is_disabled_is_refused() {
     end.receive(&Frame::settings_ack().to_bytes());
     promise(&mut end, 1, 4);
     assert_eq!(violation(&end), Some(Violation::PushDisabled));
+}
+
+#[test]
+fn the_field_block_of_a_promise_is_not_interrupted() {
+    // RFC 9113 §6.6: a connection error, PROTOCOL_ERROR.
+    let begin = Frame::push_promise(1, 2, &GET[..2]).no_flag(flag::END_HEADERS);
+    let rest = |stream| Frame::continuation(stream, block(&GET[2..])).flag(flag::END_HEADERS);
+    for (next, fails) in [(rest(1), false), (rest(2), true), (Frame::ping("01234567"), true)] {
+        let mut end = client(10);
+        end.receive(&join(&[begin.clone(), next.clone()]));
+        let error = end.error().and_then(|error| error.code());
+        assert_eq!(error, fails.then_some(ErrorCode::PROTOCOL_ERROR), "{next:?}");
+        assert!(fails || end.connection.streams() == 2);
+    }
 }
