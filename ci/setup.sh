@@ -29,6 +29,8 @@ debian_packages() {
     have curl || echo curl
     have h2load || echo nghttp2-client
     have nghttpd || echo nghttp2-server
+    # An engine of the hub; the tests start servers of their own.
+    have redis-server || echo redis-server
     # libwireloom and its tests.
     have pkg-config || echo pkg-config
     have abidiff || echo abigail-tools

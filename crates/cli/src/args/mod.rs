@@ -21,7 +21,7 @@ pub(crate) use hub::{Check, Hub, HubCommand};
 pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
 pub(crate) use load::{Expectation, Load, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage};
 pub(crate) use record::Record;
-pub(crate) use serve::{LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
+pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
 pub(crate) use value::time;
 
 /// Colours, where a terminal shows them and NO_COLOR does not forbid them.

@@ -158,11 +158,15 @@ pub(crate) struct Channels {
     #[arg(long, requires = "hub")]
     pub(crate) demo: bool,
     /// Keep the histories of channels in this directory, so that they survive a restart
-    #[arg(long, value_name = "DIR", conflicts_with = "nats")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["nats", "redis"])]
     pub(crate) data: Option<PathBuf>,
     /// Share channels with the other nodes that are connected to this NATS server; it needs JetStream
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with = "redis")]
     pub(crate) nats: Option<String>,
+    /// Share channels with the other nodes that are connected to this Redis or Valkey server: redis://HOST:PORT, or
+    /// redis+sentinel://HOST:PORT,HOST:PORT/MASTER
+    #[arg(long, value_name = "URL")]
+    pub(crate) redis: Option<String>,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -5,6 +5,8 @@ mod logs;
 mod memory;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "redis")]
+mod redis;
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,6 +24,8 @@ pub use disk::{DiskEngine, DiskError, FileReport};
 pub use memory::MemoryEngine;
 #[cfg(feature = "nats")]
 pub use nats::NatsEngine;
+#[cfg(feature = "redis")]
+pub use redis::RedisEngine;
 
 /// The result of an engine's operation.
 pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;

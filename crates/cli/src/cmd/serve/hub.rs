@@ -3,10 +3,10 @@
 use std::io;
 
 use tracing::{error, info};
-use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine};
+use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine, RedisEngine};
 use wireloom_hub::{Hub, HubConfig};
 
-use crate::args::Serve;
+use crate::args::{Channels, Serve};
 
 /// The configuration without a file: everyone may connect and join rooms, which have a short history. The limits are those of a
 /// server for trials and for load from the same machine.
@@ -33,14 +33,15 @@ publication_bytes_per_s_max = "32M"
 /// The hub that the arguments choose, and whether it has rooms.
 ///
 /// # Errors
-/// A text: the file cannot be read or used, the directory is in use, or NATS cannot be reached.
+/// A text: the file cannot be read or used, the directory is in use, or NATS or Redis cannot be reached.
 pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
     let config = config(args)?;
     let memory = MemoryEngine::new(config.history.channels_max).history_len_max(config.history.len_max);
     let has_rooms = config.namespaces.contains_key("rooms");
     let builder = Hub::builder().config(config);
-    let builder = match (&args.channels.data, &args.channels.nats) {
-        (Some(directory), _) => {
+    let Channels { data, nats, redis, .. } = &args.channels;
+    let builder = match (data, nats, redis) {
+        (Some(directory), _, _) => {
             let named = |error: DiskError| match error {
                 DiskError::Damaged { .. } => {
                     format!("--data {error}\nSee `wireloom hub check --help`: it sets the file aside")
@@ -49,10 +50,14 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
             };
             builder.engine(DiskEngine::open(directory, memory).map_err(named)?)
         }
-        (None, Some(url)) => {
+        (None, Some(url), _) => {
             builder.engine(NatsEngine::connect(url).await.map_err(|error| format!("--nats {url}: {error}"))?)
         }
-        (None, None) => builder.engine(memory),
+        (None, None, Some(url)) => {
+            // The URL may have a password.
+            builder.engine(RedisEngine::connect(url).await.map_err(|error| format!("--redis: {error}"))?)
+        }
+        (None, None, None) => builder.engine(memory),
     };
     let hub = builder.build().map_err(|error| format!("--hub: {error}"))?;
     Ok((hub, has_rooms))

@@ -1,0 +1,208 @@
+//! Several nodes through Redis or Valkey: streams for histories, PUB/SUB for fan-out, a hash for presence.
+//!
+//! ```text
+//! publish --> script: stream wl:{CHANNEL}:s, position wl:{CHANNEL}:m, PUBLISH wl:c:CHANNEL --> every node with subscribers
+//! ```
+//!
+//! One script stores a publication and announces it, so that the order of announcements is that of offsets. Offsets of a
+//! channel are consecutive. A node that finds one missing, or that was disconnected, reads the stream.
+//!
+//! Redis may lose what it has acknowledged: when it is restarted without a log that is synced at every write, and when a
+//! replica takes over. So a history belongs to one run of the server. Another run begins a new epoch for each channel, and
+//! clients are told that they cannot recover.
+
+mod connection;
+mod live;
+mod script;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use prost::Message as _;
+
+use self::connection::Connection;
+use self::live::Live;
+use self::script::{Part, Reading};
+use super::{
+    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, Membership, PRESENCE_REFRESH,
+};
+use crate::config::RecoveryMode;
+use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
+use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
+use crate::random::token;
+
+/// The number of calls of [`Engine::maintain`] between two comparisons of a followed history with its stream.
+const SYNC_EVERY: u64 = 10;
+
+/// The maximum number of publications that one command reads.
+const READ_MAX: usize = 10_000;
+
+/// Histories and presence in Redis, shared by every node that is connected to it.
+pub struct RedisEngine {
+    connection: Arc<Connection>,
+    live: Arc<Live>,
+    name: String,
+    ticks: AtomicU64,
+    delivery: OnceLock<Weak<dyn Delivery>>,
+}
+
+impl std::fmt::Debug for RedisEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisEngine").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn unavailable(error: impl std::fmt::Display) -> EngineError {
+    EngineError::Unavailable(format!("Redis: {error}"))
+}
+
+impl RedisEngine {
+    /// Connects to a server, `redis://HOST:PORT`, or to the master that sentinels name,
+    /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. The server is Redis 7.0 or later, or Valkey.
+    ///
+    /// # Errors
+    /// The URL cannot be read, or the server cannot be reached.
+    pub async fn connect(url: &str) -> Result<Self, EngineError> {
+        let connection = Arc::new(Connection::new(url)?);
+        let name = token();
+        let live = Arc::new(Live::new(connection.clone(), name.clone()));
+        live.connect().await?;
+        Ok(Self { connection, live, name, ticks: AtomicU64::new(0), delivery: OnceLock::new() })
+    }
+}
+
+impl Engine for RedisEngine {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn start(&self, delivery: Weak<dyn Delivery>) {
+        if self.delivery.set(delivery.clone()).is_ok() {
+            tokio::spawn(self.live.clone().run(delivery));
+        }
+    }
+
+    fn publish<'a>(
+        &'a self,
+        channel: &'a str,
+        publication: Publication,
+        retention: Option<Retention>,
+        idempotency_key: &'a str,
+    ) -> EngineFuture<'a, Position> {
+        Box::pin(async move {
+            let payload = publication.encode_to_vec();
+            match retention {
+                Some(retention) => {
+                    script::publish(&self.connection, channel, &payload, retention, idempotency_key).await
+                }
+                None => {
+                    self.live.announce(channel, live::EPHEMERAL, &payload).await?;
+                    Ok(Position::default())
+                }
+            }
+        })
+    }
+
+    fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            let push = match membership {
+                Membership::Join(info) => Push { join: Some(Join { info: Some(info) }), ..Push::default() },
+                Membership::Leave(info) => {
+                    Push { leave: Some(Leave { info: Some(info) }), ..Push::default() }
+                }
+            };
+            self.live.announce(channel, live::MEMBERSHIP, &push.encode_to_vec()).await
+        })
+    }
+
+    fn subscribe<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
+        Box::pin(self.live.subscribe(channel))
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        self.live.unsubscribe(channel);
+    }
+
+    fn history<'a>(
+        &'a self,
+        channel: &'a str,
+        query: &'a HistoryQuery,
+        retention: Retention,
+    ) -> EngineFuture<'a, History> {
+        Box::pin(async move {
+            let since = query.since.as_ref().map(|since| since.offset);
+            let limit = query.limit.unwrap_or(READ_MAX).min(READ_MAX);
+            let part = match (query.reverse, since) {
+                (false, since) => Part::After { since: since.unwrap_or(0), limit },
+                (true, None) => Part::Before { offset: u64::MAX, limit },
+                (true, Some(offset)) => Part::Before { offset, limit },
+            };
+            let read = script::read(&self.connection, Reading { channel, part, retention }).await?;
+            let publications =
+                read.entries.iter().filter(|one| !one.has_expired).map(|one| one.publication.clone());
+            Ok(History { publications: publications.collect(), position: read.position })
+        })
+    }
+
+    fn recover<'a>(
+        &'a self,
+        channel: &'a str,
+        since: Option<&'a Position>,
+        mode: RecoveryMode,
+        retention: Retention,
+    ) -> EngineFuture<'a, Recovery> {
+        Box::pin(async move {
+            let part = match (since, mode) {
+                (None, _) => Part::After { since: 0, limit: 0 },
+                (Some(_), RecoveryMode::Cache) => Part::Before { offset: u64::MAX, limit: 1 },
+                (Some(since), RecoveryMode::Stream) => Part::After { since: since.offset, limit: READ_MAX },
+            };
+            let read = script::read(&self.connection, Reading { channel, part, retention }).await?;
+            self.live.follow_from(channel, &read.position);
+            Ok(read.recovery(since, mode))
+        })
+    }
+
+    fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
+        Box::pin(script::remove(&self.connection, channel))
+    }
+
+    fn add_presence<'a>(&'a self, channel: &'a str, info: &'a ClientInfo) -> EngineFuture<'a, ()> {
+        let ttl = 3 * PRESENCE_REFRESH;
+        Box::pin(async move {
+            script::add_presence(&self.connection, channel, &info.client, &info.encode_to_vec(), ttl).await
+        })
+    }
+
+    fn remove_presence<'a>(&'a self, channel: &'a str, client: &'a str) -> EngineFuture<'a, ()> {
+        Box::pin(script::remove_presence(&self.connection, channel, client))
+    }
+
+    fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+        Box::pin(async move {
+            let infos = script::presence(&self.connection, channel).await?;
+            Ok(infos.iter().filter_map(|info| ClientInfo::decode(&**info).ok()).collect())
+        })
+    }
+
+    fn control(&self, control: Control) -> EngineFuture<'_, ()> {
+        Box::pin(async move {
+            let control = serde_json::to_vec(&control).unwrap_or_default();
+            self.connection.publish(live::CONTROL, &control).await
+        })
+    }
+
+    fn peers(&self) -> Vec<String> {
+        self.live.peers()
+    }
+
+    fn maintain(&self) {
+        if self.ticks.fetch_add(1, Ordering::Relaxed).is_multiple_of(SYNC_EVERY) {
+            self.live.sync.notify_one();
+        }
+    }
+
+    fn health(&self) -> EngineHealth {
+        self.connection.health()
+    }
+}

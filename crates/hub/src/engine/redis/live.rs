@@ -1,0 +1,336 @@
+//! Announcements: what is published in the channels that this node's clients follow, and what was missed meanwhile.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use prost::Message as _;
+use redis::aio::{PubSubSink, PubSubStream};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
+use tracing::{info, warn};
+
+use super::connection::Connection;
+use super::script::{self, Part, Reading};
+use super::{READ_MAX, unavailable};
+use crate::engine::{Delivery, EngineError, Membership};
+use crate::history::Position;
+use crate::protocol::{Publication, Push};
+use crate::shards::lock;
+
+/// The first byte of an announcement. `p` is one of a history: its epoch, a space, its offset, a space, the publication.
+pub(super) const EPHEMERAL: u8 = b'e';
+pub(super) const MEMBERSHIP: u8 = b'm';
+const STORED: u8 = b'p';
+const REMOVED: u8 = b'x';
+
+/// Commands of the server API, for all nodes.
+pub(super) const CONTROL: &str = "wl:control";
+/// The names of the nodes that are alive.
+const NODES: &str = "wl:node";
+
+/// The interval of a node's announcements of itself. Whoever misses three is lost: another node, or the connection.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// The delay before a lost connection is made again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// The channel of announcements for a channel.
+pub(super) fn subject(channel: &str) -> String {
+    format!("wl:c:{channel}")
+}
+
+/// The announcements for this node.
+pub(super) struct Live {
+    connection: Arc<Connection>,
+    name: String,
+    followed: Mutex<HashMap<String, Followed>>,
+    /// Tokio's mutex: subscriptions are changed one after the other.
+    listening: tokio::sync::Mutex<Listening>,
+    peers: Mutex<HashMap<String, Instant>>,
+    /// Requests a comparison of the followed histories with their streams.
+    pub(super) sync: Notify,
+}
+
+/// A channel with subscribers on this node.
+#[derive(Debug, Default)]
+struct Followed {
+    subscribers: usize,
+    /// Everything up to here was delivered, or was there before the first subscriber.
+    delivered: Option<Position>,
+}
+
+#[derive(Default)]
+struct Listening {
+    /// `None` while there is no connection.
+    sink: Option<PubSubSink>,
+    stream: Option<PubSubStream>,
+    subscribed: HashSet<String>,
+}
+
+impl Live {
+    pub(super) fn new(connection: Arc<Connection>, name: String) -> Self {
+        let (followed, listening, peers, sync) = Default::default();
+        Self { connection, name, followed, listening, peers, sync }
+    }
+
+    /// Connects, and subscribes to everything that this node follows.
+    pub(super) async fn connect(&self) -> Result<(), EngineError> {
+        let listening = &mut *self.listening.lock().await;
+        *listening = Listening::default();
+        let (mut sink, stream) = self.connection.listen().await?.split();
+        let followed: Vec<String> = lock(&self.followed).keys().cloned().collect();
+        let subjects = followed.iter().map(|channel| subject(channel));
+        let subjects: Vec<_> = subjects.chain([CONTROL.to_owned(), NODES.to_owned()]).collect();
+        for subjects in subjects.chunks(1_000) {
+            sink.subscribe(subjects).await.map_err(unavailable)?;
+        }
+        *listening =
+            Listening { sink: Some(sink), stream: Some(stream), subscribed: followed.into_iter().collect() };
+        Ok(())
+    }
+
+    /// Counts a subscriber. Returns when the server sends what is published from now on.
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<(), EngineError> {
+        lock(&self.followed).entry(channel.into()).or_default().subscribers += 1;
+        let subscribed = self.update(channel).await;
+        if subscribed.is_err() {
+            self.forget(channel);
+        }
+        subscribed
+    }
+
+    pub(super) fn unsubscribe(self: &Arc<Self>, channel: &str) {
+        if self.forget(channel) {
+            let (live, channel) = (self.clone(), channel.to_owned());
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                // After a failure the connection is made again without it.
+                runtime.spawn(async move { drop(live.update(&channel).await) });
+            }
+        }
+    }
+
+    /// Returns whether this was the last subscriber.
+    fn forget(&self, channel: &str) -> bool {
+        let mut followed = lock(&self.followed);
+        let Some(one) = followed.get_mut(channel) else { return false };
+        one.subscribers = one.subscribers.saturating_sub(1);
+        one.subscribers == 0 && followed.remove(channel).is_some()
+    }
+
+    /// Makes the subscription of the connection agree with the subscribers of this node.
+    async fn update(&self, channel: &str) -> Result<(), EngineError> {
+        let Listening { sink, subscribed, .. } = &mut *self.listening.lock().await;
+        let is_followed = lock(&self.followed).contains_key(channel);
+        if is_followed == subscribed.contains(channel) {
+            return Ok(());
+        }
+        let Some(open) = sink else { return Err(unavailable("the connection is lost")) };
+        let updating = async {
+            match is_followed {
+                true => open.subscribe(subject(channel)).await,
+                false => open.unsubscribe(subject(channel)).await,
+            }
+        };
+        let updated = tokio::time::timeout(3 * HEARTBEAT, updating).await.map_err(unavailable);
+        if let Err(error) = updated.and_then(|updated| updated.map_err(unavailable)) {
+            *sink = None;
+            return Err(error);
+        }
+        if is_followed {
+            subscribed.insert(channel.to_owned());
+        } else {
+            subscribed.remove(channel);
+        }
+        Ok(())
+    }
+
+    /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
+    pub(super) fn follow_from(&self, channel: &str, position: &Position) {
+        if let Some(followed) = lock(&self.followed).get_mut(channel) {
+            followed.delivered.get_or_insert_with(|| position.clone());
+        }
+    }
+
+    pub(super) async fn announce(&self, channel: &str, kind: u8, payload: &[u8]) -> Result<(), EngineError> {
+        let message = [&[kind], payload].concat();
+        self.connection.publish(&subject(channel), &message).await
+    }
+
+    /// The names of the other nodes that are alive.
+    pub(super) fn peers(&self) -> Vec<String> {
+        let mut peers = lock(&self.peers);
+        peers.retain(|_, seen| seen.elapsed() < 3 * HEARTBEAT);
+        peers.keys().filter(|name| **name != self.name).cloned().collect()
+    }
+
+    /// Delivers announcements, until the hub is dropped.
+    pub(super) async fn run(self: Arc<Self>, delivery: Weak<dyn Delivery>) {
+        loop {
+            let stream = self.listening.lock().await.stream.take();
+            if let Some(stream) = stream {
+                self.listen(stream, &delivery).await;
+            }
+            if delivery.strong_count() == 0 {
+                return;
+            }
+            warn!("the connection to Redis is lost; connecting again");
+            while let Err(error) = self.connect().await {
+                if delivery.strong_count() == 0 {
+                    return;
+                }
+                tracing::debug!(%error, "Redis");
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+            info!("connected to Redis again");
+            // What was published meanwhile was not announced to this node.
+            self.sync.notify_one();
+        }
+    }
+
+    /// Delivers the announcements of one connection, until it is lost.
+    async fn listen(self: &Arc<Self>, mut stream: PubSubStream, delivery: &Weak<dyn Delivery>) {
+        let (mut heartbeat, mut heard) = (tokio::time::interval(HEARTBEAT), Instant::now());
+        loop {
+            let message = tokio::select! {
+                message = stream.next() => match message {
+                    Some(message) => message,
+                    None => return,
+                },
+                _ = heartbeat.tick() => {
+                    // It hears its own announcements, too.
+                    if heard.elapsed() >= 3 * HEARTBEAT || delivery.strong_count() == 0 {
+                        return;
+                    }
+                    let live = self.clone();
+                    tokio::spawn(async move { live.connection.publish(NODES, live.name.as_bytes()).await });
+                    continue;
+                }
+                () = self.sync.notified() => {
+                    let Some(delivery) = delivery.upgrade() else { return };
+                    self.catch_up_all(&*delivery).await;
+                    heard = Instant::now();
+                    continue;
+                }
+            };
+            heard = Instant::now();
+            let Some(delivery) = delivery.upgrade() else { return };
+            let (name, payload) = (message.get_channel_name(), message.get_payload_bytes());
+            match name {
+                CONTROL => {
+                    if let Ok(control) = serde_json::from_slice(payload) {
+                        delivery.deliver_control(&control);
+                    }
+                }
+                NODES => {
+                    let name = String::from_utf8_lossy(payload).into_owned();
+                    lock(&self.peers).insert(name, Instant::now());
+                }
+                name => {
+                    if let Some(channel) = name.strip_prefix("wl:c:") {
+                        self.handle(channel, payload, &*delivery).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn handle(&self, channel: &str, message: &[u8], delivery: &dyn Delivery) {
+        let Some((kind, payload)) = message.split_first() else { return };
+        match *kind {
+            EPHEMERAL => {
+                if let Ok(publication) = Publication::decode(payload) {
+                    delivery.deliver_publication(channel, "", 0, &Arc::new(publication));
+                }
+            }
+            MEMBERSHIP => {
+                if let Ok(push) = Push::decode(payload) {
+                    let join = push.join.and_then(|join| join.info).map(Membership::Join);
+                    let leave = push.leave.and_then(|leave| leave.info).map(Membership::Leave);
+                    join.or(leave).iter().for_each(|one| delivery.deliver_membership(channel, one));
+                }
+            }
+            REMOVED => {
+                self.set_delivered(channel, None);
+                delivery.deliver_history_lost(channel);
+            }
+            STORED => {
+                let mut parts = payload.splitn(3, |byte| *byte == b' ');
+                let (Some(epoch), Some(offset), Some(payload)) = (parts.next(), parts.next(), parts.next())
+                else {
+                    return;
+                };
+                let (epoch, offset) = (std::str::from_utf8(epoch), std::str::from_utf8(offset));
+                let (Ok(epoch), Ok(Ok(offset))) = (epoch, offset.map(str::parse::<u64>)) else { return };
+                if let Ok(publication) = Publication::decode(payload) {
+                    self.handle_stored(channel, epoch, Publication { offset, ..publication }, delivery).await;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn handle_stored(
+        &self,
+        channel: &str,
+        epoch: &str,
+        publication: Publication,
+        delivery: &dyn Delivery,
+    ) {
+        let delivered = lock(&self.followed).get(channel).and_then(|followed| followed.delivered.clone());
+        let offset = publication.offset;
+        match delivered {
+            Some(at) if at.epoch == epoch && offset <= at.offset => return,
+            Some(at) if at.epoch == epoch && offset > at.offset + 1 => {
+                return self.catch_up(channel, delivery).await;
+            }
+            Some(at) if at.epoch != epoch => delivery.deliver_history_lost(channel),
+            _ => {}
+        }
+        self.set_delivered(channel, Some(Position { offset, epoch: epoch.into() }));
+        delivery.deliver_publication(channel, epoch, offset - 1, &Arc::new(publication));
+    }
+
+    fn set_delivered(&self, channel: &str, position: Option<Position>) {
+        if let Some(followed) = lock(&self.followed).get_mut(channel) {
+            followed.delivered = position;
+        }
+    }
+
+    async fn catch_up_all(&self, delivery: &dyn Delivery) {
+        let channels: Vec<String> = lock(&self.followed).keys().cloned().collect();
+        for channel in channels {
+            self.catch_up(&channel, delivery).await;
+        }
+    }
+
+    /// Delivers what was not announced, or reports that the history no longer contains all of it.
+    async fn catch_up(&self, channel: &str, delivery: &dyn Delivery) {
+        let Some(retention) = delivery.retention(channel) else { return };
+        let delivered = lock(&self.followed).get(channel).and_then(|followed| followed.delivered.clone());
+        let Some(since) = delivered else { return };
+        let part = Part::After { since: since.offset, limit: READ_MAX };
+        let read = match script::read(&self.connection, Reading { channel, part, retention }).await {
+            Ok(read) => read,
+            Err(error) => {
+                // Tried again with the next comparison, or when the next publication has a gap before it.
+                warn!(channel, %error, "a history was not read");
+                return;
+            }
+        };
+        let recovery = read.recovery(Some(&since), crate::config::RecoveryMode::Stream);
+        self.set_delivered(channel, Some(recovery.position.clone()));
+        if !recovery.recovered {
+            return delivery.deliver_history_lost(channel);
+        }
+        for publication in &recovery.publications {
+            delivery.deliver_publication(
+                channel,
+                &recovery.position.epoch,
+                publication.offset - 1,
+                publication,
+            );
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The scripts that Redis runs, each as one step, and the keys that they use.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use prost::Message as _;
+use redis::Script;
+
+use super::connection::Connection;
+use super::{live, unavailable};
+use crate::config::RecoveryMode;
+use crate::engine::logs::POSITION_TTL;
+use crate::engine::{EngineError, IDEMPOTENCY_TTL};
+use crate::history::{Position, Recovery, Retention};
+use crate::protocol::Publication;
+use crate::random::token;
+
+/// Reads the position of a channel. Begins a new history if there is none, or if it belongs to an earlier run of the server.
+/// KEYS: position, stream. `ARGV[1]`: the epoch of a new history.
+const POSITION: &str = r"
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+local position = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
+local epoch, top = position[1], tonumber(position[2])
+if not epoch or position[3] ~= run then
+  redis.call('DEL', KEYS[2])
+  epoch, top = ARGV[1], 0
+  redis.call('HSET', KEYS[1], 'epoch', epoch, 'offset', 0, 'run', run)
+end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+";
+
+/// KEYS: position, stream, key. ARGV: new epoch, payload, size, TTL and TTL of the position in milliseconds, the channel of
+/// announcements, TTL of the key in seconds or 0.
+static PUBLISH: LazyLock<Script> = LazyLock::new(|| {
+    let publish = r"
+if ARGV[7] ~= '0' then
+  local known = redis.call('HMGET', KEYS[3], 'epoch', 'offset')
+  if known[1] then return {known[1], tonumber(known[2])} end
+end
+top = top + 1
+redis.call('HSET', KEYS[1], 'offset', top)
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[3], top .. '-0', 't', now, 'd', ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+if ARGV[7] ~= '0' then
+  redis.call('HSET', KEYS[3], 'epoch', epoch, 'offset', top)
+  redis.call('EXPIRE', KEYS[3], ARGV[7])
+end
+redis.call('PUBLISH', ARGV[6], 'p' .. epoch .. ' ' .. top .. ' ' .. ARGV[2])
+return {epoch, top}
+";
+    Script::new(&format!("{POSITION}{publish}"))
+});
+
+/// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, begin, end, count, TTL of the position in milliseconds.
+/// Returns the position, the time, and three texts for each entry: its id, when it was published, and its payload.
+static READ: LazyLock<Script> = LazyLock::new(|| {
+    let read = r"
+redis.call('PEXPIRE', KEYS[1], ARGV[6])
+local found = {epoch, tostring(top), tostring(now)}
+if ARGV[5] ~= '0' then
+  for _, entry in ipairs(redis.call(ARGV[2], KEYS[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])) do
+    found[#found + 1] = entry[1]
+    found[#found + 1] = entry[2][2]
+    found[#found + 1] = entry[2][4]
+  end
+end
+return found
+";
+    Script::new(&format!("{POSITION}{read}"))
+});
+
+/// KEYS: position, stream. ARGV: the channel of announcements.
+static REMOVE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("redis.call('DEL', KEYS[1], KEYS[2])\nredis.call('PUBLISH', ARGV[1], 'x')\nreturn 1")
+});
+
+/// KEYS: infos, expiries. ARGV: client, info, TTL in milliseconds.
+static ADD_PRESENCE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+return 1",
+    )
+});
+
+/// KEYS: infos, expiries. ARGV: client.
+static REMOVE_PRESENCE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("redis.call('HDEL', KEYS[1], ARGV[1])\nredis.call('ZREM', KEYS[2], ARGV[1])\nreturn 1")
+});
+
+/// KEYS: infos, expiries.
+static PRESENCE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+for _, client in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
+  redis.call('HDEL', KEYS[1], client)
+  redis.call('ZREM', KEYS[2], client)
+end
+return redis.call('HVALS', KEYS[1])",
+    )
+});
+
+/// A key of a channel. All keys of a channel are in one slot of a cluster.
+fn key(channel: &str, kind: &str) -> String {
+    format!("wl:{{{channel}}}:{kind}")
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, i64::MAX as u64 / 2)
+}
+
+/// Positions outlive publications: a client that has missed nothing recovers although everything has expired.
+fn position_ttl(retention: Retention) -> u64 {
+    milliseconds(retention.ttl.max(POSITION_TTL))
+}
+
+pub(super) async fn publish(
+    connection: &Connection,
+    channel: &str,
+    payload: &[u8],
+    retention: Retention,
+    idempotency_key: &str,
+) -> Result<Position, EngineError> {
+    let key_ttl = if idempotency_key.is_empty() { 0 } else { IDEMPOTENCY_TTL.as_secs() };
+    let mut script = PUBLISH.prepare_invoke();
+    script
+        .key(key(channel, "m"))
+        .key(key(channel, "s"))
+        .key(key(channel, &format!("k:{idempotency_key}")))
+        .arg(token())
+        .arg(payload)
+        .arg(retention.size)
+        .arg(milliseconds(retention.ttl))
+        .arg(position_ttl(retention))
+        .arg(live::subject(channel))
+        .arg(key_ttl);
+    let (epoch, offset) = connection.invoke(&script).await?;
+    Ok(Position { offset, epoch })
+}
+
+/// The part of a history to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    /// The oldest publications after an offset.
+    After { since: u64, limit: usize },
+    /// The newest publications before an offset.
+    Before { offset: u64, limit: usize },
+}
+
+/// A part of the history of a channel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'a> {
+    pub(super) channel: &'a str,
+    pub(super) part: Part,
+    pub(super) retention: Retention,
+}
+
+/// What was read.
+pub(super) struct Read {
+    pub(super) position: Position,
+    pub(super) entries: Vec<Entry>,
+}
+
+pub(super) struct Entry {
+    pub(super) publication: Arc<Publication>,
+    pub(super) has_expired: bool,
+}
+
+pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Result<Read, EngineError> {
+    let Reading { channel, part, retention } = reading;
+    let (command, begin, end, limit) = match part {
+        Part::After { since, limit } => ("XRANGE", format!("({since}-0"), "+".to_owned(), limit),
+        Part::Before { offset: u64::MAX, limit } => ("XREVRANGE", "+".to_owned(), "-".to_owned(), limit),
+        Part::Before { offset, limit } => ("XREVRANGE", format!("({offset}-0"), "-".to_owned(), limit),
+    };
+    let mut script = READ.prepare_invoke();
+    script
+        .key(key(channel, "m"))
+        .key(key(channel, "s"))
+        .arg(token())
+        .arg(command)
+        .arg(begin)
+        .arg(end)
+        .arg(limit)
+        .arg(position_ttl(retention));
+    let found: Vec<Vec<u8>> = connection.invoke(&script).await?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let number = |bytes: &[u8]| -> Result<u64, EngineError> {
+        text(bytes)
+            .split('-')
+            .next()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| unavailable("not a number"))
+    };
+    let [epoch, top, now, entries @ ..] = &found[..] else {
+        return Err(unavailable("an answer without a position"));
+    };
+    let (top, now) = (number(top)?, number(now)?);
+    let mut read = Read { position: Position { offset: top, epoch: text(epoch) }, entries: Vec::new() };
+    for entry in entries.chunks_exact(3) {
+        let (offset, at) = (number(&entry[0])?, number(&entry[1])?);
+        // Another node may keep more than this one promises.
+        if offset + (retention.size as u64) <= top {
+            continue;
+        }
+        let mut publication = Publication::decode(&entry[2][..]).map_err(unavailable)?;
+        publication.offset = offset;
+        let has_expired = at.saturating_add(milliseconds(retention.ttl)) <= now;
+        read.entries.push(Entry { publication: publication.into(), has_expired });
+    }
+    Ok(read)
+}
+
+impl Read {
+    /// The answer to a client that wants to continue from `since`.
+    pub(super) fn recovery(self, since: Option<&Position>, mode: RecoveryMode) -> Recovery {
+        let Self { position, entries } = self;
+        let same = since.filter(|since| since.epoch == position.epoch && since.offset <= position.offset);
+        let missed = same.map(|since| position.offset - since.offset);
+        let is_complete = entries.iter().all(|entry| !entry.has_expired);
+        let kept = entries.into_iter().filter(|entry| !entry.has_expired);
+        let publications: Vec<_> = kept.map(|entry| entry.publication).collect();
+        let (publications, recovered) = match mode {
+            _ if since.is_none() => (Vec::new(), false),
+            _ if missed == Some(0) => (Vec::new(), true),
+            RecoveryMode::Cache => {
+                let has_newest = !publications.is_empty();
+                (publications, has_newest)
+            }
+            // Offsets are consecutive.
+            RecoveryMode::Stream if is_complete && missed == Some(publications.len() as u64) => {
+                (publications, true)
+            }
+            RecoveryMode::Stream => (Vec::new(), false),
+        };
+        Recovery { publications, recovered, position }
+    }
+}
+
+pub(super) async fn remove(connection: &Connection, channel: &str) -> Result<(), EngineError> {
+    let mut script = REMOVE.prepare_invoke();
+    script.key(key(channel, "m")).key(key(channel, "s")).arg(live::subject(channel));
+    connection.invoke(&script).await
+}
+
+pub(super) async fn add_presence(
+    connection: &Connection,
+    channel: &str,
+    client: &str,
+    info: &[u8],
+    ttl: Duration,
+) -> Result<(), EngineError> {
+    let mut script = ADD_PRESENCE.prepare_invoke();
+    script.key(key(channel, "ph")).key(key(channel, "pz")).arg(client).arg(info).arg(milliseconds(ttl));
+    connection.invoke(&script).await
+}
+
+pub(super) async fn remove_presence(
+    connection: &Connection,
+    channel: &str,
+    client: &str,
+) -> Result<(), EngineError> {
+    let mut script = REMOVE_PRESENCE.prepare_invoke();
+    script.key(key(channel, "ph")).key(key(channel, "pz")).arg(client);
+    connection.invoke(&script).await
+}
+
+/// The encoded infos of the clients of a channel.
+pub(super) async fn presence(connection: &Connection, channel: &str) -> Result<Vec<Vec<u8>>, EngineError> {
+    let mut script = PRESENCE.prepare_invoke();
+    script.key(key(channel, "ph")).key(key(channel, "pz"));
+    connection.invoke(&script).await
+}

@@ -1,0 +1,254 @@
+//! What every engine promises, on each of them. NATS and Redis are real servers; where one is not installed, a line says so.
+
+#![cfg(all(feature = "nats", feature = "redis"))]
+#![allow(clippy::unwrap_used)]
+
+mod failing;
+#[path = "../nats/server.rs"]
+#[allow(dead_code)]
+mod nats_server;
+mod redis_server;
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use wireloom_hub::RecoveryMode;
+use wireloom_hub::engine::{
+    Control, Delivery, DiskEngine, Engine, Membership, MemoryEngine, NatsEngine, RedisEngine,
+};
+use wireloom_hub::protocol::{ClientInfo, Publication};
+use wireloom_hub::{HistoryQuery, Position, Retention};
+
+use nats_server::Nats;
+use redis_server::Redis;
+
+const KEEP: Retention = Retention { size: 10, ttl: Duration::from_secs(600) };
+const SHORT: Retention = Retention { size: 10, ttl: Duration::from_secs(1) };
+
+/// Everything that an engine has delivered.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder(Mutex<Vec<Event>>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Event {
+    Published(String, Position, String),
+    Joined(String),
+    Lost(String),
+}
+
+impl Delivery for Recorder {
+    fn deliver_publication(&self, channel: &str, epoch: &str, _: u64, publication: &Arc<Publication>) {
+        let position = Position { offset: publication.offset, epoch: epoch.into() };
+        self.0.lock().unwrap().push(Event::Published(channel.into(), position, text(publication)));
+    }
+
+    fn deliver_membership(&self, _: &str, membership: &Membership) {
+        if let Membership::Join(info) = membership {
+            self.0.lock().unwrap().push(Event::Joined(info.client.clone()));
+        }
+    }
+
+    fn deliver_history_lost(&self, channel: &str) {
+        self.0.lock().unwrap().push(Event::Lost(channel.into()));
+    }
+
+    fn deliver_control(&self, _: &Control) {}
+
+    fn retention(&self, channel: &str) -> Option<Retention> {
+        Some(if channel.starts_with("short") { SHORT } else { KEEP })
+    }
+}
+
+impl Recorder {
+    async fn until(&self, what: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+        for _ in 0..2_000 {
+            let events = self.0.lock().unwrap().clone();
+            if what(&events) {
+                return events;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{:?}", self.0.lock().unwrap());
+    }
+}
+
+pub(crate) fn text(publication: &Publication) -> String {
+    String::from_utf8(publication.data.to_vec()).unwrap()
+}
+
+pub(crate) fn publication(data: impl Into<String>) -> Publication {
+    Publication { data: data.into().into(), ..Publication::default() }
+}
+
+fn started(engine: &dyn Engine) -> Arc<Recorder> {
+    let recorder = Arc::<Recorder>::default();
+    let delivery: Arc<dyn Delivery> = recorder.clone();
+    engine.start(Arc::downgrade(&delivery) as Weak<dyn Delivery>);
+    recorder
+}
+
+async fn publish(engine: &dyn Engine, channel: &str, data: &str) -> Position {
+    engine.publish(channel, publication(data), Some(KEEP), "").await.unwrap()
+}
+
+/// What a client at a position missed, if it can recover.
+async fn missed(engine: &dyn Engine, channel: &str, since: &Position) -> Option<Vec<String>> {
+    let recovery = engine.recover(channel, Some(since), RecoveryMode::Stream, KEEP).await.unwrap();
+    recovery.recovered.then(|| recovery.publications.iter().map(|one| text(one)).collect())
+}
+
+async fn history(engine: &dyn Engine, channel: &str, query: HistoryQuery) -> Vec<String> {
+    let history = engine.history(channel, &query, KEEP).await.unwrap();
+    history.publications.iter().map(|one| text(one)).collect()
+}
+
+fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
+    range.map(|number| number.to_string()).collect()
+}
+
+/// `one` and `two` are two nodes of a cluster, or the same node.
+async fn contract(one: &dyn Engine, two: &dyn Engine) {
+    let first = started(one);
+    let second = if std::ptr::addr_eq(one, two) { first.clone() } else { started(two) };
+    // Several runs may share a server.
+    let begin = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap().position;
+    one.subscribe("a").await.unwrap();
+    two.subscribe("a").await.unwrap();
+    let mut positions = vec![begin.clone()];
+    for number in 0..10 {
+        let engine = if number % 2 == 0 { one } else { two };
+        positions.push(publish(engine, "a", &number.to_string()).await);
+        publish(engine, "other", "x").await;
+    }
+    assert!(positions.is_sorted_by(|one, next| one.offset < next.offset && one.epoch == next.epoch));
+    for (index, position) in positions.iter().enumerate() {
+        assert_eq!(missed(two, "a", position).await, Some(numbers(index as u32..10)), "{position:?}");
+    }
+    let delivered = |events: &[Event]| {
+        let of = |event: &Event| match event {
+            Event::Published(channel, position, text) if channel == "a" => {
+                Some((position.clone(), text.clone()))
+            }
+            _ => None,
+        };
+        events.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let expected: Vec<_> = positions[1..].iter().cloned().zip(numbers(0..10)).collect();
+    for recorder in [&first, &second] {
+        let events = recorder.until(|events| delivered(events).len() >= 10).await;
+        assert_eq!(delivered(&events)[..10], expected);
+    }
+
+    // The oldest give way, and who misses one of them is told.
+    publish(one, "a", "10").await;
+    assert_eq!(missed(one, "a", &positions[0]).await, None);
+    assert_eq!(missed(one, "a", &positions[1]).await, Some(numbers(1..11)));
+    let other = Position { epoch: "other".into(), ..positions[1].clone() };
+    assert_eq!(missed(one, "a", &other).await, None);
+    let later = Position { offset: u64::MAX / 4, ..positions[1].clone() };
+    assert_eq!(missed(one, "a", &later).await, None);
+    let newest = one.recover("a", Some(&other), RecoveryMode::Cache, KEEP).await.unwrap();
+    assert_eq!((newest.publications.len(), newest.recovered), (1, true));
+
+    for limit in [0, 1, 4, 10, 50] {
+        let query = HistoryQuery { limit: Some(limit), ..HistoryQuery::default() };
+        assert_eq!(history(one, "a", query.clone()).await, numbers(1..11)[..limit.min(10)]);
+        let reversed: Vec<_> = numbers(1..11).into_iter().rev().take(limit).collect();
+        assert_eq!(history(two, "a", HistoryQuery { reverse: true, ..query.clone() }).await, reversed);
+        let since = Some(positions[4].clone());
+        let query = HistoryQuery { since: since.clone(), ..query };
+        assert_eq!(history(two, "a", query.clone()).await, numbers(4..11)[..limit.min(7)]);
+        let before: Vec<_> = numbers(1..3).into_iter().rev().take(limit).collect();
+        assert_eq!(history(one, "a", HistoryQuery { reverse: true, ..query }).await, before);
+    }
+
+    // Keys, by channel.
+    let keyed = async |engine: &dyn Engine, channel, data: &str, key| {
+        engine.publish(channel, publication(data), Some(KEEP), key).await.unwrap()
+    };
+    if one.name() != "memory" {
+        let position = keyed(one, "keys", "0", "k").await;
+        assert_eq!(keyed(two, "keys", "1", "k").await, position);
+        keyed(two, "keys", "2", "l").await;
+        keyed(two, "keys2", "0", "k").await;
+        assert_eq!(history(one, "keys", HistoryQuery::default()).await, ["0", "2"]);
+    }
+
+    // Without a history.
+    let position = one.publish("a", publication("ephemeral"), None, "").await.unwrap();
+    assert_eq!(position.offset, 0);
+    let is_ephemeral = |event: &Event| matches!(event, Event::Published(_, position, text) if position.offset == 0 && text == "ephemeral");
+    second.until(|events| events.iter().any(is_ephemeral)).await;
+    let info = ClientInfo { client: "client".into(), ..ClientInfo::default() };
+    one.publish_membership("a", Membership::Join(info.clone())).await.unwrap();
+    second.until(|events| events.contains(&Event::Joined("client".into()))).await;
+
+    one.add_presence("a", &info).await.unwrap();
+    two.add_presence("a", &ClientInfo { client: "second".into(), ..info.clone() }).await.unwrap();
+    assert_eq!(two.presence("a").await.unwrap().len(), 2);
+    two.remove_presence("a", "second").await.unwrap();
+    assert_eq!(one.presence("a").await.unwrap(), [info]);
+    assert!(one.presence("b").await.unwrap().is_empty());
+
+    // A removed history is gone, and what follows is another one.
+    one.remove_history("a").await.unwrap();
+    for recorder in [&first, &second] {
+        recorder.until(|events| events.contains(&Event::Lost("a".into()))).await;
+    }
+    assert_eq!(history(two, "a", HistoryQuery::default()).await, [""; 0]);
+    publish(two, "a", "new").await;
+    assert_eq!(missed(one, "a", &positions[10]).await, None);
+    assert_eq!(history(one, "a", HistoryQuery::default()).await, ["new"]);
+
+    // What expires is not read; who missed nothing recovers.
+    let at = one.publish("short:a", publication("0"), Some(SHORT), "").await.unwrap();
+    let last = one.publish("short:a", publication("1"), Some(SHORT), "").await.unwrap();
+    loop {
+        if one.history("short:a", &HistoryQuery::default(), SHORT).await.unwrap().publications.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (since, expected) in [(&at, false), (&last, true)] {
+        let recovery = two.recover("short:a", Some(since), RecoveryMode::Stream, SHORT).await.unwrap();
+        assert_eq!((recovery.recovered, recovery.publications.len()), (expected, 0), "{since:?}");
+        assert_eq!(recovery.position, last);
+    }
+    one.unsubscribe("a");
+    two.unsubscribe("a");
+    assert_eq!(one.health().failure, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory() {
+    let engine = MemoryEngine::new(100);
+    contract(&engine, &engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = DiskEngine::open(directory.path(), MemoryEngine::new(100)).unwrap();
+    contract(&engine, &engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nats() {
+    let Some(nats) = Nats::start() else { return };
+    let url = format!("nats://127.0.0.1:{}", nats.port);
+    let connect = async || loop {
+        match NatsEngine::connect(&url).await {
+            Ok(engine) => return engine,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    let (one, two) = (connect().await, connect().await);
+    contract(&one, &two).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis() {
+    let Some(redis) = Redis::start() else { return };
+    let (one, two) = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
+    contract(&one.unwrap(), &two.unwrap()).await;
+}

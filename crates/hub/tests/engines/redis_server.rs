@@ -1,0 +1,95 @@
+//! Redis servers of a test's own.
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Limit for the start of a server; the expected time is far below.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Redis {
+    process: Child,
+    pub(crate) port: u16,
+    directory: tempfile::TempDir,
+    args: Vec<String>,
+}
+
+impl Redis {
+    /// A server whose log is written at every command, but not synced; `None` where it is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""])
+    }
+
+    pub(crate) fn start_with(args: &[&str]) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        loop {
+            // Another program may take the port meanwhile; then the server ends.
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let Ok(mut process) = run(port, directory.path(), &args) else {
+                println!("limited: redis-server is not on the PATH; the tests of Redis did not run");
+                return None;
+            };
+            if wait(&mut process, port) {
+                return Some(Self { process, port, directory, args });
+            }
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again with the same port and data.
+    pub(crate) fn restart(&mut self) {
+        let begin = Instant::now();
+        loop {
+            self.process = run(self.port, self.directory.path(), &self.args).unwrap();
+            if wait(&mut self.process, self.port) {
+                return;
+            }
+            assert!(begin.elapsed() < DEADLINE, "redis-server does not start again");
+        }
+    }
+
+    /// Stops or resumes the process: `-STOP` or `-CONT`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn run(port: u16, directory: &std::path::Path, args: &[String]) -> std::io::Result<Child> {
+    Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
+        .arg(directory)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// Whether the server accepts connections; false if it has ended.
+fn wait(process: &mut Child, port: u16) -> bool {
+    let begin = Instant::now();
+    while process.try_wait().unwrap().is_none() {
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return true;
+        }
+        assert!(begin.elapsed() < DEADLINE, "the server does not start");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
