@@ -4,8 +4,8 @@
 ;;; naive      bytes from the port, unmasked one by one; UTF-8 by a parser of combinators
 ;;; shortcut   the payload in one read, unmasked in place; a loop over the string for ASCII, the parser only for other text
 
-(import scheme (chicken base) (chicken bitwise) (chicken condition) (chicken fixnum) (chicken format) (chicken gc) (chicken io)
-        (chicken memory) (chicken process) (chicken process-context) (chicken tcp) (chicken time) wireloom)
+(import scheme (chicken base) (chicken bitwise) (chicken condition) (chicken fixnum) (chicken format) (chicken io)
+        (chicken process) (chicken process-context) (chicken tcp) (chicken time) wireloom)
 
 (ping-interval 0)
 (connection-timeout 0)
@@ -140,28 +140,6 @@
 
 (printf "one masked text message of ~A bytes over loopback, libwireloom ~A~%"
         message-len (wireloom-version))
-
-;; Garbage: what the heap holds more after a message than before, without a collection between.
-(let* ((listener (tcp-listen 0 4 "127.0.0.1"))
-       (len 1048576)
-       (sender (process-run "python3" (list "bench/sender.py" (number->string (tcp-listener-port listener))
-                                            (number->string len) "ascii" "3"))))
-  (receive (in out) (tcp-accept listener)
-    (set! ws (websocket-accept in out))
-    (let loop ((n 0))
-      (when (< n 3)
-        (send-message "go" 'text ws)
-        (gc #t)
-        (let ((before (vector-ref (memory-statistics) 1)))
-          (receive (message type) (receive-message ws)
-            (gc #f)
-            (let ((after (vector-ref (memory-statistics) 1)))
-              (when (= n 2)
-                (printf "  heap used by a message of ~A bytes: ~A bytes more than its length~%" len (- after before len)))))
-          (loop (+ n 1)))))
-    (close-input-port in)
-    (close-output-port out))
-  (wait-for sender))
 
 (for-each
  (lambda (kind)
