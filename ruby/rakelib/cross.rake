@@ -40,6 +40,11 @@ module Cross
     rubies.to_h { |version, config| [version, compile(name, platform, linker, root, version, config)] }
   end
 
+  # The oldest glibc to run on, such as 2.17: zig links against any, while Debian's linker takes the one of this system.
+  def zig
+    ENV["GLIBC"]
+  end
+
   def refuse(message)
     abort "wireloom: #{message}"
   end
@@ -49,6 +54,11 @@ module Cross
     out, status = Open3.capture2e("rustc", "--print", "target-libdir", "--target", platform.target)
     unless status.success? && Dir[File.join(out.strip, "libstd-*")].any?
       refuse("the standard library for #{platform.target} is missing: rustup target add #{platform.target}")
+    end
+    if zig
+      return "zig" if system("command -v cargo-zigbuild > /dev/null")
+
+      refuse("cargo-zigbuild is missing, which GLIBC needs: pip install cargo-zigbuild ziglang")
     end
     platform.linkers.find { |linker| system("command -v #{linker} > /dev/null") } or
       refuse("no linker for #{platform.target}: install #{platform.linkers.first} (Debian: #{platform.packages})")
@@ -79,13 +89,15 @@ module Cross
     FileUtils.mkdir_p(folder)
     env = config.compact.transform_keys { |key| "RBCONFIG_#{key}" }.merge(
       "RBCONFIG_CROSS_COMPILING" => "yes",
-      "CARGO_TARGET_#{platform.target.upcase.tr("-", "_")}_LINKER" => linker,
-      "CC_#{platform.target.tr("-", "_")}" => linker,
+      "CARGO_TARGET_#{platform.target.upcase.tr("-", "_")}_LINKER" => (linker unless zig),
+      "CC_#{platform.target.tr("-", "_")}" => (linker unless zig),
       "BINDGEN_EXTRA_CLANG_ARGS" => "--sysroot=#{File.expand_path(root)}",
       # libgcc_s is taken from ROOT, because that of Debian is for glibc.
       "RUSTFLAGS" => ("-Ctarget-feature=-crt-static -Lnative=#{File.expand_path("usr/lib", root)}" if name.end_with?("musl"))
     )
-    command = %W[cargo build --locked --release --target #{platform.target} --target-dir #{File.join(folder, "target")}
+    build = zig ? %w[cargo-zigbuild zigbuild] : %w[cargo build]
+    refuse("GLIBC is for platforms with glibc") if zig && !name.end_with?("gnu")
+    command = build + %W[--locked --release --target #{[platform.target, *zig].join(".")} --target-dir #{File.join(folder, "target")}
                  --manifest-path #{File.join(GEM, "ext/wireloom/Cargo.toml")}]
     system(env, *command) or refuse("cargo failed for Ruby #{version}")
     built = File.join(folder, "wireloom.so")

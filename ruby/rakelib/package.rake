@@ -11,6 +11,8 @@ module Package
   LICENCES = %w[LICENSE-MIT LICENSE-APACHE].freeze
   CRATES = %w[ws http2].freeze
   VENDOR = "ext/wireloom/vendor"
+  # All that were released, in order: a compiled gem leaves none out between its oldest and its newest.
+  RUBIES = %w[3.1 3.2 3.3 3.4 4.0].freeze
   # The field e_machine of an ELF file.
   MACHINES = { 62 => "x86_64", 183 => "aarch64" }.freeze
 
@@ -25,9 +27,11 @@ module Package
   # +extensions+: the compiled extension for each version of Ruby, such as "3.1".
   def native(extensions)
     abort "wireloom: no compiled extension to pack" if extensions.empty?
-    minors = extensions.keys.map { |version| version[/\A3\.(\d+)\z/, 1] || abort("wireloom: not a Ruby 3: #{version}") }.map(&:to_i).sort
-    missing = [*minors.first..minors.last] - minors
-    abort "wireloom: no extension for Ruby 3.#{missing.first}, which the gem would install on" unless missing.empty?
+    unknown = extensions.keys - RUBIES
+    abort "wireloom: not a Ruby that gems are made for: #{unknown.first}" unless unknown.empty?
+    positions = extensions.keys.map { |version| RUBIES.index(version) }.sort
+    missing = [*positions.first..positions.last] - positions
+    abort "wireloom: no extension for Ruby #{RUBIES[missing.first]}, which the gem would install on" unless missing.empty?
     extensions.each_value { |path| check(path) }
 
     pack("native") do |tree, spec|
