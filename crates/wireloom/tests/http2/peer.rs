@@ -35,7 +35,9 @@ impl Peer {
         Self::with(address, Config::new(Role::Client)).await
     }
 
-    pub(crate) async fn with(address: std::net::SocketAddr, config: Config) -> Self {
+    pub(crate) async fn with(address: std::net::SocketAddr, mut config: Config) -> Self {
+        // Tests send what a server has to refuse.
+        config.check_outgoing = false;
         let stream = TcpStream::connect(address).await.unwrap();
         let core = Connection::new(Role::Client, config).unwrap();
         let mut peer = Self { core, stream, began: Instant::now(), received: Vec::new(), closed: false };
