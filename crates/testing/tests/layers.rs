@@ -1,5 +1,5 @@
 //! The order of the modules in each crate: imports go one way along it. Each `lib.rs` states its order in a line that begins
-//! with `//! Layers:`. Modules of one layer, between commas, do not import each other; modules joined by `+` do.
+//! with `//! Layers:`, and so does the `mod.rs` of each folder of [`FOLDERS`]. Modules of one layer, between commas, do not import each other; modules joined by `+` do.
 //!
 //! ```text
 //! //! Layers: `a`, `b` → `c` + `d` → `e`
@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// The crates whose order is checked.
 const CRATES: [&str; 6] = ["ws", "http2", "wireloom", "inspect", "hub", "capi"];
+
+/// Folders whose modules are checked too.
+const FOLDERS: [&str; 3] = ["wireloom/src/websocket", "ws/src/deflate", "ws/src/handshake"];
 
 fn crate_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")
@@ -90,14 +93,19 @@ fn re_exports(lib: &str) -> HashMap<String, String> {
 
 /// The names behind `crate::`, also within braces: modules of the crate, or items that `lib.rs` re-exports.
 fn imported(code: &str) -> Vec<String> {
+    names_behind("crate::", code)
+}
+
+/// The names behind `prefix`, also within braces.
+fn names_behind(prefix: &str, code: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for (at, _) in code.match_indices("crate::") {
+    for (at, _) in code.match_indices(prefix) {
         // Not `$crate::`, and not the end of another word.
         let before = code[..at].chars().next_back();
         if before.is_some_and(|before| before == '$' || before == '_' || before.is_alphanumeric()) {
             continue;
         }
-        let rest = &code[at + "crate::".len()..];
+        let rest = &code[at + prefix.len()..];
         match rest.strip_prefix('{') {
             None => found.push(first_word(rest)),
             Some(list) => {
@@ -160,10 +168,42 @@ fn violations(name: &str) -> Vec<String> {
     found
 }
 
+/// As [`violations`], among the modules of a folder.
+fn folder_violations(folder: &str) -> Vec<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
+    let text = std::fs::read_to_string(dir.join("mod.rs")).unwrap();
+    let (layers, re_exports) = (layers(&text), re_exports(&text));
+    for module in declared(&text) {
+        assert!(
+            layers.contains_key(&module) || module == "model",
+            "{folder}: mod.rs gives no layer for `{module}`"
+        );
+    }
+    let mut found = Vec::new();
+    for (module, place) in &layers {
+        let text = std::fs::read_to_string(dir.join(format!("{module}.rs"))).unwrap();
+        for imported in names_behind("super::", &code(&text)) {
+            let other =
+                re_exports.get(&imported).filter(|_| !layers.contains_key(&imported)).unwrap_or(&imported);
+            // What `mod.rs` itself defines is above all of them, or belongs to none.
+            if layers.get(other).is_some_and(|other| other.0 >= place.0 && other != place) {
+                found.push(format!("{folder}/{module}.rs imports `{imported}` of `{other}`"));
+            }
+        }
+    }
+    found
+}
+
 #[test]
 fn modules_import_along_the_order_of_their_crate() {
     let found: Vec<String> = CRATES.iter().flat_map(|name| violations(name)).collect();
     assert!(found.is_empty(), "imports against the order that lib.rs states:\n{}", found.join("\n"));
+}
+
+#[test]
+fn modules_import_along_the_order_of_their_folder() {
+    let found: Vec<String> = FOLDERS.iter().flat_map(|folder| folder_violations(folder)).collect();
+    assert!(found.is_empty(), "imports against the order that mod.rs states:\n{}", found.join("\n"));
 }
 
 #[test]

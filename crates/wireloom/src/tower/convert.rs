@@ -92,7 +92,7 @@ fn carrier<B>(request: &mut http::Request<B>) -> Carrier {
     #[cfg(feature = "hyper")]
     if let Some(pending) = crate::transport::PendingUpgrade::of(request) {
         let tracker = request.extensions().get::<super::WebSocketTracker>();
-        return Carrier::Hyper(pending, tracker.map(|tracker| tracker.registry.clone()));
+        return Carrier::Hyper(pending, tracker.map(|tracker| tracker.started().clone()));
     }
     Carrier::None
 }

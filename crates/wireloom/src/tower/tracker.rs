@@ -1,8 +1,11 @@
 //! WebSockets that another server hands over, so that a graceful shutdown reaches them.
 
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock, Weak};
 
-use crate::registry::{Phase, Registry};
+use crate::memory::{Memory, MemoryStats};
+use crate::registry::{Phase, Registry, SWEEP_INTERVAL};
 
 /// Tracks the WebSockets on a server of another crate, whose own graceful shutdown does not know of them. Wireloom's
 /// [`Server`](crate::Server) tracks its own.
@@ -31,9 +34,15 @@ use crate::registry::{Phase, Registry};
 /// # }
 /// # }
 /// ```
+///
+/// Its WebSockets share a memory limit, as those of a [`Server`](crate::Server) do, with the same default
+/// ([`ServerConfig::memory_max`](crate::ServerConfig::memory_max)): at the limit those that hold the most are closed with 1013. WebSockets
+/// that no tracker knows are limited one by one ([`Limits`](crate::Limits)), not together.
 #[derive(Clone, Debug)]
 pub struct WebSocketTracker {
-    pub(super) registry: Arc<Registry>,
+    registry: Arc<Registry>,
+    /// Whether the task that frees memory runs.
+    is_started: Arc<OnceLock<()>>,
 }
 
 impl Default for WebSocketTracker {
@@ -45,10 +54,27 @@ impl Default for WebSocketTracker {
 impl WebSocketTracker {
     /// Creates an empty tracker.
     pub fn new() -> Self {
-        let registry = Registry::new();
-        // Nothing would close connections to free memory, as `Server` does: those that wait for it would wait forever.
-        registry.memory.set_max(usize::MAX);
-        Self { registry }
+        Self { registry: Registry::new(), is_started: Arc::default() }
+    }
+
+    /// As [`new`](Self::new), with this limit on the memory of all its WebSockets together, in bytes.
+    pub fn with_memory_max(max: usize) -> Self {
+        let tracker = Self::new();
+        tracker.registry.memory.set_max(max);
+        tracker
+    }
+
+    /// The memory of the tracked WebSockets.
+    pub fn memory(&self) -> MemoryStats {
+        self.registry.memory.stats()
+    }
+
+    /// The registry. The first call, in a runtime, spawns a task that frees memory until the tracker and its WebSockets are gone.
+    pub(super) fn started(&self) -> &Arc<Registry> {
+        self.is_started.get_or_init(|| {
+            tokio::spawn(free_memory(Arc::downgrade(&self.registry), self.registry.memory.clone()));
+        });
+        &self.registry
     }
 
     /// Closes every tracked WebSocket, and those that follow, with 1001.
@@ -75,19 +101,59 @@ impl WebSocketTracker {
     }
 }
 
+async fn free_memory(registry: Weak<Registry>, memory: Arc<Memory>) {
+    let sweeping = async {
+        loop {
+            tokio::time::sleep(SWEEP_INTERVAL).await;
+            let Some(registry) = registry.upgrade() else { return };
+            registry.sweep();
+        }
+    };
+    let (mut watching, mut sweeping) = (pin!(memory.watch()), pin!(sweeping));
+    poll_fn(|cx| {
+        let _ = watching.as_mut().poll(cx);
+        sweeping.as_mut().poll(cx)
+    })
+    .await;
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
-    use std::task::{Context, Waker};
+    use std::sync::Mutex;
+    use std::time::Duration;
 
     use super::*;
-    use crate::memory::{Category, default_max};
+    use crate::memory::{Category, Evict, Reservation, default_max};
 
-    #[test]
-    fn memory_is_not_limited() {
-        let tracker = WebSocketTracker::new();
+    struct Holder(Mutex<Option<Reservation>>);
+
+    impl Evict for Holder {
+        fn evict(&self) {
+            self.0.lock().unwrap().take();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_limited_and_freed() {
+        assert_eq!(WebSocketTracker::new().memory().max, default_max());
+        let tracker = WebSocketTracker::with_memory_max(1 << 20);
+        let registry = Arc::downgrade(tracker.started());
         let account = tracker.registry.memory.account();
         let mut held = account.reservation(Category::Assembly);
-        assert!(held.try_set(default_max() + 1).is_ok());
-        assert!(account.poll_read_allowed(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(held.try_set((1 << 20) + 1).is_err());
+        held.try_set(1 << 20).unwrap();
+        let holder = Arc::new(Holder(Mutex::new(Some(held))));
+        let weak = Arc::downgrade(&holder);
+        account.on_evict(weak);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(holder.0.lock().unwrap().is_none());
+        assert_eq!((tracker.memory().evicted, tracker.memory().total), (1, 0));
+        // The task ends with the last reference to the tracker.
+        drop((tracker, account));
+        assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
+        tokio::time::sleep(2 * SWEEP_INTERVAL).await;
+        assert!(registry.upgrade().is_none());
+        assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
     }
 }

@@ -10,11 +10,16 @@
 //!
 //! Each half has its half of the core. The outbound half, with the write batch, is behind a mutex together with the transport
 //! (`state`); the receiver locks it for each read, the sender for each message, neither while it waits. The module `flush`
-//! decides when the batch leaves. Messages that arrived together are received without a lock.
+//! decides when the batch leaves. Messages that arrived together are received without a lock, and nothing is decoded while it is held.
+//!
+//! Layers: `clock`, `codecs`, `linger`, `observer`, `prepared`, `wakers` → `active_receiver`, `config`, `flush`, `link`, `message`,
+//! `notifications` → `slow` → `state` → `driven`, `receiver`, `sender` → `pump`, `stream`.
 
+mod active_receiver;
 mod clock;
 mod codecs;
 mod config;
+mod driven;
 mod flush;
 mod linger;
 mod link;
@@ -51,9 +56,9 @@ pub use state::Traffic;
 
 use crate::error::Error;
 use crate::transport::{Io, Transport};
-pub(crate) use flush::Driven;
+pub(crate) use driven::Driven;
 #[cfg(feature = "server")]
-pub(crate) use flush::{poll_ended, poll_linger};
+pub(crate) use driven::{poll_ended, poll_linger};
 #[cfg(feature = "server")]
 pub(crate) use linger::Linger;
 pub(crate) use slow::SlowCounters;

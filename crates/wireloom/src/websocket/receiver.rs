@@ -1,14 +1,14 @@
 //! The half that receives. It drives the connection: reading, pongs, deadlines, the closing handshake.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use wireloom_ws::{Cause, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step};
+use wireloom_ws::{Cause, Delivery, End, Event, Inbound, LimitExceeded, Step};
 
+use super::active_receiver::{ActiveReceiver, DeliveryMode, direct_len_min};
 use super::clock::{self, Timer};
 use super::codecs;
 use super::message::{Message, OwnedMessage};
@@ -16,16 +16,8 @@ use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
 use super::wakers::Waiter;
 use crate::error::{Error, Stage};
-use crate::memory::{Account, Category, FREE_LEN, Reservation};
-use crate::transport::budget::Budget;
+use crate::memory::Account;
 use crate::transport::buffer;
-
-/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message. Fewer bytes are copied
-/// there from the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
-const DIRECT_LEN_MIN: u64 = 64 << 10;
-
-/// As [`DIRECT_LEN_MIN`], for an owned message.
-const OWNED_DIRECT_LEN_MIN: u64 = 16 << 10;
 
 /// After a message of this length another long one is expected. The read for its header is short then, and the rest of the message
 /// is read directly to its place.
@@ -41,12 +33,6 @@ const READ_AFTER_TIMEOUT_LEN: u64 = 4 << 20;
 /// The maximum length of the read for the header of a large message.
 const HEADER_READ_LEN: usize = 4 << 10;
 
-/// Short messages that are returned without a look at the task's budget.
-const MESSAGES_PER_PAYMENT: u32 = 64;
-
-/// What a message costs beside its length, for a handler that answers it, in bytes that are produced.
-const MESSAGE_COST: usize = 128;
-
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
@@ -55,42 +41,6 @@ pub struct Receiver {
     /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while it is parked in [`State`], where the
     /// server can free its memory, and while the connection is idle, if it can be [created again](Shared::take_receiver).
     active: Option<Box<ActiveReceiver>>,
-}
-
-thread_local! {
-    /// Unused receivers, for connections that become active. They stay in their boxes, because moving them would cost more than an
-    /// allocation.
-    #[allow(clippy::vec_box)]
-    static POOL: RefCell<Vec<Box<ActiveReceiver>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The maximum number of receivers that a thread keeps.
-const POOLED_MAX: usize = 8;
-
-/// The state of a receiver whose connection is not idle.
-pub(super) struct ActiveReceiver {
-    reader: Reader,
-    /// The value of [`Shared::has_more_buffered`] that was stored last.
-    more_buffered: bool,
-    /// The length of the last message in bytes, at most `u32::MAX`. The next message is expected to be as long: this decides how
-    /// it is read, and how long an allocation it may take from the thread.
-    last_len: u32,
-    ended: bool,
-    /// The error that ended the connection, until it is returned.
-    failed: Option<Box<Error>>,
-    timer: Timer,
-    /// The account of the connection; `None` before its first use.
-    account: Option<Account>,
-    /// The memory of `reader`; `None` while that is too little to count.
-    memory: Option<Reservation>,
-    /// Bytes of the current message that no observer has been notified of.
-    unreported_len: u64,
-    /// The number of bytes that had been received when the close timeout was found to have expired.
-    read_before_timeout: Option<u64>,
-    /// What the messages that were returned cost, which the task pays for before it gets more.
-    budget: Budget,
-    /// Short messages that are returned before the next payment.
-    messages_left: u32,
 }
 
 /// What a locked read has found; the bytes are in the reader, and are decoded after the unlock.
@@ -108,13 +58,6 @@ enum Read {
 }
 
 type PolledRead = Poll<io::Result<Option<Read>>>;
-
-/// Whether a caller wants messages as configured, or complete ones only.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DeliveryMode {
-    Configured,
-    Whole,
-}
 
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
@@ -223,7 +166,7 @@ impl Receiver {
         let found = active.poll_next(shared, cx, mode);
         active.spend(found == Poll::Ready(true));
         if found.is_pending() && active.is_idle() {
-            self.recycle();
+            self.active.take().into_iter().for_each(ActiveReceiver::recycle);
         } else if found.is_pending() && active.memory.is_some() {
             self.park();
         }
@@ -255,26 +198,6 @@ impl Receiver {
     fn take_failure(&mut self) -> Option<Box<Error>> {
         self.active.as_mut()?.failed.take()
     }
-
-    /// Moves the state of this idle connection to the pool of the thread.
-    fn recycle(&mut self) {
-        let Some(active) = self.active.take() else { return };
-        // There is no pool while the thread ends.
-        let _ = POOL.try_with(|pool| {
-            let mut pool = pool.borrow_mut();
-            if pool.len() < POOLED_MAX {
-                pool.push(active);
-            }
-        });
-    }
-}
-
-/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message.
-fn direct_len_min(mode: DeliveryMode) -> u64 {
-    match mode {
-        DeliveryMode::Configured => DIRECT_LEN_MIN,
-        DeliveryMode::Whole => OWNED_DIRECT_LEN_MIN,
-    }
 }
 
 impl ActiveReceiver {
@@ -286,64 +209,6 @@ impl ActiveReceiver {
             self.more_buffered = has_more;
             shared.set_more_buffered(has_more);
         }
-    }
-
-    fn new(inbound: Inbound) -> Self {
-        Self {
-            reader: Reader::new(inbound),
-            more_buffered: false,
-            last_len: 0,
-            ended: false,
-            failed: None,
-            timer: Timer::Unset,
-            account: None,
-            memory: None,
-            unreported_len: 0,
-            read_before_timeout: None,
-            budget: Budget::default(),
-            messages_left: MESSAGES_PER_PAYMENT,
-        }
-    }
-
-    /// The state of an idle connection that becomes active.
-    pub(super) fn from_idle(idle: IdleInbound, last_len: u32, account: Account) -> Box<Self> {
-        let spare = POOL.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-        let mut active = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
-        // It was idle when it was recycled, so only limits and role can differ.
-        if active.reader.idle() != Some(idle) {
-            active.reader = Reader::new(idle.into());
-        }
-        active.last_len = last_len;
-        active.timer = Timer::Unset;
-        active.account = Some(account);
-        active
-    }
-
-    /// Adds the cost of the messages since the last call: of the one that was `found`, which may have been inflated, and of short ones
-    /// on the fast path.
-    fn spend(&mut self, found: bool) {
-        let len = if found { self.last_len as usize } else { 0 };
-        let messages = MESSAGES_PER_PAYMENT - self.messages_left + u32::from(found);
-        self.budget.spend(len + messages as usize * MESSAGE_COST);
-        self.messages_left = MESSAGES_PER_PAYMENT;
-    }
-
-    /// Whether this can be [created again](Self::from_idle).
-    fn is_idle(&self) -> bool {
-        self.reader.idle().is_some() && self.failed.is_none() && !self.timer.is_set() && self.memory.is_none()
-    }
-
-    /// Puts bytes that were read before into the buffer.
-    fn set_input(&mut self, arrived: &[u8]) {
-        if arrived.is_empty() {
-            return;
-        }
-        self.reader.set_buffer(buffer::take_bytes_for(arrived.len()));
-        let mut space = self.reader.space();
-        space.bytes()[..arrived.len()].copy_from_slice(arrived);
-        // Bytes in the buffer are decoded later.
-        let _ = space.filled(arrived.len());
-        codecs::with(|pool| self.reader.take_codec(pool));
     }
 
     /// Ready with `true` when a message has been found, and with `false` at the end.
@@ -432,39 +297,9 @@ impl ActiveReceiver {
         }
     }
 
-    fn release_memory(&mut self) {
-        self.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
-        if let Some(memory) = self.reader.take_memory() {
-            buffer::give_memory(memory, self.memory_len_max());
-        }
-        if self.reader.inbound().is_compressed() {
-            codecs::with(|pool| self.reader.return_codec(pool));
-        }
-    }
-
-    /// The longest allocation that this connection may take from the thread, in bytes.
-    fn memory_len_max(&self) -> usize {
-        (self.last_len as usize).saturating_mul(2)
-    }
-
     /// Finds the next message in bytes that have been read before.
     fn decode_buffered(&mut self, shared: &Arc<Shared>, mode: DeliveryMode) -> bool {
         self.has_more(mode) && !self.should_read_on(mode) && self.decode(shared, mode)
-    }
-
-    /// Whether a read may complete a message in the buffer, where it needs no copy.
-    fn should_read_on(&self, mode: DeliveryMode) -> bool {
-        (mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages)
-            && self.reader.should_read_on(direct_len_min(mode) as usize)
-    }
-
-    /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
-    /// was collected for a `recv_owned` that was cancelled.
-    fn has_more(&self, mode: DeliveryMode) -> bool {
-        match mode {
-            DeliveryMode::Configured => self.reader.has_more(),
-            DeliveryMode::Whole => self.reader.has_more_whole(),
-        }
     }
 
     /// Finds the next message, and applies control frames and errors to the state on the way.
@@ -576,43 +411,11 @@ impl ActiveReceiver {
         self.account.get_or_insert_with(|| shared.apply(|state| state.account().clone()))
     }
 
-    fn count_memory_in_account(&mut self) -> bool {
-        let inbound = self.reader.inbound();
-        let len = inbound.memory_len();
-        if len <= FREE_LEN {
-            self.memory = None;
-            return true;
-        }
-        let category = if inbound.is_compressed() { Category::Inflated } else { Category::Assembly };
-        let account = self.account.get_or_insert_default();
-        self.memory.get_or_insert_with(|| account.reservation(category)).try_set(len).is_ok()
-    }
-
-    /// Notes the length of the message that was found.
-    fn note_len(&mut self) {
-        self.last_len = self.reader.message().payload().len().try_into().unwrap_or(u32::MAX);
-    }
-
     /// The server is out of memory: closes with 1013, and frees messages.
     #[cold]
     fn overload(&mut self, shared: &Shared) {
         shared.lock().overload();
         self.fail_overloaded();
-    }
-
-    /// The server is out of memory, and has closed the connection.
-    #[cold]
-    pub(super) fn fail_overloaded(&mut self) {
-        self.failed = Some(Box::new(Error::Overloaded));
-        self.free();
-    }
-
-    /// Nothing is received any more: drops all input, also a message of which a part has arrived, and its memory.
-    fn free(&mut self) {
-        self.reader.discard_input();
-        self.release_memory();
-        self.reader.free();
-        self.memory = None;
     }
 
     /// The peer broke a rule or a limit.
@@ -785,14 +588,6 @@ impl<'a> Future for Receiving<'a> {
             }
         }
         Poll::Ready(Ok(receiver.active.as_deref().map(|active| Message::new(&active.reader))))
-    }
-}
-
-impl Drop for ActiveReceiver {
-    /// Returns memory to the pools of the thread.
-    fn drop(&mut self) {
-        self.reader.discard_input();
-        self.release_memory();
     }
 }
 

@@ -2,6 +2,7 @@
 //! mutex is locked once for each message that is sent and each read, and never held across an `.await`. Nothing is decoded while it is
 //! held, and code of the application runs after the unlock (`guard`).
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,12 +15,12 @@ use wireloom_ws::frame::Header;
 use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
+use super::active_receiver::ActiveReceiver;
 use super::config::{SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::link::{self, Link, SLICES_MAX};
 use super::notifications::{self, Notification, NotificationQueue};
-use super::receiver::ActiveReceiver;
 use super::slow::{BUFFERED_LEN_MAX, Slow, SlowCounters};
 use super::wakers::Waiter;
 use super::{clock, codecs};
@@ -37,6 +38,10 @@ const READ_BUFFER_LEN: usize = buffer::LEN_SMALL;
 
 /// Slices of most writes: the memory of few slices is initialized faster.
 const SLICES_FEW: usize = 4;
+
+/// A flush task that runs in parallel to the thread that sends flushes once the batch has not grown for this number of yields: a
+/// flush for every message would be a system call for every message.
+const YIELDS_WITHOUT_GROWTH: u32 = 16;
 
 /// Bytes that one WebSocket has transferred, with frame headers and control frames, before TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -252,6 +257,33 @@ impl Guardable for State {
     }
 }
 
+async fn flush_in_task(shared: Weak<Shared>, is_parallel: bool) {
+    if is_parallel {
+        wait_while_filling(&shared).await;
+    }
+    poll_fn(|cx| match shared.upgrade() {
+        Some(shared) => shared.lock().poll_flush(Some((Waiter::FlushTask, cx))).map(drop),
+        None => Poll::Ready(()),
+    })
+    .await;
+}
+
+/// Waits while another thread appends to the batch. It needs no timer, which a runtime may lack.
+async fn wait_while_filling(shared: &Weak<Shared>) {
+    let (mut len, mut yields) = (0, 0);
+    while yields < YIELDS_WITHOUT_GROWTH {
+        tokio::task::yield_now().await;
+        let Some(shared) = shared.upgrade() else { return };
+        let queued = shared.queued_len();
+        if queued == 0 {
+            // The other thread has flushed it.
+            return;
+        }
+        yields = if queued == len { yields + 1 } else { 0 };
+        len = queued;
+    }
+}
+
 fn notify_observer(shared: &Shared) {
     notifications::deliver_all(|act: &mut dyn FnMut(&mut NotificationQueue)| {
         shared.state.with(|state| {
@@ -394,6 +426,11 @@ impl State {
         self.wake();
     }
 
+    /// The address of the connection, by which a thread knows what it drives.
+    fn id(&self) -> usize {
+        self.shared.as_ptr().addr()
+    }
+
     /// Whether a flusher will write the queue.
     pub(super) fn is_flush_due(&mut self) -> bool {
         if !self.flush.is_due() {
@@ -405,7 +442,8 @@ impl State {
     #[cold]
     fn schedule(&mut self) {
         if self.link.write_error().is_none() {
-            self.flush = flush::schedule(&self.shared);
+            let task = |is_parallel| flush_in_task(self.shared.clone(), is_parallel);
+            self.flush = flush::schedule(self.id(), task);
         }
     }
 
@@ -732,12 +770,10 @@ impl State {
         let mut io = self.take_io(Error::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
-            let (shared, account) = (self.shared.clone(), self.account().clone());
+            let (id, account) = (self.id(), self.account().clone());
             // It may drop the transport.
             self.deferred.call(move || {
-                flush::linger(&shared, &account, || {
-                    Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER))
-                });
+                flush::linger(id, &account, || Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER)));
             });
         } else {
             // Unread output holds memory of the kernel.
@@ -854,13 +890,13 @@ impl State {
         }
         // `None` if the clock cannot represent it: it never passes.
         let deadline = self.poll_timeout();
-        let account = self.account().clone();
+        let (id, account) = (self.id(), self.account().clone());
         let make_linger = || Linger::new(self.link.take_io(), deadline);
         if is_client {
             // Dropping a stream of HTTP/2 resets it, and drops the frames that its connection has not written.
             flush::spawn_linger(make_linger);
         } else {
-            flush::linger(&self.shared, &account, make_linger);
+            flush::linger(id, &account, make_linger);
         }
     }
 

@@ -11,6 +11,8 @@
 //! pool          codecs that connections share                            one per thread of a driver
 //! ```
 //!
+//! Layers: `negotiation`, `window` → `pool` → `compressor`, `decompressor`.
+//!
 //! # Memory
 //! Nothing is allocated before the first compressed message of a direction. Between messages a direction keeps its window: the bytes that
 //! the next message may refer to, at most 32 KiB, and none without context takeover. During a message it also has a codec. Its size in

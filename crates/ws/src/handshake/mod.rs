@@ -14,6 +14,8 @@
 //! ```
 //!
 //! Bytes after a head belong to the connection: each call returns the number of bytes that it consumed.
+//!
+//! Layers: `key`, `limits`, `token`, `uri` → `extensions` → `error` → `head` → `response` → `request` → `client`, `server` → `http2`.
 
 use alloc::string::String;
 

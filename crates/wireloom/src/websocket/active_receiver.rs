@@ -1,0 +1,218 @@
+//! The state of a receiver whose connection is not idle: what is read and decoded, without the lock of the connection.
+
+use std::cell::RefCell;
+
+use wireloom_ws::{Delivery, IdleInbound, Inbound, Reader};
+
+use super::clock::Timer;
+use super::codecs;
+use crate::error::Error;
+use crate::memory::{Account, Category, FREE_LEN, Reservation};
+use crate::transport::budget::Budget;
+use crate::transport::buffer;
+
+/// Short messages that are returned without a look at the task's budget.
+const MESSAGES_PER_PAYMENT: u32 = 64;
+
+/// What a message costs beside its length, for a handler that answers it, in bytes that are produced.
+const MESSAGE_COST: usize = 128;
+
+/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message. Fewer bytes are copied
+/// there from the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
+const DIRECT_LEN_MIN: u64 = 64 << 10;
+
+/// As [`DIRECT_LEN_MIN`], for an owned message.
+const OWNED_DIRECT_LEN_MIN: u64 = 16 << 10;
+
+thread_local! {
+    /// Unused receivers, for connections that become active. They stay in their boxes, because moving them would cost more than an
+    /// allocation.
+    #[allow(clippy::vec_box)]
+    static POOL: RefCell<Vec<Box<ActiveReceiver>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The maximum number of receivers that a thread keeps.
+const POOLED_MAX: usize = 8;
+
+/// The state of a receiver whose connection is not idle.
+pub(super) struct ActiveReceiver {
+    pub(super) reader: Reader,
+    /// The value of `Shared::has_more_buffered` that was stored last.
+    pub(super) more_buffered: bool,
+    /// The length of the last message in bytes, at most `u32::MAX`. The next message is expected to be as long: this decides how
+    /// it is read, and how long an allocation it may take from the thread.
+    pub(super) last_len: u32,
+    pub(super) ended: bool,
+    /// The error that ended the connection, until it is returned.
+    pub(super) failed: Option<Box<Error>>,
+    pub(super) timer: Timer,
+    /// The account of the connection; `None` before its first use.
+    pub(super) account: Option<Account>,
+    /// The memory of `reader`; `None` while that is too little to count.
+    pub(super) memory: Option<Reservation>,
+    /// Bytes of the current message that no observer has been notified of.
+    pub(super) unreported_len: u64,
+    /// The number of bytes that had been received when the close timeout was found to have expired.
+    pub(super) read_before_timeout: Option<u64>,
+    /// What the messages that were returned cost, which the task pays for before it gets more.
+    pub(super) budget: Budget,
+    /// Short messages that are returned before the next payment.
+    pub(super) messages_left: u32,
+}
+
+/// Whether a caller wants messages as configured, or complete ones only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DeliveryMode {
+    Configured,
+    Whole,
+}
+
+/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message.
+pub(super) fn direct_len_min(mode: DeliveryMode) -> u64 {
+    match mode {
+        DeliveryMode::Configured => DIRECT_LEN_MIN,
+        DeliveryMode::Whole => OWNED_DIRECT_LEN_MIN,
+    }
+}
+
+impl ActiveReceiver {
+    pub(super) fn new(inbound: Inbound) -> Self {
+        Self {
+            reader: Reader::new(inbound),
+            more_buffered: false,
+            last_len: 0,
+            ended: false,
+            failed: None,
+            timer: Timer::Unset,
+            account: None,
+            memory: None,
+            unreported_len: 0,
+            read_before_timeout: None,
+            budget: Budget::default(),
+            messages_left: MESSAGES_PER_PAYMENT,
+        }
+    }
+
+    /// The state of an idle connection that becomes active.
+    pub(super) fn from_idle(idle: IdleInbound, last_len: u32, account: Account) -> Box<Self> {
+        let spare = POOL.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        let mut active = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
+        // It was idle when it was recycled, so only limits and role can differ.
+        if active.reader.idle() != Some(idle) {
+            active.reader = Reader::new(idle.into());
+        }
+        active.last_len = last_len;
+        active.timer = Timer::Unset;
+        active.account = Some(account);
+        active
+    }
+
+    /// Adds the cost of the messages since the last call: of the one that was `found`, which may have been inflated, and of short ones
+    /// on the fast path.
+    pub(super) fn spend(&mut self, found: bool) {
+        let len = if found { self.last_len as usize } else { 0 };
+        let messages = MESSAGES_PER_PAYMENT - self.messages_left + u32::from(found);
+        self.budget.spend(len + messages as usize * MESSAGE_COST);
+        self.messages_left = MESSAGES_PER_PAYMENT;
+    }
+
+    /// Whether this can be [created again](Self::from_idle).
+    pub(super) fn is_idle(&self) -> bool {
+        self.reader.idle().is_some() && self.failed.is_none() && !self.timer.is_set() && self.memory.is_none()
+    }
+
+    /// Puts bytes that were read before into the buffer.
+    pub(super) fn set_input(&mut self, arrived: &[u8]) {
+        if arrived.is_empty() {
+            return;
+        }
+        self.reader.set_buffer(buffer::take_bytes_for(arrived.len()));
+        let mut space = self.reader.space();
+        space.bytes()[..arrived.len()].copy_from_slice(arrived);
+        // Bytes in the buffer are decoded later.
+        let _ = space.filled(arrived.len());
+        codecs::with(|pool| self.reader.take_codec(pool));
+    }
+
+    pub(super) fn release_memory(&mut self) {
+        self.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
+        if let Some(memory) = self.reader.take_memory() {
+            buffer::give_memory(memory, self.memory_len_max());
+        }
+        if self.reader.inbound().is_compressed() {
+            codecs::with(|pool| self.reader.return_codec(pool));
+        }
+    }
+
+    /// The longest allocation that this connection may take from the thread, in bytes.
+    pub(super) fn memory_len_max(&self) -> usize {
+        (self.last_len as usize).saturating_mul(2)
+    }
+
+    /// Whether a read may complete a message in the buffer, where it needs no copy.
+    pub(super) fn should_read_on(&self, mode: DeliveryMode) -> bool {
+        (mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages)
+            && self.reader.should_read_on(direct_len_min(mode) as usize)
+    }
+
+    /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
+    /// was collected for a `recv_owned` that was cancelled.
+    pub(super) fn has_more(&self, mode: DeliveryMode) -> bool {
+        match mode {
+            DeliveryMode::Configured => self.reader.has_more(),
+            DeliveryMode::Whole => self.reader.has_more_whole(),
+        }
+    }
+
+    /// Reports the memory held; false when the limit of the server is reached.
+    pub(super) fn count_memory_in_account(&mut self) -> bool {
+        let inbound = self.reader.inbound();
+        let len = inbound.memory_len();
+        if len <= FREE_LEN {
+            self.memory = None;
+            return true;
+        }
+        let category = if inbound.is_compressed() { Category::Inflated } else { Category::Assembly };
+        let account = self.account.get_or_insert_default();
+        self.memory.get_or_insert_with(|| account.reservation(category)).try_set(len).is_ok()
+    }
+
+    /// Notes the length of the message that was found.
+    pub(super) fn note_len(&mut self) {
+        self.last_len = self.reader.message().payload().len().try_into().unwrap_or(u32::MAX);
+    }
+
+    /// The server is out of memory, and has closed the connection.
+    #[cold]
+    pub(super) fn fail_overloaded(&mut self) {
+        self.failed = Some(Box::new(Error::Overloaded));
+        self.free();
+    }
+
+    /// Nothing is received any more: drops all input, also a message of which a part has arrived, and its memory.
+    pub(super) fn free(&mut self) {
+        self.reader.discard_input();
+        self.release_memory();
+        self.reader.free();
+        self.memory = None;
+    }
+
+    /// Keeps the state of a connection that has become idle for another one of the thread.
+    pub(super) fn recycle(self: Box<Self>) {
+        // There is no pool while the thread ends.
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < POOLED_MAX {
+                pool.push(self);
+            }
+        });
+    }
+}
+
+impl Drop for ActiveReceiver {
+    /// Returns memory to the pools of the thread.
+    fn drop(&mut self) {
+        self.reader.discard_input();
+        self.release_memory();
+    }
+}
