@@ -252,3 +252,35 @@ async fn redis() {
     let (one, two) = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
     contract(&one.unwrap(), &two.unwrap()).await;
 }
+
+/// A replica takes over: what it did not receive is lost, and clients are told.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_fails_over_to_a_replica() {
+    let Some(mut master) = Redis::start() else { return };
+    let replica =
+        Redis::start_with(&["--replicaof", &format!("127.0.0.1 {}", master.port), "--save", ""]).unwrap();
+    let sentinel = Redis::start_sentinel(master.port);
+    let url = format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port);
+    let engine = RedisEngine::connect(&url).await.unwrap();
+    let recorder = started(&engine);
+    engine.subscribe("a").await.unwrap();
+    let at = publish(&engine, "a", "0").await;
+    // The replica has to know it, and the sentinel the replica.
+    let copy = RedisEngine::connect(&replica.url()).await.unwrap();
+    assert!(copy.publish("a", publication("x"), Some(KEEP), "").await.is_err(), "a replica only reads");
+    master.kill();
+    let begin = std::time::Instant::now();
+    let next = loop {
+        match engine.publish("a", publication("1"), Some(KEEP), "k").await {
+            Ok(position) => break position,
+            Err(error) => assert!(begin.elapsed() < Duration::from_secs(120), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_ne!(next.epoch, at.epoch);
+    assert_eq!(missed(&engine, "a", &at).await, None);
+    assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["1"]);
+    recorder.until(|events| events.contains(&Event::Lost("a".into()))).await;
+    let after = publish(&engine, "a", "2").await;
+    recorder.until(|events| events.contains(&Event::Published("a".into(), after.clone(), "2".into()))).await;
+}

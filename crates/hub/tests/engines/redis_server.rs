@@ -36,6 +36,30 @@ impl Redis {
         }
     }
 
+    /// A sentinel that watches `master`, and replaces it half a second after it is lost.
+    pub(crate) fn start_sentinel(master: u16) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("sentinel.conf");
+        let config = format!(
+            "sentinel monitor m 127.0.0.1 {master} 1\nsentinel down-after-milliseconds m 500\nsentinel failover-timeout m 5000\n"
+        );
+        std::fs::write(&file, config).unwrap();
+        loop {
+            let file = file.display().to_string();
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            // The file comes first.
+            let mut process = Command::new("redis-server")
+                .args([&file, "--sentinel", "--bind", "127.0.0.1", "--port", &port.to_string()])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            if wait(&mut process, port) {
+                return Self { process, port, directory, args: Vec::new() };
+            }
+        }
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
