@@ -104,7 +104,7 @@ module Bench
   end
 
   row "http-2/hpack-decode", "HPACK decoding of #{Stories.name}",
-      gem: "http_2", per: "field", bar: Stories.bar(30) do |c|
+      gem: "http_2", per: "field", bar: Stories.bar(35) do |c|
     stories = Stories.read(c.size(31, 1))
     blocks = stories.map { |lists| encode(lists) }
     lambda do
@@ -120,7 +120,7 @@ module Bench
   end
 
   row "http-2/hpack-encode", "HPACK encoding of #{Stories.name}",
-      gem: "http_2", per: "field", bar: Stories.bar(28) do |c|
+      gem: "http_2", per: "field", bar: Stories.bar(30) do |c|
     stories = Stories.read(c.size(31, 1))
     fields = stories.flatten(1).sum(&:size)
     bytes = nil

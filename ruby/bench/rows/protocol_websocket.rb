@@ -72,7 +72,7 @@ module Bench
       end
     end
     row "protocol-ws/message/#{name}", "Connection#read, #{what}, from a StringIO",
-        gem: "protocol_websocket", per: "message", bar: size > 1_000 ? 15 : 4 do |c|
+        gem: "protocol_websocket", per: "message", bar: size > 1_000 ? 50 : 4 do |c|
       Reading.memory(c, frame, c.size(count, 3), &Reading.messages(c, size))
     end
   end

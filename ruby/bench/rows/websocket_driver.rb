@@ -78,7 +78,7 @@ module Bench
   end
 
   row "ws-driver/client", "5 KB binary events in 16 KiB chunks, client, :string",
-      gem: "websocket_driver", per: "message", bar: 5 do |c|
+      gem: "websocket_driver", per: "message", bar: 6 do |c|
     Drivers.firehose(c, Drivers.client(binary_data_format: :string), mask: false)
   end
 
