@@ -17,6 +17,8 @@ const RFCS: &[(&str, &str)] = &[
     ("rfc8441", "RFC 8441: Bootstrapping WebSockets with HTTP/2"),
     ("rfc9218", "RFC 9218: Extensible Prioritization Scheme for HTTP"),
     ("rfc9113", "RFC 9113: HTTP/2"),
+    ("rfc9112", "RFC 9112: HTTP/1.1, what a server and a client of this project meet"),
+    ("rfc9110", "RFC 9110: HTTP Semantics, what a server and a client of this project meet"),
 ];
 
 const LEVELS: [&str; 4] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT"];
@@ -268,7 +270,7 @@ fn page() -> String {
                 Evidence::Tests(tests) => tests.iter().map(Test::to_markdown).collect::<Vec<_>>().join(", "),
                 Evidence::NotApplicable(reason) => format!("not applicable: {reason}"),
                 Evidence::NotTested(reason) => {
-                    writeln!(untested, "- RFC {number} §{section}, {level}: {paraphrase}. {reason}.")
+                    writeln!(untested, "- RFC {number} §{section}, {level}: {paraphrase} ({reason}).")
                         .unwrap();
                     format!("**not tested**: {reason}")
                 }
@@ -289,7 +291,7 @@ fn page() -> String {
          by its section and first words, and paraphrased.\n\n\
          | RFC | requirements | tested | not applicable | not tested |\n| --- | --- | --- | --- | --- |\n\
          {summary}| all | {all} | {tested} | {not_applicable} | {not_tested} |\n\n\
-         ## Not tested\n\n{untested}{tables}"
+         ## Not tested, and differences\n\n{untested}{tables}"
     )
 }
 

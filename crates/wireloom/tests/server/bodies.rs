@@ -113,6 +113,7 @@ async fn delimits_bodies() {
     assert!(head.contains("Transfer-Encoding: chunked\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     let empty = ask(address, b"GET /empty HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     assert!(empty.starts_with("HTTP/1.1 204 No Content\r\n") && !empty.contains("Content-Length"), "{empty}");
+    assert!(!empty.contains("Transfer-Encoding"), "{empty}");
     // RFC 9110 §15.3.6: a server does not generate content in a response with 205.
     for path in ["/reset", "/reset-stream"] {
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
