@@ -55,7 +55,7 @@ impl Sender {
     }
 
     /// Sends a message unless that would have to wait, so that one slow peer among many delays no other. Returns `false` if the send
-    /// queue has no room for it, and the peer is not slow or the policy is [`SlowPeer::Wait`]; then nothing was queued.
+    /// queue has no room for it and the policy neither drops it nor disconnects the peer, which may not be slow; then nothing was queued.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -486,15 +486,17 @@ fn queue(
     if let Poll::Ready(put) = try_put(state) {
         return Poll::Ready(put);
     }
-    if waits || !state.is_slow() {
-        return Poll::Pending;
+    match state.slow_peer() {
+        SlowPeer::DropNewest { .. } if is_whole => {
+            state.count_dropped();
+            Poll::Ready(Ok(false))
+        }
+        SlowPeer::Disconnect { .. } if state.is_slow() => {
+            state.disconnect_slow();
+            Poll::Ready(Err(Error::SlowPeer))
+        }
+        _ => Poll::Pending,
     }
-    if let SlowPeer::DropNewest { .. } = state.slow_peer() {
-        state.count_dropped();
-        return Poll::Ready(Ok(false));
-    }
-    state.disconnect_slow();
-    Poll::Ready(Err(Error::SlowPeer))
 }
 
 #[inline]

@@ -53,10 +53,10 @@ async fn a_message_longer_than_the_queue_is_written_to_a_transport_that_accepts_
     }
 }
 
-// It is not slow before it has had the time of the policy, or the queue is congested.
+// It is not slow before it has had the time of the policy, or the queue is congested. `DropNewest` waits for nobody.
 #[tokio::test]
 async fn a_message_longer_than_the_queue_waits_for_a_peer_that_reads() {
-    for policy in POLICIES {
+    for policy in [POLICIES[0], POLICIES[2]] {
         let (mut peer, mut socket) = open(policy, 1_000);
         socket.feed(vec![1; 49_900]).await.unwrap();
         let mut other = socket.halves().0.clone();
