@@ -20,6 +20,8 @@ pub(crate) enum Format {
     Protocol(Encoding),
     /// Only pushes, as server-sent events.
     EventStream,
+    /// Only pushes, a JSON object in each line of the body of a response.
+    HttpStream,
     /// Bare payloads of the publications of one channel.
     Bare,
 }
@@ -182,7 +184,7 @@ impl Client {
     pub(crate) fn send(&self, reply: &Reply) {
         let message = match self.format {
             Format::Protocol(encoding) => Some(encode(encoding, reply)),
-            Format::EventStream => event(reply),
+            Format::EventStream | Format::HttpStream => one_way(self.format, reply),
             Format::Bare => None,
         };
         if message.map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
@@ -218,9 +220,9 @@ pub(crate) fn encode(encoding: Encoding, reply: &Reply) -> PreparedMessage {
     }
 }
 
-/// A push as a server-sent event. A ping is an empty push; the reply to `connect` is sent as a push. Clients of event
+/// A push as a server-sent event, or as a line. A ping is an empty push; the reply to `connect` is sent as a push. Clients of
 /// streams send no commands, so there are no other replies.
-pub(crate) fn event(reply: &Reply) -> Option<PreparedMessage> {
+pub(crate) fn one_way(format: Format, reply: &Reply) -> Option<PreparedMessage> {
     let push = match (&reply.push, &reply.connect) {
         (Some(push), _) => push.clone(),
         (None, Some(connect)) => Push { connect: Some(connect.clone().into()), ..Push::default() },
@@ -229,7 +231,10 @@ pub(crate) fn event(reply: &Reply) -> Option<PreparedMessage> {
     };
     // JSON contains no newline here, so one line of `data` is enough.
     let json = serde_json::to_string(&push).unwrap_or_default();
-    Some(PreparedMessage::text(&format!("data: {json}\n\n")))
+    Some(PreparedMessage::text(&match format {
+        Format::HttpStream => format!("{json}\n"),
+        _ => format!("data: {json}\n\n"),
+    }))
 }
 
 impl From<ConnectResult> for ConnectPush {

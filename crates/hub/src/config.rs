@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use wireloom::OriginPolicy;
 
 /// Everything that can be configured.
@@ -32,7 +32,7 @@ use wireloom::OriginPolicy;
 /// assert_eq!(config.channel_options("chat:lobby").unwrap().history_size, 100);
 /// # Ok::<(), wireloom_hub::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HubConfig {
     /// Limits and rights of connections.
@@ -50,42 +50,42 @@ pub struct HubConfig {
     /// The default namespace.
     pub channel: ChannelOptions,
     /// The other namespaces.
-    #[serde(rename = "namespace", deserialize_with = "namespaces")]
+    #[serde(rename = "namespace", deserialize_with = "namespaces", skip_serializing)]
     pub namespaces: HashMap<String, ChannelOptions>,
 }
 
 /// Limits and rights of connections.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientConfig {
     /// Clients may connect without a token.
     pub anonymous: bool,
     /// The interval of the server's pings.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub ping_interval: Duration,
     /// How long a client may take to answer a ping.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub pong_timeout: Duration,
     /// How long a client may take to send its connect command.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub stale_after: Duration,
     /// How long a connection may stay after its token expired, for a refresh to arrive.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub expired_grace: Duration,
     /// The maximum number of subscriptions of a connection.
     pub channels_max: usize,
     /// The maximum length of a channel's name, in bytes.
     pub channel_name_len_max: usize,
     /// The maximum length of a message from a client, in bytes; of a publication in a room, too.
-    #[serde(deserialize_with = "size")]
+    #[serde(with = "size")]
     pub message_len_max: usize,
     /// The maximum rate of commands of a connection, per second; bursts of 5 s worth of commands are allowed.
     pub commands_per_s_max: u32,
     /// The maximum number of bytes in the send queue of a client.
-    #[serde(deserialize_with = "size")]
+    #[serde(with = "size")]
     pub queue_len_max: usize,
     /// The maximum time that a message may be in the send queue of a client.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub queue_time_max: Duration,
     /// The policy for a publication that does not fit, on channels without recovery. On channels with recovery the client is
     /// disconnected, so that it reconnects and recovers.
@@ -94,6 +94,10 @@ pub struct ClientConfig {
     /// Pages that were loaded from an IP address or `localhost` of this server may always connect, and so may clients that are no
     /// browsers. Event streams and HTTP streams, whose requests may have no `Origin`, are also refused if `Host` names another domain.
     pub allowed_origins: Vec<String>,
+    /// Each connection of a user is subscribed to the channel `#USER`, which a backend publishes into to reach one user.
+    pub personal_channel: bool,
+    /// The namespace of these channels; empty for the default one.
+    pub personal_channel_namespace: String,
     /// The maximum number of connections of the node.
     pub connections_max: usize,
     /// The maximum number of connections of one user on the node; 0 means no limit.
@@ -118,6 +122,8 @@ impl Default for ClientConfig {
             queue_time_max: Duration::from_secs(30),
             slow: SlowPolicy::Disconnect,
             allowed_origins: Vec::new(),
+            personal_channel: false,
+            personal_channel_namespace: String::new(),
             connections_max: 100_000,
             connections_per_user_max: 0,
             channels_per_user_max: 0,
@@ -126,7 +132,7 @@ impl Default for ClientConfig {
 }
 
 /// The policy for a publication that does not fit into the queue of a slow client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlowPolicy {
     /// The client is disconnected with code 3008.
@@ -139,7 +145,7 @@ pub enum SlowPolicy {
 }
 
 /// How tokens are verified. Without any key, every token is refused.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenConfig {
     /// The secret of HS256, HS384 and HS512.
@@ -160,10 +166,10 @@ pub struct TokenConfig {
     /// `jwks_refresh`. Redirects are not followed; a response has at most 256 KiB and 5 s.
     pub jwks_url: Option<String>,
     /// The longest time that keys of `jwks_url` are used without asking again.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub jwks_refresh: Duration,
     /// How far the clock of the issuer may be off: a token is accepted this long after its `exp` and before its `nbf`.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub leeway: Duration,
     /// The audience that tokens must name.
     pub audience: Option<String>,
@@ -194,7 +200,7 @@ impl Default for TokenConfig {
 }
 
 /// The server API.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApiConfig {
     /// The key that requests must carry. Without one the API is off.
@@ -202,13 +208,13 @@ pub struct ApiConfig {
 }
 
 /// An HTTP endpoint of the application's backend, with the requests and responses of Centrifugo's proxies.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyConfig {
     /// Its URL. Without one the endpoint is off. Redirects are not followed; a response has at most 1 MiB.
     pub url: Option<String>,
     /// How long it may take to answer.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub timeout: Duration,
     /// Header fields that every request has, such as a secret that the endpoint checks.
     pub headers: HashMap<String, String>,
@@ -224,7 +230,7 @@ impl Default for ProxyConfig {
 }
 
 /// The endpoints of the application's backend that decide about operations of clients.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxiesConfig {
     /// Decides who connects without a token, and as which user. Replaces `client.anonymous`.
@@ -240,14 +246,14 @@ pub struct ProxiesConfig {
 }
 
 /// The memory of histories; takes effect when the hub is built.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
     /// The maximum number of channels with history on a node. Clients may use nine tenths of them; the rest is for the server API.
     pub channels_max: usize,
     /// Bytes of publications in memory, of all channels together. Near the limit those of the channels that nothing was published into
     /// for the longest time are dropped, at the limit the oldest of the channel that is published into.
-    #[serde(deserialize_with = "size")]
+    #[serde(with = "size")]
     pub len_max: usize,
 }
 
@@ -258,7 +264,7 @@ impl Default for HistoryConfig {
 }
 
 /// The clients that have a right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
     /// No client, unless a token grants it.
@@ -273,7 +279,7 @@ pub enum Access {
 }
 
 /// What a client that reconnects receives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecoveryMode {
     /// Every publication that it missed.
@@ -284,13 +290,13 @@ pub enum RecoveryMode {
 }
 
 /// The options of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChannelOptions {
     /// The maximum number of publications that are kept.
     pub history_size: usize,
     /// How long each is kept.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "duration")]
     pub history_ttl: Duration,
     /// Clients can recover missed publications, even if they did not ask for that when they subscribed.
     pub force_recovery: bool,
@@ -329,14 +335,14 @@ pub struct ChannelOptions {
     /// does not read from a connection that is faster, so that the publisher waits and not the readers.
     pub publications_per_s_max: u32,
     /// The same limit in bytes of payload per second.
-    #[serde(deserialize_with = "size")]
+    #[serde(with = "size")]
     pub publication_bytes_per_s_max: usize,
     /// Origins whose pages may subscribe, with the same forms; if empty, all that may connect.
     pub allowed_origins: Vec<String>,
 }
 
 /// A delta format, in which a publication is sent as the change from the previous one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeltaType {
     /// The [format](https://fossil-scm.org/home/doc/trunk/www/delta_format.wiki) of Fossil.
@@ -395,6 +401,17 @@ impl HubConfig {
     /// The text is not TOML, or an option is unknown or has an invalid value.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|error| ConfigError(error.to_string()))?;
+        config.check()
+    }
+
+    pub(crate) fn from_table(table: toml::Table) -> Result<Self, ConfigError> {
+        let config: Self =
+            table.try_into().map_err(|error: toml::de::Error| ConfigError(error.to_string()))?;
+        config.check()
+    }
+
+    fn check(self) -> Result<Self, ConfigError> {
+        let config = self;
         let client = &config.client;
         let zero = [
             ("client.ping_interval", client.ping_interval.is_zero()),
@@ -413,6 +430,25 @@ impl HubConfig {
         }
         if config.api.key.as_deref() == Some("") {
             return Err(ConfigError("api.key must not be empty".into()));
+        }
+        let secrets = [
+            ("token.hmac_secret", &config.token.hmac_secret),
+            ("token.hmac_previous_secret", &config.token.hmac_previous_secret),
+            ("api.key", &config.api.key),
+        ];
+        for (name, secret) in secrets {
+            // Those of the guides, which everybody knows.
+            if secret.as_ref().is_some_and(|secret| secret.to_ascii_lowercase().contains("change me")) {
+                return Err(ConfigError(format!("{name} is the one of an example: choose your own")));
+            }
+        }
+        if client.personal_channel {
+            let namespace = &client.personal_channel_namespace;
+            if !namespace.is_empty() && !config.namespaces.contains_key(namespace) {
+                return Err(ConfigError(format!(
+                    "client.personal_channel_namespace {namespace} does not exist"
+                )));
+            }
         }
         check_origins(&client.allowed_origins)?;
         let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));
@@ -484,24 +520,48 @@ fn check_origins(origins: &[String]) -> Result<(), ConfigError> {
     }
 }
 
-fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(from)?;
-    humantime::parse_duration(&text).map_err(serde::de::Error::custom)
+/// A time as a text, such as `"25s"`.
+mod duration {
+    use super::{Deserialize as _, Deserializer, Duration};
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(from)?;
+        humantime::parse_duration(&text).map_err(serde::de::Error::custom)
+    }
+
+    pub(super) fn serialize<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(*duration))
+    }
 }
 
 /// A size in bytes: a number, or a text with a suffix for powers of 1024, such as `"64K"`, `"1M"` or `"2G"`.
-fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+mod size {
+    use super::{Deserialize, Deserializer, parse_size};
+
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Size {
         Number(usize),
         Text(String),
     }
-    match Size::deserialize(from)? {
-        Size::Number(bytes) => Ok(bytes),
-        Size::Text(text) => parse_size(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!("{text:?} is not a size, such as 65536 or \"64K\""))
-        }),
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+        match Size::deserialize(from)? {
+            Size::Number(bytes) => Ok(bytes),
+            Size::Text(text) => parse_size(&text).ok_or_else(|| {
+                serde::de::Error::custom(format!("{text:?} is not a size, such as 65536 or \"64K\""))
+            }),
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    pub(super) fn serialize<S: serde::Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
+        for (suffix, shift) in [("G", 30), ("M", 20), ("K", 10)] {
+            if *bytes > 0 && bytes.trailing_zeros() >= shift {
+                return to.collect_str(&format_args!("{}{suffix}", bytes >> shift));
+            }
+        }
+        to.serialize_u64(*bytes as u64)
     }
 }
 
@@ -578,6 +638,9 @@ mod tests {
             ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = \"a\"", "twice"),
             ("[[namespace]]\nname = \"a\"\npublish = \"nobody\"", "namespace a"),
             ("[api]\nkey = \"\"", "must not be empty"),
+            ("[api]\nkey = \"change me, too\"", "api.key is the one of an example"),
+            ("[token]\nhmac_secret = \"Change me\"", "token.hmac_secret is the one of an example"),
+            ("[client]\npersonal_channel = true\npersonal_channel_namespace = \"a\"", "does not exist"),
             ("[client]\nqueue_len_max = \"1T\"", "\"1T\" is not a size"),
             ("[history]\nlen_max = \"99999999999G\"", "is not a size"),
             ("[client]\nallowed_origins = [\"example.com\"]", "\"example.com\" is not an origin"),

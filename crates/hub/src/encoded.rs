@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wireloom::{OwnedMessage, PreparedMessage};
 
-use crate::client::{Format, encode, event};
+use crate::client::{Format, encode, one_way};
 use crate::fossil;
 use crate::protocol::{Encoding, Publication, Push, Reply, json_text};
 
@@ -108,6 +108,7 @@ pub(crate) struct Shared {
     json: Option<PreparedMessage>,
     protobuf: Option<PreparedMessage>,
     event: Option<PreparedMessage>,
+    line: Option<PreparedMessage>,
 }
 
 impl Shared {
@@ -116,11 +117,12 @@ impl Shared {
         let (message, encoding) = match format {
             Format::Protocol(encoding @ Encoding::Json) => (&mut self.json, encoding),
             Format::Protocol(encoding @ Encoding::Protobuf) => (&mut self.protobuf, encoding),
-            Format::EventStream => {
-                if self.event.is_none() {
-                    self.event = event(&reply());
+            Format::EventStream | Format::HttpStream => {
+                let message = if format == Format::EventStream { &mut self.event } else { &mut self.line };
+                if message.is_none() {
+                    *message = one_way(format, &reply());
                 }
-                return self.event.clone();
+                return message.clone();
             }
             Format::Bare => return None,
         };

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `fossil`, `config` → `history`, `jwks` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `metrics`, `rights`,
 //! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -8,6 +8,7 @@
 mod api;
 mod auth;
 mod batch;
+mod centrifugo;
 mod channel_limits;
 mod channels;
 mod client;
@@ -32,6 +33,7 @@ mod outbox;
 pub mod protocol;
 mod proxy;
 mod random;
+mod reference;
 mod rights;
 mod serve;
 mod session;
@@ -40,8 +42,10 @@ mod shards;
 #[cfg(test)]
 mod simulation;
 mod subscribe;
+mod token;
 mod transport;
 
+pub use centrifugo::{Converted, convert_centrifugo};
 pub use config::{
     Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, HistoryConfig, HubConfig,
     ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
@@ -54,6 +58,8 @@ pub use hooks::{
 pub use hub::{Hub, HubBuilder, PublishOptions};
 pub use metrics::{HubStats, SlowClient};
 pub use node::PublishError;
+pub use reference::{Setting, reference, settings};
+pub use token::TokenClaims;
 
 /// The examples of the book's page compile.
 #[cfg(doctest)]

@@ -63,7 +63,7 @@ pub struct SlowClient {
     /// The address of the other end of the connection; `None` if the server that accepted the connection does not
     /// report it.
     pub peer: Option<SocketAddr>,
-    /// The path of the hub: `/connection/websocket`, `/connection/uni_sse` or `/rooms`.
+    /// The path of the hub: `/connection/websocket`, `/connection/uni_sse`, `/connection/uni_http_stream` or `/rooms`.
     pub path: &'static str,
     /// Bytes of messages that have not been written yet.
     pub queued_len: usize,
@@ -80,6 +80,7 @@ impl SlowClient {
             path: match client.format {
                 Format::Protocol(_) => "/connection/websocket",
                 Format::EventStream => "/connection/uni_sse",
+                Format::HttpStream => "/connection/uni_http_stream",
                 Format::Bare => "/rooms",
             },
             queued_len: backlog.queued,

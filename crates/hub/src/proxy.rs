@@ -254,6 +254,7 @@ impl<'a> Caller<'a> {
         let transport = match self.client.format {
             Format::Protocol(_) => "websocket",
             Format::EventStream => "uni_sse",
+            Format::HttpStream => "uni_http_stream",
             Format::Bare => "room",
         };
         let about =

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use tracing::warn;
 use wireloom::{Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
+use crate::client::Format;
 use crate::hub::Hub;
 use crate::node::Origin;
 use crate::protocol::Encoding;
@@ -16,6 +17,8 @@ use crate::transport;
 const WEBSOCKET_PATH: &str = "/connection/websocket";
 /// The path for clients that only receive (server-sent events).
 const EVENT_STREAM_PATH: &str = "/connection/uni_sse";
+/// The path for clients that only receive (lines of JSON).
+const HTTP_STREAM_PATH: &str = "/connection/uni_http_stream";
 /// The prefix of paths where plain WebSocket clients join a channel of the namespace `rooms`.
 const ROOMS_PATH: &str = "/rooms/";
 
@@ -32,6 +35,7 @@ impl Hub {
     /// |---|---|
     /// | `/connection/websocket` | the client protocol over WebSocket, JSON, or Protobuf by the subprotocol `centrifuge-protobuf` |
     /// | `/connection/uni_sse` | pushes as server-sent events; the connect request is JSON, the parameter `cf_connect` or a POST body |
+    /// | `/connection/uni_http_stream` | the same as lines of JSON |
     /// | `/api/METHOD` | the server API, when the configuration has a key for it |
     /// | `/rooms/NAME` | the channel `rooms:NAME`, bare messages over WebSocket; a token in `Authorization: Bearer` or the parameter `token` |
     pub async fn answer_own(&self, request: &mut Request) -> Option<Response> {
@@ -57,7 +61,10 @@ impl Hub {
             });
         }
         if path == EVENT_STREAM_PATH {
-            return Some(self.open_event_stream(request).await);
+            return Some(self.open_event_stream(request, Format::EventStream).await);
+        }
+        if path == HTTP_STREAM_PATH {
+            return Some(self.open_event_stream(request, Format::HttpStream).await);
         }
         let name = path.strip_prefix(ROOMS_PATH).filter(|name| !name.is_empty())?;
         // RFC 3986 §2.1: names may have characters that a path cannot, such as the `#` of a channel for named users.
@@ -152,7 +159,7 @@ impl Hub {
         config
     }
 
-    async fn open_event_stream(&self, request: &mut Request) -> Response {
+    async fn open_event_stream(&self, request: &mut Request, format: Format) -> Response {
         let connect = match request.method() {
             "GET" => match request.query_param("cf_connect").map(percent_decode) {
                 Some(Some(connect)) => connect,
@@ -175,7 +182,7 @@ impl Hub {
         let allowed = origin.clone();
         let headers = self.forwarded(request.headers());
         let origin = Origin { peer: Some(request.peer()), origin, encoding: Encoding::Json, headers };
-        let response = transport::event_stream(self.0.clone(), connect, Box::new(origin));
+        let response = transport::event_stream(self.0.clone(), format, connect, Box::new(origin));
         match allowed {
             Some(origin) => {
                 response.with_header("Access-Control-Allow-Origin", &origin).unwrap_or_else(Response::from)

@@ -246,8 +246,10 @@ impl Session {
                 self.client.send(&Reply::default());
                 let ping = match self.client.format {
                     // The client cannot send a pong.
-                    Format::EventStream | Format::Bare => Ping::DueAt(now + config.ping_interval),
-                    _ => Ping::MissingAt(now + config.pong_timeout),
+                    Format::EventStream | Format::HttpStream | Format::Bare => {
+                        Ping::DueAt(now + config.ping_interval)
+                    }
+                    Format::Protocol(_) => Ping::MissingAt(now + config.pong_timeout),
                 };
                 self.state = State::Connected { ping };
             }
@@ -276,7 +278,7 @@ impl Session {
         match self.client.format {
             Format::Protocol(encoding) => self.execute(encoding, message.into_bytes()).await,
             Format::Bare => self.publish_in_room(message).await,
-            Format::EventStream => {}
+            Format::EventStream | Format::HttpStream => {}
         }
     }
 
@@ -452,7 +454,7 @@ impl Session {
             ttl: ttl.unwrap_or(0),
             data: grant.data,
             ping: seconds(config.ping_interval),
-            pong: self.client.format != Format::EventStream,
+            pong: matches!(self.client.format, Format::Protocol(_)),
             node: self.node.name.clone(),
             ..ConnectResult::default()
         };
@@ -530,6 +532,11 @@ impl Session {
             };
         } else if !has_token && !settings.config.client.anonymous {
             return Err(Denied::Ended(Disconnect::InvalidToken));
+        }
+        if settings.config.client.personal_channel && !grant.user.is_empty() {
+            let namespace = &settings.config.client.personal_channel_namespace;
+            let separator = if namespace.is_empty() { "" } else { ":" };
+            grant.channels.push(format!("{namespace}{separator}#{}", grant.user));
         }
         let channels = std::mem::take(&mut grant.channels);
         let named = channels.into_iter().map(|name| (name, Grant { server_side: true, ..Grant::default() }));

@@ -1,11 +1,16 @@
 //! The arguments of `wireloom hub`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::value;
+
 const AFTER: &str = "\
 Try it:
+  wireloom hub config
+  wireloom hub token --hub hub.toml --user 42
   wireloom hub check /var/lib/wireloom";
 
 #[derive(Args, Debug)]
@@ -19,6 +24,10 @@ pub(crate) struct Hub {
 pub(crate) enum HubCommand {
     /// Check the histories that `serve --data` keeps in a directory
     Check(Check),
+    /// Make a token for a client, signed with the secret of a configuration
+    Token(Token),
+    /// Explain all settings, check a configuration, or convert one of Centrifugo
+    Config(ConfigCommand),
 }
 
 const CHECK_AFTER: &str = "\
@@ -44,4 +53,57 @@ pub(crate) struct Check {
     /// If the file is damaged, rename it
     #[arg(long)]
     pub(crate) set_aside: bool,
+}
+
+const TOKEN_AFTER: &str = "\
+The token is a JSON Web Token, printed to the standard output. It is signed with [token] hmac_secret, and with that of
+[token.subscription], if there is one, for a --channel. Anyone who has it acts as the user until it expires.
+
+Try it:
+  wireloom hub token --hub hub.toml --user 42 --ttl 10m
+  wireloom hub token --hub hub.toml --user 42 --channel '$chat:x'";
+
+#[derive(Args, Debug)]
+#[command(after_help = TOKEN_AFTER)]
+pub(crate) struct Token {
+    /// The configuration, as for `wireloom serve`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hub: PathBuf,
+    /// The user; without it the token is for an anonymous client
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    pub(crate) user: String,
+    /// Make a token for a subscription to this channel, not for a connection
+    #[arg(long, value_name = "CHANNEL", conflicts_with = "subscribe")]
+    pub(crate) channel: Option<String>,
+    /// Subscribe the connection to this channel from the start. May be repeated
+    #[arg(long, value_name = "CHANNEL")]
+    pub(crate) subscribe: Vec<String>,
+    /// What other clients see of this one: a JSON value
+    #[arg(long, value_name = "JSON")]
+    pub(crate) info: Option<String>,
+    /// How long the token is valid
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = value::time)]
+    pub(crate) ttl: Duration,
+}
+
+const CONFIG_AFTER: &str = "\
+Environment variables that begin with WIRELOOM_HUB_ replace settings of the file, here as for `serve`.
+
+Exit codes:
+  0  the configuration can be used
+  1  the file cannot be read or used, or a variable names no setting
+
+Try it:
+  wireloom hub config
+  wireloom hub config hub.toml
+  wireloom hub config --from-centrifugo config.json >hub.toml";
+
+#[derive(Args, Debug)]
+#[command(after_help = CONFIG_AFTER)]
+pub(crate) struct ConfigCommand {
+    /// Check this file. Without it, all settings are printed with their defaults
+    pub(crate) file: Option<PathBuf>,
+    /// Print this configuration of Centrifugo (JSON) as one of the hub; settings without a counterpart are listed on the standard error
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) from_centrifugo: Option<PathBuf>,
 }

@@ -17,7 +17,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub(crate) use connect::{Connect, Display, Format, Tls, has_scheme};
-pub(crate) use hub::{Check, Hub, HubCommand};
+pub(crate) use hub::{Check, ConfigCommand, Hub, HubCommand, Token};
 pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
 pub(crate) use load::{Expectation, Load, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage};
 pub(crate) use record::Record;
@@ -63,7 +63,7 @@ pub(crate) enum Command {
     Load(Box<Load>),
     /// Decode a capture: handshakes, WebSocket and HTTP/2 frames, violations
     Inspect(Box<Inspect>),
-    /// Look after channels: check their histories on disk
+    /// Look after channels: histories on disk, tokens, configurations
     Hub(Hub),
     /// Print a completion script for a shell
     Completions(Completions),

@@ -1,5 +1,7 @@
 //! `wireloom hub`: what concerns channels and needs no server.
 
+mod configuration;
+
 use std::io::Write as _;
 
 use wireloom_hub::engine::{DiskEngine, DiskError, FileReport};
@@ -8,9 +10,26 @@ use crate::args::{Check, HubCommand};
 use crate::exit::Exit;
 use crate::terminal;
 
+pub(crate) use configuration::read;
+
 pub(crate) fn run(command: &HubCommand) -> Exit {
     match command {
         HubCommand::Check(args) => check(args),
+        HubCommand::Token(args) => print(configuration::token(args)),
+        HubCommand::Config(args) => print(configuration::config(args)),
+    }
+}
+
+/// Prints the output of a command, or why there is none.
+fn print(output: Result<String, String>) -> Exit {
+    let written = output
+        .and_then(|text| std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string()));
+    match written {
+        Ok(()) => Exit::Success,
+        Err(error) => {
+            terminal::print_error(error);
+            Exit::NoConnection
+        }
     }
 }
 

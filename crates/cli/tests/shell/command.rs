@@ -263,7 +263,7 @@ async fn the_log_is_json_without_secrets() {
     assert!(!log.contains("secret"), "{log}");
 }
 
-fn run(args: &[&str]) -> (i32, String, String) {
+pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
     let output = std::process::Command::new(WIRELOOM).args(args).stdin(Stdio::null()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))

@@ -5,10 +5,12 @@
 
 mod bad_input;
 mod command;
+mod configuration;
 mod connect;
 mod hub;
 mod inspect;
 mod live;
+mod monitoring;
 mod process;
 mod running;
 #[cfg(target_os = "linux")]

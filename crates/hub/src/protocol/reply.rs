@@ -135,9 +135,9 @@ messages! {
     /// How many clients a channel has.
     message PresenceStatsResult {
         /// Connections.
-        uint32 num_clients = 1;
+        always uint32 num_clients = 1;
         /// Different users.
-        uint32 num_users = 2;
+        always uint32 num_users = 2;
     }
 
     /// The history of a channel.

@@ -8,6 +8,8 @@
 ///     message Example {
 ///         /// Scalars are left out of JSON when they are empty: string, bool, int32, int64, uint32, uint64.
 ///         string channel = 1;
+///         /// A number that JSON always has.
+///         always uint32 num_clients = 7;
 ///         /// Any JSON value. Bytes that are not JSON are a string in base64.
 ///         bytes data = 2;
 ///         /// Another message, or `None`. `as` gives the name in JSON where that is no name in Rust.
@@ -42,6 +44,13 @@ macro_rules! messages {
     };
     (@fields $head:tt $done:tt $(#[$doc:meta])* uint32 $name:ident = $tag:tt; $($rest:tt)*) => {
         messages! { @scalar $head $done $(#[$doc])* [uint32, tag = $tag] $name: u32; $($rest)* }
+    };
+    (@fields $head:tt [$($done:tt)*] $(#[$doc:meta])* always uint32 $name:ident = $tag:tt; $($rest:tt)*) => {
+        messages! { @fields $head [$($done)*
+            $(#[$doc])*
+            #[prost(uint32, tag = $tag)]
+            pub $name: u32,
+        ] $($rest)* }
     };
     (@fields $head:tt $done:tt $(#[$doc:meta])* uint64 $name:ident = $tag:tt; $($rest:tt)*) => {
         messages! { @scalar $head $done $(#[$doc])* [uint64, tag = $tag] $name: u64; $($rest)* }

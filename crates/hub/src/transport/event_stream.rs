@@ -1,4 +1,4 @@
-//! Connections that only receive, as server-sent events (WHATWG HTML §9.2).
+//! Connections that only receive, as server-sent events (WHATWG HTML §9.2) or as lines of JSON.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,9 +18,14 @@ use crate::session::Session;
 /// How long a client may take to receive the reason when the connection ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The response to a client of server-sent events: a body that lasts as long as the connection.
-pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Box<Origin>) -> Response {
-    let client = match node.accept(Format::EventStream, origin.peer) {
+/// The response to a client that only receives: a body that lasts as long as the connection.
+pub(crate) fn event_stream(
+    node: Arc<Node>,
+    format: Format,
+    request: ConnectRequest,
+    origin: Box<Origin>,
+) -> Response {
+    let client = match node.accept(format, origin.peer) {
         Ok(client) => client,
         Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
     };
@@ -30,12 +35,16 @@ pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Box
         let session = Session::new(node.clone(), client.clone(), origin);
         let reason = run(&node, &client, session, request, &mut body).await;
         // The client may not read. Others should see it leave at once.
-        let sending = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&mut body, &reason));
+        let sending = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&mut body, format, &reason));
         let _ = tokio::join!(sending, clean_up.leave(reason.clone()));
         drop(body);
         clean_up.forget().await;
     });
-    let response = Response::new(200).with_body("text/event-stream", stream);
+    let content_type = match format {
+        Format::HttpStream => "application/json",
+        _ => "text/event-stream",
+    };
+    let response = Response::new(200).with_body(content_type, stream);
     response.with_header("Cache-Control", "no-cache").unwrap_or_else(Response::from)
 }
 
@@ -97,15 +106,15 @@ async fn send(node: &Node, client: &Client, body: &mut BodySender, events: Bytes
     }
 }
 
-/// Sends the reason as the last event, because event streams have no close code.
-async fn send_reason(body: &mut BodySender, reason: &Disconnect) {
+/// Sends the reason as the last push, because streams have no close code.
+async fn send_reason(body: &mut BodySender, format: Format, reason: &Disconnect) {
     let disconnect = DisconnectPush {
         code: reason.code().into(),
         reason: reason.reason().into(),
         reconnect: reason.allows_reconnect(),
     };
     let push = Push { disconnect: Some(disconnect), ..Push::default() };
-    if let Some(event) = crate::client::event(&Reply { push: Some(push), ..Reply::default() }) {
+    if let Some(event) = crate::client::one_way(format, &Reply { push: Some(push), ..Reply::default() }) {
         // The client may have disconnected.
         let _ = body.send(event.as_bytes().to_vec()).await;
     }

@@ -539,6 +539,53 @@ async fn an_event_stream_ends_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_stream_of_lines_has_the_pushes_of_an_event_stream() {
+    let served = serve().await;
+    let connect = r#"{"subs":{"log:x":{}}}"#;
+    let request = Request::post(http(&served, "/connection/uni_http_stream"), connect);
+    let response = Connector::new().request(request).await.unwrap();
+    assert_eq!(response.headers.get("content-type"), Some(&b"application/json"[..]));
+    let mut body = response.body;
+    let mut text = String::new();
+    while !text.contains("\"subscribe\"") {
+        text.push_str(std::str::from_utf8(&body.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    served.hub.publish("log:x", "{\n\"n\":\n1}").await.unwrap();
+    while !text.contains("\"pub\"") || !text.ends_with('\n') {
+        text.push_str(std::str::from_utf8(&body.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines[0]["connect"]["client"].is_string(), "{text}");
+    assert_eq!(lines.last().unwrap()["pub"]["data"], json!({ "n": 1 }), "{text}");
+}
+
+#[tokio::test]
+async fn a_user_has_a_personal_channel() {
+    let config = CONFIG
+        .replace("[client]", "[client]\npersonal_channel = true\npersonal_channel_namespace = \"private\"");
+    let served = Served::start(&config, |hub| hub).await;
+    let (mut client, connected) = as_user(&served, &json!({ "sub": "7" })).await;
+    assert!(connected["subs"]["private:#7"].is_object(), "{connected}");
+    served.hub.publish("private:#7", "1").await.unwrap();
+    assert_eq!(push(&mut client, "pub").await["channel"], "private:#7");
+    let (mut other, _) = as_user(&served, &json!({ "sub": "8" })).await;
+    for channel in ["private:#7", "private:#8,7"] {
+        assert_eq!(other.reply("subscribe", json!({ "channel": channel })).await["error"]["code"], 103);
+    }
+    let anonymous =
+        Client::new(wireloom::connect(&served.url).await.unwrap()).call("connect", json!({})).await;
+    assert!(anonymous["subs"].is_null(), "{anonymous}");
+}
+
+#[tokio::test]
+async fn presence_stats_have_both_numbers() {
+    let served = serve().await;
+    let mut client = served.connect().await;
+    let stats = client.call("presence_stats", json!({ "channel": "loud:x" })).await;
+    assert_eq!(stats, json!({ "num_clients": 0, "num_users": 0 }));
+}
+
+#[tokio::test]
 async fn payloads_of_several_lines_do_not_break_messages() {
     let served = serve().await;
     let mut client = served.connect().await;

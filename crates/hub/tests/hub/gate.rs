@@ -127,10 +127,10 @@ async fn by_sdk(served: &Served, row: Row<'_>) {
     );
 }
 
-async fn by_event_stream(served: &Served, row: Row<'_>) {
+async fn by_stream(served: &Served, row: Row<'_>, path: &str) {
     let subs = json!({ row.channel: { "token": row.subscription_token() } });
     let connect = json!({ "token": row.connection_token(), "subs": subs });
-    let request = Request::post(http(served, "/connection/uni_sse"), connect.to_string());
+    let request = Request::post(http(served, path), connect.to_string());
     let mut events = Connector::new().request(request).await.unwrap().body;
     let mut text = String::new();
     let expected = match () {
@@ -196,7 +196,8 @@ async fn each_way_in_grants_what_the_table_says() {
                     for token in [Token::None, Token::Own, Token::Other, Token::Connection] {
                         let row = Row { anonymous, subscribe, publish, user_limited, user, token, channel };
                         by_sdk(&served, row).await;
-                        by_event_stream(&served, row).await;
+                        let stream = ["/connection/uni_sse", "/connection/uni_http_stream"][turn % 2];
+                        by_stream(&served, row, stream).await;
                         if token == Token::None {
                             by_room(&served, row, turn % 2 == 0).await;
                             by_api(&served, row).await;

@@ -65,11 +65,7 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
 
 fn config(args: &Serve) -> Result<HubConfig, String> {
     let mut config = match &args.channels.hub {
-        Some(file) => {
-            let named = |error: &dyn std::fmt::Display| format!("--hub {}: {error}", file.display());
-            let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
-            HubConfig::from_toml(&text).map_err(|error| named(&error))?
-        }
+        Some(file) => crate::cmd::hub::read(file).map_err(|error| format!("--hub {error}"))?,
         None => HubConfig::from_toml(DEFAULT).map_err(|error| error.to_string())?,
     };
     config.client.allowed_origins.extend(args.allow_origin.iter().cloned());

@@ -1,0 +1,77 @@
+//! `wireloom hub token` and `config`: tokens and configurations.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use wireloom_hub::{HubConfig, TokenClaims, convert_centrifugo, settings};
+
+use crate::args::{ConfigCommand, Token};
+use crate::terminal;
+
+/// Reads a configuration and the environment.
+pub(crate) fn read(file: &Path) -> Result<HubConfig, String> {
+    let named = |error: &dyn Display| format!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
+    HubConfig::from_toml_and_env(&text, variables()).map_err(|error| named(&error))
+}
+
+/// The environment, as far as it is text.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+pub(super) fn token(args: &Token) -> Result<String, String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut claims = TokenClaims::default();
+    claims.user.clone_from(&args.user);
+    claims.channel.clone_from(&args.channel);
+    claims.channels.clone_from(&args.subscribe);
+    claims.info.clone_from(&args.info);
+    claims.exp = Some(now.saturating_add(args.ttl).as_secs());
+    let token = read(&args.hub)?.sign_token(&claims).map_err(|error| error.to_string())?;
+    Ok(token + "\n")
+}
+
+pub(super) fn config(args: &ConfigCommand) -> Result<String, String> {
+    if let Some(file) = &args.from_centrifugo {
+        let named = |error: &dyn Display| format!("{}: {error}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
+        let converted = convert_centrifugo(&text).map_err(|error| named(&error))?;
+        for path in &converted.unknown {
+            terminal::print_error(format_args!("not converted: {path}"));
+        }
+        // What was converted may be incomplete, such as an endpoint that the other file names elsewhere.
+        if let Err(error) = HubConfig::from_toml(&converted.toml) {
+            terminal::print_error(format_args!("the result needs a change: {error}"));
+        }
+        return Ok(converted.toml);
+    }
+    match &args.file {
+        Some(file) => {
+            let config = read(file)?;
+            // Keys are read when a hub is made.
+            wireloom_hub::Hub::builder().config(config).build().map_err(|error| error.to_string())?;
+            Ok(format!("{}: this can be used\n", file.display()))
+        }
+        None => Ok(explained()),
+    }
+}
+
+/// All settings as a file: commented out, with their defaults.
+fn explained() -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for setting in settings() {
+        if setting.section != last {
+            last = setting.section;
+            text.push_str(&format!("\n[{last}]\n"));
+        }
+        text.push_str(&format!("# {}\n", setting.about));
+        let default = setting.default.as_deref().unwrap_or("");
+        let comment = if setting.default.is_none() { " (not set)" } else { "" };
+        text.push_str(&format!("# {} = {default}{comment}\n", setting.name));
+    }
+    text
+}

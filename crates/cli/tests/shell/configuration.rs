@@ -1,0 +1,63 @@
+//! `wireloom hub`: tokens and configurations.
+
+use serde_json::json;
+
+use crate::command::run;
+use crate::process::Server;
+
+fn folder(name: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("wireloom-hub-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[tokio::test]
+async fn a_token_of_the_command_connects_and_no_other() {
+    let folder = folder("token");
+    let config = folder.join("hub.toml");
+    let config = config.to_str().unwrap();
+    std::fs::write(config, "token.hmac_secret = \"a secret of this test\"\n[[namespace]]\nname = \"rooms\"\nsubscribe = \"client\"\n")
+        .unwrap();
+    let (code, token, errors) = run(&["hub", "token", "--hub", config, "--user", "42", "--ttl", "5m"]);
+    assert_eq!(code, 0, "{errors}");
+    let serving = Server::start(&["--hub", config]).await;
+    for (token, is_in) in [(token.trim(), true), ("x.y.z", false), ("", false)] {
+        let mut socket = wireloom::connect(&serving.url("/connection/websocket")).await.unwrap();
+        socket.send(&json!({ "id": 1, "connect": { "token": token } }).to_string()).await.unwrap();
+        let reply = socket.recv_owned().await.ok().flatten();
+        assert_eq!(
+            reply.is_some_and(|reply| reply.as_text().unwrap().contains("\"client\"")),
+            is_in,
+            "{token}"
+        );
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn configurations_are_explained_checked_and_converted() {
+    let folder = folder("config");
+    let (code, out, _) = run(&["hub", "config"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("[client]\n# Clients may connect without a token.\n# anonymous = false\n"), "{out}");
+    let file = folder.join("hub.toml");
+    for (text, expected) in [
+        ("client.anonymous = true", Ok("this can be used")),
+        ("client.anonymus = true", Err("unknown field `anonymus`")),
+        ("token.hmac_secret = \"change me\"", Err("the one of an example")),
+        ("token.rsa_public_key = \"x\"", Err("token.rsa_public_key")),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let (code, out, errors) = run(&["hub", "config", file.to_str().unwrap()]);
+        match expected {
+            Ok(expected) => assert!(code == 0 && out.contains(expected), "{text}: {out} {errors}"),
+            Err(expected) => assert!(code == 1 && errors.contains(expected), "{text}: {out} {errors}"),
+        }
+    }
+    let file = folder.join("config.json");
+    std::fs::write(&file, r#"{"http_api":{"key":"k"},"admin":{"enabled":true}}"#).unwrap();
+    let (code, out, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
+    assert_eq!((code, &*out), (0, "[api]\nkey = \"k\"\n\n"), "{errors}");
+    assert!(errors.contains("not converted: admin.enabled"), "{errors}");
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,281 @@
+//! Conversion of a configuration of Centrifugo (version 6) into one of this hub.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use crate::config::ConfigError;
+
+/// Settings that have a counterpart with the same meaning: Centrifugo's path, and the section and name here.
+const SAME: [(&str, &str, &str); 38] = [
+    ("client.allowed_origins", "client", "allowed_origins"),
+    ("client.allow_anonymous_connect_without_token", "client", "anonymous"),
+    ("client.ping_interval", "client", "ping_interval"),
+    ("client.pong_timeout", "client", "pong_timeout"),
+    ("client.stale_close_delay", "client", "stale_after"),
+    ("client.expired_close_delay", "client", "expired_grace"),
+    ("client.channel_limit", "client", "channels_max"),
+    ("client.queue_max_size", "client", "queue_len_max"),
+    ("client.connection_limit", "client", "connections_max"),
+    ("client.user_connection_limit", "client", "connections_per_user_max"),
+    ("channel.max_length", "client", "channel_name_len_max"),
+    ("websocket.message_size_limit", "client", "message_len_max"),
+    ("http_api.key", "api", "key"),
+    ("client.token.hmac_secret_key", "token", "hmac_secret"),
+    ("client.token.hmac_previous_secret_key", "token", "hmac_previous_secret"),
+    ("client.token.rsa_public_key", "token", "rsa_public_key"),
+    ("client.token.ecdsa_public_key", "token", "ecdsa_public_key"),
+    ("client.token.jwks_public_endpoint", "token", "jwks_url"),
+    ("client.token.audience", "token", "audience"),
+    ("client.token.issuer", "token", "issuer"),
+    ("client.subscription_token.hmac_secret_key", "token.subscription", "hmac_secret"),
+    ("client.subscription_token.hmac_previous_secret_key", "token.subscription", "hmac_previous_secret"),
+    ("client.subscription_token.rsa_public_key", "token.subscription", "rsa_public_key"),
+    ("client.subscription_token.ecdsa_public_key", "token.subscription", "ecdsa_public_key"),
+    ("client.subscription_token.jwks_public_endpoint", "token.subscription", "jwks_url"),
+    ("client.subscription_token.audience", "token.subscription", "audience"),
+    ("client.subscription_token.issuer", "token.subscription", "issuer"),
+    ("client.proxy.connect.endpoint", "proxy.connect", "url"),
+    ("client.proxy.connect.timeout", "proxy.connect", "timeout"),
+    ("client.proxy.connect.http_headers", "proxy.connect", "forward_headers"),
+    ("client.proxy.connect.static_http_headers", "proxy.connect", "headers"),
+    ("client.proxy.connect.http.static_headers", "proxy.connect", "headers"),
+    ("client.proxy.refresh.endpoint", "proxy.refresh", "url"),
+    ("client.proxy.refresh.timeout", "proxy.refresh", "timeout"),
+    ("client.proxy.refresh.http_headers", "proxy.refresh", "forward_headers"),
+    ("rpc.proxy.endpoint", "rpc", "url"),
+    ("rpc.proxy.timeout", "rpc", "timeout"),
+    ("rpc.proxy.http_headers", "rpc", "forward_headers"),
+];
+
+/// Options of a namespace with the same meaning.
+const SAME_OPTIONS: [(&str, &str); 12] = [
+    ("history_size", "history_size"),
+    ("history_ttl", "history_ttl"),
+    ("force_recovery", "force_recovery"),
+    ("force_recovery_mode", "recovery_mode"),
+    ("allowed_delta_types", "allowed_delta_types"),
+    ("presence", "presence"),
+    ("join_leave", "join_leave"),
+    ("force_push_join_leave", "force_push_join_leave"),
+    ("allow_user_limited_channels", "allow_user_limited_channels"),
+    ("subscribe_proxy_enabled", "subscribe_proxy"),
+    ("publish_proxy_enabled", "publish_proxy"),
+    ("sub_refresh_proxy_enabled", "sub_refresh_proxy"),
+];
+
+/// The rights of a namespace: the flags `allow_NAME_for_…`, and the setting here.
+const RIGHTS: [(&str, &str); 4] = [
+    ("subscribe", "subscribe"),
+    ("publish", "publish"),
+    ("presence", "presence_access"),
+    ("history", "history_access"),
+];
+
+/// A converted configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Converted {
+    /// The configuration of this hub, in TOML.
+    pub toml: String,
+    /// The paths of settings that have no counterpart, or are not converted.
+    pub unknown: Vec<String>,
+}
+
+/// Converts a configuration of Centrifugo in JSON.
+///
+/// # Errors
+/// The text is not a JSON object.
+pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
+    let mut root: Map<String, Value> =
+        serde_json::from_str(json).map_err(|error| ConfigError(format!("not a JSON object: {error}")))?;
+    let mut unknown = Vec::new();
+    // An endpoint that is off, and separate keys that are off, are left out.
+    for path in ["client.proxy.connect", "client.proxy.refresh", "rpc.proxy", "client.subscription_token"] {
+        if take(&mut root, &format!("{path}.enabled")) == Some(Value::Bool(false)) {
+            take(&mut root, path);
+        }
+    }
+    let mut sections: BTreeMap<&str, Vec<(&str, Value)>> = BTreeMap::new();
+    for (path, section, name) in SAME {
+        if let Some(value) = take(&mut root, path).filter(|value| !is_empty(value)) {
+            sections.entry(section).or_default().push((name, value));
+        }
+    }
+    for name in ["subscribe", "publish", "sub_refresh"] {
+        let section = match name {
+            "subscribe" => "proxy.subscribe",
+            "publish" => "proxy.publish",
+            _ => "proxy.sub_refresh",
+        };
+        for (own, here) in [("endpoint", "url"), ("timeout", "timeout"), ("http_headers", "forward_headers")]
+        {
+            let value = take(&mut root, &format!("channel.proxy.{name}.{own}"));
+            if let Some(value) = value.filter(|value| !is_empty(value)) {
+                sections.entry(section).or_default().push((here, value));
+            }
+        }
+    }
+    let mut toml = String::new();
+    for (section, settings) in sections {
+        let _ = writeln!(toml, "[{section}]");
+        for (name, value) in settings {
+            let _ = writeln!(toml, "{name} = {}", rendered(&value));
+        }
+        toml.push('\n');
+    }
+    if let Some(Value::Object(options)) = take(&mut root, "channel.without_namespace") {
+        let _ = write!(
+            toml,
+            "[channel]\n{}\n",
+            converted_options(options, "channel.without_namespace", &mut unknown)
+        );
+    }
+    if let Some(Value::Array(namespaces)) = take(&mut root, "channel.namespaces") {
+        for namespace in namespaces {
+            let Value::Object(mut options) = namespace else { continue };
+            let name = options.remove("name").unwrap_or_default();
+            let path = format!("channel.namespaces.{}", name.as_str().unwrap_or_default());
+            let options = converted_options(options, &path, &mut unknown);
+            let _ = write!(toml, "[[namespace]]\nname = {}\n{options}\n", rendered(&name));
+        }
+    }
+    list("", &Value::Object(root), &mut unknown);
+    Ok(Converted { toml, unknown })
+}
+
+fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut Vec<String>) -> String {
+    let mut text = String::new();
+    for (own, here) in SAME_OPTIONS {
+        if let Some(value) = options.remove(own) {
+            let _ = writeln!(text, "{here} = {}", rendered(&value));
+        }
+    }
+    for (right, setting) in RIGHTS {
+        let mut flag = |whom: &str| {
+            let name = format!("allow_{right}_for_{whom}");
+            (options.remove(&name) == Some(Value::Bool(true)), name)
+        };
+        let ((client, _), (anonymous, name), (subscriber, _)) =
+            (flag("client"), flag("anonymous"), flag("subscriber"));
+        let access = match (client, anonymous, subscriber) {
+            (true, true, _) => "anyone",
+            (true, false, _) => "client",
+            (false, _, true) => "subscriber",
+            _ => "token",
+        };
+        // Alone it gives nobody a right there either.
+        if anonymous && !client {
+            unknown.push(format!("{path}.{name}"));
+        }
+        if access != "token" {
+            let _ = writeln!(text, "{setting} = \"{access}\"");
+        }
+    }
+    list(&format!("{path}."), &Value::Object(options), unknown);
+    text
+}
+
+/// Removes the value at a path; objects that are empty then, too.
+fn take(root: &mut Map<String, Value>, path: &str) -> Option<Value> {
+    let Some((first, rest)) = path.split_once('.') else { return root.remove(path) };
+    let inner = root.get_mut(first)?.as_object_mut()?;
+    let taken = take(inner, rest);
+    if inner.is_empty() {
+        root.remove(first);
+    }
+    taken
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        _ => false,
+    }
+}
+
+/// Lists the paths of all values.
+fn list(prefix: &str, value: &Value, into: &mut Vec<String>) {
+    match value {
+        Value::Object(all) => {
+            for (name, inner) in all {
+                let path = format!("{prefix}{name}");
+                match inner {
+                    Value::Object(_) => list(&format!("{path}."), inner, into),
+                    _ => into.push(path),
+                }
+            }
+        }
+        _ => into.push(prefix.trim_end_matches('.').to_owned()),
+    }
+}
+
+/// A value in TOML.
+fn rendered(value: &Value) -> String {
+    match value {
+        Value::Object(all) => {
+            let each =
+                all.iter().map(|(name, value)| format!("{} = {}", Value::from(&**name), rendered(value)));
+            format!("{{ {} }}", each.collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(all) => format!("[{}]", all.iter().map(rendered).collect::<Vec<_>>().join(", ")),
+        // TOML's basic strings, booleans and numbers are those of JSON.
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, HubConfig};
+
+    #[test]
+    fn converts_what_has_a_counterpart_and_lists_the_rest() {
+        let converted = convert_centrifugo(
+            r#"{
+            "client": {
+                "token": { "hmac_secret_key": "a \"secret\"", "user_id_claim": "id" },
+                "subscription_token": { "enabled": false, "hmac_secret_key": "other" },
+                "allowed_origins": ["https://a.example"],
+                "proxy": { "connect": { "enabled": true, "endpoint": "http://b/", "timeout": "2s", "http_headers": ["Cookie"] } }
+            },
+            "http_api": { "key": "k" },
+            "admin": { "enabled": true, "password": "x" },
+            "channel": {
+                "without_namespace": { "presence": true },
+                "proxy": { "subscribe": { "endpoint": "http://c/" } },
+                "namespaces": [
+                    { "name": "chat", "history_size": 10, "history_ttl": "300s", "allow_subscribe_for_client": true,
+                      "allow_publish_for_subscriber": true, "allow_history_for_client": true, "allow_history_for_anonymous": true,
+                      "allow_presence_for_anonymous": true, "subscribe_proxy_enabled": true, "delta_publish": true }
+                ]
+            }
+        }"#,
+        )
+        .unwrap();
+        let config = HubConfig::from_toml(&converted.toml)
+            .unwrap_or_else(|error| panic!("{error}\n{}", converted.toml));
+        assert_eq!(config.token.hmac_secret.as_deref(), Some("a \"secret\""));
+        assert!(config.token.subscription.is_none() && config.channel.presence);
+        assert_eq!(config.api.key.as_deref(), Some("k"));
+        assert_eq!(config.proxy.connect.url.as_deref(), Some("http://b/"));
+        assert_eq!(config.proxy.connect.forward_headers, ["Cookie"]);
+        let chat = &config.namespaces["chat"];
+        assert_eq!((chat.subscribe, chat.publish), (Access::Client, Access::Subscriber));
+        assert_eq!((chat.history_access, chat.presence_access), (Access::Anyone, Access::Token));
+        assert!(chat.subscribe_proxy && chat.history_size == 10);
+        let expected = [
+            "channel.namespaces.chat.allow_presence_for_anonymous",
+            "channel.namespaces.chat.delta_publish",
+            "admin.enabled",
+            "admin.password",
+            "client.token.user_id_claim",
+        ];
+        assert_eq!(converted.unknown, expected);
+        assert!(convert_centrifugo("[]").is_err());
+    }
+}

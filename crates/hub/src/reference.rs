@@ -1,0 +1,294 @@
+//! The reference of all settings, from their declarations, and settings by environment variables.
+
+use std::fmt::Write as _;
+
+use toml::{Table, Value};
+
+use crate::config::{ConfigError, HubConfig};
+
+/// The declarations, whose comments are the explanations.
+const SOURCE: &str = include_str!("config.rs");
+
+/// The sections of the file, and the structs that declare them.
+const SECTIONS: [(&str, &str); 12] = [
+    ("client", "ClientConfig"),
+    ("token", "TokenConfig"),
+    ("token.subscription", "TokenConfig"),
+    ("api", "ApiConfig"),
+    ("history", "HistoryConfig"),
+    ("proxy.connect", "ProxyConfig"),
+    ("proxy.refresh", "ProxyConfig"),
+    ("proxy.subscribe", "ProxyConfig"),
+    ("proxy.sub_refresh", "ProxyConfig"),
+    ("proxy.publish", "ProxyConfig"),
+    ("rpc", "ProxyConfig"),
+    ("channel", "ChannelOptions"),
+];
+
+/// The prefix of environment variables.
+const PREFIX: &str = "WIRELOOM_HUB_";
+
+/// One setting of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Setting {
+    /// Its section, such as `client`. The settings of `channel` are also those of each `[[namespace]]`.
+    pub section: &'static str,
+    /// Its name within the section.
+    pub name: String,
+    /// Its default in TOML; `None` if it is not set.
+    pub default: Option<String>,
+    /// What it does, with the unit.
+    pub about: String,
+    /// Whether its values are texts: strings, durations.
+    is_text: bool,
+    /// Whether its values are numbers, or texts such as `64K`.
+    may_be_size: bool,
+}
+
+impl Setting {
+    /// The environment variable that sets it, such as `WIRELOOM_HUB_CLIENT_ANONYMOUS`.
+    #[must_use]
+    pub fn variable(&self) -> String {
+        format!("{PREFIX}{}_{}", self.section.replace('.', "_"), self.name).to_ascii_uppercase()
+    }
+}
+
+/// All settings, in the order of their declaration.
+#[must_use]
+pub fn settings() -> Vec<Setting> {
+    let defaults = Table::try_from(HubConfig::default()).unwrap_or_default();
+    let each = SECTIONS.iter().flat_map(|(section, declaration)| {
+        let own = section.split('.').try_fold(&defaults, |table, part| table.get(part)?.as_table());
+        declared(declaration).into_iter().map(move |(name, kind, about)| {
+            // The keys of subscriptions have no section of their own by default.
+            let default = own.and_then(|own| own.get(&name)).map(rendered);
+            let is_text = kind.contains("String") && !kind.contains("Vec") && !kind.contains("HashMap")
+                || ["Duration", "PathBuf", "Access", "SlowPolicy", "RecoveryMode"]
+                    .iter()
+                    .any(|text| kind.contains(text));
+            Setting { section, name, default, about, is_text, may_be_size: kind == "usize" }
+        })
+    });
+    each.collect()
+}
+
+/// The fields of a struct: name, type and comment.
+fn declared(name: &str) -> Vec<(String, String, String)> {
+    let start = format!("pub struct {name} {{\n");
+    let body = SOURCE.split_once(&start).map_or("", |(_, rest)| rest);
+    let body = body.split_once("\n}").map_or("", |(body, _)| body);
+    let (mut fields, mut about) = (Vec::new(), String::new());
+    for line in body.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("/// ") {
+            about.push_str(if about.is_empty() { "" } else { " " });
+            about.push_str(text);
+        } else if let Some((name, kind)) = line.strip_prefix("pub ").and_then(|field| field.split_once(": "))
+        {
+            let about = std::mem::take(&mut about);
+            if name != "subscription" {
+                fields.push((name.to_owned(), kind.trim_end_matches(',').to_owned(), about));
+            }
+        }
+    }
+    fields
+}
+
+/// A value in TOML.
+pub(crate) fn rendered(value: &Value) -> String {
+    match value {
+        // TOML's basic strings have the escapes of JSON.
+        Value::String(text) => serde_json::to_string(text).unwrap_or_default(),
+        Value::Array(all) => format!("[{}]", all.iter().map(rendered).collect::<Vec<_>>().join(", ")),
+        Value::Table(table) => {
+            let each = table.iter().map(|(name, value)| {
+                format!("{} = {}", serde_json::to_string(name).unwrap_or_default(), rendered(value))
+            });
+            let each = each.collect::<Vec<_>>().join(", ");
+            if each.is_empty() { "{}".into() } else { format!("{{ {each} }}") }
+        }
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Boolean(is) => is.to_string(),
+        Value::Datetime(at) => format!("{at:?}"),
+    }
+}
+
+/// The reference as a page of the book.
+#[must_use]
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Hub: all settings\n\nThe file of `wireloom serve --hub FILE`, by section, with defaults; `wireloom hub config` prints the same. \
+         Times are texts such as\n`\"25s\"`; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. Each setting can also be given by an environment \
+         variable: `WIRELOOM_HUB_`, the\nsection and the name, as `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`; it replaces the one of the file.\n\n\
+         A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon.\n",
+    );
+    let mut last = "";
+    for (setting, index) in settings().iter().zip(0..) {
+        if setting.section != last {
+            last = setting.section;
+            let again = SECTIONS.iter().find(|(_, declaration)| {
+                SECTIONS.iter().any(|(section, own)| section == &last && own == declaration)
+            });
+            let _ = write!(page, "\n## `[{last}]`\n\n");
+            if let Some((first, _)) = again.filter(|(first, _)| *first != last) {
+                let _ = writeln!(page, "The settings of [`[{first}]`](#{}).", first.replace('.', ""));
+                continue;
+            }
+            page.push_str("| setting | default | |\n|---|---|---|\n");
+        } else if index > 0 && !page.ends_with("|\n") {
+            continue;
+        }
+        let default = setting.default.as_ref().map_or_else(|| "not set".into(), |text| format!("`{text}`"));
+        let about = setting.about.replace('|', "\\|");
+        let about = about.replace("[`HistoryConfig`]", "`[history]`");
+        let _ = writeln!(page, "| `{}` | {default} | {about} |", setting.name);
+    }
+    page
+}
+
+impl HubConfig {
+    /// Reads the file format, and then the environment variables whose names begin with `WIRELOOM_HUB_`, which replace settings of the
+    /// file.
+    ///
+    /// # Errors
+    /// As for [`from_toml`](Self::from_toml), and a variable names no setting.
+    pub fn from_toml_and_env(
+        text: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let own = variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX));
+        let own: Vec<_> = own.collect();
+        // Errors of the file have its lines.
+        let from_file = Self::from_toml(text);
+        if own.is_empty() {
+            return from_file;
+        }
+        let mut table: Table =
+            toml::from_str(text).map_err(|error: toml::de::Error| ConfigError(error.to_string()))?;
+        let settings = settings();
+        for (variable, value) in own {
+            let setting = settings.iter().find(|setting| setting.variable() == variable);
+            let setting = setting.ok_or_else(|| ConfigError(format!("{variable} names no setting")))?;
+            let is_text = setting.is_text || setting.may_be_size && value.parse::<i64>().is_err();
+            let value = if is_text { Value::String(value) } else { parsed(&variable, &value)? };
+            let mut section = &mut table;
+            for part in setting.section.split('.') {
+                let inner = section.entry(part).or_insert_with(|| Value::Table(Table::new()));
+                section = inner
+                    .as_table_mut()
+                    .ok_or_else(|| ConfigError(format!("{} is not a section", setting.section)))?;
+            }
+            section.insert(setting.name.clone(), value);
+        }
+        Self::from_table(table)
+    }
+}
+
+/// The value of a variable that is not a text: a boolean, a number or a list in TOML.
+fn parsed(variable: &str, value: &str) -> Result<Value, ConfigError> {
+    let table: Result<Table, _> = toml::from_str(&format!("value = {value}"));
+    table.ok().and_then(|mut table| table.remove("value")).ok_or_else(|| {
+        ConfigError(format!("{variable}: {value:?} is not a value, such as true, 5 or [\"a\"]"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_has_an_explanation_and_a_variable_of_its_own() {
+        let settings = settings();
+        assert!(settings.len() > 60, "{}", settings.len());
+        let mut variables = std::collections::HashSet::new();
+        for setting in &settings {
+            assert!(!setting.about.is_empty(), "{}.{}", setting.section, setting.name);
+            assert!(variables.insert(setting.variable()), "{}", setting.variable());
+        }
+        let default = |section: &str, name: &str| {
+            let found = settings.iter().find(|setting| setting.section == section && setting.name == name);
+            found.unwrap().default.clone()
+        };
+        assert_eq!(default("client", "ping_interval").as_deref(), Some("\"25s\""));
+        assert_eq!(default("client", "anonymous").as_deref(), Some("false"));
+        assert_eq!(default("channel", "subscribe").as_deref(), Some("\"token\""));
+        assert_eq!(default("token", "hmac_secret"), None);
+    }
+
+    /// Every setting of the file is declared here: one that is missing would be missing in the reference.
+    #[test]
+    fn the_reference_has_every_setting_of_the_default_configuration() {
+        let settings = settings();
+        let defaults = Table::try_from(HubConfig::default()).unwrap();
+        let mut sections: Vec<(String, &Table)> = Vec::new();
+        for (name, value) in &defaults {
+            let table = value.as_table().unwrap();
+            match table.values().all(|value| value.is_table()) && !table.is_empty() {
+                true => sections.extend(
+                    table.iter().map(|(inner, value)| (format!("{name}.{inner}"), value.as_table().unwrap())),
+                ),
+                false => sections.push((name.clone(), table)),
+            }
+        }
+        for (section, table) in sections {
+            for name in table.keys() {
+                let is_listed = |one: &Setting| one.section == section && one.name == *name;
+                assert!(settings.iter().any(is_listed), "{section}.{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_of_settings_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/hub-settings.md");
+        if std::env::var_os("WIRELOOM_RENEW_SETTINGS").is_some() {
+            std::fs::write(path, reference()).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap();
+        assert!(
+            page == reference(),
+            "WIRELOOM_RENEW_SETTINGS=1 cargo test -p wireloom-hub --lib settings writes it again"
+        );
+    }
+
+    #[test]
+    fn variables_replace_settings_of_the_file() {
+        let read = |variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            HubConfig::from_toml_and_env("client.anonymous = false\nclient.channels_max = 5", variables)
+        };
+        let config = read(&[
+            ("WIRELOOM_HUB_CLIENT_ANONYMOUS", "true"),
+            ("WIRELOOM_HUB_CLIENT_QUEUE_LEN_MAX", "2M"),
+            ("WIRELOOM_HUB_CLIENT_PING_INTERVAL", "60s"),
+            ("WIRELOOM_HUB_CLIENT_CONNECTIONS_MAX", "7"),
+            ("WIRELOOM_HUB_CLIENT_COMMANDS_PER_S_MAX", "8"),
+            ("WIRELOOM_HUB_CLIENT_ALLOWED_ORIGINS", "[\"https://a.example\"]"),
+            ("WIRELOOM_HUB_TOKEN_HMAC_SECRET", "12345"),
+            ("WIRELOOM_HUB_TOKEN_SUBSCRIPTION_HMAC_SECRET", "true"),
+            ("WIRELOOM_HUB_PROXY_CONNECT_URL", "http://a/"),
+            ("WIRELOOM_HUB_CHANNEL_SUBSCRIBE", "anyone"),
+            ("WIRELOOM_HUB", "not a setting"),
+            ("PATH", "x"),
+        ])
+        .unwrap();
+        assert!(config.client.anonymous);
+        assert_eq!((config.client.queue_len_max, config.client.channels_max), (2 << 20, 5));
+        assert_eq!(config.client.ping_interval.as_secs(), 60);
+        assert_eq!((config.client.connections_max, config.client.commands_per_s_max), (7, 8));
+        assert_eq!(config.client.allowed_origins, ["https://a.example"]);
+        assert_eq!(config.token.hmac_secret.as_deref(), Some("12345"));
+        assert_eq!(config.token.subscription.unwrap().hmac_secret.as_deref(), Some("true"));
+        assert_eq!(config.proxy.connect.url.as_deref(), Some("http://a/"));
+        assert_eq!(config.channel.subscribe, crate::Access::Anyone);
+        for (variables, reason) in [
+            ([("WIRELOOM_HUB_CLIENT_ANONYMOSU", "true")], "WIRELOOM_HUB_CLIENT_ANONYMOSU names no setting"),
+            ([("WIRELOOM_HUB_CLIENT_ANONYMOUS", "yes")], "\"yes\" is not a value"),
+            ([("WIRELOOM_HUB_CLIENT_PING_INTERVAL", "0s")], "must not be 0"),
+        ] {
+            let error = read(&variables).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}
