@@ -62,14 +62,15 @@ impl RemoteKeys {
         lock(&self.state).has_failed
     }
 
-    /// Fetches the keys if this one is not known, or if they are old.
+    /// Fetches the keys if this one is not known, or if they are old. A token whose key is not known waits until the next request is
+    /// allowed, so that a key which was published a moment ago is found.
     pub(crate) async fn prepare(&self, id: &str) {
-        if !self.is_due(id) {
-            return;
-        }
+        let begin = Instant::now();
+        let Some(allowed_at) = self.request_allowed_at(id) else { return };
+        tokio::time::sleep_until(allowed_at).await;
         let _fetching = self.fetching.lock().await;
         // Another task may have fetched them meanwhile.
-        if !self.is_due(id) {
+        if lock(&self.state).asked.is_some_and(|asked| asked >= begin) {
             return;
         }
         let etag = {
@@ -101,12 +102,15 @@ impl RemoteKeys {
         }
     }
 
-    /// Whether a request is needed and allowed.
-    fn is_due(&self, id: &str) -> bool {
+    /// When a request for this key is allowed; `None` if none is needed, or if the key is known and it is too early to ask again.
+    fn request_allowed_at(&self, id: &str) -> Option<Instant> {
         let state = lock(&self.state);
         let is_known = state.keys.iter().any(|key| key.common.key_id.as_deref() == Some(id));
         let is_old = state.fetched.is_none_or(|at| at.elapsed() >= self.refresh_after);
-        (!is_known || is_old) && state.asked.is_none_or(|at| at.elapsed() >= INTERVAL_MIN)
+        let now = Instant::now();
+        let allowed_at = state.asked.map_or(now, |asked| asked + INTERVAL_MIN);
+        let is_due = !is_known || is_old && allowed_at <= now;
+        is_due.then_some(allowed_at)
     }
 
     /// The keys and their version; `None` if they have not changed.
