@@ -13,3 +13,19 @@ pub(crate) fn raise_limit() {
 
 #[cfg(not(unix))]
 pub(crate) fn raise_limit() {}
+
+/// Descriptors that are not those of clients: listeners, the log, the runtime, files of histories, connections to brokers.
+const OTHERS: u64 = 64;
+
+/// The number of connections that the limit on open files allows; `None` without a limit.
+#[cfg(unix)]
+pub(crate) fn connections_allowed() -> Option<usize> {
+    use rustix::process::{Resource, getrlimit};
+    let allowed = getrlimit(Resource::Nofile).current?.saturating_sub(OTHERS).max(1);
+    usize::try_from(allowed).ok()
+}
+
+#[cfg(not(unix))]
+pub(crate) fn connections_allowed() -> Option<usize> {
+    None
+}

@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt;
@@ -17,10 +19,20 @@ const RECENT_MAX: usize = 100;
 /// The number of bytes of a line that are kept.
 const LINE_LEN_MAX: usize = 512;
 
+/// Lines that wait for the standard error. A reader of the log that has stopped must not stop the server; further lines are dropped.
+const QUEUED_MAX: usize = 10_000;
+
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
 static RECENT: Mutex<Recent> = Mutex::new(Recent { lines: VecDeque::new(), end: 0 });
 
-/// Installs the subscriber. Call it once per process.
-pub(crate) fn init(format: LogFormat, level: LogLevel) {
+/// The number of lines that were dropped because the standard error accepted no more.
+pub(crate) fn dropped() -> usize {
+    DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
+}
+
+/// Installs the subscriber. Call it once per process. A thread writes the lines, those that are left when the guard is dropped.
+pub(crate) fn init(format: LogFormat, level: LogLevel) -> WorkerGuard {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -28,8 +40,11 @@ pub(crate) fn init(format: LogFormat, level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
+    let (writer, guard) =
+        NonBlockingBuilder::default().buffered_lines_limit(QUEUED_MAX).lossy(true).finish(io::stderr());
+    let _ = DROPPED.set(writer.error_counter());
     // The standard error may be closed.
-    let log = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let log = fmt::layer().with_writer(writer).log_internal_errors(false);
     let log = match format {
         LogFormat::Text => log.with_ansi(terminal::has_colours(&io::stderr())).with_target(false).boxed(),
         LogFormat::Json => log.json().flatten_event(true).boxed(),
@@ -41,6 +56,7 @@ pub(crate) fn init(format: LogFormat, level: LogLevel) {
         .with(recent.with_filter(LevelFilter::INFO))
         .with(level)
         .init();
+    guard
 }
 
 /// The kept lines from a position on, and the position after them. Position 0 is the first line of the process.

@@ -192,9 +192,10 @@ pub(crate) struct Compression {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits of connections and requests")]
 pub(crate) struct HttpLimits {
-    /// Connections at once on each address; further ones wait to be accepted
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value::count)]
-    pub(crate) max_connections: usize,
+    /// Connections at once on each address; further ones wait to be accepted. 100000 by default, or as many as the limit on open
+    /// files allows
+    #[arg(long, value_name = "N", value_parser = value::count)]
+    pub(crate) max_connections: Option<usize>,
     /// Connections at once from one client address (an IPv6 /64); unlimited by default
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,

@@ -5,12 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tracing::{error, info, warn};
+use wireloom::server;
 use wireloom::{
     DeflateConfig, Keepalive, Observed, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls,
     SlowPeer, Watch,
 };
 
+use self::admin::AdminListener;
 use crate::args::{LogFormat, LogLevel, Serve, SlowPolicy};
 use crate::exit::Exit;
 use crate::recording::{self, Side};
@@ -21,6 +24,7 @@ use crate::{allocator, descriptors, log};
 
 use wireloom_hub::Hub;
 
+mod admin;
 mod hub;
 
 /// How long the clients of the hub may take to leave before all connections are closed.
@@ -34,8 +38,13 @@ pub(crate) fn run(args: &Serve) -> Exit {
         terminal::print_error("--dead-after must be longer than --ping");
         return Exit::Usage;
     }
-    log::init(args.log, args.log_level);
+    let _log = log::init(args.log, args.log_level);
     descriptors::raise_limit();
+    if let (Some(max), Some(allowed)) = (args.http.max_connections, descriptors::connections_allowed())
+        && max > allowed
+    {
+        warn!(allowed, "the limit on open files allows fewer connections than --max-connections");
+    }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = args.workers {
         builder.worker_threads(workers);
@@ -92,11 +101,12 @@ async fn serve(args: &Serve) -> Result<(), String> {
     let handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
     routes.set_servers(handles.clone());
     tokio::spawn(allocator::return_memory(handles.clone()));
-    let admin = match &args.admin {
-        Some(address) => Some(bind(address, &ServerConfig::default()).await?),
-        None => None,
-    };
-    let admin_address = admin.as_ref().and_then(|server| server.local_addr().ok());
+    let (mut admin, mut admin_address) = (None, None);
+    if let Some(address) = &args.admin {
+        let listener = listen(address).await?;
+        admin_address = listener.local_addr().ok();
+        admin = Some(Server::new(AdminListener::new(listener)));
+    }
     let admin_handle = admin.as_ref().map(Server::handle);
     let mut signals = Signals::new().map_err(|error| error.to_string())?;
     hub::reload_on_hangup(&hub, args).map_err(|error| error.to_string())?;
@@ -154,19 +164,22 @@ async fn serve(args: &Serve) -> Result<(), String> {
     Ok(())
 }
 
-/// Binds an address. `:PORT` is all interfaces: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
 async fn bind(address: &str, config: &ServerConfig) -> Result<Server, String> {
+    Ok(Server::new(listen(address).await?).config(config.clone()))
+}
+
+/// Binds an address. `:PORT` is all interfaces: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
+async fn listen(address: &str) -> Result<TcpListener, String> {
     let bound = match address.strip_prefix(':') {
-        None => Server::bind(address).await,
-        Some(port) => match Server::bind(&*format!("[::]:{port}")).await {
+        None => server::bind(address).await,
+        Some(port) => match server::bind(&*format!("[::]:{port}")).await {
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                Server::bind(&*format!("0.0.0.0:{port}")).await
+                server::bind(&*format!("0.0.0.0:{port}")).await
             }
             bound => bound,
         },
     };
-    let server = bound.map_err(|error| format!("cannot listen on {address}: {error}"))?;
-    Ok(server.config(config.clone()))
+    bound.map_err(|error| format!("cannot listen on {address}: {error}"))
 }
 
 impl Serve {
@@ -186,7 +199,13 @@ impl Serve {
         let http = &self.http;
         // RFC 6455 §10.2: the hub and the other routes check origins themselves.
         config.origins = OriginPolicy::any();
-        config.connections_max = http.max_connections;
+        if let Some(max) = http.max_connections {
+            config.connections_max = max;
+        }
+        if let Some(allowed) = descriptors::connections_allowed() {
+            // Further ones wait in the kernel's queue.
+            config.connections_max = config.connections_max.min(allowed);
+        }
         config.connections_per_address_max = http.max_per_address;
         if let Some(memory_max) = http.max_memory {
             config.memory_max = memory_max;

@@ -144,6 +144,16 @@ fn server(page: &mut Page, routes: &Routes) {
         "WebSockets disconnected because the client is slow.",
         total(|s| s.slow_peers_cut),
     );
+    page.counter(
+        "accept_failures_total",
+        "Connections that could not be accepted, mostly because no file descriptor was free.",
+        total(|s| s.accept_failed),
+    );
+    page.counter(
+        "log_lines_dropped_total",
+        "Lines of the log that were dropped because its reader is too slow.",
+        crate::log::dropped() as u64,
+    );
 }
 
 /// The memory that clients make the server hold; each address has a limit of its own.

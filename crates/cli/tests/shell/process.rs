@@ -28,10 +28,22 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on any port, unless the arguments name one.
     pub(crate) async fn start(args: &[&str]) -> Self {
+        Self::spawn(Command::new(WIRELOOM), args).await
+    }
+
+    /// Starts a server that may open this number of files.
+    #[cfg(unix)]
+    pub(crate) async fn start_with_files_max(files_max: u32, args: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {files_max} && exec \"$0\" \"$@\""), WIRELOOM]);
+        Self::spawn(command, args).await
+    }
+
+    async fn spawn(mut command: Command, args: &[&str]) -> Self {
         let has = |option: &str| args.contains(&option);
         let listen = !has("--listen") && !has("--port");
         let listen_tls = has("--tls") && !has("--tls-listen");
-        let mut child = Command::new(WIRELOOM)
+        let mut child = command
             .arg("serve")
             .args(listen.then_some("--listen=127.0.0.1:0"))
             .args(listen_tls.then_some("--tls-listen=127.0.0.1:0"))
@@ -45,7 +57,8 @@ impl Server {
         let mut printed = lines_of(child.stdout.take().unwrap());
         // With `--log json` the log alone has the addresses.
         let announced = if has("json") { &mut log } else { &mut printed };
-        let listeners = 1 + ["--tls", "--admin"].iter().filter(|option| has(option)).count();
+        let plain = args.iter().filter(|&&arg| arg == "--listen").count().max(1);
+        let listeners = plain + ["--tls", "--admin"].iter().filter(|option| has(option)).count();
         let mut addresses = Vec::new();
         while addresses.len() < listeners {
             let line = timeout(DEADLINE, announced.recv()).await.unwrap().expect("the server starts");
@@ -60,9 +73,14 @@ impl Server {
 
     /// The whole response to a GET request.
     pub(crate) async fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.addresses[0]).await.unwrap();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.addresses[0]);
+        self.get_from(0, path).await
+    }
+
+    /// The whole response of this listener to a GET request.
+    pub(crate) async fn get_from(&self, listener: usize, path: &str) -> String {
+        let address = &self.addresses[listener];
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();

@@ -79,3 +79,29 @@ async fn clients_are_disconnected_after_the_grace_period() {
     assert_eq!(server.exit_code().await, Some(0));
     assert!(started.elapsed() >= Duration::from_millis(500), "{:?}", started.elapsed());
 }
+
+// Three addresses may have more connections together than the process may open files.
+#[cfg(unix)]
+#[tokio::test]
+async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
+    let listen = ["--listen", "127.0.0.1:0"].repeat(3);
+    let args = [&listen[..], &["--admin", "127.0.0.1:0"]].concat();
+    let mut server = Server::start_with_files_max(100, &args).await;
+    let mut clients = Vec::new();
+    for address in &server.addresses[..3] {
+        for _ in 0..36 {
+            clients.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
+    }
+    let warning = server.logged("a connection cannot be accepted").await;
+    assert!(warning.contains("WARN"), "{warning}");
+    for _ in 0..3 {
+        let metrics = timeout(DEADLINE, server.get_from(3, "/metrics")).await.unwrap();
+        let failures = metrics.lines().find(|line| line.starts_with("wireloom_accept_failures_total "));
+        let failures: u64 = failures.and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap();
+        assert!(failures > 0, "{metrics}");
+    }
+    // The others wait in the queue, and are accepted when descriptors are free.
+    drop(clients);
+    assert!(server.get("/healthz").await.ends_with("ok\n"));
+}

@@ -72,8 +72,11 @@ impl Listener for tokio::net::UnixListener {
 /// The address of a peer that has none.
 pub(super) const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Listens on the first of these addresses that can be bound, with a longer queue than the standard library's.
-pub(super) async fn bind(address: impl tokio::net::ToSocketAddrs) -> io::Result<TcpListener> {
+/// A listener on the first of these addresses that can be bound, with a longer queue than the standard library's, for a listener of one's own.
+///
+/// # Errors
+/// No address can be bound: it is in use or does not belong to this machine.
+pub async fn bind(address: impl tokio::net::ToSocketAddrs) -> io::Result<TcpListener> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
     for address in tokio::net::lookup_host(address).await? {
         match bind_one(address) {

@@ -35,7 +35,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tracing::Instrument as _;
 
 pub use config::ServerConfig;
-pub use listener::Listener;
+pub use listener::{Listener, bind};
 
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
 use crate::memory::MemoryStats;
