@@ -49,7 +49,13 @@ impl<T: Guardable> Guarded<T> {
     /// Reads or changes data where nothing is collected. [`Guardable::before_unlock`] is not called.
     #[inline]
     pub(crate) fn with<R>(&self, run: impl FnOnce(&mut T) -> R) -> R {
-        run(&mut self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+        run(&mut self.lock_plain())
+    }
+
+    /// As [`with`](Self::with), for a fast path: the compiler does not inline a large closure.
+    #[inline(always)]
+    pub(crate) fn lock_plain(&self) -> MutexGuard<'_, T> {
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

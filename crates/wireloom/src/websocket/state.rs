@@ -119,11 +119,10 @@ impl Shared {
             return false;
         }
         // Nothing here is observed or needs a flusher.
-        self.state.with(|state| {
-            state.flush.is_due()
-                && !state.slow.is_waiting()
-                && state.core.append_message(kind, payload, BATCH_LEN_MAX)
-        })
+        let state = &mut *self.state.lock_plain();
+        state.flush.is_due()
+            && !state.slow.is_waiting()
+            && state.core.append_message(kind, payload, BATCH_LEN_MAX)
     }
 
     /// Bytes that are queued for writing. Nothing else happens.
