@@ -129,7 +129,7 @@ for (const [browser, paths, args] of browsers) {
         received: all,
         present: 1,
         numUsers: 1,
-        method: 104,
+        method: 108,
         wasRecovering: true,
         recovered: true,
         history: all,

@@ -391,7 +391,7 @@ test('refuses commands with the code of the protocol', async () => {
   await assert.rejects(client.publish(fresh('chat'), {}), { code: 103 });
   await assert.rejects(client.presence('x'), { code: 108 });
   await assert.rejects(client.history('x', { limit: 1 }), { code: 108 });
-  await assert.rejects(client.rpc('nothing', {}), { code: 104 });
+  await assert.rejects(client.rpc('nothing', {}), { code: 108 });
 });
 
 test('pings, and ends connections that do not answer', async () => {

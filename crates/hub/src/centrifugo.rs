@@ -142,6 +142,8 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         }
     }
     list("", &Value::Object(root), &mut unknown);
+    // The order of a JSON object's members depends on how serde_json is built.
+    unknown.sort();
     Ok(Converted { toml, unknown })
 }
 
@@ -269,10 +271,10 @@ mod tests {
         assert_eq!((chat.history_access, chat.presence_access), (Access::Anyone, Access::Token));
         assert!(chat.subscribe_proxy && chat.history_size == 10);
         let expected = [
-            "channel.namespaces.chat.allow_presence_for_anonymous",
-            "channel.namespaces.chat.delta_publish",
             "admin.enabled",
             "admin.password",
+            "channel.namespaces.chat.allow_presence_for_anonymous",
+            "channel.namespaces.chat.delta_publish",
             "client.token.user_id_claim",
         ];
         assert_eq!(converted.unknown, expected);

@@ -484,6 +484,8 @@ async fn a_short_message_does_not_hold_the_memory_of_a_long_one() {
         long.send(vec![b'x'; LONG]).await.unwrap();
         assert_eq!(long.recv().await.unwrap().unwrap().as_text(), Some(LONG.to_string().as_str()));
     }
+    // The handler has answered, and may not have asked for the next message yet.
+    watch(&server, |memory| memory.assemblies == 0).await;
     let mut short = wireloom::connect(&url).await.unwrap();
     short.send_piece(vec![b'x'; 20_000], false).await.unwrap();
     short.flush().await.unwrap();
