@@ -158,7 +158,7 @@ static void run(int port, bool with_deflate) {
     flush();
     receive(&pong);
 
-    struct expectation close_frame = {NULL, 0, WL_WS_EVENT_KIND_CLOSE, 1}; /* the answer has only the code */
+    struct expectation close_frame = {(const uint8_t *)"bye", 3, WL_WS_EVENT_KIND_CLOSE, 1}; /* the answer repeats code and reason */
     CHECK(wl_ws_close(ws, now(), 1000, (const uint8_t *)"bye", 3) == WL_STATUS_OK);
     CHECK(wl_ws_send(ws, WL_KIND_TEXT, NULL, 0, 0) == WL_STATUS_NOT_OPEN);
     flush();

@@ -436,6 +436,7 @@ fn the_closing_handshake_has_a_deadline() {
 fn receives_messages_until_the_close_is_answered() {
     let mut server = End::server();
     server.connection.close(server.clock.now(), CloseCode::NORMAL, "").unwrap();
+    server.sent_frames();
     let received =
         server.receive(from_client(&[Frame::text("late"), Frame::close(1000, ""), Frame::text("too late")]));
     assert_eq!(received, [Received::text("late"), Received::Close(Some(1000), String::new())]);
