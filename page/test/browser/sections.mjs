@@ -186,7 +186,7 @@ export default {
     await page.evaluate((url) => {
       const socket = new WebSocket(url);
       socket.onopen = () => {
-        for (let count = 0; count < 200; count++) socket.send('x'.repeat(100_000));
+        for (let count = 0; count < 500; count++) socket.send('x'.repeat(50_000));
       };
     }, `${driver.server.ws}/rooms/slow`);
     await page.getByRole('row').filter({ hasText: '/rooms' }).first().waitFor();
