@@ -30,7 +30,7 @@ use core::time::Duration;
 /// How to treat the transport once everything is transmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Keep it: read, write, wait for [`Connection::poll_timeout`].
+    /// Keep it: read, write, wait for [`Outbound::poll_timeout`].
     Open,
     /// Shut down the writing side, and read until the end or the deadline, so that the peer receives the Close frame instead of a reset.
     ShutdownWrite,

@@ -307,6 +307,7 @@ fn writes_a_borrowed_payload_from_where_it_is() {
 }
 
 // A header without its payload would make the next frame the payload.
+#[cfg(feature = "std")]
 #[test]
 fn a_panic_while_a_borrowed_payload_is_written_leaves_whole_frames() {
     let mut server = server();
