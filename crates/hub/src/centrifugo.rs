@@ -167,7 +167,7 @@ fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut 
             (false, _, true) => "subscriber",
             _ => "token",
         };
-        // Alone it gives nobody a right there either.
+        // Alone it grants no right there either.
         if anonymous && !client {
             unknown.push(format!("{path}.{name}"));
         }

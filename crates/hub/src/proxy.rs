@@ -289,7 +289,7 @@ impl<'a> Caller<'a> {
         (call.name, call.version, call.data) = (&request.name, &request.version, Data::of(&request.data));
         call.channels = request.subs.keys().map(String::as_str).collect();
         let answer = self.ask(endpoint, &config.proxy.connect, &call).await?;
-        // An answer without a result lets nobody in.
+        // An answer without a result refuses the client.
         answer.ok_or_else(|| endpoint.failed("the response has neither result nor error"))
     }
 

@@ -439,7 +439,7 @@ impl Connection {
     /// Moves the chunks of DATA that the connection no longer needs to `spent`: they were sent, or their stream has ended.
     ///
     /// Dropping them may run code of the application, because [`Bytes::from_owner`] has a destructor of its choice. A caller with the
-    /// connection behind a lock takes the chunks before it unlocks, and drops them afterwards. Chunks that nobody takes are dropped by
+    /// connection behind a lock takes the chunks before it unlocks, and drops them afterwards. Chunks that are not taken are dropped by
     /// the next [`Connection::poll_transmit`].
     pub fn take_spent(&mut self, spent: &mut Vec<Bytes>) {
         self.streams.take_spent(spent);

@@ -214,7 +214,7 @@ fn check_connect(request: &Parts<'_>) -> Result<RequestHead, Violation> {
 
 fn check_path(path: &[u8], method: &[u8]) -> Result<(), Violation> {
     // RFC 9113 §8.3.1, RFC 9112 §3.2: a path begins with a slash. OPTIONS for the server as a whole has the path "*". Paths of other
-    // schemes that do not begin with a slash are refused as well: whoever routes a request by its path relies on it.
+    // schemes that do not begin with a slash are refused as well: servers that route by the path rely on it.
     let has_valid_start = matches!(path, [b'/', ..]) || (path == b"*" && method == b"OPTIONS");
     if has_valid_start && is_path(path) { Ok(()) } else { Err(Violation::PathInvalid) }
 }

@@ -111,7 +111,7 @@ impl LocalReset {
             return Answer::Charge(if end_stream { Charge::TinyData } else { Charge::EmptyFrame });
         }
         if len > self.window {
-            // RFC 9113 §6.9.1: the peer was not granted so much.
+            // RFC 9113 §6.9.1: the peer has exceeded the window.
             return Answer::Charge(Charge::UnknownFrame);
         }
         // CVE-2019-9511: as on open streams.

@@ -368,7 +368,7 @@ fn chunks_are_returned_to_the_caller_who_drops_them() {
     end.connection.send_data(key, owned(9), false).unwrap_err();
     end.connection.take_spent(&mut spent);
     assert_eq!((spent.len(), drops.load(Ordering::Relaxed)), (7, 0));
-    // Chunks that nobody takes are dropped later.
+    // Chunks that are not taken are dropped later.
     end.connection.send_data(key, owned(9), false).unwrap_err();
     end.connection.poll_transmit(now, &mut [&[]]);
     assert_eq!(drops.load(Ordering::Relaxed), 1);

@@ -2,7 +2,7 @@
 //! as it has read them, pads, and goes on sending on streams that the server has reset, until it reads so.
 //!
 //! Both ends pause for up to ten seconds at any point. Nothing that this client does is an error: the server must not end the
-//! connection, nor a stream of its own accord, and everything that nobody reset must complete.
+//! connection, nor a stream of its own accord, and each stream that is not reset must complete.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -211,7 +211,7 @@ async fn clients_lose_nothing_when_nats_is_restarted() {
     assert_eq!(a.payloads(1).await, [0]);
     assert_eq!(b.payloads(1).await, [0]);
     nats.kill();
-    // Nothing is acknowledged that is not in the history. What the history does not have, nobody receives.
+    // Nothing is acknowledged that is not in the history. No client receives a publication that is not in the history.
     for _ in 0..5 {
         let refused = one.hub.publish("chat:x", "1").await;
         assert!(refused.is_err(), "{refused:?} without NATS");

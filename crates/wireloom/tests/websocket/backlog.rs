@@ -53,7 +53,7 @@ async fn a_message_longer_than_the_queue_is_written_to_a_transport_that_accepts_
     }
 }
 
-// It is not slow before it has had the time of the policy, or the queue is congested. `DropNewest` waits for nobody.
+// It is not slow before it has had the time of the policy, or the queue is congested. `DropNewest` does not wait.
 #[tokio::test]
 async fn a_message_longer_than_the_queue_waits_for_a_peer_that_reads() {
     for policy in [POLICIES[0], POLICIES[2]] {

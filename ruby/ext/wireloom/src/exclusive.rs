@@ -36,7 +36,7 @@ pub(crate) struct Exclusive<T> {
 }
 
 /// The payload of the panic that ends a call for a state on which a thread worked when the process forked. That thread does not
-/// exist in the child, and nobody knows how far it came.
+/// exist in the child, and its progress is unknown.
 pub(crate) struct LostInFork;
 
 /// How long a thread sleeps before it looks again whether another one has finished.

@@ -158,7 +158,7 @@ struct After {
     removed: bool,
 }
 
-/// Reads the messages of a subject after a sequence, at least `max` if there are so many.
+/// Reads the messages of a subject after a sequence, `max` or more if they exist.
 async fn after(
     nats: &Nats,
     stream: &Stream,

@@ -191,7 +191,7 @@ impl Live {
 
     /// Delivers the announcements of one connection, until it is lost.
     async fn listen(self: &Arc<Self>, mut stream: PubSubStream, delivery: &Weak<dyn Delivery>) {
-        let (mut heartbeat, mut heard) = (tokio::time::interval(HEARTBEAT), Instant::now());
+        let (mut heartbeat, mut last_read) = (tokio::time::interval(HEARTBEAT), Instant::now());
         loop {
             let message = tokio::select! {
                 message = stream.next() => match message {
@@ -199,8 +199,8 @@ impl Live {
                     None => return,
                 },
                 _ = heartbeat.tick() => {
-                    // It hears its own announcements, too.
-                    if heard.elapsed() >= 3 * HEARTBEAT || delivery.strong_count() == 0 {
+                    // Its own announcements are read too.
+                    if last_read.elapsed() >= 3 * HEARTBEAT || delivery.strong_count() == 0 {
                         return;
                     }
                     let live = self.clone();
@@ -210,11 +210,11 @@ impl Live {
                 () = self.sync.notified() => {
                     let Some(delivery) = delivery.upgrade() else { return };
                     self.catch_up_all(&*delivery).await;
-                    heard = Instant::now();
+                    last_read = Instant::now();
                     continue;
                 }
             };
-            heard = Instant::now();
+            last_read = Instant::now();
             let Some(delivery) = delivery.upgrade() else { return };
             let (name, payload) = (message.get_channel_name(), message.get_payload_bytes());
             match name {

@@ -18,7 +18,7 @@ module Wireloom
     @plain = true
 
     class << self
-      # Whether nobody has changed one of the steps.
+      # Whether none of the steps has been changed.
       #
       # @api private
       attr_reader :plain
