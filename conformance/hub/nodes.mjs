@@ -33,8 +33,17 @@ export class Nats {
     }
   }
 
+  /** Kills the server, and waits until it is gone: until then it may still answer. */
+  async kill() {
+    const { process } = this;
+    if (process.exitCode !== null || process.signalCode !== null) return;
+    const exited = new Promise((resolve) => process.once('exit', resolve));
+    process.kill('SIGKILL');
+    await exited;
+  }
+
   async stop() {
-    this.process.kill('SIGKILL');
+    await this.kill();
     await rm(this.store, { recursive: true, force: true, maxRetries: 10 });
   }
 }
@@ -73,6 +82,11 @@ export class Node {
     });
     if (response.status !== 200) throw new Error(`status ${response.status}`);
     return response.json();
+  }
+
+  /** Whether what is published now can be stored. */
+  async isHealthy() {
+    return (await fetch(`http://${this.admin}/healthz`)).ok;
   }
 
   async stop(signal = 'SIGTERM') {
