@@ -53,8 +53,8 @@ pub use server::{Handler, Server, ServerConfig, ServerHandle};
 pub use transport::tls::{self, ServerTls};
 pub use transport::{Tap, TapEvent, Transport};
 pub use websocket::{
-    Message, Observed, Observer, OwnedMessage, Payload, PreparedMessage, Receiver, Sender, Session, SlowPeer,
-    Traffic, Utf8Bytes, Watch, WebSocket, WebSocketConfig,
+    Message, Observer, ObserverEvent, OwnedMessage, Payload, PreparedMessage, Receiver, Sender, Session,
+    SlowPeer, Traffic, Utf8Bytes, WebSocket, WebSocketConfig,
 };
 #[cfg(feature = "http2")]
 pub use wireloom_http2;

@@ -29,7 +29,7 @@ pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
 pub(crate) enum Phase {
     Serving,
     Draining,
-    Cut,
+    Aborted,
 }
 
 /// The counters of a server.
@@ -131,7 +131,7 @@ impl Registry {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Serving,
             1 => Phase::Draining,
-            _ => Phase::Cut,
+            _ => Phase::Aborted,
         }
     }
 
@@ -161,7 +161,7 @@ impl Registry {
             socket.request_close();
         }
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if phase < Phase::Cut => {
+            Ok(runtime) if phase < Phase::Aborted => {
                 let registry = self.clone();
                 runtime.spawn(async move {
                     tokio::time::sleep(ANSWER_TIMEOUT).await;

@@ -273,7 +273,7 @@ async fn tunnels_stay_under_the_limit() {
         sending.push(tokio::spawn(async move {
             let piece = vec![7; 64 << 10];
             for _ in 0..16 {
-                if socket.send_piece(&*piece, false).await.is_err() {
+                if socket.send_chunk(&*piece, false).await.is_err() {
                     break;
                 }
             }
@@ -367,9 +367,9 @@ async fn echo_over_tunnels(count: usize, first_len: usize) -> usize {
                 let message = vec![7; 300_000];
                 // A server that is out of memory closes meanwhile.
                 if first_len < message.len() {
-                    let _ = socket.send_piece(&message[..first_len], false).await;
+                    let _ = socket.send_chunk(&message[..first_len], false).await;
                     let _ = has_closed.wait_for(|has_closed| *has_closed).await;
-                    let _ = socket.send_piece(&message[first_len..], true).await;
+                    let _ = socket.send_chunk(&message[first_len..], true).await;
                 } else {
                     let _ = socket.send(&*message).await;
                 }
@@ -487,12 +487,12 @@ async fn a_short_message_does_not_hold_the_memory_of_a_long_one() {
     // The handler has answered, and may not have asked for the next message yet.
     watch(&server, |memory| memory.assemblies == 0).await;
     let mut short = wireloom::connect(&url).await.unwrap();
-    short.send_piece(vec![b'x'; 20_000], false).await.unwrap();
+    short.send_chunk(vec![b'x'; 20_000], false).await.unwrap();
     short.flush().await.unwrap();
     watch(&server, |memory| memory.assemblies > 0).await;
     let memory = server.stats().memory;
     assert!(memory.total <= 128 << 10, "{memory:?}");
-    short.send_piece(vec![], true).await.unwrap();
+    short.send_chunk(vec![], true).await.unwrap();
     assert_eq!(short.recv().await.unwrap().unwrap().as_text(), Some("20000"));
 }
 
@@ -554,7 +554,7 @@ async fn a_receiver_that_is_dropped_frees_the_message_that_was_arriving() {
     let (address, server_handle) = (server.local_addr().unwrap(), server.handle());
     tokio::spawn(server.serve(handler));
     let mut client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
-    client.send_piece(vec![b'x'; 500_000], false).await.unwrap();
+    client.send_chunk(vec![b'x'; 500_000], false).await.unwrap();
     client.flush().await.unwrap();
     watch(&server_handle, |memory| memory.assemblies >= 500_000).await;
     arrived.notify_one();

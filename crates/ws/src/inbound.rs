@@ -28,8 +28,16 @@ pub struct Inbound {
     is_closed: bool,
 }
 
-/// The state of an idle [`Inbound`], from which it can be restored.
-#[doc(hidden)]
+/// The state of an idle [`Inbound`], from which it can be restored. It is small: a driver of many connections can drop the halves that
+/// receive, and their buffers, while nothing arrives.
+///
+/// ```
+/// use wireloom_ws::{Config, IdleInbound, Inbound, Role};
+///
+/// let idle = IdleInbound::new(Role::Server, &Config::default());
+/// let inbound = Inbound::from(idle);
+/// assert_eq!(inbound.idle(), Some(idle));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleInbound {
     sender: Role,
@@ -41,7 +49,6 @@ pub struct IdleInbound {
 
 impl IdleInbound {
     /// The state of an uncompressed connection of this role before its first byte.
-    #[doc(hidden)]
     pub fn new(role: Role, config: &Config) -> Self {
         let Limits { frame_len_max, message_len_max, fragments_spare, .. } = config.limits;
         Self {
@@ -72,7 +79,6 @@ impl Inbound {
 
     /// The state from which this can be restored. `None` within a frame or message, after the end, with compression, and while
     /// headers are logged.
-    #[doc(hidden)]
     pub fn idle(&self) -> Option<IdleInbound> {
         // The decoder is not idle after the end, and not with compression.
         let (sender, frame_len_max, message_len_max, fragments_spare) = self.receiver.decoder().idle()?;

@@ -45,9 +45,7 @@ pub use decoder::{Decoder, Piece};
 pub use end::{Cause, End, Initiator};
 pub use error::{Error, LimitExceeded, Misuse, PeerMisbehaved};
 pub use event::{Binary, Chunk, Event, Pong, Text};
-#[doc(hidden)]
-pub use inbound::IdleInbound;
-pub use inbound::Inbound;
+pub use inbound::{IdleInbound, Inbound};
 pub use limits::Limits;
 pub use opcode::{Kind, Opcode};
 pub use outbound::Outbound;

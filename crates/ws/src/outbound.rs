@@ -11,6 +11,7 @@ use crate::frame::{CONTROL_LEN_MAX, Header};
 use crate::keys::MaskKeys;
 use crate::limits::PONGS_QUEUED_LEN_MAX;
 use crate::opcode::{Kind, Opcode};
+use crate::owned::Utf8Bytes;
 use crate::prepared::PreparedFrame;
 use crate::role::Role;
 use crate::send::Sender;
@@ -410,10 +411,9 @@ impl Outbound {
         Ok(self.sender.send_message(Kind::Binary, data, true)?)
     }
 
-    /// The fast path of the sends: appends a message to a batch of less than `batch_len_max` bytes if the payload is sent unchanged, and fits
-    /// into the buffer and the limits of the queue. If it returns false, call one of the other sends. `payload` must be UTF-8 if it is sent
-    /// as text.
-    #[doc(hidden)]
+    /// The fast path of the sends, for a driver that is sure to write the queue: appends a message to a batch of less than
+    /// `batch_len_max` bytes if the payload is sent unchanged, and fits into the buffer and the limits of the queue. If it returns false,
+    /// nothing was queued: call one of the other sends. `payload` must be UTF-8 if it is sent as text; this is not checked.
     #[inline(always)]
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
         self.is_open() && self.sender.append_message(kind, payload, batch_len_max)
@@ -427,6 +427,15 @@ impl Outbound {
     pub fn send_bytes(&mut self, data: Bytes) -> Result<(), Error> {
         self.check_open()?;
         Ok(self.sender.send_shared(Kind::Binary, data)?)
+    }
+
+    /// Sends a text message without copying it, as [`send_bytes`](Self::send_bytes) does for a binary one.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text).
+    pub fn send_utf8_bytes(&mut self, text: Utf8Bytes) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.send_shared(Kind::Text, text.into_bytes())?)
     }
 
     /// Sends a text message uncompressed, also where compression was negotiated (RFC 7692 §6): for data that is already compressed,
@@ -475,18 +484,18 @@ impl Outbound {
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text), and when the message that is being sent is binary.
-    pub fn send_text_chunk(&mut self, piece: &str, fin: bool) -> Result<(), Error> {
+    pub fn send_text_chunk(&mut self, chunk: &str, fin: bool) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.send_fragment(Kind::Text, piece.as_bytes(), fin)?)
+        Ok(self.sender.send_fragment(Kind::Text, chunk.as_bytes(), fin)?)
     }
 
     /// Sends a fragment of a binary message; see [`send_text_chunk`](Self::send_text_chunk).
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text), and when the message that is being sent is text.
-    pub fn send_binary_chunk(&mut self, piece: &[u8], fin: bool) -> Result<(), Error> {
+    pub fn send_binary_chunk(&mut self, chunk: &[u8], fin: bool) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.send_fragment(Kind::Binary, piece, fin)?)
+        Ok(self.sender.send_fragment(Kind::Binary, chunk, fin)?)
     }
 
     /// Sends a ping. Its pong arrives as [`Event::Pong`] with the round-trip time.
@@ -564,8 +573,7 @@ impl Outbound {
     }
 
     /// Gives the queue a buffer if it has none. A driver that pools buffers calls this before it sends, and
-    /// [`take_buffer`](Self::take_buffer) before it waits.
-    #[doc(hidden)]
+    /// [`take_buffer`](Self::take_buffer) before it waits; without it the queue allocates.
     #[inline]
     pub fn give_buffer(&mut self, buffer: impl FnOnce() -> Box<[u8]>) {
         if self.sender.queue.is_unallocated() {
@@ -574,7 +582,6 @@ impl Outbound {
     }
 
     /// Takes the buffer of the queue if it is much longer than the queued bytes.
-    #[doc(hidden)]
     pub fn take_buffer(&mut self) -> Vec<u8> {
         self.sender.queue.take_buffer()
     }

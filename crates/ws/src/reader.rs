@@ -242,7 +242,7 @@ impl Reader {
         &self.inbound
     }
 
-    #[doc(hidden)]
+    /// The state from which the receiving half can be restored; `None` if there is input, or as for [`Inbound::idle`].
     pub fn idle(&self) -> Option<IdleInbound> {
         if self.buffer.bytes.is_empty() { self.inbound.idle() } else { None }
     }

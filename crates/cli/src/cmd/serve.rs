@@ -9,8 +9,7 @@ use tokio::net::TcpListener;
 use tracing::{error, info, warn};
 use wireloom::server;
 use wireloom::{
-    DeflateConfig, Keepalive, Observed, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls,
-    SlowPeer, Watch,
+    DeflateConfig, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer,
 };
 
 use self::admin::AdminListener;
@@ -135,7 +134,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
         handles.iter().for_each(ServerHandle::shut_down);
         signals.recv().await;
         warn!("disconnecting the remaining clients");
-        handles.iter().for_each(ServerHandle::cut);
+        handles.iter().for_each(ServerHandle::abort);
     });
     let admin_task = admin.map(|server| {
         let routes = routes.clone();
@@ -157,7 +156,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     }
     // Last, so that the shutdown can be observed.
     if let (Some(handle), Some(task)) = (admin_handle, admin_task) {
-        handle.cut();
+        handle.abort();
         let _ = task.await;
     }
     info!("stopped");
@@ -230,7 +229,7 @@ impl Serve {
         };
         if self.log_level == LogLevel::Trace {
             // Frames are logged only if there is an observer, so set one that does nothing.
-            config.websocket.observer = Watch::with(|_: &Observed<'_>| {});
+            config.websocket.observer = Some(Observer::new(|_| {}));
         }
         let core = &mut config.websocket.core;
         core.limits.message_len_max = websocket.max_message;

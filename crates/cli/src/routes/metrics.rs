@@ -140,9 +140,9 @@ fn server(page: &mut Page, routes: &Routes) {
         total(|s| s.slow_messages_dropped),
     );
     page.counter(
-        "slow_clients_cut_total",
+        "slow_clients_disconnected_total",
         "WebSockets disconnected because the client is slow.",
-        total(|s| s.slow_peers_cut),
+        total(|s| s.slow_peers_disconnected),
     );
     page.counter(
         "accept_failures_total",

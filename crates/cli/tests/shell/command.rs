@@ -606,8 +606,9 @@ async fn a_client_that_does_not_read_is_slow_after_a_while() {
     let limits = ["--slow-policy", "disconnect", "--slow-after", "300ms", "--slow-queue", "64M"];
     let serving = Server::start(&limits).await;
     let _slow = wireloom::connect(&serving.url("/source?size=60000")).await.unwrap();
-    let cut =
-        async { while !serving.get("/metrics").await.contains("\nwireloom_slow_clients_cut_total 1\n") {} };
+    let cut = async {
+        while !serving.get("/metrics").await.contains("\nwireloom_slow_clients_disconnected_total 1\n") {}
+    };
     timeout(DEADLINE, cut).await.unwrap();
 }
 

@@ -104,7 +104,7 @@ async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     failed: &AtomicU64,
     mut accepting: tokio_rustls::Accept<T>,
 ) -> Option<tokio_rustls::server::TlsStream<T>> {
-    let accepted = timeouts.within(deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
+    let accepted = timeouts.within(deadline, Phase::Aborted, |cx| Pin::new(&mut accepting).poll(cx));
     let accepted = accepted.await.ok().and_then(Result::ok);
     if accepted.is_none() {
         failed.fetch_add(1, Ordering::Relaxed);

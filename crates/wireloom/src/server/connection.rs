@@ -261,7 +261,7 @@ impl Connection {
                 deadline = Deadline::after(config.handshake_timeout);
             }
             // A request that has started is answered, also while the server shuts down.
-            let end = if quiet { Phase::Draining } else { Phase::Cut };
+            let end = if quiet { Phase::Draining } else { Phase::Aborted };
             match timeouts
                 .within(&mut deadline, end, |cx| poll_read_at_most(cx, io, bytes, READ_LEN_MAX))
                 .await
@@ -315,7 +315,7 @@ impl Connection {
             // From one chunk to the next: a task of the application may read the body as it arrives.
             let mut deadline = Deadline::after(config.body_timeout);
             let read =
-                timeouts.within(&mut deadline, Phase::Cut, |cx| match body_reader.poll(cx, io, bytes) {
+                timeouts.within(&mut deadline, Phase::Aborted, |cx| match body_reader.poll(cx, io, bytes) {
                     Poll::Pending if body_reader.take_progress() => Poll::Ready(None),
                     read => read.map(Some),
                 });
@@ -354,7 +354,7 @@ impl Connection {
                     next => next.map(Some),
                 }
             });
-            let next = until(registry, Phase::Cut, next).await.ok_or(io::ErrorKind::TimedOut)?;
+            let next = until(registry, Phase::Aborted, next).await.ok_or(io::ErrorKind::TimedOut)?;
             let Some(next) = next else {
                 self.write(&[&out]).await?;
                 out.clear();
@@ -413,7 +413,7 @@ impl Connection {
         let mut deadline = Deadline::after(config.handshake_timeout.saturating_add(slowness));
         let mut written = 0;
         let work =
-            timeouts.within(&mut deadline, Phase::Cut, |cx| poll_write_all(cx, io, parts, &mut written));
+            timeouts.within(&mut deadline, Phase::Aborted, |cx| poll_write_all(cx, io, parts, &mut written));
         match work.await {
             Ok(written) => written,
             Err(_) => {
@@ -429,7 +429,7 @@ impl Connection {
         let Self { io, bytes, timeouts, .. } = self;
         let mut deadline = Deadline::after(LINGER);
         let (mut shut, mut total) = (false, 0);
-        let work = timeouts.within(&mut deadline, Phase::Cut, |cx| {
+        let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
             if !shut {
                 ready!(io.poll_shutdown(cx))?;
                 shut = true;

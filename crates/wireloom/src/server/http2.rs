@@ -75,7 +75,7 @@ pub(super) async fn serve(
     let drain = async {
         connection.registry.wait_for(Phase::Draining).await;
         shared.shut_down();
-        connection.registry.wait_for(Phase::Cut).await;
+        connection.registry.wait_for(Phase::Aborted).await;
     };
     let (mut work, mut drain) = (pin!(work), pin!(drain));
     poll_fn(|cx| {

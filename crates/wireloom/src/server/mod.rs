@@ -229,7 +229,7 @@ impl<L: Listener> Server<L> {
         // New connections are refused at once.
         drop(listener);
         let drained = tokio::time::timeout(config.shutdown_grace, registry.wait_empty());
-        let _ = until(&registry, Phase::Cut, drained).await;
+        let _ = until(&registry, Phase::Aborted, drained).await;
         registry.abort();
         registry.wait_empty().await;
         Ok(())
@@ -462,8 +462,8 @@ impl ServerHandle {
     }
 
     /// Aborts all connections immediately.
-    pub fn cut(&self) {
-        self.registry.enter(Phase::Cut);
+    pub fn abort(&self) {
+        self.registry.enter(Phase::Aborted);
     }
 
     /// The current statistics.
@@ -481,7 +481,7 @@ impl ServerHandle {
             websockets_open: self.registry.websockets_open(),
             handlers_panicked: counters.panicked.load(Ordering::Relaxed),
             slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
-            slow_peers_cut: counters.slow.disconnected.load(Ordering::Relaxed),
+            slow_peers_disconnected: counters.slow.disconnected.load(Ordering::Relaxed),
             memory: self.registry.memory.stats(),
         }
     }
@@ -514,7 +514,7 @@ pub struct ServerStats {
     /// Messages that were not sent because their peer is slow, since the server started ([`SlowPeer::DropNewest`](crate::SlowPeer)).
     pub slow_messages_dropped: u64,
     /// WebSockets disconnected because their peer is slow, since the server started.
-    pub slow_peers_cut: u64,
+    pub slow_peers_disconnected: u64,
     /// Memory that the server holds for its connections.
     pub memory: MemoryStats,
 }

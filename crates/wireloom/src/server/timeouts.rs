@@ -134,26 +134,26 @@ mod tests {
         let registry = Registry::new();
         let mut timeouts = Timeouts::new(registry.clone());
         let mut deadline = Deadline::after(Duration::from_secs(10));
-        let at_once = timeouts.within(&mut deadline, Phase::Cut, |_| Poll::Ready(7)).await;
+        let at_once = timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::Ready(7)).await;
         assert_eq!((at_once, deadline.at), (Ok(7), None), "nothing was armed");
         let start = Instant::now();
         for _ in 0..2 {
             // In the second round the deadline has already passed.
-            let late = timeouts.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
+            let late = timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::<()>::Pending).await;
             assert_eq!((late, start.elapsed().as_secs()), (Err(Stopped::TimedOut), 10));
         }
         let mut deadline = Deadline::after(Duration::MAX);
         let turning = registry.clone();
         tokio::spawn(async move {
-            for (after, phase) in [(5, Phase::Draining), (5, Phase::Cut)] {
+            for (after, phase) in [(5, Phase::Draining), (5, Phase::Aborted)] {
                 tokio::time::sleep(Duration::from_secs(after)).await;
                 turning.enter(phase);
             }
         });
-        let cut = timeouts.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
+        let cut = timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::<()>::Pending).await;
         assert_eq!((cut, start.elapsed().as_secs()), (Err(Stopped::Phase), 20));
         let over = timeouts.within(&mut deadline, Phase::Draining, |_| Poll::Ready(())).await;
         assert_eq!(over, Err(Stopped::Phase));
-        assert_eq!(until(&registry, Phase::Cut, async {}).await, None);
+        assert_eq!(until(&registry, Phase::Aborted, async {}).await, None);
     }
 }

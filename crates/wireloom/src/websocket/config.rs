@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wireloom_ws::Keepalive;
 
-use super::observer::Watch;
+use super::observer::Observer;
 
 /// The configuration of one WebSocket. Fields may be added: use struct update, `..WebSocketConfig::default()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct WebSocketConfig {
     /// The policy for a peer that reads more slowly than this end sends.
     pub slow_peer: SlowPeer,
     /// Receives events; none by default.
-    pub observer: Watch,
+    pub observer: Option<Observer>,
 }
 
 impl WebSocketConfig {
@@ -34,7 +34,7 @@ impl WebSocketConfig {
 pub(crate) struct SharedConfig {
     /// Without its observer: WebSockets drop that at their end, because it may hold senders of them.
     pub(super) config: Arc<WebSocketConfig>,
-    pub(super) observer: Watch,
+    pub(super) observer: Option<Observer>,
 }
 
 /// The default configuration, which all WebSockets that have no other share.
@@ -42,13 +42,13 @@ static DEFAULT: LazyLock<Arc<WebSocketConfig>> = LazyLock::new(Arc::default);
 
 impl Default for SharedConfig {
     fn default() -> Self {
-        Self { config: DEFAULT.clone(), observer: Watch::none() }
+        Self { config: DEFAULT.clone(), observer: None }
     }
 }
 
 impl From<WebSocketConfig> for SharedConfig {
     fn from(mut config: WebSocketConfig) -> Self {
-        let observer = std::mem::take(&mut config.observer);
+        let observer = config.observer.take();
         let config = if config == **DEFAULT { DEFAULT.clone() } else { Arc::new(config) };
         Self { config, observer }
     }

@@ -83,7 +83,7 @@ pub enum Payload<'a> {
     Binary(&'a [u8]),
     /// Binary, queued by reference where the connection allows it.
     Shared(Bytes),
-    /// Owned text, copied.
+    /// Text, queued by reference where the connection allows it.
     SharedText(Utf8Bytes),
     /// A message encoded once for many connections; queued by reference where the connection allows it.
     Prepared(&'a PreparedMessage),

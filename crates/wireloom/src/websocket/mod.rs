@@ -47,7 +47,7 @@ use wireloom_ws::{CloseCode, Connection, End, Role};
 pub(crate) use config::SharedConfig;
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
-pub use observer::{Observed, Observer, Watch};
+pub use observer::{Observer, ObserverEvent};
 pub use prepared::PreparedMessage;
 pub use pump::Session;
 pub use receiver::{Receiver, Receiving};
@@ -128,7 +128,7 @@ impl WebSocket {
             Role::Client => Connection::client(config.config.core.clone(), deflate, seed(), clock::now()),
         };
         let (mut inbound, mut outbound) = core.split();
-        if config.observer.0.is_some() {
+        if config.observer.is_some() {
             inbound.log_headers();
             outbound.log_headers();
         }
@@ -240,12 +240,12 @@ impl WebSocket {
         self.sender.close_after(deadline)
     }
 
-    /// Sends a fragment of a message that is too large to hold; see [`Sender::send_piece`].
+    /// Sends a fragment of a message that is too large to hold; see [`Sender::send_chunk`].
     ///
     /// # Errors
-    /// As for [`Sender::send_piece`].
-    pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
-        self.sender.send_piece(piece, last).await
+    /// As for [`Sender::send_chunk`].
+    pub async fn send_chunk(&mut self, chunk: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
+        self.sender.send_chunk(chunk, last).await
     }
 
     /// Passes every message, and the end of the connection, to `session`, instead of a loop over [`recv`](Self::recv).

@@ -7,10 +7,10 @@ use std::time::Duration;
 use wireloom_ws::frame::Header;
 use wireloom_ws::{End, Kind};
 
-use super::observer::{Observed, Watch};
+use super::observer::{Observer, ObserverEvent, notify};
 use crate::error::Error;
 
-/// An owned [`Observed`].
+/// An owned [`ObserverEvent`].
 #[derive(Debug)]
 pub(super) enum Notification {
     FrameRead(Header),
@@ -25,18 +25,21 @@ pub(super) enum Notification {
 }
 
 impl Notification {
-    fn deliver(&self, watch: &Watch) {
-        watch.notify(&match self {
-            Self::FrameRead(header) => Observed::FrameRead(*header),
-            Self::FrameWritten(header) => Observed::FrameWritten(*header),
-            Self::PingRead(payload) => Observed::PingRead(payload),
-            Self::PongRead { payload, round_trip } => Observed::PongRead { payload, round_trip: *round_trip },
-            Self::MessageRead { kind, len } => Observed::MessageRead { kind: *kind, len: *len },
-            Self::MessageWritten { kind, len } => Observed::MessageWritten { kind: *kind, len: *len },
-            Self::Error(error) => Observed::Error(error),
-            Self::CloseBegun(end) => Observed::CloseBegun(end),
-            Self::CloseDone(end) => Observed::CloseDone(end),
-        });
+    fn deliver(&self, observer: Option<&Observer>) {
+        let event = match self {
+            Self::FrameRead(header) => ObserverEvent::FrameRead(*header),
+            Self::FrameWritten(header) => ObserverEvent::FrameWritten(*header),
+            Self::PingRead(payload) => ObserverEvent::PingRead(payload),
+            Self::PongRead { payload, round_trip } => {
+                ObserverEvent::PongRead { payload, round_trip: *round_trip }
+            }
+            Self::MessageRead { kind, len } => ObserverEvent::MessageRead { kind: *kind, len: *len },
+            Self::MessageWritten { kind, len } => ObserverEvent::MessageWritten { kind: *kind, len: *len },
+            Self::Error(error) => ObserverEvent::Error(error),
+            Self::CloseBegun(end) => ObserverEvent::CloseBegun(end),
+            Self::CloseDone(end) => ObserverEvent::CloseDone(end),
+        };
+        notify(observer, &event);
     }
 }
 
@@ -44,7 +47,7 @@ impl Notification {
 #[derive(Debug, Default)]
 pub(super) struct NotificationQueue {
     /// Dropped with the last event: an observer may hold a sender of the WebSocket, which would keep both alive.
-    watch: Watch,
+    observer: Option<Observer>,
     notifications: VecDeque<Notification>,
     delivery: QueueState,
     /// [`Notification::CloseBegun`] has been noted.
@@ -60,8 +63,8 @@ enum QueueState {
 }
 
 impl NotificationQueue {
-    pub(super) fn new(watch: Watch) -> Self {
-        Self { watch, ..Self::default() }
+    pub(super) fn new(observer: Option<Observer>) -> Self {
+        Self { observer, ..Self::default() }
     }
 
     pub(super) fn push(&mut self, notifications: Notification) {
@@ -85,29 +88,29 @@ impl NotificationQueue {
 
 /// Delivers all events, unless another thread does, or this one in an outer call. `with_queue` locks the state for a moment.
 pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NotificationQueue))) {
-    let mut watch = None;
+    let mut started = None;
     with_queue(&mut |queue| {
         if queue.is_waiting() {
             queue.delivery = QueueState::Busy;
-            watch = Some(queue.watch.clone());
+            started = Some(queue.observer.clone());
         }
     });
-    let Some(watch) = watch else { return };
+    let Some(observer) = started else { return };
     let mut delivering = Delivering { with_queue: &with_queue, is_done: false };
     loop {
         let mut next = None;
         // Dropped while the state is not locked, which an observer that holds a sender locks.
-        let mut last = Watch::none();
+        let mut last = None;
         with_queue(&mut |queue| {
             next = queue.notifications.pop_front();
             match next {
-                Some(Notification::CloseDone(_)) => last = std::mem::take(&mut queue.watch),
+                Some(Notification::CloseDone(_)) => last = queue.observer.take(),
                 Some(_) => {}
                 None => queue.delivery = QueueState::None,
             }
         });
         match next {
-            Some(notifications) => notifications.deliver(&watch),
+            Some(notifications) => notifications.deliver(observer.as_ref()),
             None => {
                 delivering.is_done = true;
                 return;

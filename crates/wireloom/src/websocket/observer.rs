@@ -12,7 +12,7 @@ use crate::error::Error;
 /// An event of a WebSocket. Payloads of messages are not shown.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Observed<'a> {
+pub enum ObserverEvent<'a> {
     /// The header of a frame arrived.
     FrameRead(Header),
     /// A frame was queued for writing.
@@ -48,101 +48,76 @@ pub enum Observed<'a> {
     CloseDone(&'a End),
 }
 
-/// Receives the events of WebSockets: any `Fn(&Observed<'_>)`. Set it as
-/// [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
+/// Receives the events of WebSockets. Set it as [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
 ///
-/// It is called in the task that causes the event, so it should be quick. It holds no lock, and may use the WebSocket: one that holds a
-/// [`Sender`](super::Sender) keeps the connection open until it has ended. A WebSocket drops its observer after [`Observed::CloseDone`].
+/// The function is called in the task that causes the event, so it should be quick. It holds no lock, and may use the WebSocket: one that
+/// holds a [`Sender`](super::Sender) keeps the connection open until it has ended. A WebSocket drops its observer after
+/// [`ObserverEvent::CloseDone`].
 ///
 /// ```
-/// use wireloom::{Observed, Watch, WebSocketConfig};
+/// use wireloom::{Observer, ObserverEvent, WebSocketConfig};
 ///
 /// let mut config = WebSocketConfig::default();
-/// config.observer = Watch::with(|event: &Observed<'_>| {
-///     if let Observed::FrameRead(frame) = event {
+/// config.observer = Some(Observer::new(|event| {
+///     if let ObserverEvent::FrameRead(frame) = event {
 ///         eprintln!("< {:?} of {} bytes", frame.opcode, frame.payload_len);
 ///     }
-/// });
+/// }));
 /// ```
-pub trait Observer: Send + Sync + 'static {
-    /// Receives an event.
-    fn observe(&self, event: &Observed<'_>);
-}
+#[derive(Clone)]
+pub struct Observer(Arc<dyn Fn(&ObserverEvent<'_>) + Send + Sync>);
 
-impl<F: Fn(&Observed<'_>) + Send + Sync + 'static> Observer for F {
-    fn observe(&self, event: &Observed<'_>) {
-        self(event);
+impl Observer {
+    /// Calls `observe` for each event.
+    pub fn new(observe: impl Fn(&ObserverEvent<'_>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
     }
 }
 
-/// An [`Observer`], or none.
-#[derive(Clone, Default)]
-pub struct Watch(pub(super) Option<Arc<dyn Observer>>);
-
-impl Watch {
-    /// No observer.
-    pub fn none() -> Self {
-        Self(None)
-    }
-
-    /// This observer.
-    pub fn with(observer: impl Observer) -> Self {
-        Self(Some(Arc::new(observer)))
-    }
-
-    pub(super) fn notify(&self, event: &Observed<'_>) {
-        #[cfg(feature = "tracing")]
-        trace(event);
-        if let Some(observer) = &self.0 {
-            observer.observe(event);
-        }
+/// Traces an event, and passes it to the observer if there is one.
+pub(super) fn notify(observer: Option<&Observer>, event: &ObserverEvent<'_>) {
+    #[cfg(feature = "tracing")]
+    trace(event);
+    if let Some(observer) = observer {
+        (observer.0)(event);
     }
 }
 
-impl From<Arc<dyn Observer>> for Watch {
-    fn from(observer: Arc<dyn Observer>) -> Self {
-        Self(Some(observer))
-    }
-}
-
-impl fmt::Debug for Watch {
+impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Watch(set)" } else { "Watch(none)" })
+        f.debug_struct("Observer").finish_non_exhaustive()
     }
 }
 
-/// Equal if both are the same observer, or neither has one.
-impl PartialEq for Watch {
+/// The same function.
+impl PartialEq for Observer {
     fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
-            (own, other) => own.is_none() && other.is_none(),
-        }
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Watch {}
+impl Eq for Observer {}
 
 /// Emits the events of `tracing`. Reasons and payloads are left out: they may be secret.
 #[cfg(feature = "tracing")]
-fn trace(event: &Observed<'_>) {
+fn trace(event: &ObserverEvent<'_>) {
     match event {
-        Observed::Error(error) => tracing::debug!(%error, "the WebSocket failed"),
-        Observed::CloseBegun(end) => {
+        ObserverEvent::Error(error) => tracing::debug!(%error, "the WebSocket failed"),
+        ObserverEvent::CloseBegun(end) => {
             tracing::debug!(by = ?end.by, code = end.code().value(), "the WebSocket is closing");
         }
-        Observed::CloseDone(end) => {
+        ObserverEvent::CloseDone(end) => {
             tracing::debug!(by = ?end.by, code = end.code().value(), "the WebSocket is closed");
         }
-        Observed::FrameRead(frame) => {
+        ObserverEvent::FrameRead(frame) => {
             tracing::trace!(opcode = ?frame.opcode, fin = frame.fin, len = frame.payload_len, "frame read");
         }
-        Observed::FrameWritten(frame) => {
+        ObserverEvent::FrameWritten(frame) => {
             tracing::trace!(opcode = ?frame.opcode, fin = frame.fin, len = frame.payload_len, "frame written");
         }
-        Observed::PingRead(_)
-        | Observed::PongRead { .. }
-        | Observed::MessageRead { .. }
-        | Observed::MessageWritten { .. } => {}
+        ObserverEvent::PingRead(_)
+        | ObserverEvent::PongRead { .. }
+        | ObserverEvent::MessageRead { .. }
+        | ObserverEvent::MessageWritten { .. } => {}
     }
 }

@@ -146,11 +146,11 @@ impl Sender {
     ///
     /// # Errors
     /// As for [`send`](Self::send), and when the message that is being sent is of the other kind.
-    pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
-        let piece = piece.into();
-        poll_fn(|cx| self.poll_queue(cx, false, |state| put_fragment(state, &piece, last))).await?;
+    pub async fn send_chunk(&mut self, chunk: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
+        let chunk = chunk.into();
+        poll_fn(|cx| self.poll_queue(cx, false, |state| put_fragment(state, &chunk, last))).await?;
         if last {
-            notify_written(&mut self.shared.lock(), &piece);
+            notify_written(&mut self.shared.lock(), &chunk);
         }
         self.flush().await
     }
@@ -506,6 +506,7 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
     match message {
         // The core copies a shorter payload into the batch, without a count of references.
         Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => state.core.send_bytes(data.clone()),
+        Payload::SharedText(text) if text.len() >= SHARED_LEN_MIN => state.core.send_utf8_bytes(text.clone()),
         Payload::Prepared(message) => {
             if payload.len() < SHARED_LEN_MIN {
                 state.core.give_buffer(flush::take_buffer);

@@ -69,7 +69,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(super) fn new(core: Outbound, io: Io, config: SharedConfig, negotiated: Negotiated) -> Arc<Self> {
         let SharedConfig { config, observer } = config;
-        let is_observed = observer.0.is_some();
+        let is_observed = observer.is_some();
         let rare = is_observed.then(|| {
             Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
         });

@@ -341,7 +341,7 @@ async fn forwards_a_message_in_chunks() {
         let (mut sender, mut receiver) = socket.split();
         while let Ok(Some(chunk)) = receiver.recv().await {
             let last = chunk.is_last();
-            sender.send_piece(chunk, last).await.unwrap();
+            sender.send_chunk(chunk, last).await.unwrap();
         }
     })
     .await;
@@ -357,7 +357,7 @@ async fn forwards_a_message_in_chunks() {
         const CHUNKS: usize = 100;
         let send = async {
             for i in 0..CHUNKS {
-                sender.send_piece(&vec![i as u8; CHUNK_LEN], i + 1 == CHUNKS).await.unwrap();
+                sender.send_chunk(&vec![i as u8; CHUNK_LEN], i + 1 == CHUNKS).await.unwrap();
             }
             sender.send("häßlich").await.unwrap();
         };

@@ -475,7 +475,7 @@ async fn keeps_every_chunk_of_a_message() {
     let mut client = open(client, Role::Client, WebSocketConfig::default());
     let receiving = tokio::spawn(async move { client.recv_owned().await.unwrap().unwrap() });
     for i in 0..20u8 {
-        server.send_piece(&[i; 5000], i == 19).await.unwrap();
+        server.send_chunk(&[i; 5000], i == 19).await.unwrap();
     }
     assert_eq!(receiving.await.unwrap().as_bytes().len(), 20 * 5000);
     let (sender, _) = server.halves();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::AsyncWriteExt;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Opcode, Role};
-use wireloom::{CloseCode, Observed, Watch, WebSocket, WebSocketConfig};
+use wireloom::{CloseCode, Observer, ObserverEvent, WebSocket, WebSocketConfig};
 
 type Events = Arc<Mutex<Vec<String>>>;
 
@@ -14,24 +14,24 @@ fn watched(delivery: Delivery) -> (WebSocketConfig, Events) {
     let mut config = WebSocketConfig::default();
     config.core.delivery = delivery;
     let recorded = events.clone();
-    config.observer = Watch::with(move |event: &Observed<'_>| {
+    config.observer = Some(Observer::new(move |event| {
         recorded.lock().unwrap().push(match event {
-            Observed::FrameRead(frame) => {
+            ObserverEvent::FrameRead(frame) => {
                 let fin = if frame.fin { "" } else { "+" };
                 format!("< {:?}{fin} {}", frame.opcode, frame.payload_len)
             }
-            Observed::FrameWritten(frame) => format!("> {:?} {}", frame.opcode, frame.payload_len),
-            Observed::MessageRead { kind, len } => format!("<< {kind:?} {len}"),
-            Observed::MessageWritten { kind, len } => format!(">> {kind:?} {len}"),
-            Observed::PingRead(payload) => format!("<ping {}", payload.escape_ascii()),
-            Observed::PongRead { payload, round_trip } => {
+            ObserverEvent::FrameWritten(frame) => format!("> {:?} {}", frame.opcode, frame.payload_len),
+            ObserverEvent::MessageRead { kind, len } => format!("<< {kind:?} {len}"),
+            ObserverEvent::MessageWritten { kind, len } => format!(">> {kind:?} {len}"),
+            ObserverEvent::PingRead(payload) => format!("<ping {}", payload.escape_ascii()),
+            ObserverEvent::PongRead { payload, round_trip } => {
                 format!("<pong {} {}", payload.escape_ascii(), round_trip.is_some())
             }
-            Observed::CloseBegun(end) => format!("closing {} by {:?}", end.code().value(), end.by),
-            Observed::CloseDone(end) => format!("closed {} by {:?}", end.code().value(), end.by),
+            ObserverEvent::CloseBegun(end) => format!("closing {} by {:?}", end.code().value(), end.by),
+            ObserverEvent::CloseDone(end) => format!("closed {} by {:?}", end.code().value(), end.by),
             other => format!("{other:?}"),
         });
-    });
+    }));
     (config, events)
 }
 
@@ -143,13 +143,13 @@ async fn may_use_the_websocket_that_it_observes() {
     let sender: Arc<Mutex<Option<wireloom::Sender>>> = Arc::default();
     let own = sender.clone();
     let mut config = WebSocketConfig::default();
-    config.observer = Watch::with(move |event: &Observed<'_>| {
-        if let Observed::MessageRead { len, .. } = event
+    config.observer = Some(Observer::new(move |event| {
+        if let ObserverEvent::MessageRead { len, .. } = event
             && let Some(sender) = &mut *own.lock().unwrap()
         {
             assert!(sender.try_send(&*format!("{len} bytes, {} queued", sender.queued_len())).unwrap());
         }
-    });
+    }));
     let mut socket = open(server, Role::Server, config);
     *sender.lock().unwrap() = Some(socket.halves().0.clone());
     client.write_all(b"\x81\x85\0\0\0\0Hello").await.unwrap();

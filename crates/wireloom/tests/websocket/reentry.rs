@@ -13,7 +13,7 @@ use tokio::io::{
 };
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Config, Connection, Role};
-use wireloom::{DeflateConfig, Error, Observed, Sender, Watch, WebSocket, WebSocketConfig};
+use wireloom::{DeflateConfig, Error, Observer, ObserverEvent, Sender, WebSocket, WebSocketConfig};
 
 /// Longer than any test takes unless it is blocked.
 const DEADLOCK: Duration = Duration::from_secs(60);
@@ -250,10 +250,10 @@ async fn an_observer_that_has_panicked_receives_the_next_events() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let mut config = WebSocketConfig::default();
     let recorded = events.clone();
-    config.observer = Watch::with(move |event: &Observed<'_>| {
+    config.observer = Some(Observer::new(move |event| {
         recorded.lock().unwrap_or_else(|error| error.into_inner()).push(format!("{event:?}"));
-        assert!(!matches!(event, Observed::PingRead(b"panic")), "a defect of the observer");
-    });
+        assert!(!matches!(event, ObserverEvent::PingRead(b"panic")), "a defect of the observer");
+    }));
     let (mut peer, transport) = duplex(1 << 10);
     let (mut sender, mut receiver) = open_with(transport, config).split();
     peer.write_all(b"\x89\x85\0\0\0\0panic").await.unwrap();

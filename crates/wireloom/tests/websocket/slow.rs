@@ -122,7 +122,7 @@ async fn disconnects_a_peer_that_reads_nothing_while_nothing_is_sent() {
                 };
                 assert_eq!(outcome, (Err(Error::SlowPeer), Err(Error::SlowPeer)), "{transport:?} {policy:?}");
                 let stats = handle.stats();
-                assert_eq!((stats.slow_peers_cut, stats.slow_messages_dropped), (1, 0));
+                assert_eq!((stats.slow_peers_disconnected, stats.slow_messages_dropped), (1, 0));
                 expect_disconnect(client).await;
                 break;
             }
@@ -278,7 +278,7 @@ async fn waits_for_a_peer_that_reads_slowly() {
             .await;
             let (begin, mut pace) = (Instant::now(), Pace::start());
             let received = receive_slowly(&mut client, COUNT, &mut pace).await;
-            if received.is_ok() && handle.stats().slow_peers_cut == 0 {
+            if received.is_ok() && handle.stats().slow_peers_disconnected == 0 {
                 assert!(begin.elapsed() > SHORT * 2);
                 break;
             }

@@ -96,7 +96,7 @@ fn websocket_config(args: &Connect, journal: Option<&Journal>) -> WebSocketConfi
     // An observer costs time for each frame.
     let reports_frames = args.display.verbose > 1 || args.display.json || std::io::stdin().is_terminal();
     if let Some(journal) = journal.filter(|_| reports_frames) {
-        config.observer = journal.observer();
+        config.observer = Some(journal.observer());
     }
     if args.route.reconnect
         && let Some(ping_after) = args.messages.ping

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use wireloom::client::Opened;
 use wireloom::wireloom_ws::frame::Header;
 use wireloom::wireloom_ws::{Cause, End, Initiator, Opcode};
-use wireloom::{Observed, Watch};
+use wireloom::{Observer, ObserverEvent};
 
 use super::notes::{Notes, timestamp};
 use super::output::Output;
@@ -79,11 +79,11 @@ impl Journal {
     }
 
     /// An observer of frames.
-    pub(super) fn observer(&self) -> Watch {
+    pub(super) fn observer(&self) -> Observer {
         let journal = self.clone();
-        Watch::with(move |event: &Observed<'_>| match event {
-            Observed::FrameRead(frame) => journal.frame(frame, Direction::Received),
-            Observed::FrameWritten(frame) => journal.frame(frame, Direction::Sent),
+        Observer::new(move |event| match event {
+            ObserverEvent::FrameRead(frame) => journal.frame(frame, Direction::Received),
+            ObserverEvent::FrameWritten(frame) => journal.frame(frame, Direction::Sent),
             _ => {}
         })
     }
