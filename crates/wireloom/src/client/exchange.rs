@@ -9,6 +9,7 @@ use super::http1::parse_len;
 use super::http1::{Answer, Http1, PendingResponse};
 #[cfg(feature = "http2")]
 use super::http2::{Http2, Stream, Unsent};
+use super::http11::Server;
 use super::request::Request;
 use super::target::Target;
 use super::{Connector, Protocols};
@@ -28,7 +29,7 @@ pub(super) const BODY_LEN_MAX: usize = 64 << 20;
 
 /// A connection over which a request can be sent.
 pub(super) enum RequestConnection {
-    Http1(Io, Option<SocketAddr>, Option<TlsInfo>),
+    Http1(Http1),
     #[cfg(feature = "http2")]
     Http2(Http2),
 }
@@ -46,13 +47,34 @@ impl Connector {
     pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = Target::http(request.url())?;
         let headers = self.headers_for(&target)?;
-        let (io, peer, tls) = match self.negotiate(&target, &headers).await? {
-            RequestConnection::Http1(io, peer, tls) => (io, peer, tls),
+        let mut http1 = match self.negotiate(&target, &headers).await? {
+            RequestConnection::Http1(http1) => http1,
             #[cfg(feature = "http2")]
             RequestConnection::Http2(http2) => return http2.send(request),
         };
-        let http1 = Http1 { io, peer, tls, limits: self.response_limits };
+        if request.needs_chunks(&headers) && !self.knows_http11(&target, http1.tls.as_ref()) {
+            self.ask_for_http11(http1, &target).await?;
+            http1 = self.connect_http1(&target).await?;
+        }
         Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
+    }
+
+    /// Whether the server is known to speak HTTP/1.1.
+    fn knows_http11(&self, target: &Target, tls: Option<&TlsInfo>) -> bool {
+        self.is_http11_assumed
+            // RFC 7301 §6: the identifier stands for HTTP/1.1.
+            || tls.and_then(|tls| tls.alpn.as_deref()) == Some(b"http/1.1")
+            || self.http11_servers.contains(&Server::from(target))
+    }
+
+    /// Asks the server for its version, by a request for the whole server (RFC 9110 §9.3.7). Whatever its status, the answer has it.
+    async fn ask_for_http11(&self, http1: Http1, target: &Target) -> Result<(), Error> {
+        let whole = Target { resource: "*".to_owned(), ..target.clone() };
+        let exchange = Exchange::http1(http1.send(&whole, self, &[], Request::new("OPTIONS", ""))?);
+        let response = tokio::time::timeout(self.handshake_timeout, exchange.response())
+            .await
+            .map_err(|_| Error::Timeout(Stage::Handshake))??;
+        if response.version == Version::Http11 { Ok(()) } else { Err(Error::LengthRequired) }
     }
 
     /// [`send`](Self::send)s one request and waits for the response; interim ones are skipped.
@@ -71,7 +93,7 @@ impl Connector {
     ) -> Result<RequestConnection, Error> {
         // Without TLS nothing tells whether the server speaks HTTP/2: a preface would cost servers of HTTP/1.1 an error per request.
         if self.is_http1_only || !(target.secure || self.is_http2) {
-            self.connect_http1(target).await
+            self.connect_http1(target).await.map(RequestConnection::Http1)
         } else {
             self.negotiate_http2(target, headers).await
         }
@@ -79,16 +101,16 @@ impl Connector {
 
     #[cfg(not(feature = "http2"))]
     async fn negotiate(&self, target: &Target, _: &[(String, String)]) -> Result<RequestConnection, Error> {
-        self.connect_http1(target).await
+        self.connect_http1(target).await.map(RequestConnection::Http1)
     }
 
-    async fn connect_http1(&self, target: &Target) -> Result<RequestConnection, Error> {
+    pub(super) async fn connect_http1(&self, target: &Target) -> Result<Http1, Error> {
         let (io, peer) = self.reach(target).await?;
         let (io, tls) =
             tokio::time::timeout(self.handshake_timeout, self.secure(target, io, Protocols::Http1))
                 .await
                 .map_err(|_| Error::Timeout(Stage::Handshake))??;
-        Ok(RequestConnection::Http1(io, peer, tls))
+        Ok(Http1 { io, peer, tls, limits: self.response_limits })
     }
 
     /// Connects to the server, or to the proxy before it, within the timeout.

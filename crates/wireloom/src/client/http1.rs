@@ -20,6 +20,7 @@ use tokio::time::Sleep;
 use wireloom_ws::handshake::HandshakeLimits;
 
 use super::exchange::CONTINUE_TIMEOUT;
+use super::http11::{Http11Servers, Server};
 use super::opened::http1_fields;
 use super::request::Request;
 use super::target::Target;
@@ -62,6 +63,8 @@ pub(super) struct PendingResponse {
     pub(super) peer: Option<SocketAddr>,
     pub(super) tls: Option<TlsInfo>,
     task: AbortHandle,
+    server: Server,
+    http11_servers: Http11Servers,
     /// The response has arrived: the task continues until the end of its body.
     answered: bool,
 }
@@ -115,7 +118,15 @@ impl Http1 {
             answers: sender,
         };
         let task = tokio::spawn(request_task.run()).abort_handle();
-        Ok(PendingResponse { answers, peer: self.peer, tls: self.tls, task, answered: false })
+        Ok(PendingResponse {
+            answers,
+            peer: self.peer,
+            tls: self.tls,
+            task,
+            server: target.into(),
+            http11_servers: connector.http11_servers.clone(),
+            answered: false,
+        })
     }
 }
 
@@ -129,7 +140,12 @@ impl PendingResponse {
     /// The next part of the response.
     pub(super) async fn answer(&mut self) -> Result<Answer, Error> {
         let answer = self.answers.recv().await.unwrap_or(Err(Error::Cut))?;
-        self.answered |= matches!(answer, Answer::Final(..));
+        if let Answer::Final(version, ..) = answer {
+            self.answered = true;
+            if version == Version::Http11 {
+                self.http11_servers.insert(&self.server);
+            }
+        }
         Ok(answer)
     }
 }

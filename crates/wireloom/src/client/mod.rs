@@ -38,6 +38,7 @@ mod dial;
 mod event;
 mod exchange;
 mod http1;
+mod http11;
 #[cfg(feature = "http2")]
 mod http2;
 mod opened;
@@ -86,6 +87,7 @@ use crate::transport::{Io, Tap, read, write_all};
 use crate::websocket::{SharedConfig, WebSocket, WebSocketConfig};
 use dial::Known;
 use event::Events;
+use http11::Http11Servers;
 use opened::Sent;
 use proxy::Environment;
 use target::Target;
@@ -131,6 +133,8 @@ pub struct Connector {
     is_http2: bool,
     #[cfg(feature = "http2")]
     is_http1_only: bool,
+    http11_servers: Http11Servers,
+    is_http11_assumed: bool,
     host: Option<String>,
     server_name: Option<String>,
     events: Events,
@@ -180,6 +184,8 @@ impl Default for Connector {
             is_http2: false,
             #[cfg(feature = "http2")]
             is_http1_only: false,
+            http11_servers: Http11Servers::default(),
+            is_http11_assumed: false,
             host: None,
             server_name: None,
             events: Events::default(),
@@ -288,6 +294,17 @@ impl Connector {
     #[cfg(feature = "http2")]
     pub fn http1_only(mut self, is_http1_only: bool) -> Self {
         self.is_http1_only = is_http1_only;
+        self
+    }
+
+    /// Whether servers are taken to speak HTTP/1.1 before they have answered; `false` by default.
+    ///
+    /// RFC 9112 §6.1 allows content of unknown length (a streaming [`Body`](crate::Body)) over HTTP/1.1 only to a server that is known
+    /// to speak it: one that said so by ALPN, or that has answered this connector or a clone of it in HTTP/1.1. Any other is first
+    /// asked with `OPTIONS *`, over a connection of its own; from a server of HTTP/1.0 the request fails with
+    /// [`Error::LengthRequired`]. `true` saves that question.
+    pub fn assume_http11(mut self, is_assumed: bool) -> Self {
+        self.is_http11_assumed = is_assumed;
         self
     }
 

@@ -61,6 +61,13 @@ impl Request {
         &self.url
     }
 
+    /// Whether its content is sent in chunks over HTTP/1.1: nobody knows the length.
+    pub(super) fn needs_chunks(&self, connector_headers: &[(String, String)]) -> bool {
+        let names_length =
+            connector_headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+        self.body.len_hint().is_none() && !self.has("content-length") && !names_length
+    }
+
     fn has(&self, name: &str) -> bool {
         self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
     }

@@ -76,6 +76,8 @@ pub enum Error {
     Malformed(&'static str),
     /// HTTP/1.1: a line of the head of the response, numbered from 1, is malformed, and why.
     ResponseHead(usize, &'static str),
+    /// The length of the content is unknown, and the server speaks HTTP/1.0, which has no chunks (RFC 9112 §6.1).
+    LengthRequired,
 }
 
 /// The operation that timed out.
@@ -137,6 +139,9 @@ impl fmt::Display for Error {
             Self::Header => f.write_str("a header that cannot be sent"),
             Self::TooLarge => f.write_str("the content is too large"),
             Self::Malformed(why) => f.write_str(why),
+            Self::LengthRequired => {
+                f.write_str("the server speaks HTTP/1.0, which needs the length of the content")
+            }
             Self::ResponseHead(line, why) => write!(f, "line {line} of the response's head: {why}"),
         }
     }

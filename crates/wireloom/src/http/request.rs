@@ -238,11 +238,11 @@ impl Request {
         self.origin.tls.as_deref()
     }
 
-    /// Whether the client wants a WebSocket.
+    /// Whether the client wants a WebSocket. RFC 9110 §7.8: a request of HTTP/1.0 cannot; its `Upgrade` is ignored.
     pub fn is_websocket(&self) -> bool {
         match self.protocol {
             Some(protocol) => self.head.text(protocol).eq_ignore_ascii_case("websocket"),
-            None => self.version != Version::Http2 && self.head.names("upgrade", "websocket"),
+            None => self.version == Version::Http11 && self.head.names("upgrade", "websocket"),
         }
     }
 

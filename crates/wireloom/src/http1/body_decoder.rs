@@ -39,11 +39,26 @@ fn length(head: &Headers) -> Result<Option<u64>, Refusal> {
     Ok(length)
 }
 
-/// Whether `chunked` is the only transfer coding. RFC 9110 §5.6.1.2: empty elements of the list do not count.
-fn is_chunked(head: &Headers) -> bool {
+/// Whether `chunked` is the only transfer coding, which is the only one that is understood.
+fn check_codings(head: &Headers) -> Result<(), Refusal> {
     let codings = head.get_all("transfer-encoding").flat_map(|value| value.split(|&byte| byte == b','));
-    let mut codings = codings.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty());
-    codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked")) && codings.next().is_none()
+    // RFC 9110 §5.6.1.2: empty elements of the list do not count.
+    let codings = codings.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty());
+    let (mut count, mut chunked_count, mut ends_chunked) = (0, 0, false);
+    for coding in codings {
+        ends_chunked = coding.eq_ignore_ascii_case(b"chunked");
+        count += 1;
+        chunked_count += usize::from(ends_chunked);
+    }
+    match (ends_chunked, chunked_count, count) {
+        (true, 1, 1) => Ok(()),
+        // RFC 9112 §6.1: an unknown coding, of a body whose end can be found.
+        (true, 1, _) => Err((501, "unknown Transfer-Encoding")),
+        // RFC 9112 §6.1: once at most.
+        (true, ..) => Err((400, "chunked twice in Transfer-Encoding")),
+        // RFC 9112 §6.3: the length of the body cannot be determined.
+        (false, ..) => Err((400, "Transfer-Encoding does not end with chunked")),
+    }
 }
 
 impl Framing {
@@ -69,9 +84,7 @@ impl Framing {
             // RFC 9112 §6.1: both headers together, or Transfer-Encoding in HTTP/1.0, may be request smuggling.
             (Some(_), Some(_)) => Err((400, "both Content-Length and Transfer-Encoding")),
             (Some(_), _) if version == Version::Http10 => Err((400, "Transfer-Encoding in HTTP/1.0")),
-            (Some(_), None) if is_chunked(head) => Ok(Self::Chunked),
-            // RFC 9112 §6.1: an unknown transfer coding.
-            (Some(_), None) => Err((501, "unknown Transfer-Encoding")),
+            (Some(_), None) => check_codings(head).map(|()| Self::Chunked),
             (None, len) => Ok(Self::Length(len.unwrap_or(0))),
         }
     }

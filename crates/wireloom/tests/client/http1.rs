@@ -1,13 +1,14 @@
 //! Requests to servers without HTTP/2.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use wireloom::client::Request;
+use wireloom::error::Stage;
 use wireloom::wireloom_ws::handshake::HandshakeLimits;
 use wireloom::{Body, Connector, Error, Headers, Server, Version};
 
@@ -87,6 +88,11 @@ async fn falls_back_to_http1() {
     let host = url.strip_prefix("http://").unwrap();
     let expected = format!("GET /request?a=b Host: {host}, X-One: 1, x-two: 3, Connection: close");
     assert_eq!(received, expected);
+    // RFC 9110 §10.1.4: a sender of TE names it in Connection.
+    let request = Request::get(format!("{url}/request")).header("TE", "trailers");
+    let mut response = connector.request(request).await.unwrap();
+    let received = String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap();
+    assert!(received.ends_with("TE: trailers, Connection: close, TE"), "{received}");
     // Framing headers are not the caller's.
     for name in ["Transfer-Encoding", "Host", "Connection"] {
         let request = Request::get(&url).header(name, "x");
@@ -275,6 +281,17 @@ async fn content_waits_for_continue() {
     .await;
     let mut response = Connector::new().request(request(asking)).await.unwrap();
     assert_eq!(response.body.bytes().await.unwrap(), "content");
+
+    // A server that does not know the field.
+    let silent = refuse_http2(|mut stream| async move {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\ncontent") {
+            bytes.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    })
+    .await;
+    assert_eq!(Connector::new().request(request(silent)).await.unwrap().status, 200);
 }
 
 #[tokio::test]
@@ -292,6 +309,77 @@ async fn content_of_another_length_than_announced_fails() {
     let request = Request::post(format!("{url}/echo"), body);
     let broken = async { Connector::new().request(request).await?.body.bytes().await };
     assert_eq!(broken.await, Err(Error::Cut));
+}
+
+/// A server of this version of HTTP: its URL, and the first lines of the requests that it received, with whether they announce chunks.
+async fn record(version: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let log = requests.clone();
+    let url = refuse_http2(move |mut stream| {
+        let log = log.clone();
+        async move {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap();
+            let (line, fields) = head.split_once("\r\n").unwrap();
+            let chunks = if fields.contains("Transfer-Encoding: chunked") { ", chunked" } else { "" };
+            log.lock().unwrap().push(format!("{line}{chunks}"));
+            assert!(!line.starts_with("OPTIONS") || !fields.contains("secret"), "{fields}");
+            // RFC 9110 §9.3.7: whether the method is supported does not matter.
+            let status = if line.starts_with("OPTIONS") { "405 No" } else { "200 OK" };
+            let answer = format!("HTTP/{version} {status}\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            while let Ok(1..) = stream.read(&mut [0; 1024]).await {}
+        }
+    })
+    .await;
+    (url, requests)
+}
+
+// RFC 9112 §6.1.
+#[tokio::test]
+async fn chunks_are_sent_to_servers_of_http11_alone() {
+    let upload = |url: &str| {
+        let (sender, body) = Body::channel();
+        (sender, Request::post(format!("{url}/up"), body).header("X-Key", "secret"))
+    };
+    let (asked, chunked) = ("OPTIONS * HTTP/1.1", "POST /up HTTP/1.1, chunked");
+    for connector in [Connector::new(), Connector::new().http2(true)] {
+        let (url, requests) = record("1.1").await;
+        let connector = connector.header("X-Other", "secret");
+        for _ in 0..2 {
+            let (_sender, request) = upload(&url);
+            assert_eq!(connector.clone().request(request).await.unwrap().status, 200);
+        }
+        assert_eq!(std::mem::take(&mut *requests.lock().unwrap()), [asked, chunked, chunked]);
+    }
+    // Any response tells the version.
+    let (url, requests) = record("1.1").await;
+    let connector = Connector::new();
+    connector.request(Request::get(&url)).await.unwrap();
+    connector.request(upload(&url).1).await.unwrap();
+    assert_eq!(*requests.lock().unwrap(), ["GET / HTTP/1.1", chunked]);
+
+    let (url, requests) = record("1.0").await;
+    let connector = Connector::new();
+    connector.request(Request::post(&url, "of known length")).await.unwrap();
+    let length = Request::post(&url, Body::channel().1).header("Content-Length", "0");
+    let _exchange = connector.send(length).await.unwrap();
+    assert_eq!(connector.request(upload(&url).1).await.unwrap_err(), Error::LengthRequired);
+    let heads = std::mem::take(&mut *requests.lock().unwrap());
+    assert!(!heads.iter().any(|head| head.contains("chunked")), "{heads:?}");
+    let (_sender, request) = upload(&url);
+    assert_eq!(connector.assume_http11(true).request(request).await.unwrap().status, 200);
+    assert_eq!(*requests.lock().unwrap(), [chunked]);
+
+    // A server that does not answer the question.
+    let silent =
+        refuse_http2(|mut stream| async move { while let Ok(1..) = stream.read(&mut [0; 1024]).await {} });
+    let connector = Connector::new().handshake_timeout(Duration::from_millis(100));
+    let error = connector.request(upload(&silent.await).1).await.unwrap_err();
+    assert_eq!(error, Error::Timeout(Stage::Handshake));
 }
 
 /// Dropping a request closes its connection, before the response and after its head.
@@ -345,13 +433,28 @@ async fn uses_the_protocol_of_alpn() {
         config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
         let server = Server::bind("127.0.0.1:0").await.unwrap().tls(ServerTls::from_rustls(config.into()));
         let port = server.local_addr().unwrap().port();
-        tokio::spawn(server.serve(|mut request: wireloom::Request| async move {
-            let content = request.body_mut().bytes().await.unwrap_or_default();
-            Response::new(200).with_body("text/plain", content)
+        let methods = Arc::new(Mutex::new(Vec::new()));
+        let log = methods.clone();
+        tokio::spawn(server.serve(move |mut request: wireloom::Request| {
+            let log = log.clone();
+            async move {
+                log.lock().unwrap().push(request.method().to_owned());
+                let content = request.body_mut().bytes().await.unwrap_or_default();
+                Response::new(200).with_body("text/plain", content)
+            }
         }));
         let connector = Connector::new()
             .tls(ClientTls::default().with_root(key.cert.der().to_vec()))
             .resolve("localhost", ["127.0.0.1:0".parse().unwrap()]);
+        // ALPN says whether the server speaks HTTP/1.1.
+        let (sender, body) = Body::channel();
+        drop(sender);
+        connector
+            .request(Request::new("PUT", format!("https://localhost:{port}/")).with_body(body))
+            .await
+            .unwrap();
+        let asked = std::mem::take(&mut *methods.lock().unwrap());
+        assert_eq!(asked, if offered.is_empty() { &["OPTIONS", "PUT"][..] } else { &["PUT"] });
         let request = Request::post(format!("https://localhost:{port}/"), vec![7; 100_000]);
         let exchange = connector.send(request).await.unwrap();
         assert!(exchange.tls().is_some());

@@ -284,3 +284,34 @@ async fn a_root_from_a_file_is_trusted() {
     std::fs::remove_file(file).unwrap();
     assert!(local(trusting).connect_timeout(Duration::from_secs(5)).connect(&url).await.is_ok());
 }
+
+// RFC 9112 §9.8: without `close_notify`, rustls reports `UnexpectedEof`.
+#[tokio::test]
+async fn closes_with_close_notify() {
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let private = PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into());
+    let config =
+        config.unwrap().with_no_client_auth().with_single_cert(vec![key.cert.der().clone()], private);
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config.unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connector = Connector::new().tls(ClientTls::default().with_root(key.cert.der().to_vec()));
+    let serving = async {
+        let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.map(|_| rest)
+    };
+    let asking = async {
+        let request = wireloom::client::Request::get(format!("https://localhost:{port}/"));
+        connector.request(request).await.unwrap().body.bytes().await.unwrap()
+    };
+    let (rest, content) = tokio::join!(serving, asking);
+    assert_eq!((rest.unwrap(), &*content), (Vec::new(), &b"ok"[..]));
+}

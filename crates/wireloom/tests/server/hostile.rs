@@ -32,7 +32,7 @@ async fn serve(config: ServerConfig) -> Serving {
     tokio::spawn(server.serve(move |mut request: Request| {
         let log = log.clone();
         async move {
-            if request.path() == "/socket" {
+            if request.path() == "/socket" && request.is_websocket() {
                 return match request.websocket() {
                     Ok(upgrade) => upgrade
                         .on_open(|mut socket| async move { while let Ok(Some(_)) = socket.recv().await {} }),
@@ -145,12 +145,18 @@ const REFUSED: &[(&str, &str)] = &[
     ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551616\r\n", "400"),
     ("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n", "400"),
     ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n", "501"),
-    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n", "501"),
-    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "501"),
-    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n", "501"),
-    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n", "501"),
-    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: ,\r\n", "501"),
-    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked,, chunked\r\n", "501"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", "501"),
+    // §6.3: the last coding is not chunked, so that the body has no end.
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: ,\r\n", "400"),
+    // §6.1: a body is put into chunks once.
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked,, chunked\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip, chunked\r\n", "400"),
     ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: ,chunked\r\nContent-Length: 1\r\n", "400"),
     ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n", "400"),
 ];
@@ -262,6 +268,9 @@ async fn an_unread_body_is_not_taken_for_a_request() {
 #[tokio::test]
 async fn answers_unusual_valid_requests() {
     let server = serve(ServerConfig::default()).await;
+    let long = "x".repeat(8_000 - "GET / HTTP/1.1\r\n".len());
+    let (long_line, long_summary) =
+        (format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), format!("GET /{long} a "));
     for (request, expected, summary) in [
         // RFC 9112 §2.2: a LF alone may end a line of a head; empty lines before it are ignored.
         ("\r\n\n\r\nGET / HTTP/1.1\nHost: a\n\n", vec!["200"], "GET / a "),
@@ -304,6 +313,14 @@ async fn answers_unusual_valid_requests() {
             vec!["200"],
             "GET / a ",
         ),
+        // RFC 9110 §7.8: HTTP/1.0 has no Upgrade.
+        (
+            "GET /socket HTTP/1.0\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            vec!["200"],
+            "GET /socket a ",
+        ),
+        // RFC 9112 §3: lines of 8,000 bytes.
+        (&long_line, vec!["200"], &long_summary),
         // RFC 9110 §10.1.1: HTTP/1.0 has no interim responses, and a body that has arrived needs none.
         ("POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nb", vec!["200"], "POST / - b"),
         (

@@ -179,3 +179,40 @@ async fn a_configuration_of_rustls_is_not_mixed_with_other_choices() {
         assert!(is_general, "{refused:?}");
     }
 }
+
+// RFC 9112 §9.8: the server closes with `close_notify`, without which rustls reports `UnexpectedEof`; clients may end without one.
+#[tokio::test]
+async fn closes_with_close_notify_and_takes_clients_that_do_not() {
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let (address, handle_) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handle));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.der().to_vec().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let connect = async || {
+        let stream = TcpStream::connect(address).await.unwrap();
+        connector.connect("localhost".try_into().unwrap(), stream).await.unwrap()
+    };
+    for _ in 0..3 {
+        let mut stream = connect().await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"missing\n") {
+            stream.read_buf(&mut answer).await.unwrap();
+        }
+        // TCP ends, and TLS does not.
+        drop(stream.into_inner().0);
+
+        let mut stream = connect().await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.ends_with(b"missing\n"), "{}", answer.escape_ascii());
+    }
+    while handle_.stats().connections_open > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

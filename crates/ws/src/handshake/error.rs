@@ -196,8 +196,11 @@ impl RequestError {
             // RFC 9110 §15.5.6, §15.6.6.
             Self::Method => 405,
             Self::HttpVersionUnknown => 505,
-            // RFC 6455 §4.2.2, item 4; §4.4. RFC 9110 §7.8: another protocol is not an error; §15.5.22.
-            Self::VersionUnsupported(_) | Self::UpgradeMissing | Self::UpgradeInvalid => 426,
+            // RFC 6455 §4.2.2, item 4; §4.4. RFC 9110 §7.8: another protocol is not an error, and HTTP/1.0 has no Upgrade; §15.5.22.
+            Self::VersionUnsupported(_)
+            | Self::UpgradeMissing
+            | Self::UpgradeInvalid
+            | Self::HttpVersionTooLow => 426,
             // RFC 9220 §3: an unsupported :protocol.
             Self::Protocol => 501,
             // RFC 6455 §4.2.1: "an appropriate HTTP error code (such as 400 Bad Request)".

@@ -216,6 +216,7 @@ impl HandshakeError {
                     RequestError::VersionUnsupported(_)
                         | RequestError::UpgradeMissing
                         | RequestError::UpgradeInvalid
+                        | RequestError::HttpVersionTooLow
                         | RequestError::VersionMissing
                         | RequestError::VersionInvalid
                         | RequestError::VersionDuplicate

@@ -126,7 +126,7 @@ fn rejects_invalid_first_lines() {
     let start_line = R::Malformed(Malformed::StartLine);
     for (bytes, error, status) in [
         // RFC 6455 §4.2.1, item 1: an HTTP/1.1 or higher GET.
-        (line("GET / HTTP/1.0"), R::HttpVersionTooLow, 400),
+        (line("GET / HTTP/1.0"), R::HttpVersionTooLow, 426),
         (line("GET / HTTP/2.1"), R::HttpVersionUnknown, 505),
         (line("GET / HTTP/0.9"), R::HttpVersionUnknown, 505),
         (line("GET / HTTP/2.0"), R::HttpVersionUnknown, 505),

@@ -21,6 +21,7 @@ use wireloom_ws::handshake::uri::UriError;
 pub(super) use stream::{Stream, Unsent};
 
 use super::exchange::{Exchange, RequestConnection, Response};
+use super::http1::Http1;
 use super::opened::Sent;
 use super::request::Request;
 use super::target::Target;
@@ -114,11 +115,13 @@ impl Connector {
                 let about = Arc::new(About { connector, target, headers, peer, tls });
                 Ok(RequestConnection::Http2(Http2 { requests, about }))
             }
-            Ok(Err((io, tls))) => Ok(RequestConnection::Http1(io, peer, Some(tls))),
+            Ok(Err((io, tls))) => {
+                let limits = self.response_limits;
+                Ok(RequestConnection::Http1(Http1 { io, peer, tls: Some(tls), limits }))
+            }
             // RFC 9113 §3.4: no HTTP/1.1 server acts on the preface, it responds with an error or closes.
             Err(Error::NoHttp2(_)) if !target.secure => {
-                let (io, peer) = self.reach(target).await?;
-                Ok(RequestConnection::Http1(io, peer, None))
+                self.connect_http1(target).await.map(RequestConnection::Http1)
             }
             Err(error) => Err(error),
         }

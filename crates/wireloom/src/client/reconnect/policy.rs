@@ -258,4 +258,16 @@ mod tests {
         let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
         assert!(after(&later) > Duration::from_secs(90) && after(&later) <= Duration::from_secs(100));
     }
+
+    // RFC 9110 §5.6.7: IMF-fixdate, and the two obsolete forms. All of 2049 is further away than the bound.
+    #[test]
+    fn reads_every_form_of_retry_after() {
+        for value in
+            ["Sat, 06 Nov 2049 08:49:37 GMT", "Saturday, 06-Nov-49 08:49:37 GMT", "Sat Nov  6 08:49:37 2049"]
+        {
+            let response = Response::refusal(503).unwrap().with_header("Retry-After", value).unwrap();
+            let delay = ReconnectPolicy::default().delay(&refused(response), 0, 0).unwrap();
+            assert_eq!(delay, RETRY_AFTER_MAX, "{value}");
+        }
+    }
 }

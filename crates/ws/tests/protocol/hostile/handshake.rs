@@ -114,7 +114,7 @@ pub(crate) fn requests() -> Vec<Request> {
         ("OPTIONS * HTTP/1.1", 405),
         ("CONNECT server.example.com:80 HTTP/1.1", 405),
         ("get /chat HTTP/1.1", 405),
-        ("GET /chat HTTP/1.0", 400),
+        ("GET /chat HTTP/1.0", 426),
         ("GET /chat HTTP/0.9", 505),
         ("GET /chat HTTP/1.2", 101),
         ("GET /chat HTTP/2.0", 505),
