@@ -51,20 +51,21 @@ impl Connection {
             _ => return None,
         };
         let slot = self.streams.accept_data(&accepted, len);
-        self.streams.hold(slot, len);
-        let key = StreamKey::new(slot, id);
-        self.finish_data(slot, end_stream);
-        Some(key)
+        self.pass_content(slot, len, Some(end_stream));
+        Some(StreamKey::new(slot, id))
     }
 
-    /// Ends a DATA frame whose content was passed to the caller: ends the message, or releases window.
+    /// Passes content to the caller. At the end of its frame, `frame_end` is END_STREAM: the message ends, or window is released.
     #[inline]
-    pub(super) fn finish_data(&mut self, slot: u32, end_stream: bool) {
-        if end_stream {
-            let closed = self.streams.end_recv(slot);
-            self.apply_close(closed);
-        } else {
-            self.release_stream(slot);
+    pub(super) fn pass_content(&mut self, slot: u32, len: u32, frame_end: Option<bool>) {
+        self.streams.hold(slot, len);
+        match frame_end {
+            None => return,
+            Some(true) => {
+                let closed = self.streams.end_recv(slot);
+                self.apply_close(closed);
+            }
+            Some(false) => self.release_stream(slot),
         }
         self.release_connection();
     }
@@ -120,7 +121,7 @@ impl Connection {
         update.encode(&mut self.out.bytes);
         self.out.count_answer(start);
         // A WINDOW_UPDATE of a stream means that much DATA arrives, so the round trip is measured.
-        if self.reader.settings_seen && !update.stream_id.is_connection() {
+        if self.reader.has_settings() && !update.stream_id.is_connection() {
             self.streams.request_probe();
         }
     }

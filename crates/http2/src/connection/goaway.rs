@@ -30,53 +30,80 @@ pub enum Ended {
     Eof,
 }
 
+/// What this side does to end the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// GOAWAY(2^31-1) was sent. Streams of the peer still open until it has read that.
+    Announced,
+    /// GOAWAY(last) was sent. The streams up to `last` finish, and later ones are ignored.
+    Draining {
+        last: StreamId,
+    },
+    /// The peer has closed its side of the transport, and GOAWAY(last) was sent. Complete requests are answered.
+    InputEnded {
+        last: StreamId,
+    },
+    /// Nothing is sent or handled any more.
+    Ended(Ended),
+}
+
 pub(super) struct Closing {
-    ended: Option<Ended>,
-    /// The last stream ID of the last GOAWAY that this side has sent.
-    sent: Option<StreamId>,
-    /// Whether the first GOAWAY of a graceful shutdown was sent.
-    draining: bool,
+    phase: Phase,
+    /// The last stream ID of the peer's last GOAWAY.
     received: Option<StreamId>,
-    /// Whether the peer has closed its side of the transport.
-    pub(super) input_ended: bool,
 }
 
 impl Closing {
     pub(super) const fn new() -> Self {
-        Self { ended: None, sent: None, draining: false, received: None, input_ended: false }
+        Self { phase: Phase::Open, received: None }
+    }
+
+    /// The last stream ID of the final GOAWAY of this side.
+    const fn last(&self) -> Option<StreamId> {
+        match self.phase {
+            Phase::Draining { last } | Phase::InputEnded { last } => Some(last),
+            Phase::Open | Phase::Announced | Phase::Ended(_) => None,
+        }
     }
 
     /// Whether frames that would open this stream are ignored.
     #[inline]
     pub(super) fn ignores(&self, id: StreamId) -> bool {
-        self.sent.is_some_and(|last| id > last)
+        self.last().is_some_and(|last| id > last)
+    }
+
+    /// Whether the peer has closed its side of the transport.
+    #[inline]
+    pub(super) const fn input_ended(&self) -> bool {
+        matches!(self.phase, Phase::InputEnded { .. })
     }
 }
 
 impl Connection {
     /// Why the connection has ended; `None` if it has not. Write the remaining output.
     pub const fn ended(&self) -> Option<Ended> {
-        self.closing.ended
+        match self.closing.phase {
+            Phase::Ended(ended) => Some(ended),
+            _ => None,
+        }
     }
 
     #[inline]
     pub(super) const fn has_ended(&self) -> bool {
-        self.closing.ended.is_some()
+        matches!(self.closing.phase, Phase::Ended(_))
     }
 
     /// Whether GOAWAY was sent or received, so that no stream can be opened.
     pub const fn is_going_away(&self) -> bool {
-        self.closing.draining
-            || self.closing.received.is_some()
-            || self.closing.input_ended
-            || self.has_ended()
+        !matches!(self.closing.phase, Phase::Open) || self.closing.received.is_some()
     }
 
     pub(super) fn end(&mut self, ended: Ended) {
         if self.has_ended() {
             return;
         }
-        self.closing.ended = Some(ended);
+        self.closing.phase = Phase::Ended(ended);
         self.reader.free();
         // RFC 9113 §8.7: the peer never saw them, so they are safe to send again.
         self.refuse_waiting();
@@ -91,34 +118,38 @@ impl Connection {
     pub(super) fn fail(&mut self, error: Error) -> Error {
         let error = error.for_connection();
         let code = error.code().unwrap_or(ErrorCode::INTERNAL_ERROR);
-        self.write_goaway(self.streams.highest_peer(), code, error.reason().as_bytes());
+        self.write_last_goaway(code, error.reason().as_bytes());
         self.end(Ended::Failed(error));
         error
     }
 
-    fn write_goaway(&mut self, last: StreamId, code: ErrorCode, debug_data: &[u8]) {
+    /// Writes GOAWAY with the last stream that this side handles, which it returns.
+    fn write_last_goaway(&mut self, code: ErrorCode, debug_data: &[u8]) -> StreamId {
+        let highest = self.streams.highest_peer();
         // RFC 9113 §6.8: the last stream ID MUST NOT increase.
-        let last_stream_id = self.closing.sent.map_or(last, |sent| sent.min(last));
-        self.closing.sent = Some(last_stream_id);
+        let last_stream_id = self.closing.last().map_or(highest, |last| last.min(highest));
         Goaway { last_stream_id, code, debug_data }.encode(&mut self.out.bytes);
+        last_stream_id
     }
 
     /// Ends the connection gracefully: open streams and requests of the peer that are in flight continue, and new streams are
     /// refused. [`Connection::ended`] returns `Some` when all streams have finished.
     pub fn shutdown(&mut self) {
-        if self.has_ended() || self.closing.draining {
+        if !matches!(self.closing.phase, Phase::Open) {
             return;
         }
-        self.closing.draining = true;
+        self.closing.phase = Phase::Announced;
         // RFC 9113 §6.8: the first GOAWAY has the maximum stream ID. The actual one follows after a round trip.
-        self.write_goaway(StreamId::MAX, ErrorCode::NO_ERROR, b"");
+        Goaway { last_stream_id: StreamId::MAX, code: ErrorCode::NO_ERROR, debug_data: b"" }
+            .encode(&mut self.out.bytes);
         self.write_drain_ping();
         self.refuse_waiting();
     }
 
     /// Sends the second GOAWAY, because the peer has read the first.
     pub(super) fn finish_drain(&mut self) {
-        self.write_goaway(self.streams.highest_peer(), ErrorCode::NO_ERROR, b"");
+        let last = self.write_last_goaway(ErrorCode::NO_ERROR, b"");
+        self.closing.phase = Phase::Draining { last };
         self.check_drained();
     }
 
@@ -127,7 +158,7 @@ impl Connection {
         if !self.has_ended() {
             // RFC 9113 §4.2: every peer accepts frames of up to 16 KiB.
             let debug_data = &debug_data[..debug_data.len().min(1024)];
-            self.write_goaway(self.streams.highest_peer(), code, debug_data);
+            self.write_last_goaway(code, debug_data);
             self.end(Ended::Aborted(code));
         }
     }
@@ -137,10 +168,10 @@ impl Connection {
         if self.role == Role::Client {
             return self.end(Ended::Eof);
         }
-        self.closing.input_ended = true;
         self.reader.free();
         // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes a connection.
-        self.write_goaway(self.streams.highest_peer(), ErrorCode::NO_ERROR, b"");
+        let last = self.write_last_goaway(ErrorCode::NO_ERROR, b"");
+        self.closing.phase = Phase::InputEnded { last };
         for stream in self.streams.incomplete() {
             self.reset_by_eof(stream);
         }
@@ -149,7 +180,7 @@ impl Connection {
 
     /// Resets the streams that need window, which cannot arrive any more.
     pub(super) fn reset_blocked_by_eof(&mut self) {
-        if self.closing.input_ended {
+        if self.closing.input_ended() {
             while let Some(stream) = self.streams.without_window() {
                 self.reset_by_eof(stream);
             }
@@ -165,22 +196,20 @@ impl Connection {
 
     #[inline]
     pub(super) fn check_drained(&mut self) {
-        if self.closing.input_ended {
-            if self.streams.len() == 0 {
-                self.end(Ended::Eof);
-            }
+        if self.streams.len() > 0 {
             return;
         }
-        if self.streams.len() == 0
-            && (self.closing.received.is_some_and(|_| self.role == Role::Client)
-                || (self.closing.draining && self.closing.sent != Some(StreamId::MAX)))
-        {
-            if !self.has_ended() && self.closing.sent.is_none_or(|sent| sent == StreamId::MAX) {
-                // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes the connection, even if the peer has sent it.
-                let last = self.streams.highest_peer();
-                self.write_goaway(last, ErrorCode::NO_ERROR, b"");
+        match self.closing.phase {
+            Phase::Open | Phase::Announced => {
+                if self.role == Role::Client && self.closing.received.is_some() {
+                    // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes the connection, even if the peer has sent it.
+                    self.write_last_goaway(ErrorCode::NO_ERROR, b"");
+                    self.end(Ended::Drained);
+                }
             }
-            self.end(Ended::Drained);
+            Phase::Draining { .. } => self.end(Ended::Drained),
+            Phase::InputEnded { .. } => self.end(Ended::Eof),
+            Phase::Ended(_) => {}
         }
     }
 

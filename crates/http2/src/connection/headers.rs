@@ -15,9 +15,6 @@ use crate::priority::Priority;
 use crate::rate_limit::Charge;
 use crate::stream::{LateFrame, RecvPhase, SendPhase};
 
-/// The capacity that the buffer of a field block keeps while it is empty, in bytes.
-const BLOCK_KEPT: usize = 4096;
-
 impl Connection {
     #[inline]
     pub(super) fn receive_headers(&mut self, headers: &Headers<'_>) -> Result<Option<PendingEvent>, Error> {
@@ -71,7 +68,7 @@ impl Connection {
         more: &Continuation<'_>,
     ) -> Result<Option<PendingEvent>, Error> {
         // RFC 9113 §6.10: preceded by a frame without END_HEADERS.
-        let Some(mut partial) = self.reader.partial_block.take() else {
+        let Some(mut partial) = self.reader.partial_block() else {
             return Err(Error::peer(Violation::ContinuationUnexpected, StreamId::CONNECTION));
         };
         partial.continuations += 1;
@@ -82,13 +79,9 @@ impl Connection {
         if !more.end_headers {
             return Ok(None);
         }
-        self.reader.partial_block = None;
-        self.reader.end_incomplete();
-        let mut block = core::mem::take(&mut self.reader.block);
+        let block = self.reader.take_block();
         let step = self.receive_block(partial, &block);
-        block.clear();
-        block.shrink_to(BLOCK_KEPT);
-        self.reader.block = block;
+        self.reader.reuse_block(block);
         step
     }
 
@@ -96,10 +89,10 @@ impl Connection {
         if fragment.is_empty() {
             self.charge(Charge::EmptyFrame)?;
         }
-        if self.reader.block.len() + fragment.len() > self.limits().field_block_len_max {
+        if self.reader.block_len() + fragment.len() > self.limits().field_block_len_max {
             return Err(Error::limit(Exceeded::FieldBlock, StreamId::CONNECTION));
         }
-        self.reader.append_fragment(partial, fragment, self.now);
+        self.reader.push_fragment(partial, fragment, self.now);
         Ok(())
     }
 

@@ -150,7 +150,7 @@ impl Connection {
     /// Starts the timeouts of the peer again if input was not taken before and is now.
     pub(super) fn input_resumed(&mut self, took_input: bool) {
         if !took_input && self.takes_input() {
-            self.reader.incomplete_timer.restart(self.now);
+            self.reader.restart_timer(self.now);
             self.control.restart(self.now);
         }
     }
@@ -163,7 +163,7 @@ impl Connection {
 
     /// When a frame or a field block must be complete; `None` while no input is taken.
     fn incomplete_deadline(&self) -> Option<Duration> {
-        let deadline = self.reader.incomplete_timer.deadline(self.limits().field_block_timeout);
+        let deadline = self.reader.deadline(self.limits().field_block_timeout);
         deadline.filter(|_| self.takes_input())
     }
 

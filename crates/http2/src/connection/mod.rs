@@ -278,7 +278,7 @@ impl Connection {
     /// and the client could wait for each other.
     #[inline]
     pub fn wants_read(&self) -> bool {
-        !self.closing.input_ended
+        !self.closing.input_ended()
             && self.out.answers_len() <= self.limits().answers_len_max
             && (self.role == Role::Client || self.out.len() <= self.config.output_max)
     }
@@ -341,7 +341,7 @@ impl Connection {
             if let Some(event) = self.pending.pop_front() {
                 break event;
             }
-            if at == input.len() || self.has_ended() || self.closing.input_ended {
+            if at == input.len() || self.has_ended() || self.closing.input_ended() {
                 return Ok((input.len(), None));
             }
             if !self.wants_read() {

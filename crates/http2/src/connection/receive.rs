@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! input   ..DATA payload | frame | frame | frame | fra
-//!           borrowed, or   dispatched in place     `-> `partial`, until the next input completes it
+//!           borrowed, or   dispatched in place     `-> `frame`, until the next input completes it
 //!           ignored
 //! ```
 
@@ -21,16 +21,36 @@ use crate::rate_limit::Charge;
 use crate::stream::StreamKey;
 use crate::upgrade::PREFACE;
 
+/// What the next byte of the input belongs to. [`Reader::frame`] has the first bytes of a frame that is not DATA.
+///
+/// ```text
+/// Preface (server) -> Settings -> Frame <-> Data
+/// Settings (client) ------------^   ^----> Continuation
+/// ```
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// The client's preface, of which `left` bytes are missing: `left > 0` (RFC 9113 §3.4).
+    Preface { left: usize },
+    /// The header of the first frame, which must be SETTINGS (RFC 9113 §3.4).
+    Settings,
+    /// Any frame but CONTINUATION.
+    Frame,
+    /// CONTINUATION of this block (RFC 9113 §6.10).
+    Continuation(PartialBlock),
+    /// The payload of a DATA frame.
+    Data(PartialData),
+}
+
 /// A DATA payload that has not arrived completely.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PartialData {
+struct PartialData {
     /// The stream; `None` if the payload is ignored.
-    pub(super) stream: Option<StreamKey>,
+    stream: Option<StreamKey>,
     /// The content that has not arrived, in bytes.
-    pub(super) data_left: u32,
+    data_left: u32,
     /// The padding that has not arrived, in bytes.
-    pub(super) padding_left: u32,
-    pub(super) end_stream: bool,
+    padding_left: u32,
+    end_stream: bool,
 }
 
 /// A field block of HEADERS or PUSH_PROMISE without END_HEADERS.
@@ -45,83 +65,143 @@ pub(super) struct PartialBlock {
 }
 
 pub(super) struct Reader {
-    /// The number of bytes of the client's preface that have not arrived (RFC 9113 §3.4).
-    preface_left: u8,
-    /// Whether the peer's first frame has arrived, which must be SETTINGS.
-    pub(super) settings_seen: bool,
-    /// An incomplete frame that is not DATA, or an incomplete header: `partial.len() < 9 + max_frame_size`.
-    partial: Vec<u8>,
-    /// Runs while `partial` or `partial_block` is in use.
-    pub(super) incomplete_timer: Timer,
-    data: Option<PartialData>,
-    pub(super) partial_block: Option<PartialBlock>,
-    /// The fragments of `partial_block`.
-    pub(super) block: Vec<u8>,
+    next: Next,
+    /// An incomplete frame that is not DATA, or an incomplete header: `frame.len() < 9 + max_frame_size`.
+    frame: Vec<u8>,
+    /// The fragments of `Next::Continuation`.
+    block: Vec<u8>,
+    /// Runs while `frame` or `block` is in use.
+    timer: Timer,
 }
 
-/// The capacity that `partial` keeps while it is empty, in bytes.
-const KEPT: usize = 1024;
+/// The capacity that `frame` keeps while it is empty, in bytes.
+const FRAME_KEPT: usize = 1024;
+
+/// The capacity that `block` keeps while it is empty, in bytes.
+const BLOCK_KEPT: usize = 4096;
 
 impl Reader {
     pub(super) const fn new(role: Role) -> Self {
-        Self {
-            preface_left: match role {
-                Role::Client => 0,
-                Role::Server => PREFACE.len() as u8,
-            },
-            settings_seen: false,
-            partial: Vec::new(),
-            incomplete_timer: Timer::Stopped,
-            data: None,
-            partial_block: None,
-            block: Vec::new(),
-        }
+        let next = match role {
+            Role::Client => Next::Settings,
+            Role::Server => Next::Preface { left: PREFACE.len() },
+        };
+        Self { next, frame: Vec::new(), block: Vec::new(), timer: Timer::Stopped }
     }
 
-    /// Starts the timer of a frame or field block that is incomplete in the input.
-    fn begin_incomplete(&mut self, now: Duration) {
-        if self.incomplete_timer == Timer::Stopped {
-            self.incomplete_timer = Timer::Since(now);
-        }
+    /// Whether the input is at the header of a frame that may be any but CONTINUATION.
+    #[inline]
+    const fn is_between_frames(&self) -> bool {
+        matches!(self.next, Next::Frame) && self.frame.is_empty()
+    }
+
+    /// Whether the header of the peer's SETTINGS has arrived.
+    pub(super) const fn has_settings(&self) -> bool {
+        !matches!(self.next, Next::Preface { .. } | Next::Settings)
+    }
+
+    /// The stored header; `None` while it is incomplete.
+    fn header(&self) -> Option<FrameHeader> {
+        self.frame.first_chunk().map(FrameHeader::decode)
+    }
+
+    /// Stores bytes of a frame that is incomplete.
+    fn push(&mut self, bytes: &[u8], now: Duration) {
+        self.timer.begin(now);
+        self.frame.extend_from_slice(bytes);
+    }
+
+    /// The stored bytes of a frame were handled. Its buffer is kept.
+    fn reuse_frame(&mut self, mut frame: Vec<u8>) {
+        frame.clear();
+        frame.shrink_to(FRAME_KEPT);
+        self.frame = frame;
+        self.end_frame();
     }
 
     /// Stops the timer if no frame and no field block is incomplete.
-    #[inline]
-    pub(super) fn end_incomplete(&mut self) {
-        if self.partial.is_empty() && self.partial_block.is_none() {
-            self.incomplete_timer = Timer::Stopped;
+    fn end_frame(&mut self) {
+        if self.frame.is_empty() && !matches!(self.next, Next::Continuation(_)) {
+            self.timer = Timer::Stopped;
         }
     }
 
-    /// Content that has not arrived of a DATA frame whose window is spent, in bytes.
-    pub(super) fn arriving(&self) -> u32 {
-        self.data.filter(|data| data.stream.is_some()).map_or(0, |data| data.data_left)
+    /// The payload of a DATA frame is next, if some of it is missing.
+    #[inline]
+    fn expect_data(&mut self, data: PartialData) {
+        self.next = if data.data_left > 0 || data.padding_left > 0 { Next::Data(data) } else { Next::Frame };
     }
 
-    pub(super) fn append_fragment(&mut self, partial_block: PartialBlock, fragment: &[u8], now: Duration) {
-        self.begin_incomplete(now);
+    /// Content that has not arrived of a DATA frame whose window is spent, in bytes.
+    pub(super) const fn arriving(&self) -> u32 {
+        match self.next {
+            Next::Data(PartialData { stream: Some(_), data_left, .. }) => data_left,
+            _ => 0,
+        }
+    }
+
+    /// The block that CONTINUATION continues.
+    pub(super) const fn partial_block(&self) -> Option<PartialBlock> {
+        match self.next {
+            Next::Continuation(block) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Stores a fragment of a block that is incomplete.
+    pub(super) fn push_fragment(&mut self, block: PartialBlock, fragment: &[u8], now: Duration) {
+        self.timer.begin(now);
         self.block.extend_from_slice(fragment);
-        self.partial_block = Some(partial_block);
+        self.next = Next::Continuation(block);
+    }
+
+    /// Takes the fragments of a block that is complete. [`Reader::reuse_block`] follows.
+    pub(super) fn take_block(&mut self) -> Vec<u8> {
+        self.next = Next::Frame;
+        self.timer = Timer::Stopped;
+        core::mem::take(&mut self.block)
+    }
+
+    /// Keeps the buffer of [`Reader::take_block`].
+    pub(super) fn reuse_block(&mut self, mut block: Vec<u8>) {
+        block.clear();
+        block.shrink_to(BLOCK_KEPT);
+        self.block = block;
+    }
+
+    /// The length of the stored fragments, in bytes.
+    pub(super) const fn block_len(&self) -> usize {
+        self.block.len()
     }
 
     /// The stored bytes of an incomplete frame and an incomplete field block.
     pub(super) const fn len(&self) -> usize {
-        self.partial.len() + self.block.len()
+        self.frame.len() + self.block.len()
+    }
+
+    /// When the frame or the field block must be complete.
+    pub(super) fn deadline(&self, timeout: Duration) -> Option<Duration> {
+        self.timer.deadline(timeout)
+    }
+
+    /// Starts the time for an incomplete frame again, because no input was taken.
+    pub(super) fn restart_timer(&mut self, now: Duration) {
+        self.timer.restart(now);
     }
 
     /// Frees the stored bytes, because the connection has ended.
     pub(super) fn free(&mut self) {
-        self.partial = Vec::new();
+        self.frame = Vec::new();
         self.block = Vec::new();
     }
 
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.partial.capacity() + self.block.capacity()
+        self.frame.capacity() + self.block.capacity()
     }
 
     pub(super) fn shrink(&mut self) {
-        self.partial.shrink_to_fit();
+        self.frame.shrink_to_fit();
         self.block.shrink_to_fit();
     }
 }
@@ -130,11 +210,13 @@ impl Connection {
     /// Reads the input from `at`, which is not its end. Returns the new position, which is after `at`, and an event.
     #[inline]
     pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
-        if self.reader.data.is_some() {
-            return self.read_data(input, at);
-        }
         let rest = &input[at..];
-        if self.reader.partial.is_empty() && self.reader.preface_left == 0 {
+        match self.reader.next {
+            Next::Data(data) => return Ok(self.read_data(data, input, at)),
+            Next::Preface { left } => return Ok((at + self.read_preface(left, rest)?, None)),
+            Next::Settings | Next::Frame | Next::Continuation(_) => {}
+        }
+        if self.reader.frame.is_empty() {
             // The common case: a complete frame in the input.
             if let Some((bytes, after)) = rest.split_first_chunk::<{ FrameHeader::LEN }>() {
                 let header = FrameHeader::decode(bytes);
@@ -152,16 +234,24 @@ impl Connection {
         self.read_slowly(input, at)
     }
 
+    /// Reads the client's preface, of which `left` bytes are missing. Returns the number of bytes that were consumed.
+    #[cold]
+    fn read_preface(&mut self, left: usize, input: &[u8]) -> Result<usize, Error> {
+        let expected = &PREFACE[PREFACE.len() - left..];
+        let len = input.len().min(left);
+        // RFC 9113 §3.4: an invalid preface is a connection error, PROTOCOL_ERROR.
+        if input[..len] != expected[..len] {
+            return Err(Error::peer(Violation::PrefaceInvalid, StreamId::CONNECTION));
+        }
+        self.reader.next = if len < left { Next::Preface { left: left - len } } else { Next::Settings };
+        Ok(len)
+    }
+
     /// The fast path for a complete DATA frame without padding that is valid. Returns its stream, its end in the input, and
     /// END_STREAM. Otherwise returns `None` without changing anything, and [`Connection::read`] handles the input.
     #[inline]
     pub(super) fn read_whole_data(&mut self, input: &[u8]) -> Option<(StreamKey, usize, bool)> {
-        let reader = &self.reader;
-        let between_frames = reader.data.is_none()
-            && reader.partial.is_empty()
-            && reader.settings_seen
-            && reader.partial_block.is_none();
-        if !between_frames {
+        if !self.reader.is_between_frames() {
             return None;
         }
         let (bytes, payload) = input.split_first_chunk::<{ FrameHeader::LEN }>()?;
@@ -181,89 +271,72 @@ impl Connection {
         Some((stream, FrameHeader::LEN + header.len as usize, end_stream))
     }
 
+    /// Stores the bytes of an incomplete frame, or of an incomplete header of DATA.
     #[cold]
     fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
-        let rest = &input[at..];
-        if self.reader.preface_left > 0 {
-            let left = usize::from(self.reader.preface_left);
-            let expected = &PREFACE[PREFACE.len() - left..];
-            let len = rest.len().min(left);
-            // RFC 9113 §3.4: an invalid preface is a connection error, PROTOCOL_ERROR.
-            if rest[..len] != expected[..len] {
-                return Err(Error::peer(Violation::PrefaceInvalid, StreamId::CONNECTION));
-            }
-            self.reader.preface_left -= len as u8;
-            return Ok((at + len, None));
-        }
-        let have = self.reader.partial.len();
-        if have < FrameHeader::LEN {
-            let len = rest.len().min(FrameHeader::LEN - have);
-            self.reader.begin_incomplete(self.now);
-            self.reader.partial.extend_from_slice(&rest[..len]);
-            let Some(bytes) = self.reader.partial.first_chunk() else { return Ok((at + len, None)) };
-            let header = FrameHeader::decode(bytes);
+        let have = self.reader.frame.len();
+        let Some(header) = self.reader.header() else {
+            let end = input.len().min(at + FrameHeader::LEN - have);
+            self.reader.push(&input[at..end], self.now);
+            let Some(header) = self.reader.header() else { return Ok((end, None)) };
             self.check_header(&header)?;
-            // Padded DATA needs one more byte, the length of the padding, unless the header is already invalid.
-            let padded = header.flags.contains(Flags::PADDED) && !header.stream_id.is_connection();
-            if header.kind == Kind::DATA && !padded {
-                self.reader.partial.clear();
-                self.reader.end_incomplete();
-                return self.begin_data(&header, input, at + len);
+            if header.len > 0 && header.kind != Kind::DATA {
+                return Ok((end, None));
             }
-            if header.len > 0 {
-                return Ok((at + len, None));
-            }
-            return Ok((at + len, self.dispatch_partial(&header)?));
+            return self.handle_stored(&header, input, end);
+        };
+        // A stored header of DATA waits for the length of its padding.
+        let frame_len = FrameHeader::LEN + header.len as usize;
+        let wanted = if header.kind == Kind::DATA { 0 } else { frame_len - have };
+        let end = input.len().min(at + wanted);
+        self.reader.push(&input[at..end], self.now);
+        if end < at + wanted {
+            return Ok((end, None));
         }
-        let Some(bytes) = self.reader.partial.first_chunk() else { return Ok((at, None)) };
-        let header = FrameHeader::decode(bytes);
-        if header.kind == Kind::DATA {
-            self.reader.partial.clear();
-            self.reader.end_incomplete();
-            return self.begin_data(&header, input, at);
-        }
-        let wanted = FrameHeader::LEN + header.len as usize - have;
-        let len = rest.len().min(wanted);
-        self.reader.partial.extend_from_slice(&rest[..len]);
-        if len < wanted {
-            return Ok((at + len, None));
-        }
-        Ok((at + len, self.dispatch_partial(&header)?))
+        self.handle_stored(&header, input, end)
     }
 
-    fn dispatch_partial(&mut self, header: &FrameHeader) -> Result<Option<PendingEvent>, Error> {
-        let mut partial = core::mem::take(&mut self.reader.partial);
-        let step = self.dispatch(header, &partial[FrameHeader::LEN..]);
-        partial.clear();
-        partial.shrink_to(KEPT);
-        self.reader.partial = partial;
-        self.reader.end_incomplete();
-        step
+    /// Handles the stored frame, which is complete, or is a header of DATA whose payload begins at `at`.
+    fn handle_stored(
+        &mut self,
+        header: &FrameHeader,
+        input: &[u8],
+        at: usize,
+    ) -> Result<(usize, Option<PendingEvent>), Error> {
+        if header.kind == Kind::DATA {
+            self.reader.frame.clear();
+            let result = self.begin_data(header, input, at);
+            self.reader.end_frame();
+            return result;
+        }
+        let frame = core::mem::take(&mut self.reader.frame);
+        let step = self.dispatch(header, &frame[FrameHeader::LEN..]);
+        self.reader.reuse_frame(frame);
+        Ok((at, step?))
     }
 
     /// Checks a header before its payload has arrived.
     #[inline]
     fn check_header(&mut self, header: &FrameHeader) -> Result<(), Error> {
         let connection = StreamId::CONNECTION;
-        if !self.reader.settings_seen {
+        if let Next::Settings = self.reader.next {
             // RFC 9113 §3.4: the first frame of either side is SETTINGS, and no acknowledgement.
             if header.kind != Kind::SETTINGS || header.flags.contains(Flags::ACK) {
                 return Err(Error::peer(Violation::PrefaceWithoutSettings, connection));
             }
-            self.reader.settings_seen = true;
+            self.reader.next = Next::Frame;
         }
         header
             .check_len(self.control.frame_len_max)
             .map_err(|violation| Error::peer(violation, connection))?;
-        match &self.reader.partial_block {
-            None => Ok(()),
+        match &self.reader.next {
             // RFC 9113 §6.2, §6.10: only CONTINUATION of the same stream may follow.
-            Some(partial_block)
-                if header.kind == Kind::CONTINUATION && header.stream_id == partial_block.stream_id =>
+            Next::Continuation(block)
+                if header.kind != Kind::CONTINUATION || header.stream_id != block.stream_id =>
             {
-                Ok(())
+                Err(Error::peer(Violation::FieldBlockInterrupted, connection))
             }
-            Some(_) => Err(Error::peer(Violation::FieldBlockInterrupted, connection)),
+            _ => Ok(()),
         }
     }
 
@@ -349,8 +422,7 @@ impl Connection {
             }
             let Some(&len) = input.get(at) else {
                 // The length of the padding has not arrived.
-                self.reader.begin_incomplete(self.now);
-                self.reader.partial.extend_from_slice(&header.to_bytes());
+                self.reader.push(&header.to_bytes(), self.now);
                 return Ok((at, None));
             };
             from += 1;
@@ -361,79 +433,58 @@ impl Connection {
                 .ok_or_else(|| Error::peer(Violation::PaddingTooLong, connection))?;
         }
         let end_stream = header.flags.contains(Flags::END_STREAM);
+        let ignored =
+            PartialData { stream: None, data_left: 0, padding_left: data_len + padding, end_stream: false };
         match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
             Ok(Some(slot)) => {
-                let stream = self.streams.key(slot);
-                // Complete DATA without padding: no state is stored.
-                if padding == 0 && input.len() - from >= data_len as usize && (data_len > 0 || end_stream) {
-                    let end = from + data_len as usize;
-                    self.streams.hold(slot, data_len);
-                    self.finish_data(slot, end_stream);
-                    return Ok((end, Some(PendingEvent::Data { stream, input: from..end, end_stream })));
-                }
-                let stream = Some(stream);
-                let payload = PartialData { stream, data_left: data_len, padding_left: padding, end_stream };
-                self.reader.data = Some(payload);
-                // The content arrives with the next input.
+                let stream = Some(self.streams.key(slot));
+                let data = PartialData { stream, data_left: data_len, padding_left: padding, end_stream };
                 if data_len > 0 && from == input.len() {
+                    // The content arrives with the next input.
+                    self.reader.next = Next::Data(data);
                     return Ok((from, None));
                 }
-                self.read_data(input, from)
+                Ok(self.read_data(data, input, from))
             }
-            Ok(None) => {
-                let padding_left = padding + data_len;
-                self.reader.data =
-                    Some(PartialData { stream: None, data_left: 0, padding_left, end_stream: false });
-                self.read_data(input, from)
-            }
+            Ok(None) => Ok(self.read_data(ignored, input, from)),
             Err(error) => {
-                let padding_left = data_len + padding;
-                let payload = PartialData { stream: None, data_left: 0, padding_left, end_stream: false };
-                self.reader.data = (padding_left > 0).then_some(payload);
+                self.reader.expect_data(ignored);
                 let step = self.stream_error(error)?;
                 Ok((from, step))
             }
         }
     }
 
-    /// Continues a DATA payload.
-    fn read_data(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
-        let Some(mut payload) = self.reader.data else { return Ok((at, None)) };
-        let available = input.len() - at;
-        let len = available.min(payload.data_left as usize);
+    /// Reads the payload of a DATA frame. Returns the new position and an event.
+    fn read_data(&mut self, mut data: PartialData, input: &[u8], at: usize) -> (usize, Option<PendingEvent>) {
+        let len = (input.len() - at).min(data.data_left as usize);
         let end = at + len;
-        payload.data_left -= len as u32;
-        let mut event = None;
-        if let Some(stream) = payload.stream {
-            match self.streams.slot(stream) {
-                // The stream was reset within the frame: no more events.
-                None => {
-                    payload.stream = None;
-                    self.release_connection();
-                }
-                Some(slot) => {
-                    let end_stream = payload.data_left == 0 && payload.end_stream;
-                    if len > 0 || end_stream {
-                        self.streams.hold(slot, len as u32);
-                        event = Some(PendingEvent::Data { stream, input: at..end, end_stream });
-                    }
-                    if payload.data_left == 0 {
-                        payload.stream = None;
-                        // What is missing of a frame counts as memory until here.
-                        self.reader.data = Some(payload);
-                        self.finish_data(slot, end_stream);
-                    }
-                }
-            }
-        }
+        data.data_left -= len as u32;
+        let is_last = data.data_left == 0;
         let mut next = end;
-        if payload.data_left == 0 {
-            let padding = (input.len() - end).min(payload.padding_left as usize);
-            payload.padding_left -= padding as u32;
+        if is_last {
+            let padding = (input.len() - end).min(data.padding_left as usize);
+            data.padding_left -= padding as u32;
             next += padding;
         }
-        self.reader.data = (payload.data_left > 0 || payload.padding_left > 0).then_some(payload);
-        Ok((next, event))
+        let stream = data.stream;
+        let slot = stream.and_then(|stream| self.streams.slot(stream));
+        if is_last || slot.is_none() {
+            data.stream = None;
+        }
+        // Stored before it has effects: what is missing of the content counts as memory.
+        self.reader.expect_data(data);
+        let (Some(stream), Some(slot)) = (stream, slot) else {
+            if stream.is_some() {
+                // The stream was reset within the frame: no more events, and its window is released.
+                self.release_connection();
+            }
+            return (next, None);
+        };
+        let end_stream = is_last && data.end_stream;
+        self.pass_content(slot, len as u32, is_last.then_some(end_stream));
+        let has_event = len > 0 || end_stream;
+        (next, has_event.then_some(PendingEvent::Data { stream, input: at..end, end_stream }))
     }
 
     /// Counts a frame towards its rate limit.
