@@ -7,7 +7,7 @@
 //! | h2 | `zero` | h2 ends the connection for an increment of 0 on a stream. RFC 9113 §5.4.1 allows the larger scope. |
 //! | h2 | `compression` | h2 reports PROTOCOL_ERROR for a block that cannot be decoded, where RFC 9113 §4.3 has COMPRESSION_ERROR. |
 //! | h2 | `field` | h2 validates names and values while it decodes, and ends the connection for an invalid one. RFC 9113 §5.4.1 allows the larger scope. |
-//! | h2 | `closed` | h2 ends the connection with PROTOCOL_ERROR for a frame behind END_STREAM, where RFC 9113 §5.1 has STREAM_CLOSED; once both sides have ended the stream it resets the stream alone. |
+//! | h2 | `closed` | h2 ends the connection with PROTOCOL_ERROR for a frame behind END_STREAM or RST_STREAM, where RFC 9113 §5.1 has STREAM_CLOSED; once both sides have ended the stream it resets the stream alone. |
 //! | h2 | `idle` | h2 resets the idle stream of a PRIORITY that depends on itself, which RFC 9113 §5.1 forbids. |
 //! | h2 client | `before` | h2 ends the connection for DATA before the response (RFC 9113 §8.1: malformed). |
 //! | h2 client | `ended` | h2 has forgotten a stream that both sides ended when it finds that the response is malformed, and reports it to the application alone. |
@@ -32,15 +32,16 @@
 //! | nghttp2 | `scope` | nghttp2 ends the connection for an error of a stream, with the same code. RFC 9113 §5.4.1 allows that. |
 //! | nghttp2 | `order` | Two rules are broken, one of them about the length, the compression or a closed stream, and each checks another one first; both end the connection. |
 //! | nghttp2 client | `before` | nghttp2 ignores empty DATA between an interim and the final response (RFC 9113 §8.1: malformed). |
-//! | nghttp2 client | `te` | nghttp2 accepts `te` in responses. RFC 9113 §8.2.2 allows it in requests alone. |
+//! | nghttp2 | `te` | nghttp2 accepts `te` in responses and trailers. RFC 9113 §8.2.2 allows it in the header section of requests alone. |
 //! | nghttp2 client | `connect` | nghttp2 drops `content-length` of a response to CONNECT, which RFC 9110 §9.3.6 tells clients to ignore. |
 //! | nghttp2 client | `length` | nghttp2 refuses `content-length` in 204 and interim responses, or drops it if it is 0, which RFC 9110 §8.6 forbids servers to send. |
 //! | nghttp2 client | `refused` | nghttp2 ends the connection for an error on a stream that GOAWAY refused, which Wireloom has closed. |
 //! | nghttp2 | `early` | nghttp2 checks a header and decodes a field block as they arrive, Wireloom once the block is complete (RFC 9113 §4.3). |
+//! | nghttp2 | `flood` | nghttp2 reports PROTOCOL_ERROR for a block in too many CONTINUATION frames, Wireloom ENHANCE_YOUR_CALM. |
 //! | nghttp2 | `goaway` | nghttp2 ignores new streams, and most frames, after GOAWAY of the client. RFC 9113 §6.8 lets clients send on. |
 //! | nghttp2 | `last` | nghttp2 checks that the last stream of GOAWAY is one that it may open. RFC 9113 §6.8 has no rule for it. |
 //! | nghttp2 | `ack` | nghttp2 ends the connection for an acknowledgement of no SETTINGS. RFC 9113 §6.5.3 has no rule for it. |
-//! | nghttp2 | `priority` | nghttp2 ignores PRIORITY on stream 0 (RFC 9113 §6.3) and a stream that depends on itself (RFC 7540 §5.3.1) once RFC 7540 priorities are off. |
+//! | nghttp2 | `priority` | nghttp2 ignores PRIORITY on stream 0 (RFC 9113 §6.3) and, in PRIORITY and HEADERS, a stream that depends on itself (RFC 7540 §5.3.1) once RFC 7540 priorities are off. |
 //! | nghttp2 | `closed` | nghttp2 ignores frames on closed streams and on those that were passed over, which RFC 9113 §5.1 and §5.1.1 call errors. |
 //! | nghttp2 | `field` | nghttp2 drops fields whose name or value is invalid, where RFC 9113 §8.2.1 calls the message malformed. |
 //! | nghttp2 | `host` | nghttp2 does not compare `host` with `:authority` of CONNECT (RFC 9113 §8.3.1: a server SHOULD). |
@@ -115,7 +116,7 @@ const DIFFERENCES: &[Difference] = &[
     ("h2", "closed", |seen| {
         seen.theirs.fault == Some(PROTOCOL_ERROR)
             && seen.ours.fault.is_some_and(|fault| fault.code == code::STREAM_CLOSED)
-            && seen.ours.ended.contains(&(seen.last.stream & 0x7fff_ffff))
+            && (seen.ours.ended.contains(&(seen.last.stream & 0x7fff_ffff)) || seen.was_reset())
     }),
     ("h2", "closed", |seen| {
         let stream = seen.last.stream & 0x7fff_ffff;
@@ -194,8 +195,9 @@ const DIFFERENCES: &[Difference] = &[
         seen.is_block() && !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()
     }),
     ("h2", "promise", |seen| {
-        let is_promise = seen.last.kind == kind::PUSH_PROMISE && !seen.last.has(flag::END_HEADERS);
-        is_promise
+        let is_found = !seen.last.has(flag::END_HEADERS) || seen.theirs.fault.is_some();
+        seen.last.kind == kind::PUSH_PROMISE
+            && is_found
             && seen.ours.fault.is_some_and(|fault| fault.stream == 0)
             && seen.theirs.fault.is_none_or(|fault| fault.stream == seen.last.stream)
     }),
@@ -228,7 +230,7 @@ const DIFFERENCES: &[Difference] = &[
             && seen.section().and_then(Result::ok).is_some_and(|fields| fields.iter().any(is_of_request))
     }),
     ("h2 client", "te", has_te),
-    ("nghttp2 client", "te", has_te),
+    ("nghttp2", "te", has_te),
     ("nghttp2 client", "before", |seen| {
         let stream = seen.last.stream;
         seen.theirs.fault.is_none()
@@ -280,6 +282,11 @@ const DIFFERENCES: &[Difference] = &[
     ("nghttp2", "early", |seen| {
         seen.is_block() && !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()
     }),
+    ("nghttp2", "flood", |seen| {
+        seen.last.kind == kind::CONTINUATION
+            && seen.ours.fault == Some(Fault { stream: 0, code: code::ENHANCE_YOUR_CALM })
+            && seen.theirs.fault == Some(PROTOCOL_ERROR)
+    }),
     ("nghttp2", "goaway", |seen| seen.follows(kind::GOAWAY) && seen.theirs.fault.is_none()),
     ("nghttp2", "last", |seen| {
         let is_refused = seen.ours.fault.is_none() && seen.theirs.fault == Some(PROTOCOL_ERROR);
@@ -291,16 +298,16 @@ const DIFFERENCES: &[Difference] = &[
         is_ack && seen.ours.fault.is_none() && seen.theirs.fault == Some(PROTOCOL_ERROR)
     }),
     ("nghttp2", "priority", |seen| {
-        seen.last.kind == kind::PRIORITY && seen.ours.fault.is_some() && seen.theirs.fault.is_none()
+        let is_priority = seen.last.kind == kind::PRIORITY || seen.depends_on_itself();
+        is_priority && seen.ours.fault.is_some() && seen.theirs.fault.is_none()
     }),
     ("nghttp2", "closed", |seen| {
         let is_open = |frame: &Frame| frame.stream == seen.last.stream && frame.kind == kind::HEADERS;
-        let was_reset = |frame: &Frame| frame.stream == seen.last.stream && frame.kind == kind::RST_STREAM;
         // A block in CONTINUATION began with the frame before.
         let begun = usize::from(seen.last.kind == kind::CONTINUATION);
         let before = &seen.before[..seen.before.len() - begun];
         let has_ended = seen.ours.ended.contains(&seen.last.stream);
-        let is_closed = !before.iter().any(is_open) || before.iter().any(was_reset) || has_ended;
+        let is_closed = !before.iter().any(is_open) || seen.was_reset() || has_ended;
         let is_message = seen.their_message().is_some();
         is_closed && !is_message && seen.ours.fault.is_some() && seen.theirs.fault.is_none()
     }),
@@ -362,6 +369,23 @@ impl Seen<'_> {
 
     fn ends_block(&self) -> bool {
         self.last.has(flag::END_HEADERS)
+    }
+
+    /// The last frame is HEADERS whose priority names its own stream (RFC 7540 §5.3.1).
+    fn depends_on_itself(&self) -> bool {
+        let bytes = self.last.to_bytes();
+        let Some((header, payload)) = bytes.split_first_chunk() else { return false };
+        match ParsedFrame::parse(&FrameHeader::decode(header), payload) {
+            Ok(ParsedFrame::Headers(headers)) => {
+                headers.dependency.is_some_and(|on| on.check(headers.stream_id).is_err())
+            }
+            _ => false,
+        }
+    }
+
+    /// The stream of the last frame was reset by its peer.
+    fn was_reset(&self) -> bool {
+        self.before.iter().any(|frame| frame.stream == self.last.stream && frame.kind == kind::RST_STREAM)
     }
 
     fn follows(&self, kind: u8) -> bool {
@@ -463,7 +487,7 @@ fn is_accepted_by_h2(name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// They accept `te` in a response.
+/// They accept `te` in a response, or in trailers.
 fn has_te(seen: &Seen<'_>) -> bool {
     let has_te = |fields: &Fields| fields.iter().any(|(name, _)| name == b"te");
     seen.is_accepted_by_them() && seen.their_message().is_some_and(has_te)
@@ -484,7 +508,11 @@ fn is_tunnel_with_length(seen: &Seen<'_>) -> bool {
     seen.ours.fault.is_none() && seen.theirs.fault.is_some() && seen.ours.messages.iter().any(is_announced)
 }
 
-/// The message that one received and the other did not.
+/// The message that one received and the other did not, or less often.
 fn new_message<'a>(one: &'a Outcome, other: &Outcome) -> Option<&'a Fields> {
-    one.messages.iter().find(|message| !other.messages.contains(message)).map(|(_, fields)| fields)
+    let count = |of: &Outcome, message| of.messages.iter().filter(|other| *other == message).count();
+    one.messages
+        .iter()
+        .find(|message| count(one, *message) > count(other, *message))
+        .map(|(_, fields)| fields)
 }
