@@ -10,12 +10,12 @@ COPY . .
 ARG WIRELOOM_COMMIT=
 # ring is the only C.
 ENV CC_x86_64_unknown_linux_musl=musl-gcc CC_aarch64_unknown_linux_musl=musl-gcc \
-    CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=symbols
+    CARGO_PROFILE_DIST_DEBUG=0 CARGO_PROFILE_DIST_STRIP=symbols
 RUN target="$(uname -m)-unknown-linux-musl" \
     && rustup target add "$target" \
-    && cargo build --locked --release -p wireloom-cli --target "$target" \
+    && cargo build --locked --profile dist -p wireloom-cli --target "$target" \
     && mkdir -p /image/data \
-    && cp "target/$target/release/wireloom" /image/
+    && cp "target/$target/dist/wireloom" /image/
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt

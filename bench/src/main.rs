@@ -2,7 +2,7 @@
 //! same work.
 //!
 //! ```text
-//! cargo run --release -p wireloom-bench -- all
+//! cargo run --profile dist -p wireloom-bench -- all
 //! ```
 
 mod allocation;
@@ -50,9 +50,16 @@ fn measure(args: &Args) -> Result<Runner, String> {
     outcome.map(|()| runner)
 }
 
+/// Whether this program is built with the profile of the packages. Profiles have no name at run time, but a folder.
+fn is_dist() -> bool {
+    let folder =
+        std::env::current_exe().ok().and_then(|program| Some(program.parent()?.file_name()?.to_owned()));
+    folder.is_some_and(|folder| folder == "dist")
+}
+
 fn run(args: &Args) -> Result<(), String> {
-    if cfg!(debug_assertions) && !args.smoke {
-        return Err("a debug build measures nothing: add --release".into());
+    if !args.smoke && !is_dist() {
+        return Err("only what is shipped is measured: cargo run --profile dist -p wireloom-bench".into());
     }
     if args.smoke {
         print!("{}", report::smoke(&measure(args)?.results));

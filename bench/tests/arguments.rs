@@ -31,11 +31,10 @@ fn an_unknown_argument_is_refused_with_the_usage() {
     }
 }
 
-/// Figures of a debug build would mislead.
-#[cfg(debug_assertions)]
+/// Figures of a build that is not shipped would mislead.
 #[test]
-fn a_debug_build_refuses_to_measure() {
+fn refuses_to_measure_what_is_not_shipped() {
     let output = bench(&["w4"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("add --release"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--profile dist"));
 }

@@ -113,7 +113,7 @@ fn overview(results: &Results, metadata: &Metadata) -> String {
     let mut page = heading(&format!("Results: {}", metadata.label()), metadata);
     _ = writeln!(
         page,
-        "Written by `cargo run --release -p wireloom-bench -- all`. [How it is measured](../../benchmarks.md), \
+        "Written by `cargo run --profile dist -p wireloom-bench -- all`. [How it is measured](../../benchmarks.md), \
         [objections](../../objections.md).\n"
     );
     for workload in ALL {
@@ -135,7 +135,7 @@ fn index(pages: &Path) -> Result<String, String> {
     let mut folders: Vec<_> = fs::read_dir(pages).map_err(failed)?.flatten().map(|it| it.path()).collect();
     folders.sort();
     let mut index = "# Results\n\nOne folder for each machine and instruction set, written by \
-        `cargo run --release -p wireloom-bench -- all`. [How it is measured](../benchmarks.md).\n\n"
+        `cargo run --profile dist -p wireloom-bench -- all`. [How it is measured](../benchmarks.md).\n\n"
         .to_owned();
     for folder in folders {
         let raw = fs::read(folder.join("results.json")).ok();

@@ -114,7 +114,7 @@ fn race(
         match started {
             Ok((process, firehose)) => running.push(Running { name, role, process, firehose, prints_sums }),
             Err(reason) if !prints_sums => {
-                runner.skip(&name, &reason, "Build it with `cargo build --release -p wireloom-cli`");
+                runner.skip(&name, &reason, "Build it with `cargo build --profile dist -p wireloom-cli`");
             }
             Err(error) => return Err(format!("{title}, {name}: {error}")),
         }
@@ -163,7 +163,7 @@ fn command(url: &str, may_build: bool) -> Result<Command, String> {
     if may_build {
         // Beside `cargo run` the one on the PATH, which chooses its toolchain for all crates.
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "--quiet", "--release", "--locked", "-p", "wireloom-cli"]);
+        build.args(["build", "--quiet", "--profile", "dist", "--locked", "-p", "wireloom-cli"]);
         let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
         if !built.is_ok_and(|status| status.success()) {
             return Err("cannot be built".into());

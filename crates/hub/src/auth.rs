@@ -193,6 +193,7 @@ impl Keys {
     /// `section` is the name of the configuration's section, for errors.
     fn new(section: &str, config: &TokenConfig) -> Result<Self, ConfigError> {
         use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, RS256, RS384, RS512};
+        crate::jwt::install();
         let mut keys = Vec::new();
         let mut add = |algorithms: &[Algorithm], key: DecodingKey| {
             keys.extend(algorithms.iter().map(|algorithm| (*algorithm, key.clone())));

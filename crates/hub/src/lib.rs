@@ -27,6 +27,7 @@ mod hooks;
 mod hub;
 mod idempotency;
 mod jwks;
+mod jwt;
 mod metrics;
 mod node;
 mod outbox;

@@ -60,6 +60,7 @@ impl HubConfig {
             aud: config.audience.as_deref(),
             iss: config.issuer.as_deref(),
         };
+        crate::jwt::install();
         encode(&Header::default(), &signed, &EncodingKey::from_secret(secret.as_bytes()))
             .map_err(|error| ConfigError(error.to_string()))
     }
