@@ -179,11 +179,10 @@ impl Connection {
     }
 
     /// Resets the streams that need window, which cannot arrive any more.
+    #[cold]
     pub(super) fn reset_blocked_by_eof(&mut self) {
-        if self.closing.input_ended() {
-            while let Some(stream) = self.streams.without_window() {
-                self.reset_by_eof(stream);
-            }
+        while let Some(stream) = self.streams.without_window() {
+            self.reset_by_eof(stream);
         }
     }
 

@@ -96,11 +96,13 @@ impl Output {
             None => false,
         };
         let mut from = self.head;
-        for reference in &self.refs {
-            if !put(&self.bytes[from..reference.at]) || !put(&reference.data) {
-                return filled;
+        if !self.refs.is_empty() {
+            for reference in &self.refs {
+                if !put(&self.bytes[from..reference.at]) || !put(&reference.data) {
+                    return filled;
+                }
+                from = reference.at;
             }
-            from = reference.at;
         }
         put(&self.bytes[from..]);
         filled
@@ -120,10 +122,10 @@ impl Output {
             let step = written.min(reference.data.len());
             written -= step;
             self.refs_len -= step;
-            if step == reference.data.len() {
-                self.spent.extend(self.refs.pop_front().map(|reference| reference.data));
-            } else {
+            if step < reference.data.len() {
                 let _ = reference.data.split_to(step);
+            } else if let Some(Reference { data, .. }) = self.refs.pop_front() {
+                self.spent.push(data);
             }
         }
         self.answers.advance(self.head);
@@ -166,7 +168,9 @@ impl Output {
     /// Drops the spent chunks.
     #[inline]
     pub(super) fn drop_spent(&mut self) {
-        self.spent.clear();
+        if !self.spent.is_empty() {
+            self.spent.clear();
+        }
     }
 
     /// Frees memory if no output is buffered.

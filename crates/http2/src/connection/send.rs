@@ -335,6 +335,26 @@ impl Connection {
         if self.has_ended() {
             return;
         }
+        if self.streams.has_ready() || self.streams.has_request() {
+            self.write_streams();
+        }
+        if !self.streams.has_ready() {
+            self.window_timer = Timer::Stopped;
+        }
+        if self.streams.start_probe(self.now) {
+            self.write_probe();
+        }
+        if !self.out.is_empty() {
+            self.write_timer.begin(self.now);
+        }
+        if self.closing.input_ended() {
+            self.reset_blocked_by_eof();
+        }
+    }
+
+    /// Writes the frames of streams until the output is full or a window is closed.
+    #[inline(never)]
+    fn write_streams(&mut self) {
         self.open_waiting();
         while self.out.len() < self.config.output_ahead {
             let Some(slot) = self.streams.next_ready() else { break };
@@ -343,18 +363,9 @@ impl Connection {
                 break;
             }
         }
-        if self.streams.start_probe(self.now) {
-            self.write_probe();
-        }
-        if !self.out.is_empty() {
-            self.write_timer.begin(self.now);
-        }
         if self.streams.is_window_closed() {
             self.window_timer.begin(self.now);
-        } else if !self.streams.has_ready() {
-            self.window_timer = Timer::Stopped;
         }
-        self.reset_blocked_by_eof();
     }
 
     /// Writes the next frame of a stream.

@@ -6,10 +6,12 @@ use crate::error::Violation;
 /// The default port of "http" or "https", whose URIs must have an authority and a path; `None` for other schemes.
 /// RFC 3986 §3.1: schemes are case-insensitive.
 pub(super) fn port_default(scheme: &[u8]) -> Option<u16> {
-    match scheme {
-        _ if scheme.eq_ignore_ascii_case(b"https") => Some(443),
-        _ if scheme.eq_ignore_ascii_case(b"http") => Some(80),
-        _ => None,
+    // Nearly all are in lower case.
+    let is = |name: &[u8]| scheme == name || scheme.eq_ignore_ascii_case(name);
+    match () {
+        () if is(b"https") => Some(443),
+        () if is(b"http") => Some(80),
+        () => None,
     }
 }
 

@@ -76,18 +76,17 @@ pub(super) fn is_authority(bytes: &[u8]) -> bool {
 #[inline]
 fn reg_name_len(bytes: &[u8]) -> usize {
     let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        if CLASSES[usize::from(byte)] & REG_NAME != 0 {
-            at += 1;
-        } else if byte == b'%'
-            && bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))
-        {
-            at += 3;
-        } else {
-            break;
+    loop {
+        let rest = &bytes[at..];
+        let other = rest.iter().position(|&byte| CLASSES[usize::from(byte)] & REG_NAME == 0);
+        let Some(len) = other else { return bytes.len() };
+        at += len;
+        match rest[len..] {
+            // RFC 3986 §2.1: percent-encoding.
+            [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => at += 3,
+            _ => return at,
         }
     }
-    at
 }
 
 /// The length of the IP literal at the beginning, with its brackets (RFC 3986 §3.2.2); 0 if it is invalid.

@@ -143,7 +143,9 @@ impl ChunkPool {
     /// Drops the discarded chunks.
     #[inline]
     pub(crate) fn drop_spent(&mut self) {
-        self.spent.clear();
+        if !self.spent.is_empty() {
+            self.spent.clear();
+        }
     }
 
     /// Frees memory if nothing is queued.
