@@ -223,6 +223,11 @@ impl RaceResult {
         self.fastest(|entry| entry.role.is_rival())
     }
 
+    /// The contestant whose name begins with `name`, other than the one whose ratio is the result.
+    pub(crate) fn contestant(&self, name: &str) -> Option<&Entry> {
+        self.fastest(|entry| entry.role != Role::Wireloom && entry.name.starts_with(name))
+    }
+
     /// The headline with each target, then each variant with the fastest rival.
     pub(crate) fn comparisons(&self) -> Vec<Comparison<'_>> {
         let mut comparisons = Vec::new();
@@ -237,9 +242,7 @@ impl RaceResult {
         let others = self.targets.iter().map(|target| match &target.against {
             Against::FastestRival => self.fastest_rival(),
             Against::FastestBatched => self.fastest(|entry| entry.role == Role::Batched),
-            Against::Named(name) => {
-                self.fastest(|entry| entry.role != Role::Wireloom && entry.name.starts_with(name))
-            }
+            Against::Named(name) => self.contestant(name),
         });
         let others: Vec<_> = others.collect();
         // Without a target of its own, the fastest rival comes first.

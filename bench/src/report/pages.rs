@@ -8,22 +8,28 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// The races that the project's README shows, by workload and title.
-const README: &[(&str, &str)] = &[
-    ("w1", "read masked text, 200 B"),
-    ("w1", "read masked text, 200 B, kept"),
-    ("w2", "read masked binary, 1 MiB"),
-    ("w4", "read one masked ASCII text, 16 MiB"),
-    ("w5", "the published exchange, one after another"),
-    ("w5", "send and receive DATA of 16 KiB"),
-    ("hpack", "decode"),
-    ("w6", "echo, 32 B, 64 connections, depth 64"),
-    ("w6", "echo, 1 MiB, 4 connections, depth 1"),
-    ("w6", "handshakes, each on a new connection"),
-    ("w3", "firehose over HTTP/1.1, delivered"),
-    ("w7", "fan-out, 128 B to 1000 subscribers, one message at a time"),
-    ("h2load", "HTTP/2, one connection, requests, 100 at a time"),
-    ("h2load", "HTTP/2, one connection, download of 16 MiB, 4 at a time"),
+/// The comparisons in the project's README: workload, title of the race, and the other contestant by the beginning of its name, or
+/// the fastest rival.
+const README: &[(&str, &str, Option<&str>)] = &[
+    ("w7", "fan-out, 128 B to 1000 subscribers, permessage-deflate", Some("wireloom-hub, uncompressed")),
+    ("w7", "fan-out, 128 B to 1000 subscribers, permessage-deflate", Some("uWebSockets")),
+    ("w7", "fan-out, 4 KiB to 1000 subscribers, permessage-deflate", Some("wireloom-hub, uncompressed")),
+    ("w7", "fan-out, 4 KiB to 1000 subscribers, permessage-deflate", Some("uWebSockets")),
+    ("w7", "fan-out, 4 KiB to 1000 subscribers, permessage-deflate", None),
+    ("w7", "recovery storm, 10000 clients that missed 20 messages each", None),
+    ("w7", "10000 members joining one channel", None),
+    ("w7", "fan-out over several nodes, 128 B to 1000 subscribers, bursts of 16", None),
+    ("w7", "fan-out, 128 B to 1000 subscribers, one message at a time", None),
+    ("w7", "memory, 1000 subscribers", None),
+    ("w6", "echo, 32 B, 64 connections, depth 64", None),
+    ("w6", "echo, 1 MiB, 4 connections, depth 1", None),
+    ("w6", "handshakes, each on a new connection", None),
+    ("w6", "memory, 5000 idle connections", None),
+    ("w3", "firehose over HTTP/1.1, decoded", None),
+    ("w2", "read masked binary, 1 MiB", None),
+    ("w4", "read one masked ASCII text, 16 MiB", None),
+    ("h2load", "HTTP/2, one connection, requests, 100 at a time", None),
+    ("h2load", "HTTP/2, one connection, download of 16 MiB, 4 at a time", None),
 ];
 const BEGIN: &str = "<!-- written by wireloom-bench: begin -->\n";
 const END: &str = "<!-- written by wireloom-bench: end -->";
@@ -119,7 +125,8 @@ fn overview(results: &Results, metadata: &Metadata) -> String {
     for workload in ALL {
         _ = writeln!(page, "- [{name}]({name}.md): {}", workload.about, name = workload.name);
     }
-    _ = write!(page, "\n{}", table::summary(&results.races).to_markdown());
+    let rows = results.races.iter().map(|race| (race, race.fastest_rival()));
+    _ = write!(page, "\n{}", table::summary("fastest rival", rows).to_markdown());
     if !results.missing.is_empty() {
         page.push_str("\n## Missing\n\n");
         for missing in &results.missing {
@@ -150,17 +157,29 @@ fn index(pages: &Path) -> Result<String, String> {
     Ok(index)
 }
 
-/// Replaces the table between the two marks of the project's README.
+/// Replaces what is between the two marks of the project's README.
 fn readme(path: &Path, results: &Results, metadata: &Metadata) -> Result<(), String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let marked = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) = marked.ok_or_else(|| format!("{}: the marks are missing", path.display()))?;
-    let shown = README.iter().filter_map(|&(workload, title)| {
-        results.races.iter().find(|race| race.workload == workload && race.title == title)
+    let (before, _, after) =
+        parts(&text).ok_or_else(|| format!("{}: the marks are missing", path.display()))?;
+    save(path, &format!("{before}{BEGIN}{}{END}{after}", readme_section(results, metadata)))
+}
+
+/// The text before the marks, between them, and after them.
+fn parts(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (section, after) = rest.split_once(END)?;
+    Some((before, section, after))
+}
+
+fn readme_section(results: &Results, metadata: &Metadata) -> String {
+    let rows = README.iter().filter_map(|&(workload, title, other)| {
+        let race = results.races.iter().find(|race| race.workload == workload && race.title == title)?;
+        Some((race, other.map_or_else(|| race.fastest_rival(), |name| race.contestant(name))))
     });
     let label = metadata.label();
-    let table = table::summary(shown).to_markdown();
-    let section = format!(
+    let table = table::summary("rival", rows).to_markdown();
+    format!(
         "{}, {} cores, {}, {}; commit {}; load {}. All races: [docs/benchmarks/{label}](docs/benchmarks/{label}/README.md).\n\n{table}",
         metadata.cpu,
         metadata.cores,
@@ -168,8 +187,7 @@ fn readme(path: &Path, results: &Results, metadata: &Metadata) -> Result<(), Str
         metadata.date,
         metadata.commit,
         metadata.load.iter().map(|(before, _)| format!("{before:.1}")).collect::<Vec<_>>().join(", "),
-    );
-    save(path, &format!("{before}{BEGIN}{section}{END}{after}"))
+    )
 }
 
 #[cfg(test)]
@@ -207,8 +225,8 @@ mod tests {
         };
         let entries = vec![entry("wireloom", Role::Wireloom, 50.0), entry("rival 1.0", Role::Rival, 100.0)];
         let race = RaceResult {
-            workload: "w1".into(),
-            title: "read masked text, 200 B".into(),
+            workload: "w6".into(),
+            title: "echo, 32 B, 64 connections, depth 64".into(),
             cost: Cost::CpuTime,
             message_len: None,
             entries,
@@ -228,10 +246,10 @@ mod tests {
         write(&root, &results(), &metadata).expect("pages");
         let folder = root.join("docs/benchmarks").join(metadata.label());
         let read = |path: &Path| fs::read_to_string(path).expect("a page");
-        let page = read(&folder.join("w1.md"));
+        let page = read(&folder.join("w6.md"));
         assert!(page.contains("| rival 1.0 | 100 ns | 10.0 M/s | 2.00× [2.00 … 2.00] | a note |"), "{page}");
-        assert!(page.contains("target at most 0.60×: met") && page.contains("plots/w1-1.svg"), "{page}");
-        assert!(read(&folder.join("plots/w1-1.svg")).contains("rival 1.0"));
+        assert!(page.contains("target at most 0.60×: met") && page.contains("plots/w6-1.svg"), "{page}");
+        assert!(read(&folder.join("plots/w6-1.svg")).contains("rival 1.0"));
         assert!(read(&folder.join("w4.md")).contains("| a figure | 0.50 |"));
         assert!(read(&folder.join("README.md")).contains("0.50×"));
         assert!(read(&root.join("README.md")).contains("rival 1.0"));
@@ -239,9 +257,31 @@ mod tests {
         fs::remove_dir_all(&root).expect("a folder");
     }
 
+    /// `WIRELOOM_RENEW_README=1` writes the README after a change of the rows.
     #[test]
-    fn the_readme_of_the_project_has_the_marks() {
-        let text = include_str!("../../../README.md");
-        assert!(text.contains(BEGIN) && text.contains(END));
+    fn the_readme_of_the_project_shows_the_committed_results() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let text = fs::read_to_string(root.join("README.md")).expect("a README");
+        let (_, section, _) = parts(&text).expect("marks");
+        let (_, label) = section.split_once("[docs/benchmarks/").expect("a link to the results");
+        let (label, _) = label.split_once(']').expect("the end of the link");
+        let raw = fs::read(root.join("docs/benchmarks").join(label).join("results.json")).expect("results");
+        let mut raw: serde_json::Value = serde_json::from_slice(&raw).expect("JSON");
+        let results: Results = serde_json::from_value(raw["results"].take()).expect("results");
+        let metadata: Metadata = serde_json::from_value(raw["metadata"].take()).expect("metadata");
+        if std::env::var_os("WIRELOOM_RENEW_README").is_some() {
+            readme(&root.join("README.md"), &results, &metadata).expect("a README");
+            return;
+        }
+        assert_eq!(section, readme_section(&results, &metadata));
+        let rows = section.lines().filter(|line| line.starts_with('|')).count();
+        assert_eq!(rows, README.len() + 2, "a race of the README is not among the results");
+        let prose = text.replace(section, "");
+        let figures: Vec<&str> =
+            prose.split([' ', '(', ')', ',']).filter(|word| word.ends_with('×')).collect();
+        assert!(figures.len() > 3, "{figures:?}");
+        for figure in figures {
+            assert!(section.contains(&format!("| {figure} [")), "{figure} is not in the table");
+        }
     }
 }

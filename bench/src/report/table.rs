@@ -156,19 +156,21 @@ pub(super) fn of_figures(figures: &[&Figure]) -> Table {
     table
 }
 
-/// The result of each race: Wireloom beside the fastest rival.
-pub(super) fn summary<'a>(races: impl IntoIterator<Item = &'a RaceResult>) -> Table {
-    let mut table =
-        Table::new(["workload", "race", "wireloom", "fastest rival", "wireloom ÷ rival [95 % interval]"]);
-    for race in races {
-        let (Some(ours), Some(rival)) = (race.wireloom(), race.fastest_rival()) else { continue };
-        let Some(found) = ours.ratio_to(rival) else { continue };
+/// Races in short: Wireloom beside one other contestant. `heading` is that of the other's column.
+pub(super) fn summary<'a>(
+    heading: &str,
+    rows: impl IntoIterator<Item = (&'a RaceResult, Option<&'a Entry>)>,
+) -> Table {
+    let mut table = Table::new(["workload", "race", "wireloom", heading, "wireloom ÷ rival [95 % interval]"]);
+    for (race, other) in rows {
+        let (Some(ours), Some(other)) = (race.wireloom(), other) else { continue };
+        let Some(found) = ours.ratio_to(other) else { continue };
         let show = |entry: &Entry| entry.cost().map_or("–".into(), |cost| amount(cost.median, race.cost));
         table.push(vec![
             race.workload.clone(),
             race.title.clone(),
             show(ours),
-            format!("{} {}", rival.name, show(rival)),
+            format!("{} {}", other.name, show(other)),
             ratio(found),
         ]);
     }
