@@ -15,7 +15,7 @@
 //! | h2 client | `refused` | h2 handles frames on streams that the server's GOAWAY refused. |
 //! | h2 client | `push` | h2 accepts SETTINGS_ENABLE_PUSH of 1 from a server, which RFC 9113 §6.5.2 forbids. |
 //! | h2 client | `update` | h2 ignores WINDOW_UPDATE on a stream that it has ended, and so its window cannot pass 2^31-1. |
-//! | h2 | `order` | Two rules are broken, and h2 checks the fields before the stream's identifier and state. |
+//! | h2 | `order` | Two rules are broken, and h2 checks the fields before the stream's identifier and state, and a dependency before the padding. |
 //! | h2 | `early` | h2 decodes a field block as it arrives, Wireloom once it is complete (RFC 9113 §4.3). |
 //! | h2 | `promise` | h2 waits for the rest of a block before it refuses PUSH_PROMISE (RFC 9113 §8.4), or finds a malformed field in it first. |
 //! | h2 | `goaway` | h2 closes after GOAWAY of a client that has no streams, and reads no more. RFC 9113 §6.8 lets clients send on. |
@@ -189,7 +189,7 @@ const DIFFERENCES: &[Difference] = &[
         let stream = seen.last.stream & 0x7fff_ffff;
         seen.theirs.fault == Some(Fault { stream, code: code::PROTOCOL_ERROR })
             && seen.ours.fault.is_some()
-            && seen.section().is_some()
+            && (seen.section().is_some() || seen.depends_on_itself())
     }),
     ("h2", "early", |seen| {
         seen.is_block() && !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()
@@ -373,14 +373,11 @@ impl Seen<'_> {
 
     /// The last frame is HEADERS whose priority names its own stream (RFC 7540 §5.3.1).
     fn depends_on_itself(&self) -> bool {
-        let bytes = self.last.to_bytes();
-        let Some((header, payload)) = bytes.split_first_chunk() else { return false };
-        match ParsedFrame::parse(&FrameHeader::decode(header), payload) {
-            Ok(ParsedFrame::Headers(headers)) => {
-                headers.dependency.is_some_and(|on| on.check(headers.stream_id).is_err())
-            }
-            _ => false,
-        }
+        let priority = usize::from(self.last.has(flag::PADDED));
+        self.last.kind == kind::HEADERS
+            && self.last.has(flag::PRIORITY)
+            && self.last.payload.len() >= priority + 4
+            && self.last.word(priority) & 0x7fff_ffff == self.last.stream & 0x7fff_ffff
     }
 
     /// The stream of the last frame was reset by its peer.
