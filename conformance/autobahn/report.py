@@ -1,9 +1,9 @@
 """Reads the verdicts of Autobahn.
 
-    report.py check FOLDER                 fails if a case of a combination has another verdict than OK or INFORMATIONAL
-    report.py page FOLDER COMMIT DATE      prints the page docs/conformance/autobahn.md
+    report.py check FOLDER COMBINATION     fails if a case of the combination has another verdict than OK or INFORMATIONAL
+    report.py page FOLDER                  prints the page docs/conformance/autobahn.md
 
-FOLDER has one folder a combination, each with the index.json of wstest.
+FOLDER has one folder a combination, each with the index.json of wstest and the file `run`: the date and the commit.
 """
 
 import collections
@@ -32,14 +32,15 @@ def number(case):
 
 
 def read(folder):
-    """Verdicts by combination and case: of the behaviour, and of the end of the connection."""
-    combinations = {}
+    """Verdicts by combination and case: of the behaviour, and of the end of the connection; and the runs by combination."""
+    combinations, runs = {}, {}
     for index in sorted(pathlib.Path(folder).glob("*/index.json")):
+        runs[index.parent.name] = (index.parent / "run").read_text().strip()
         ((_, cases),) = json.loads(index.read_text()).items()
         combinations[index.parent.name] = {case: (of["behavior"], of["behaviorClose"]) for case, of in cases.items()}
     if not combinations:
         sys.exit(f"no verdicts in {folder}")
-    return combinations
+    return combinations, runs
 
 
 def failures(cases):
@@ -50,29 +51,27 @@ def totals(cases):
     return collections.Counter(behaviour for behaviour, _ in cases.values())
 
 
-def check(combinations):
-    failed = False
-    for name, cases in combinations.items():
-        bad = failures(cases)
-        failed |= bool(bad)
-        count = totals(cases)
-        print(f"{'FAILED' if bad else 'ok'}: {name}: {len(cases)} cases, " + ", ".join(f"{count[verdict]} {verdict}" for verdict in sorted(count)))
-        for case in sorted(bad, key=number):
-            print(f"    {case}: {bad[case][0]}, close: {bad[case][1]}")
-    sys.exit(1 if failed else 0)
+def check(combinations, name):
+    if name not in combinations:
+        sys.exit(f"FAILED: {name}: no verdicts")
+    cases = combinations[name]
+    bad, count = failures(cases), totals(cases)
+    print(f"{'FAILED' if bad else 'ok'}: {name}: {len(cases)} cases, " + ", ".join(f"{count[verdict]} {verdict}" for verdict in sorted(count)))
+    for case in sorted(bad, key=number):
+        print(f"    {case}: {bad[case][0]}, close: {bad[case][1]}")
+    sys.exit(1 if bad else 0)
 
 
-def page(combinations, commit, date):
+def page(combinations, runs):
     print("# Autobahn\n")
     print("Verdicts of the [Autobahn testsuite](https://github.com/crossbario/autobahn-testsuite) 0.8.2, written by")
     print("`conformance/autobahn/run --page`. The run fails on any verdict other than OK and INFORMATIONAL, both of the behaviour and")
     print("of the closing handshake. INFORMATIONAL cases have no required result. All 517 cases run with `--all`; without it, few of")
     print("the cases of permessage-deflate (12 and 13) do.\n")
-    print(f"{date}, commit {commit}.\n")
-    print("| combination | cases | OK | informational | others |\n| --- | --- | --- | --- | --- |")
+    print("| combination | run | cases | OK | informational | others |\n| --- | --- | --- | --- | --- | --- |")
     for name, cases in combinations.items():
         count = totals(cases)
-        print(f"| {name} | {len(cases)} | {count['OK']} | {count['INFORMATIONAL']} | {len(failures(cases))} |")
+        print(f"| {name} | {runs[name]} | {len(cases)} | {count['OK']} | {count['INFORMATIONAL']} | {len(failures(cases))} |")
     everything = sorted({case for cases in combinations.values() for case in cases}, key=number)
     print("\nCases by number; `ok` is OK, `info` INFORMATIONAL, `–` not run.\n")
     group = None
@@ -87,9 +86,9 @@ def page(combinations, commit, date):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["check", folder]:
-            check(read(folder))
-        case ["page", folder, commit, date]:
-            page(read(folder), commit, date)
+        case ["check", folder, name]:
+            check(read(folder)[0], name)
+        case ["page", folder]:
+            page(*read(folder))
         case _:
             sys.exit(__doc__)
