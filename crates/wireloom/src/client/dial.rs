@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::transport::{Io, Transport};
 
 /// RFC 8305 §5: the Connection Attempt Delay that it recommends.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -23,18 +25,51 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 /// At most this number of addresses of a host is tried, which bounds the sockets of one attempt.
 const ADDRESSES_MAX: usize = 32;
 
-/// Addresses of hosts that override the resolver.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Known(Vec<(String, Vec<SocketAddr>)>);
+/// A transport to a host and a port, by the application.
+type Dial =
+    dyn Fn(&str, u16) -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>> + Send + Sync;
 
-impl Known {
+/// How hosts are reached.
+#[derive(Clone, Default)]
+pub(super) struct Dialer {
+    /// Addresses of hosts that override the resolver.
+    known: Vec<(String, Vec<SocketAddr>)>,
+    /// Takes the place of resolver and TCP.
+    dial: Option<Arc<Dial>>,
+}
+
+impl Dialer {
     pub(super) fn add(&mut self, host: String, addresses: Vec<SocketAddr>) {
-        self.0.retain(|(known, _)| !known.eq_ignore_ascii_case(&host));
-        self.0.push((host, addresses));
+        self.known.retain(|(known, _)| !known.eq_ignore_ascii_case(&host));
+        self.known.push((host, addresses));
+    }
+
+    pub(super) fn dial_with<F, Fut, T>(&mut self, dial: F)
+    where
+        F: Fn(String, u16) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = io::Result<T>> + Send + 'static,
+        T: Transport,
+    {
+        self.dial = Some(Arc::new(move |host, port| {
+            let dialing = dial(host.to_owned(), port);
+            Box::pin(async move { dialing.await.map(|transport| Box::new(transport) as Box<dyn Transport>) })
+        }));
+    }
+
+    /// A transport to this host, and the address of its other end.
+    pub(super) async fn dial(&self, host: &str, port: u16) -> Result<(Io, Option<SocketAddr>), Error> {
+        match &self.dial {
+            Some(dial) => Ok((Io::Other(dial(host, port).await?), None)),
+            None => {
+                let stream = self.connect(host, port).await?;
+                let peer = stream.peer_addr().ok();
+                Ok((Io::Tcp(stream), peer))
+            }
+        }
     }
 
     /// A TCP connection to this host.
-    pub(super) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+    async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
         let addresses = self.resolve(host, port).await?;
         let stream = race(&addresses, TcpStream::connect).await?;
         // Writes are batched already.
@@ -47,7 +82,7 @@ impl Known {
 
     /// The addresses of a host in the order in which to try them.
     pub(super) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
-        let known = self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(host));
+        let known = self.known.iter().find(|(known, _)| known.eq_ignore_ascii_case(host));
         let found: Vec<SocketAddr> = match known {
             // Port 0 means the port of the URL.
             Some((_, addresses)) => {
@@ -196,7 +231,7 @@ mod tests {
     async fn connections_have_tcp_keepalive() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let stream = Known::default().dial("127.0.0.1", port).await.unwrap();
+        let stream = Dialer::default().connect("127.0.0.1", port).await.unwrap();
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
         assert_eq!(socket.tcp_keepalive_time().unwrap(), TCP_KEEPALIVE);
@@ -204,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn known_addresses_replace_the_resolver() {
-        let mut known = Known::default();
+        let mut known = Dialer::default();
         known.add("Example.com".into(), addresses(&["127.0.0.1"]));
         known.add("example.com".into(), vec!["127.0.0.2:0".parse().unwrap(), "[::1]:7".parse().unwrap()]);
         let found = known.resolve("EXAMPLE.com", 80).await.unwrap();

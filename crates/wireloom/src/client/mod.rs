@@ -83,9 +83,9 @@ pub use request::Request;
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
-use crate::transport::{Io, Tap, read, write_all};
+use crate::transport::{Io, Tap, Transport, read, write_all};
 use crate::websocket::{SharedConfig, WebSocket, WebSocketConfig};
-use dial::Known;
+use dial::Dialer;
 use event::Events;
 use http11::Http11Servers;
 use opened::Sent;
@@ -128,7 +128,7 @@ pub struct Connector {
     response_limits: HandshakeLimits,
     redirects_max: u8,
     route: Route,
-    known: Known,
+    dialer: Dialer,
     #[cfg(feature = "http2")]
     is_http2: bool,
     #[cfg(feature = "http2")]
@@ -179,7 +179,7 @@ impl Default for Connector {
             response_limits: HandshakeLimits { head_len_max: 256 << 10, headers_max: 1_000 },
             redirects_max: 0,
             route: Route::Direct,
-            known: Known::default(),
+            dialer: Dialer::default(),
             #[cfg(feature = "http2")]
             is_http2: false,
             #[cfg(feature = "http2")]
@@ -362,7 +362,27 @@ impl Connector {
 
     /// Connects to these addresses for `host`, instead of resolving it. Port 0 means the port of the URL.
     pub fn resolve(mut self, host: impl Into<String>, addresses: impl Into<Vec<SocketAddr>>) -> Self {
-        self.known.add(host.into(), addresses.into());
+        self.dialer.add(host.into(), addresses.into());
+        self
+    }
+
+    /// Opens transports by `dial`, from a host and a port, in the place of resolver and TCP: over a Unix socket, a tunnel of one's own, a
+    /// simulated network. Proxies and TLS are on top of it, and [`connect_timeout`](Self::connect_timeout) bounds it.
+    ///
+    /// ```
+    /// use tokio::net::UnixStream;
+    /// use wireloom::Connector;
+    ///
+    /// # #[cfg(unix)]
+    /// let connector = Connector::new().dial_with(|_host, _port| UnixStream::connect("/run/service.sock"));
+    /// ```
+    pub fn dial_with<F, Fut, T>(mut self, dial: F) -> Self
+    where
+        F: Fn(String, u16) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = io::Result<T>> + Send + 'static,
+        T: Transport,
+    {
+        self.dialer.dial_with(dial);
         self
     }
 
@@ -500,15 +520,11 @@ impl Connector {
             }
         };
         let (io, peer) = match proxy {
-            None => {
-                let stream = self.known.dial(host, *port).await?;
-                let peer = stream.peer_addr().ok();
-                (Io::Tcp(stream), peer)
-            }
+            None => self.dialer.dial(host, *port).await?,
             #[cfg(feature = "tls")]
-            Some(proxy) => proxy.dial(&self.known, &self.tls, host, *port).await?,
+            Some(proxy) => proxy.dial(&self.dialer, &self.tls, host, *port).await?,
             #[cfg(not(feature = "tls"))]
-            Some(proxy) => proxy.dial(&self.known, host, *port).await?,
+            Some(proxy) => proxy.dial(&self.dialer, host, *port).await?,
         };
         if let Some(peer) = peer {
             self.events.emit(&ConnectEvent::Connected { peer });

@@ -1,10 +1,12 @@
 //! Connecting: several addresses, timeouts, responses that are not HTTP.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use wireloom::error::Stage;
+use wireloom::server::serve_connection;
 use wireloom::wireloom_ws::handshake::server::ServerHandshake;
 use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeError, HandshakeLimits};
 use wireloom::{Connector, Error};
@@ -164,4 +166,29 @@ async fn errors_and_debug_output_hold_no_secrets() {
     assert!(shown.contains("Authorization") && !shown.contains("hunter2"), "{shown}");
     let error = connector.connect("ws://anna:hunter2@[::g]/").await.unwrap_err();
     assert!(!format!("{error} {error:?}").contains("hunter2"));
+}
+
+// TCP is replaced; TLS and proxies are not.
+#[tokio::test]
+async fn transports_are_opened_by_the_application() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = asked.clone();
+    let connector = Connector::new().dial_with(move |host, port| {
+        log.lock().unwrap().push(format!("{host} {port}"));
+        async move {
+            if host == "nowhere.example" {
+                return Err(std::io::ErrorKind::HostUnreachable.into());
+            }
+            let (near, far) = tokio::io::duplex(1 << 10);
+            tokio::spawn(serve_connection(far, super::handle));
+            Ok(near)
+        }
+    });
+    let mut socket = connector.connect("ws://far.example:81/x").await.unwrap();
+    assert!(super::received_request(&mut socket).await.starts_with("/x"));
+    socket.send("hello").await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hello"));
+    let error = connector.connect("ws://nowhere.example/").await.unwrap_err();
+    assert_eq!(error, Error::Io(std::io::ErrorKind::HostUnreachable.into()));
+    assert_eq!(*asked.lock().unwrap(), ["far.example 81", "nowhere.example 80"]);
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::credentials::{Credentials, split_userinfo};
-use super::dial::Known;
+use super::dial::Dialer;
 #[cfg(feature = "tls")]
 use super::tls::ClientTls;
 pub use crate::error::ProxyError;
@@ -130,7 +130,7 @@ impl Proxy {
     /// Opens a tunnel through this proxy; returns the proxy's address too. Reads no bytes that belong to the tunnel.
     pub(super) async fn dial(
         &self,
-        known: &Known,
+        dialer: &Dialer,
         #[cfg(feature = "tls")] tls: &ClientTls,
         host: &str,
         port: u16,
@@ -138,14 +138,12 @@ impl Proxy {
         // A host that is resolved here is resolved before the proxy is dialed.
         let address = match self.kind {
             Kind::Socks5 => {
-                let found = known.resolve(host, port).await?;
+                let found = dialer.resolve(host, port).await?;
                 found.iter().find(|address| address.is_ipv4()).or(found.first()).copied()
             }
             _ => None,
         };
-        let stream = known.dial(&self.host, self.port).await?;
-        let peer = stream.peer_addr().ok();
-        let mut io = Io::Tcp(stream);
+        let (mut io, peer) = dialer.dial(&self.host, self.port).await?;
         #[cfg(feature = "tls")]
         if self.kind == Kind::Https {
             let tls = self.tls.clone().unwrap_or_else(|| tls.without_identity());
