@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Semaphore};
 use tracing::warn;
-use wireloom::client::{Http2, Request, Response};
+use wireloom::client::{Http2, Pool, Request, Response};
 use wireloom::{Connector, Error};
 
 use crate::clock::{Clock, WarningLimit};
@@ -51,8 +51,11 @@ pub(crate) struct Endpoint {
     timeout: Duration,
     headers: Vec<(String, String)>,
     connector: Connector,
-    /// The connection that is kept: of HTTP/2, which `https` endpoints may speak.
+    /// The connection of HTTP/2, which `https` endpoints may speak.
     kept: Mutex<Kept>,
+    /// Those of HTTP/1.1.
+    pool: Pool,
+    calls_again: CallsAgain,
     calls: Semaphore,
     clock: Clock,
     warnings: WarningLimit,
@@ -62,23 +65,38 @@ pub(crate) struct Endpoint {
 enum Kept {
     /// Nothing: the next call finds out.
     Nothing,
-    /// It speaks HTTP/1.1, over a connection for each call.
+    /// It speaks HTTP/1.1.
     Http1,
     Http2(Http2),
 }
 
+/// Whether a call is repeated whose connection ends before the first byte of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallsAgain {
+    /// It asks for a decision.
+    Yes,
+    /// It may change something, and may have been carried out.
+    No,
+}
+
+/// How long a connection of HTTP/1.1 is kept. Common servers close theirs after 5 s or later.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+
 impl Endpoint {
     /// `None` without a URL.
-    pub(crate) fn new(config: &ProxyConfig) -> Option<Self> {
+    pub(crate) fn new(config: &ProxyConfig, calls_again: CallsAgain) -> Option<Self> {
         let url = config.url.clone()?;
         let kept = if url.starts_with("https://") { Kept::Nothing } else { Kept::Http1 };
         let headers = config.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        // Redirects are not followed, so that a backend cannot send what clients said elsewhere.
+        let connector = Connector::new().connect_timeout(config.timeout);
         Some(Self {
             url,
             timeout: config.timeout,
             headers,
-            // Redirects are not followed, so that a backend cannot send what clients said elsewhere.
-            connector: Connector::new().connect_timeout(config.timeout),
+            pool: Pool::with_limits(connector.clone(), CALLS_MAX, IDLE_TIMEOUT),
+            connector,
+            calls_again,
             kept: Mutex::new(kept),
             calls: Semaphore::new(CALLS_MAX),
             clock: Clock::new(),
@@ -118,6 +136,7 @@ impl Endpoint {
     ) -> Result<Answer<T>, String> {
         let _call = self.calls.acquire().await.map_err(|error| error.to_string())?;
         let request = Request::post(&self.url, body).header("content-type", "application/json");
+        let request = if self.calls_again == CallsAgain::Yes { request.idempotent() } else { request };
         // No header of a client stands beside one of the configuration.
         let is_own = |name: &str| self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
         let forwarded = headers.iter().filter(|(name, _)| !is_own(name));
@@ -135,7 +154,7 @@ impl Endpoint {
     async fn send(&self, request: Request) -> Result<Response, Error> {
         match self.http2().await? {
             Some(http2) => http2.request(request).await,
-            None => self.connector.clone().http1_only(true).request(request).await,
+            None => self.pool.request(request).await,
         }
     }
 

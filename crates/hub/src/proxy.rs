@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::client::{Client, Format};
 use crate::config::{ConfigError, HubConfig, ProxyConfig};
-use crate::endpoint::{Endpoint, payload};
+use crate::endpoint::{CallsAgain, Endpoint, payload};
 use crate::hooks::Failure;
 use crate::protocol::{ConnectRequest, Encoding};
 
@@ -189,12 +189,12 @@ impl Proxies {
         }
         let forwarded = named.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
         Ok(Self {
-            connect: Endpoint::new(&proxies.connect),
-            refresh: Endpoint::new(&proxies.refresh),
-            subscribe: Endpoint::new(&proxies.subscribe),
-            sub_refresh: Endpoint::new(&proxies.sub_refresh),
-            publish: Endpoint::new(&proxies.publish),
-            rpc: Endpoint::new(&config.rpc),
+            connect: Endpoint::new(&proxies.connect, CallsAgain::Yes),
+            refresh: Endpoint::new(&proxies.refresh, CallsAgain::Yes),
+            subscribe: Endpoint::new(&proxies.subscribe, CallsAgain::Yes),
+            sub_refresh: Endpoint::new(&proxies.sub_refresh, CallsAgain::Yes),
+            publish: Endpoint::new(&proxies.publish, CallsAgain::No),
+            rpc: Endpoint::new(&config.rpc, CallsAgain::No),
             forwarded: forwarded.map(|name| name.to_ascii_lowercase()).collect(),
         })
     }

@@ -12,6 +12,7 @@
 
 mod follower;
 mod history;
+mod newest;
 mod nodes;
 mod presence;
 mod streams;

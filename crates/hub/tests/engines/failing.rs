@@ -1,15 +1,17 @@
 //! What was acknowledged, while the server is killed, stopped and cut off: it is in the history, in order, or the history has
 //! another epoch, and clients are told that they cannot recover.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
+use tokio::sync::watch;
 use tokio::time::sleep;
-use wireloom_hub::engine::{Engine, NatsEngine, RedisEngine};
-use wireloom_hub::{HistoryQuery, Position, RecoveryMode, Retention};
+use wireloom_hub::engine::{Control, Delivery, Engine, Membership, NatsEngine, RedisEngine};
+use wireloom_hub::protocol::Publication;
+use wireloom_hub::{HistoryQuery, Position, Recovery, RecoveryMode, Retention};
 use wireloom_testing::rng::generator;
 
 use crate::nats_server::{Link, LinkState, Nats};
@@ -64,7 +66,10 @@ impl Reader {
     async fn read(&mut self, engine: &dyn Engine, channel: &str) -> bool {
         let since = self.spans.last().map(|(_, at)| at.clone());
         let recovered = engine.recover(channel, since.as_ref(), RecoveryMode::Stream, KEEP).await;
-        let Ok(recovery) = recovered else { return false };
+        recovered.map(|recovery| self.handle_recovery(recovery)).is_ok()
+    }
+
+    fn handle_recovery(&mut self, recovery: Recovery) {
         for one in &recovery.publications {
             let position = Position { offset: one.offset, epoch: recovery.position.epoch.clone() };
             self.received.push((position, text(one)));
@@ -73,7 +78,6 @@ impl Reader {
             Some((_, end)) if recovery.recovered => *end = recovery.position,
             _ => self.spans.push((recovery.position.clone(), recovery.position)),
         }
-        true
     }
 
     fn check(&self, channel: usize, all: &BTreeMap<(usize, String, u64), String>) {
@@ -94,18 +98,138 @@ impl Reader {
     }
 }
 
-/// Runs publishers and readers over two nodes, and a fault at a time. Returns how many publications were acknowledged, and
+/// The subscribers of a node, one of each channel: they follow what the engine delivers, and recover after a gap.
+#[derive(Default)]
+struct Subscribers(Mutex<HashMap<String, Subscriber>>);
+
+#[derive(Default)]
+struct Subscriber {
+    reader: Reader,
+    phase: Phase,
+}
+
+/// A delivery: the epoch, the offset of the previous publication, the publication.
+type Delivered = (String, u64, Arc<Publication>);
+
+#[derive(Default)]
+enum Phase {
+    /// A gap: it has to recover.
+    #[default]
+    Lost,
+    /// Deliveries wait for the history.
+    Recovering(Vec<Delivered>),
+    Following,
+}
+
+impl Subscriber {
+    fn handle(&mut self, (epoch, previous, publication): Delivered) {
+        match &mut self.phase {
+            Phase::Lost => return,
+            Phase::Recovering(waiting) => return waiting.push((epoch, previous, publication)),
+            Phase::Following => {}
+        }
+        let (_, end) = self.reader.spans.last_mut().unwrap();
+        if end.epoch != epoch || previous > end.offset {
+            self.phase = Phase::Lost;
+        } else if publication.offset > end.offset {
+            end.offset = publication.offset;
+            self.reader.received.push((end.clone(), text(&publication)));
+        }
+    }
+}
+
+impl Delivery for Subscribers {
+    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
+        if let Some(subscriber) = self.0.lock().unwrap().get_mut(channel) {
+            subscriber.handle((epoch.into(), previous, publication.clone()));
+        }
+    }
+
+    fn deliver_membership(&self, _: &str, _: &Membership) {}
+
+    fn deliver_history_lost(&self, channel: &str) {
+        if let Some(subscriber) = self.0.lock().unwrap().get_mut(channel) {
+            subscriber.phase = Phase::Lost;
+        }
+    }
+
+    fn deliver_control(&self, _: &Control) {}
+
+    fn retention(&self, _: &str) -> Option<Retention> {
+        Some(KEEP)
+    }
+}
+
+impl Subscribers {
+    /// Follows a channel, until it has everything up to the position that is set at the end.
+    async fn follow(&self, engine: &dyn Engine, channel: &str, end: watch::Receiver<Option<Position>>) {
+        self.0.lock().unwrap().insert(channel.into(), Subscriber::default());
+        while engine.subscribe(channel).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+        loop {
+            let since = {
+                let mut subscribers = self.0.lock().unwrap();
+                let subscriber = subscribers.get_mut(channel).unwrap();
+                let at = subscriber.reader.spans.last().map(|(_, at)| at.clone());
+                let is_lost = matches!(subscriber.phase, Phase::Lost);
+                if is_lost {
+                    subscriber.phase = Phase::Recovering(Vec::new());
+                } else if let (Some(at), Some(end)) = (&at, &*end.borrow())
+                    && at.epoch == end.epoch
+                    && at.offset >= end.offset
+                {
+                    return;
+                }
+                is_lost.then_some(at)
+            };
+            if let Some(since) = since {
+                let recovered = engine.recover(channel, since.as_ref(), RecoveryMode::Stream, KEEP).await;
+                let mut subscribers = self.0.lock().unwrap();
+                let subscriber = subscribers.get_mut(channel).unwrap();
+                match (recovered, std::mem::take(&mut subscriber.phase)) {
+                    (Ok(recovery), Phase::Recovering(waiting)) => {
+                        subscriber.reader.handle_recovery(recovery);
+                        subscriber.phase = Phase::Following;
+                        waiting.into_iter().for_each(|one| subscriber.handle(one));
+                    }
+                    // It failed, or the history was lost meanwhile.
+                    (_, _) => {}
+                }
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Runs publishers, readers and subscribers over two nodes, and a fault at a time. Returns how many publications were acknowledged, and
 /// how many spans the readers had.
 async fn run(engines: [Arc<dyn Engine>; 2], mut fault: impl AsyncFnMut(usize, &mut Rng)) -> (usize, usize) {
     let mut rng = generator();
     let (all, count, over) =
         (Arc::<Acknowledged>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let nodes = engines.each_ref().map(|engine| {
+        let subscribers = Arc::<Subscribers>::default();
+        let delivery: Arc<dyn Delivery> = subscribers.clone();
+        engine.start(Arc::downgrade(&delivery));
+        subscribers
+    });
     let publishers: Vec<_> = (0..2 * CHANNELS)
         .map(|number| {
             let engine = engines[number / CHANNELS].clone();
             tokio::spawn(publisher(number, engine, all.clone(), count.clone(), over.clone()))
         })
         .collect();
+    let (ends, followers): (Vec<_>, Vec<_>) = (0..2 * CHANNELS)
+        .map(|number| {
+            let (engine, (end, end_seen)) = (engines[number / CHANNELS].clone(), watch::channel(None));
+            let subscribers = nodes[number / CHANNELS].clone();
+            let follower = async move {
+                subscribers.follow(&*engine, &format!("c{}", number % CHANNELS), end_seen).await;
+            };
+            (end, tokio::spawn(follower))
+        })
+        .unzip();
     let readers: Vec<_> = (0..CHANNELS)
         .map(|channel| {
             let (engine, over) = (engines[channel % 2].clone(), over.clone());
@@ -152,9 +276,25 @@ async fn run(engines: [Arc<dyn Engine>; 2], mut fault: impl AsyncFnMut(usize, &m
         };
         let kept: BTreeMap<_, _> = history.publications.iter().map(|one| (one.offset, text(one))).collect();
         let epoch = history.position.epoch;
-        for ((_, _, offset), payload) in all.range((channel, epoch.clone(), 0)..(channel, epoch, u64::MAX)) {
+        for ((_, _, offset), payload) in
+            all.range((channel, epoch.clone(), 0)..(channel, epoch.clone(), u64::MAX))
+        {
             assert_eq!(kept.get(offset), Some(payload), "{name} at {offset}");
         }
+        // Whatever is in the history arrives.
+        let offset = kept.keys().next_back().copied().unwrap_or(0);
+        for end in [&ends[channel], &ends[CHANNELS + channel]] {
+            end.send_replace(Some(Position { offset, epoch: epoch.clone() }));
+        }
+    }
+    let all = all.lock().unwrap().clone();
+    for (number, follower) in followers.into_iter().enumerate() {
+        let followed = tokio::time::timeout(Duration::from_secs(60), follower).await;
+        let subscribers = nodes[number / CHANNELS].0.lock().unwrap();
+        let reader = &subscribers[&format!("c{}", number % CHANNELS)].reader;
+        assert!(followed.is_ok(), "c{} is not delivered: {:?}", number % CHANNELS, reader.spans);
+        followed.unwrap().unwrap();
+        reader.check(number % CHANNELS, &all);
     }
     (count.load(Ordering::Relaxed), spans)
 }

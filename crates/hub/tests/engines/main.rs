@@ -161,6 +161,27 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
         let before: Vec<_> = numbers(1..3).into_iter().rev().take(limit).collect();
         assert_eq!(history(one, "a", HistoryQuery { reverse: true, ..query }).await, before);
     }
+    // A long one, beside another channel.
+    let long = Retention { size: 1_000, ..KEEP };
+    let mut middle = Position::default();
+    for number in 0..600 {
+        for channel in ["long:a", "long:b"] {
+            let text = number.to_string();
+            let position = one.publish(channel, publication(text), Some(long), "").await.unwrap();
+            if (channel, number) == ("long:a", 300) {
+                middle = position;
+            }
+        }
+    }
+    for (since, newest) in [(None, 600), (Some(middle), 300)] {
+        for limit in [1, 10, 250, 599, 1_000] {
+            let query = HistoryQuery { since: since.clone(), limit: Some(limit), reverse: true };
+            let read = two.history("long:a", &query, long).await.unwrap();
+            let read: Vec<_> = read.publications.iter().map(|one| text(one)).collect();
+            let expected: Vec<_> = numbers(0..newest).into_iter().rev().take(limit).collect();
+            assert_eq!(read, expected, "{limit} before {since:?}");
+        }
+    }
 
     // Keys, by channel.
     let keyed = async |engine: &dyn Engine, channel, data: &str, key| {
@@ -251,6 +272,27 @@ async fn redis() {
     let Some(redis) = Redis::start() else { return };
     let (one, two) = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
     contract(&one.unwrap(), &two.unwrap()).await;
+}
+
+/// A node that was paused has not been listening, so silence says nothing about Redis.
+#[tokio::test]
+async fn redis_is_not_lost_by_a_node_that_was_paused() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let recorder = started(&engine);
+    engine.subscribe("a").await.unwrap();
+    let first = publish(&engine, "a", "0").await;
+    recorder.until(|events| events.contains(&Event::Published("a".into(), first.clone(), "0".into()))).await;
+    let before = redis.connections();
+    // Nothing runs on this runtime meanwhile.
+    std::thread::sleep(Duration::from_secs(7));
+    for number in 1..4 {
+        let at = publish(&engine, "a", &number.to_string()).await;
+        let event = Event::Published("a".into(), at, number.to_string());
+        recorder.until(|events| events.contains(&event)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(redis.connections(), before + 1, "that of the question itself");
 }
 
 /// A replica takes over: what it did not receive is lost, and clients are told.

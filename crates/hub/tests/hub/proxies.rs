@@ -13,6 +13,8 @@ use super::{Client, Served};
 #[derive(Clone, Debug)]
 struct Call {
     path: String,
+    /// The address of the connection.
+    peer: std::net::SocketAddr,
     body: Value,
     secret: Vec<String>,
     cookie: Option<String>,
@@ -25,6 +27,7 @@ impl Call {
         let secrets = request.headers().filter(|(name, _)| name.eq_ignore_ascii_case("x-secret"));
         Self {
             path: request.path().to_owned(),
+            peer: request.peer(),
             body,
             secret: secrets.map(|(_, value)| text(value)).collect(),
             cookie: request.header("cookie").map(text),
@@ -302,5 +305,25 @@ async fn endpoints_that_cannot_work_are_refused() {
         let built = HubConfig::from_toml(text).and_then(|config| Hub::builder().config(config).build());
         let error = built.unwrap_err().to_string();
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn calls_over_http1_share_a_connection() {
+    let backend = Backend::start(|_| json!({ "result": { "data": 1 } })).await;
+    let url = &backend.url;
+    let config = format!(
+        "client.anonymous = true\n[rpc]\nurl = \"{url}/rpc\"\n[proxy.publish]\nurl = \"{url}/publish\"\n[channel]\npublish_proxy = true\n"
+    );
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = served.connect().await;
+    for _ in 0..20 {
+        client.call("rpc", json!({ "method": "m" })).await;
+        client.call("publish", json!({ "channel": "a", "data": 2 })).await;
+    }
+    for path in ["/rpc", "/publish"] {
+        let calls = backend.calls(path);
+        assert_eq!(calls.len(), 20);
+        assert!(calls.iter().all(|call| call.peer == calls[0].peer), "{path}: {calls:?}");
     }
 }

@@ -47,16 +47,28 @@ impl Connector {
     pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = Target::http(request.url())?;
         let headers = self.headers_for(&target)?;
-        let mut http1 = match self.negotiate(&target, &headers).await? {
+        let http1 = match self.negotiate(&target, &headers).await? {
             RequestConnection::Http1(http1) => http1,
             #[cfg(feature = "http2")]
             RequestConnection::Http2(http2) => return http2.send(request),
         };
-        if request.needs_chunks(&headers) && !self.knows_http11(&target, http1.tls.as_ref()) {
-            self.ask_for_http11(http1, &target).await?;
-            http1 = self.connect_http1(&target).await?;
+        let http1 = self.ready_for(&request, &target, &headers, http1).await?;
+        Ok(Exchange::http1(http1.send(&target, self, &headers, request, None)?))
+    }
+
+    /// A connection that may carry the request: chunked content is sent only to servers of HTTP/1.1.
+    pub(super) async fn ready_for(
+        &self,
+        request: &Request,
+        target: &Target,
+        headers: &[(String, String)],
+        http1: Http1,
+    ) -> Result<Http1, Error> {
+        if !request.needs_chunks(headers) || self.knows_http11(target, http1.tls.as_ref()) {
+            return Ok(http1);
         }
-        Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
+        self.ask_for_http11(http1, target).await?;
+        self.connect_http1(target).await
     }
 
     /// Whether the server is known to speak HTTP/1.1.
@@ -70,7 +82,7 @@ impl Connector {
     /// Asks the server for its version, by a request for the whole server (RFC 9110 §9.3.7). Whatever its status, the answer has it.
     async fn ask_for_http11(&self, http1: Http1, target: &Target) -> Result<(), Error> {
         let whole = Target { resource: "*".to_owned(), ..target.clone() };
-        let exchange = Exchange::http1(http1.send(&whole, self, &[], Request::new("OPTIONS", ""))?);
+        let exchange = Exchange::http1(http1.send(&whole, self, &[], Request::new("OPTIONS", ""), None)?);
         let response = tokio::time::timeout(self.handshake_timeout, exchange.response())
             .await
             .map_err(|_| Error::Timeout(Stage::Handshake))??;

@@ -1,4 +1,4 @@
-//! A request over HTTP/1.1 (RFC 9112), for servers without HTTP/2: one request per connection, which is closed after it.
+//! A request over HTTP/1.1 (RFC 9112), for servers without HTTP/2. Its connection is closed after it, or returns to a pool.
 //!
 //! ```text
 //! Exchange <- heads, then the content's pipe -- task: RequestTask -- Io
@@ -22,6 +22,7 @@ use wireloom_ws::handshake::HandshakeLimits;
 use super::exchange::CONTINUE_TIMEOUT;
 use super::http11::{Http11Servers, Server};
 use super::opened::http1_fields;
+use super::pool::Home;
 use super::request::Request;
 use super::target::Target;
 use super::{ConnectEvent, Connector};
@@ -30,7 +31,7 @@ use crate::error::Error;
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http1::write::{chunk_size, fields, last_chunk};
-use crate::http1::{BodyReader, Framing, head};
+use crate::http1::{BodyEnd, BodyReader, Framing, head};
 use crate::transport::{Io, poll_read};
 
 /// Interim responses that are kept for a client that does not read them; further ones are dropped.
@@ -57,9 +58,23 @@ pub(super) enum Answer {
     Final(Version, Head, Body),
 }
 
+/// A kept connection has failed before any byte of a response.
+pub(super) struct Unanswered {
+    /// Whether a part of the request may have left.
+    pub(super) was_sent: bool,
+}
+
+/// Why there is no response.
+struct Failure {
+    error: Error,
+    unanswered: Option<Unanswered>,
+}
+
 /// A request in progress.
 pub(super) struct PendingResponse {
-    answers: mpsc::UnboundedReceiver<Result<Answer, Error>>,
+    answers: mpsc::UnboundedReceiver<Result<Answer, Failure>>,
+    /// The first part, when [`unanswered`](Self::unanswered) has received it.
+    first: Option<Result<Answer, Error>>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) tls: Option<TlsInfo>,
     task: AbortHandle,
@@ -70,7 +85,7 @@ pub(super) struct PendingResponse {
 }
 
 impl Http1 {
-    /// Sends a request. `headers` are the connector's.
+    /// Sends a request. `headers` are the connector's. `home` keeps the connection afterwards.
     ///
     /// # Errors
     /// The method or a header cannot be sent. Nothing was sent.
@@ -80,6 +95,7 @@ impl Http1 {
         connector: &Connector,
         headers: &[(String, String)],
         request: Request,
+        home: Option<Home>,
     ) -> Result<PendingResponse, Error> {
         let mut sent = Headers::new();
         // RFC 9112 §3.2: first.
@@ -93,7 +109,12 @@ impl Http1 {
             sent.push("Transfer-Encoding", "chunked")?;
         }
         // RFC 9110 §10.1.4: a sender of TE names it.
-        sent.push("Connection", if sent.get("te").is_some() { "close, TE" } else { "close" })?;
+        match (home.is_some(), sent.get("te").is_some()) {
+            (false, false) => sent.push("Connection", "close")?,
+            (false, true) => sent.push("Connection", "close, TE")?,
+            (true, false) => {}
+            (true, true) => sent.push("Connection", "TE")?,
+        }
         let mut head = format!("{method} {} HTTP/1.1\r\n", target.resource).into_bytes();
         fields(&mut head, &sent);
         head.extend_from_slice(b"\r\n");
@@ -102,8 +123,14 @@ impl Http1 {
             connector.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
         }
         let (sender, answers) = mpsc::unbounded_channel();
+        let (peer, tls) = (self.peer, self.tls.clone());
         let request_task = RequestTask {
-            io: self.io,
+            connection: self,
+            home,
+            announced: None,
+            was_sent: false,
+            was_cut: false,
+            has_answer: false,
             out: VecDeque::from([head.into()]),
             unflushed: false,
             content: Some(body),
@@ -111,17 +138,18 @@ impl Http1 {
             continue_timer: (expects && !is_empty).then(|| Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
             bytes: BytesMut::new(),
             scanned: 0,
-            limits: self.limits,
             is_head: method == "HEAD",
             interim_len: 0,
             body_reader: None,
+            complete: None,
             answers: sender,
         };
         let task = tokio::spawn(request_task.run()).abort_handle();
         Ok(PendingResponse {
             answers,
-            peer: self.peer,
-            tls: self.tls,
+            first: None,
+            peer,
+            tls,
             task,
             server: target.into(),
             http11_servers: connector.http11_servers.clone(),
@@ -139,7 +167,13 @@ pub(super) fn parse_len(value: &[u8]) -> Result<u64, Error> {
 impl PendingResponse {
     /// The next part of the response.
     pub(super) async fn answer(&mut self) -> Result<Answer, Error> {
-        let answer = self.answers.recv().await.unwrap_or(Err(Error::Cut))?;
+        let answer = match self.first.take() {
+            Some(first) => first?,
+            None => match self.answers.recv().await {
+                Some(answer) => answer.map_err(|failure| failure.error)?,
+                None => return Err(Error::Cut),
+            },
+        };
         if let Answer::Final(version, ..) = answer {
             self.answered = true;
             if version == Version::Http11 {
@@ -147,6 +181,23 @@ impl PendingResponse {
             }
         }
         Ok(answer)
+    }
+
+    /// Waits for the first part of the response; tells if a connection that had been kept failed before it.
+    ///
+    /// Cancel safe: dropping the future loses nothing.
+    pub(super) async fn unanswered(&mut self) -> Option<Unanswered> {
+        match self.answers.recv().await {
+            Some(Err(Failure { error, unanswered })) => {
+                self.first = Some(Err(error));
+                unanswered
+            }
+            Some(Ok(answer)) => {
+                self.first = Some(Ok(answer));
+                None
+            }
+            None => None,
+        }
     }
 }
 
@@ -160,7 +211,17 @@ impl Drop for PendingResponse {
 
 /// Sends a request and receives its response, as a task.
 struct RequestTask {
-    io: Io,
+    connection: Http1,
+    /// Where the connection returns to; `None` if it is closed.
+    home: Option<Home>,
+    /// How long the server keeps the connection.
+    announced: Option<Duration>,
+    /// The transport has accepted a part of the request.
+    was_sent: bool,
+    /// The transport has not accepted all of it.
+    was_cut: bool,
+    /// A byte of a response has arrived.
+    has_answer: bool,
     /// Bytes to write before more content.
     out: VecDeque<Bytes>,
     unflushed: bool,
@@ -174,31 +235,60 @@ struct RequestTask {
     bytes: BytesMut,
     /// The length of the prefix that is known not to contain the end of a head.
     scanned: usize,
-    limits: HandshakeLimits,
     is_head: bool,
     interim_len: usize,
     /// The content of the response.
     body_reader: Option<BodyReader>,
-    answers: mpsc::UnboundedSender<Result<Answer, Error>>,
+    /// A response that arrived completely. It is handed over after its connection was kept.
+    complete: Option<Answer>,
+    answers: mpsc::UnboundedSender<Result<Answer, Failure>>,
 }
 
 impl RequestTask {
     async fn run(mut self) {
         let ended = poll_fn(|cx| {
-            if let Err(error) = self.poll_send(cx) {
-                return Poll::Ready(Err(error));
-            }
-            self.poll_receive(cx)
+            let sent = self.poll_send(cx);
+            let received = match sent {
+                Ok(()) => ready!(self.poll_receive(cx)),
+                // The content has failed, not the connection.
+                Err(error) => return Poll::Ready(Err(Failure { error, unanswered: None })),
+            };
+            Poll::Ready(received.map_err(|error| Failure { error, unanswered: self.unanswered() }))
         });
-        match ended.await {
-            Ok(()) => {
-                let shutdown = poll_fn(|cx| self.io.poll_shutdown(cx));
+        let ended = ended.await;
+        let is_reusable = ended.is_ok() && self.is_reusable();
+        let Self { mut connection, home, announced, answers, complete, .. } = self;
+        let hand_over = |complete: Option<Answer>| {
+            // The caller may have dropped the exchange.
+            complete.into_iter().for_each(|answer| drop(answers.send(Ok(answer))));
+        };
+        match (ended, home) {
+            (Ok(()), Some(home)) if is_reusable => {
+                home.put(connection, announced);
+                hand_over(complete);
+            }
+            (Ok(()), _) => {
+                hand_over(complete);
+                let shutdown = poll_fn(|cx| connection.io.poll_shutdown(cx));
                 // The exchange is complete: errors do not matter.
                 let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, shutdown).await;
             }
             // The caller may have dropped the exchange. A response body reports by itself that it is incomplete.
-            Err(error) => drop(self.answers.send(Err(error))),
+            (Err(failure), _) => drop(answers.send(Err(failure))),
         }
+    }
+
+    /// `Some` before the first byte of a response.
+    fn unanswered(&self) -> Option<Unanswered> {
+        (!self.has_answer).then_some(Unanswered { was_sent: self.was_sent })
+    }
+
+    /// Whether the connection is between two messages, in both directions.
+    fn is_reusable(&self) -> bool {
+        let is_complete = |reader: &BodyReader| reader.end() == Some(BodyEnd::Complete);
+        let has_received = self.body_reader.as_ref().is_some_and(is_complete) && self.bytes.is_empty();
+        let has_sent = self.content.is_none() && self.out.is_empty() && !self.unflushed && !self.was_cut;
+        has_received && has_sent
     }
 
     /// Sends until the transport is full.
@@ -257,11 +347,12 @@ impl RequestTask {
                 *slice = IoSlice::new(piece);
                 count += 1;
             }
-            match self.io.poll_write(cx, &slices[..count]) {
+            match self.connection.io.poll_write(cx, &slices[..count]) {
                 Poll::Ready(Ok(mut len))
                     if len > 0 || slices[..count].iter().all(|slice| slice.is_empty()) =>
                 {
                     self.unflushed = true;
+                    self.was_sent |= len > 0;
                     while let Some(piece) = self.out.front_mut() {
                         let step = len.min(piece.len());
                         piece.advance(step);
@@ -277,7 +368,7 @@ impl RequestTask {
             }
         }
         if self.unflushed {
-            match self.io.poll_flush(cx) {
+            match self.connection.io.poll_flush(cx) {
                 Poll::Ready(Ok(())) => self.unflushed = false,
                 Poll::Ready(Err(_)) => self.give_up_sending(),
                 Poll::Pending => return false,
@@ -288,6 +379,7 @@ impl RequestTask {
 
     /// The server accepts no more. Its response may say why.
     fn give_up_sending(&mut self) {
+        self.was_cut = true;
         self.out.clear();
         self.unflushed = false;
         self.content = None;
@@ -297,10 +389,10 @@ impl RequestTask {
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             if let Some(body_reader) = &mut self.body_reader {
-                return body_reader.poll(cx, &mut self.io, &mut self.bytes).map(|_| Ok(()));
+                return body_reader.poll(cx, &mut self.connection.io, &mut self.bytes).map(|_| Ok(()));
             }
             match head::end(&self.bytes, &mut self.scanned) {
-                Some(len) if len <= self.limits.head_len_max => {
+                Some(len) if len <= self.connection.limits.head_len_max => {
                     self.scanned = 0;
                     let head = self.bytes[..len].to_vec();
                     self.bytes.advance(len);
@@ -310,11 +402,12 @@ impl RequestTask {
                         self.poll_send(cx)?;
                     }
                 }
-                None if self.bytes.len() < self.limits.head_len_max => {
-                    let read = ready!(poll_read(cx, &mut self.io, &mut self.bytes));
+                None if self.bytes.len() < self.connection.limits.head_len_max => {
+                    let read = ready!(poll_read(cx, &mut self.connection.io, &mut self.bytes));
                     if read.map_err(failed)? == 0 {
                         return Poll::Ready(Err(Error::Cut));
                     }
+                    self.has_answer = true;
                     if is_tls_alert(&self.bytes) {
                         return Poll::Ready(Err(Error::TlsPort));
                     }
@@ -325,10 +418,10 @@ impl RequestTask {
     }
 
     fn take_head(&mut self, head: Vec<u8>) -> Result<(), Error> {
-        let (status, version, mut headers) = head::parse_response(head, self.limits.headers_max)
+        let (status, version, mut headers) = head::parse_response(head, self.connection.limits.headers_max)
             .map_err(|(line, why)| Error::ResponseHead(line, why))?;
         headers.make_names_lowercase();
-        let answer = match status {
+        let (answer, is_complete) = match status {
             // RFC 9110 §15.2.2: no upgrade was requested.
             101 => return Err(Error::Malformed("the server switches protocols without a request for that")),
             100..200 => {
@@ -339,30 +432,51 @@ impl RequestTask {
                 if self.interim_len > INTERIM_MAX {
                     return Ok(());
                 }
-                Answer::Interim(Head { status, headers })
+                (Answer::Interim(Head { status, headers }), false)
             }
             _ => {
                 if self.continue_timer.take().is_some() {
                     // The server does not want the content.
                     self.content = None;
+                    self.was_cut = true;
                 }
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
                 let framing = framing.map_err(|(_, why)| Error::Malformed(why))?;
+                // RFC 9112 §9.3.
+                if version != Version::Http11
+                    || matches!(framing, Framing::Close)
+                    || headers.names("connection", "close")
+                {
+                    self.home = None;
+                }
+                self.announced = headers.get("keep-alive").and_then(keep_alive_timeout);
                 let begun = BodyReader::new(framing, &mut self.bytes);
                 let (body_reader, content) = begun.map_err(|(_, why)| Error::Malformed(why))?;
+                let is_complete = body_reader.end() == Some(BodyEnd::Complete);
                 self.body_reader = Some(body_reader);
                 let body = match headers.get("content-length").and_then(|len| parse_len(len).ok()) {
                     // RFC 9110 §8.6: the length of content that is not sent.
                     Some(len) if self.is_head || status == 304 => Body::omitted(len),
                     _ => Body::http1(content),
                 };
-                Answer::Final(version, Head { status, headers }, body)
+                (Answer::Final(version, Head { status, headers }, body), is_complete)
             }
         };
-        // Fails if the caller has dropped the exchange; then this task is stopped.
-        let _ = self.answers.send(Ok(answer));
+        if is_complete && self.home.is_some() {
+            self.complete = Some(answer);
+        } else {
+            // Fails if the caller has dropped the exchange; then this task is stopped.
+            let _ = self.answers.send(Ok(answer));
+        }
         Ok(())
     }
+}
+
+/// The parameter `timeout` of `Keep-Alive` (RFC 2068 §19.7.1), which servers send though HTTP/1.1 does not define it any more.
+fn keep_alive_timeout(value: &[u8]) -> Option<Duration> {
+    let value = std::str::from_utf8(value).ok()?;
+    let timeout = value.split(',').find_map(|one| one.trim().strip_prefix("timeout="))?;
+    timeout.trim().parse().ok().map(Duration::from_secs)
 }
 
 const LENGTH: Error = Error::Malformed("the content is not as long as Content-Length says");

@@ -42,6 +42,7 @@ mod http11;
 #[cfg(feature = "http2")]
 mod http2;
 mod opened;
+mod pool;
 mod proxy;
 mod reconnect;
 mod refusal;
@@ -74,6 +75,7 @@ pub use exchange::{Exchange, Informational, Response};
 #[cfg(feature = "http2")]
 pub use http2::Http2;
 pub use opened::Opened;
+pub use pool::Pool;
 pub use proxy::{Proxy, ProxyError};
 pub use reconnect::{
     Attempt, Connected, Loss, LossReason, ReconnectPolicy, Reconnecting, ReconnectingSender, Retry, Step,

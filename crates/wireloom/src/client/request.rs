@@ -22,12 +22,14 @@ pub struct Request {
     url: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Body,
+    may_repeat: bool,
 }
 
 impl Request {
     /// A request with this method, without headers and content. Sending it checks the method.
     pub fn new(method: impl Into<String>, url: impl Into<String>) -> Self {
-        Self { method: method.into(), url: url.into(), headers: Vec::new(), body: Body::empty() }
+        let (method, url) = (method.into(), url.into());
+        Self { method, url, headers: Vec::new(), body: Body::empty(), may_repeat: false }
     }
 
     /// GET.
@@ -55,6 +57,25 @@ impl Request {
     pub fn with_body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
         self
+    }
+
+    /// Declares that the server may process the request twice, whatever its method: a [`Pool`](super::Pool) may send it again.
+    #[must_use]
+    pub fn idempotent(mut self) -> Self {
+        self.may_repeat = true;
+        self
+    }
+
+    /// Whether it may be processed twice. RFC 9110 §9.2.2: these methods are idempotent.
+    pub(super) fn is_idempotent(&self) -> bool {
+        self.may_repeat || matches!(&*self.method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+    }
+
+    /// A copy; `None` if the content is a stream.
+    pub(super) fn try_clone(&self) -> Option<Self> {
+        let Self { method, url, headers, body, may_repeat } = self;
+        let (method, url, headers) = (method.clone(), url.clone(), headers.clone());
+        Some(Self { method, url, headers, body: body.try_clone()?, may_repeat: *may_repeat })
     }
 
     pub(super) fn url(&self) -> &str {

@@ -214,6 +214,16 @@ impl Body {
         }
     }
 
+    /// A copy of complete content; `None` for a stream.
+    #[cfg(feature = "client")]
+    pub(crate) fn try_clone(&self) -> Option<Self> {
+        match &self.source {
+            Source::Empty => Some(Self::empty()),
+            Source::Whole(bytes) => Some(bytes.clone().into()),
+            _ => None,
+        }
+    }
+
     /// The length of the content that has not been read, if it is known.
     pub fn len_hint(&self) -> Option<u64> {
         match &self.source {

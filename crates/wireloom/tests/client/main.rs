@@ -7,6 +7,7 @@ mod frames;
 mod hostile;
 mod http1;
 mod http2;
+mod pool;
 mod proxy;
 mod reconnect;
 mod redirect;

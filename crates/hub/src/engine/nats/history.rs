@@ -1,5 +1,6 @@
 //! Histories in JetStream. A stream holds the channels of a namespace, a subject for each.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,6 +11,7 @@ use prost::Message as _;
 use serde_json::json;
 use tokio_stream::StreamExt as _;
 
+use super::newest::Search;
 use super::streams::{Nats, epoch, size_min};
 use super::unavailable;
 use crate::config::RecoveryMode;
@@ -50,8 +52,8 @@ impl Stored {
 #[derive(Default)]
 pub(super) struct Batch {
     messages: Vec<Stored>,
-    /// The number of messages that the subject has after them.
-    pending: u64,
+    /// The number of messages that the subject has after them; `None` if the server does not count them.
+    pending: Option<u64>,
     has_more: bool,
 }
 
@@ -62,6 +64,11 @@ impl Batch {
 
     pub(super) fn last(&self) -> Option<u64> {
         self.messages.last().map(|message| message.sequence)
+    }
+
+    /// The number of messages of the subject from the first of these on, if the server counts them.
+    fn count(&self) -> Option<u64> {
+        self.pending.map(|pending| pending + self.messages.len() as u64)
     }
 
     pub(super) fn has_more(&self) -> bool {
@@ -105,7 +112,7 @@ pub(super) async fn batch(
             Some(StatusCode::NOT_FOUND) => return Ok(batch),
             Some(status) if status.as_u16() == END_OF_BATCH => {
                 batch.has_more = pending.is_some_and(|pending| pending > 0);
-                batch.pending = pending.unwrap_or_default();
+                batch.pending = pending;
                 return Ok(batch);
             }
             Some(status) => return Err(unavailable(format_args!("status {status}"))),
@@ -206,40 +213,76 @@ pub(super) async fn read(
         Vec::new()
     } else if query.reverse {
         let before = if since == 0 { u64::MAX } else { since };
-        let kept = kept(nats, &stream, &subject, 0, usize::MAX, retention).await?;
-        kept.into_iter().rev().filter(|one| one.offset < before).take(limit).collect()
+        let after = before_newest(nats, &stream, &subject, before, limit as u64, retention).await?;
+        let kept = kept(nats, &stream, &subject, after..before, usize::MAX, retention).await?;
+        kept.into_iter().rev().take(limit).collect()
     } else {
-        kept(nats, &stream, &subject, since, limit, retention).await?
+        kept(nats, &stream, &subject, since..u64::MAX, limit, retention).await?
     };
     // Others may have been published meanwhile.
     let offset = publications.iter().map(|one| one.offset).max().unwrap_or(0).max(position.offset);
     Ok(History { publications, position: Position { offset, ..position } })
 }
 
-/// At most `limit` publications after a sequence, the oldest first.
+/// A sequence after which a subject has at least `limit` messages before the sequence `before`, or all of them; 0 for all.
+async fn before_newest(
+    nats: &Nats,
+    stream: &Stream,
+    subject: &str,
+    before: u64,
+    limit: u64,
+    retention: Retention,
+) -> Result<u64, EngineError> {
+    let name = &stream.cached_info().config.name;
+    let first = batch(nats, name, subject, From::Time(oldest(retention)), 1).await?;
+    let (Some(all), Some(sequence)) = (first.count(), first.last()) else { return Ok(0) };
+    if sequence >= before || Search::is_close(limit, all) {
+        return Ok(0);
+    }
+    let later = match before {
+        u64::MAX => 0,
+        before => batch(nats, name, subject, From::Sequence(before), 1).await?.count().unwrap_or(0),
+    };
+    let end = before.min(state(stream).await?.last.saturating_add(1));
+    let mut search = Search::new(sequence, all.saturating_sub(later), end, limit);
+    while let Some(at) = search.poll_question() {
+        let found = batch(nats, name, subject, From::Sequence(at), 1).await?.count().unwrap_or(0);
+        search.handle_count(at, found.saturating_sub(later));
+    }
+    Ok(search.begin() - 1)
+}
+
+/// When the oldest publication that has not expired was stored, at the earliest.
+fn oldest(retention: Retention) -> SystemTime {
+    SystemTime::now().checked_sub(retention.ttl).unwrap_or(UNIX_EPOCH)
+}
+
+/// At most `limit` publications between two sequences, without either, the oldest first.
 async fn kept(
     nats: &Nats,
     stream: &Stream,
     subject: &str,
-    since: u64,
+    between: Range<u64>,
     limit: usize,
     retention: Retention,
 ) -> Result<Vec<Arc<Publication>>, EngineError> {
+    let Range { start: after, end: before } = between;
     let config = &stream.cached_info().config;
     // What the stream keeps, but is not part of the history, is read and skipped.
     let excess = usize::try_from(config.max_messages_per_subject).unwrap_or(0).saturating_sub(retention.size);
-    let oldest = SystemTime::now().checked_sub(retention.ttl).unwrap_or(UNIX_EPOCH);
-    let mut from = if since == 0 { From::Time(oldest) } else { From::Sequence(since + 1) };
+    let mut from = if after == 0 { From::Time(oldest(retention)) } else { From::Sequence(after + 1) };
     let mut publications = Vec::new();
     loop {
         let count = limit.saturating_sub(publications.len()).saturating_add(excess);
         let batch = batch(nats, &config.name, subject, from, count).await?;
         let Some(last) = batch.last() else { return Ok(publications) };
-        let mut newer = batch.pending as usize + batch.messages.len();
+        let mut newer = batch.pending.unwrap_or_default() as usize + batch.messages.len();
         for message in batch.messages {
             let is_kept = newer <= retention.size && !message.has_expired(retention);
             newer -= 1;
-            if is_tombstone(&message.payload) {
+            if message.sequence >= before {
+                return Ok(publications);
+            } else if is_tombstone(&message.payload) {
                 publications.clear();
             } else if is_kept && publications.len() < limit {
                 publications.extend(publication(message.sequence, message.payload));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use prost::Message as _;
 use redis::aio::{PubSubSink, PubSubStream};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt as _;
 use tracing::{info, warn};
 
@@ -30,8 +30,11 @@ pub(super) const CONTROL: &str = "wl:control";
 /// The names of the nodes that are alive.
 const NODES: &str = "wl:node";
 
-/// The interval of a node's announcements of itself. Whoever misses three is lost: another node, or the connection.
+/// The interval of a node's announcements of itself. A node from which nothing arrives for three of them is lost.
 const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// A connection is lost if nothing arrives after this number of own announcements, each of which Redis sends back.
+const UNANSWERED_MAX: u32 = 3;
 
 /// The delay before a lost connection is made again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -191,7 +194,9 @@ impl Live {
 
     /// Delivers the announcements of one connection, until it is lost.
     async fn listen(self: &Arc<Self>, mut stream: PubSubStream, delivery: &Weak<dyn Delivery>) {
-        let (mut heartbeat, mut last_read) = (tokio::time::interval(HEARTBEAT), Instant::now());
+        // Announcements since the last message. Their number counts, not the time: a node that was paused has asked nothing meanwhile.
+        let (mut heartbeat, mut unanswered) = (tokio::time::interval(HEARTBEAT), 0);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let message = tokio::select! {
                 message = stream.next() => match message {
@@ -199,10 +204,10 @@ impl Live {
                     None => return,
                 },
                 _ = heartbeat.tick() => {
-                    // Its own announcements are read too.
-                    if last_read.elapsed() >= 3 * HEARTBEAT || delivery.strong_count() == 0 {
+                    if unanswered >= UNANSWERED_MAX || delivery.strong_count() == 0 {
                         return;
                     }
+                    unanswered += 1;
                     let live = self.clone();
                     tokio::spawn(async move { live.connection.publish(NODES, live.name.as_bytes()).await });
                     continue;
@@ -210,11 +215,10 @@ impl Live {
                 () = self.sync.notified() => {
                     let Some(delivery) = delivery.upgrade() else { return };
                     self.catch_up_all(&*delivery).await;
-                    last_read = Instant::now();
                     continue;
                 }
             };
-            last_read = Instant::now();
+            unanswered = 0;
             let Some(delivery) = delivery.upgrade() else { return };
             let (name, payload) = (message.get_channel_name(), message.get_payload_bytes());
             match name {
