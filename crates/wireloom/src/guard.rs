@@ -100,6 +100,11 @@ impl<T: Guardable> Drop for Guard<'_, T> {
 pub(crate) struct WakerSlot(Option<Waker>);
 
 impl WakerSlot {
+    /// Whether it has a waker.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Whether it has a waker of this task.
     pub(crate) fn will_wake(&self, cx: &Context<'_>) -> bool {
         self.0.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()))

@@ -2,7 +2,7 @@
 //!
 //! ## Modules
 //!
-//! Layers: `error`, `sync`, `version` → `guard` → `memory` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` →
+//! Layers: `error`, `sync`, `version` → `guard` → `scheduler` → `memory` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` →
 //! `http` → `client`, `server` → `tower` → `axum`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -27,6 +27,7 @@ mod http2;
 mod memory;
 #[cfg(feature = "server")]
 mod registry;
+mod scheduler;
 #[cfg(feature = "server")]
 pub mod server;
 mod sync;

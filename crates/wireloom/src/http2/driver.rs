@@ -269,7 +269,7 @@ impl Driver {
             return Ok(Read::Some);
         }
         // Other connections first, once the tasks of this one have had their share.
-        if self.budget.poll_paid(cx).is_pending() {
+        if self.budget.poll_paid(self.memory.account(), cx).is_pending() {
             return Ok(Read::Pending);
         }
         if self.memory.poll_read_allowed(cx).is_pending() {
@@ -517,6 +517,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        self.budget.reset(self.memory.account());
         let mut state = self.shared.lock();
         state.core.handle_disconnect();
         state.fail(Error::Cut);

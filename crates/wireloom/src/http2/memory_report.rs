@@ -31,6 +31,10 @@ impl MemoryReport {
         self.heads.set(len(memory.input.saturating_add(memory.caller)));
     }
 
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+
     /// Ready when the connection may read.
     pub(super) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.account.poll_read_allowed(cx)

@@ -41,6 +41,11 @@ impl RecvStream {
         }
     }
 
+    /// Whether the stream or the connection has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.lock().slots.get(self.stream).is_none_or(|slot| slot.error.is_some())
+    }
+
     #[cfg(test)]
     pub(super) fn end_connection(&self) {
         self.shared.lock().fail(Error::Cut);

@@ -44,6 +44,10 @@ impl crate::transport::Tunnel for Tunnel {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.recv.poll_readable(cx).map(Ok)
     }
+
+    fn is_disconnected(&self) -> bool {
+        self.recv.has_failed()
+    }
 }
 
 impl AsyncRead for Tunnel {

@@ -8,6 +8,7 @@ use super::eviction::Evict;
 use super::group::Group;
 use super::reservation::{GRANULE, Reservation};
 use super::{Category, Exhausted, Memory, Pressure, lock};
+use crate::scheduler::{Share, Ticket};
 use crate::sync::{Arc, AtomicBool, Mutex};
 
 /// A connection that holds at most this many bytes may read near the limit too: a deflate window, a few messages.
@@ -20,11 +21,13 @@ pub(crate) struct Account(Option<Arc<Inner>>);
 pub(super) struct Inner {
     memory: Arc<Memory>,
     /// The index of this account in [`Memory`].
-    key: usize,
+    key: u32,
     /// Bytes of all its reservations, in granules.
     held: AtomicUsize,
     group: Option<Arc<Group>>,
     is_evicted: AtomicBool,
+    /// Its share of the processor, unless it belongs to a group.
+    share: Share,
     target: Mutex<Option<Weak<dyn Evict>>>,
 }
 
@@ -85,7 +88,7 @@ impl Account {
         if inner.memory.pressure() == Pressure::Normal || inner.held() <= SMALL_LEN || inner.is_evicted() {
             return Poll::Ready(());
         }
-        let normal = inner.memory.poll_normal(inner.key, cx);
+        let normal = inner.memory.poll_normal(inner.key(), cx);
         // It may have been evicted before the waker was registered.
         if inner.is_evicted() { Poll::Ready(()) } else { normal }
     }
@@ -93,8 +96,37 @@ impl Account {
     /// Reports a complete message: others of the group may read.
     #[inline]
     pub(crate) fn message_read(&self) {
-        if let Some(Inner { group: Some(group), key, .. }) = self.0.as_deref() {
-            group.message_read(*key);
+        if let Some(inner) = self.0.as_deref()
+            && let Some(group) = &inner.group
+        {
+            group.message_read(inner.key());
+        }
+    }
+
+    /// Whether [`poll_turn`](Self::poll_turn) may wait.
+    #[inline]
+    pub(crate) fn has_turns(&self) -> bool {
+        self.0.as_ref().is_some_and(|inner| inner.memory.scheduler().is_running())
+    }
+
+    /// Counts bytes that the connection has produced.
+    pub(crate) fn charge(&self, len: usize) {
+        if let Some(inner) = &self.0 {
+            inner.memory.scheduler().charge(inner.share(), len);
+        }
+    }
+
+    /// Ready when the connection has credit of its current turn, or a new one.
+    #[inline]
+    pub(crate) fn poll_turn(&self, ticket: &mut Option<Ticket>, cx: &Context<'_>) -> Poll<()> {
+        let Some(inner) = &self.0 else { return Poll::Ready(()) };
+        inner.memory.scheduler().poll_turn(inner.share(), ticket, cx)
+    }
+
+    /// A task does not wait for a turn any more.
+    pub(crate) fn cancel_turn(&self, ticket: Ticket) {
+        if let Some(inner) = &self.0 {
+            inner.memory.scheduler().cancel(inner.share(), ticket);
         }
     }
 
@@ -131,8 +163,9 @@ impl Account {
 impl Inner {
     pub(super) fn new(memory: Arc<Memory>, key: usize, group: Option<Arc<Group>>) -> Self {
         Self {
+            share: memory.scheduler().share(),
             memory,
-            key,
+            key: key as u32,
             held: AtomicUsize::new(0),
             group,
             is_evicted: AtomicBool::new(false),
@@ -145,7 +178,12 @@ impl Inner {
     }
 
     pub(super) fn key(&self) -> usize {
-        self.key
+        self.key as usize
+    }
+
+    /// The share of its group, or its own.
+    fn share(&self) -> &Share {
+        self.group.as_ref().map_or(&self.share, |group| group.share())
     }
 
     pub(super) fn held(&self) -> usize {
@@ -172,7 +210,7 @@ impl Inner {
         if let Some(group) = &self.group {
             group.subtract(len);
             if held == 0 {
-                group.freed(self.key);
+                group.freed(self.key());
             }
         }
     }
@@ -202,9 +240,10 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(group) = &self.group {
-            group.freed(self.key);
+            group.freed(self.key());
         }
-        lock(&self.memory.accounts).try_remove(self.key);
+        self.memory.scheduler().remove(&self.share);
+        lock(&self.memory.accounts).try_remove(self.key());
     }
 }
 
@@ -274,7 +313,7 @@ mod tests {
         // Two tasks may wait for one account, and a task may be polled again.
         let tasks: Vec<[Arc<Wakes>; 2]> = (0..COUNT).map(|_| Default::default()).collect();
         for (account, tasks) in accounts.iter().zip(&tasks) {
-            let key = account.0.as_ref().unwrap().key;
+            let key = account.0.as_ref().unwrap().key();
             for task in [&tasks[0], &tasks[1], &tasks[0]] {
                 let waker = Waker::from(task.clone());
                 assert!(memory.poll_normal(key, &mut Context::from_waker(&waker)).is_pending());

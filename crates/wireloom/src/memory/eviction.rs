@@ -188,7 +188,7 @@ mod tests {
 
         Model::explore(1_000, || {
             let memory = Memory::new(MAX);
-            let group = super::super::Group::new(4 * GRANULE);
+            let group = memory.group(4 * GRANULE);
             let holder = memory.account_in(Some(group.clone()));
             let mut held = holder.reservation(Category::Assembly);
             held.set(MAX / 2);

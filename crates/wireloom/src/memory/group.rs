@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::account::Inner;
 use super::{Exhausted, Memory};
 use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
+use crate::scheduler::Share;
 use crate::sync::Arc;
 
 /// How long a group may stay near its limit without a change, with WebSockets that wait to read, before the largest holders
@@ -25,6 +26,9 @@ const STALL_TIME_MAX: Duration = Duration::from_secs(2);
 /// Accounts that share a limit.
 pub(crate) struct Group {
     max: usize,
+    memory: Arc<Memory>,
+    /// The processor time of all accounts.
+    share: Share,
     state: Guarded<State>,
 }
 
@@ -67,8 +71,13 @@ impl Guardable for State {
 }
 
 impl Group {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, state: Guarded::new(State::default()) })
+    pub(super) fn new(max: usize, memory: Arc<Memory>) -> Arc<Self> {
+        let share = memory.scheduler().share();
+        Arc::new(Self { max, memory, share, state: Guarded::new(State::default()) })
+    }
+
+    pub(super) fn share(&self) -> &Share {
+        &self.share
     }
 
     /// Bytes of all its accounts, in granules.
@@ -158,6 +167,12 @@ impl Group {
     }
 }
 
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.memory.scheduler().remove(&self.share);
+    }
+}
+
 impl State {
     fn change(&mut self, held: usize) {
         self.held = held;
@@ -222,7 +237,10 @@ mod tests {
     const MAX: usize = 16 * GRANULE;
 
     fn members(count: usize) -> (Arc<Memory>, Arc<Group>, Vec<(Account, Reservation)>) {
-        let (memory, group) = (Memory::new(1 << 30), Group::new(MAX));
+        let (memory, group) = {
+            let memory = Memory::new(1 << 30);
+            (memory.clone(), memory.group(MAX))
+        };
         let member = |_| {
             let account = memory.account_in(Some(group.clone()));
             let reservation = account.reservation(Category::Assembly);

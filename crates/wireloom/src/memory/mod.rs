@@ -39,6 +39,7 @@ pub(crate) use reservation::{FREE_LEN, Reservation};
 pub use stats::MemoryStats;
 
 use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
+use crate::scheduler::Scheduler;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The use of reserved memory.
@@ -91,6 +92,7 @@ pub(crate) struct Memory {
     has_waiting: AtomicBool,
     /// Notified when memory comes near the limit or is exhausted.
     pressed: Notify,
+    scheduler: Scheduler,
 }
 
 /// Tasks that wait until memory is no longer near the limit, by the key of their account.
@@ -118,6 +120,7 @@ impl Memory {
             waiting: Guarded::new(Waiting::default()),
             has_waiting: AtomicBool::new(false),
             pressed: Notify::new(),
+            scheduler: Scheduler::default(),
         })
     }
 
@@ -133,6 +136,16 @@ impl Memory {
         let inner = Arc::new(Inner::new(self.clone(), entry.key(), group));
         entry.insert(Arc::downgrade(&inner));
         Account::new(inner)
+    }
+
+    /// A limit for the WebSockets over the streams of one connection, which have one share of the processor.
+    pub(crate) fn group(self: &Arc<Self>, max: usize) -> Arc<Group> {
+        Group::new(max, self.clone())
+    }
+
+    /// Gives the connections their shares of the processor.
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
     }
 
     pub(crate) fn pressure(&self) -> Pressure {

@@ -85,7 +85,7 @@ fn granules_of(len: usize) -> u32 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::{Group, Memory, lock};
+    use super::super::{Memory, lock};
     use super::*;
 
     const MAX: usize = 64 * GRANULE;
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_group_has_a_limit_of_its_own() {
         let memory = Memory::new(100 * GRANULE);
-        let group = Group::new(2 * GRANULE);
+        let group = memory.group(2 * GRANULE);
         let mut reservations: Vec<Reservation> =
             (0..3).map(|_| memory.account_in(Some(group.clone())).reservation(Category::Assembly)).collect();
         assert_eq!(reservations[0].try_set(GRANULE), Ok(()));

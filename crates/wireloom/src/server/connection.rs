@@ -32,7 +32,6 @@ use crate::http1::{BodyEnd, BodyReader, Framing};
 use crate::http2::Driver;
 use crate::memory::Category;
 #[cfg(feature = "http2")]
-use crate::memory::Group;
 use crate::registry::{Handshaking, Phase, Registration, Registry};
 use crate::transport::{Io, poll_read, poll_read_at_most, poll_write_all};
 
@@ -230,7 +229,7 @@ impl Connection {
         // At least one message of the maximum length.
         let message_len_max = config.websocket.core.limits.message_len_max;
         let tunnels_memory_max = config.http2.memory_max.max(message_len_max);
-        let tunnels = Group::new(usize::try_from(tunnels_memory_max).unwrap_or(usize::MAX));
+        let tunnels = registry.memory.group(usize::try_from(tunnels_memory_max).unwrap_or(usize::MAX));
         http2::serve(driver, first, origin, registry, &registration, tunnels, handler).await;
     }
 

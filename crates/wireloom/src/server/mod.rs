@@ -366,7 +366,7 @@ fn spawn(
 /// Aborts all connections of a server when its future ends or is dropped.
 struct AbortOnDrop {
     registry: Arc<Registry>,
-    background: [AbortHandle; 2],
+    background: [AbortHandle; 3],
 }
 
 impl AbortOnDrop {
@@ -377,7 +377,10 @@ impl AbortOnDrop {
             #[cfg(feature = "tls")]
             tls,
         );
-        let background = [tokio::spawn(sweeping), tokio::spawn(registry.memory.clone().watch())];
+        let memory = registry.memory.clone();
+        let scheduling = async move { memory.scheduler().run().await };
+        let watching = registry.memory.clone().watch();
+        let background = [tokio::spawn(sweeping), tokio::spawn(watching), tokio::spawn(scheduling)];
         Self { registry: registry.clone(), background: background.map(|task| task.abort_handle()) }
     }
 }

@@ -109,9 +109,11 @@ async fn free_memory(registry: Weak<Registry>, memory: Arc<Memory>) {
             registry.sweep();
         }
     };
-    let (mut watching, mut sweeping) = (pin!(memory.watch()), pin!(sweeping));
+    let (mut watching, mut sweeping) = (pin!(memory.clone().watch()), pin!(sweeping));
+    let mut scheduling = pin!(memory.scheduler().run());
     poll_fn(|cx| {
         let _ = watching.as_mut().poll(cx);
+        let _ = scheduling.as_mut().poll(cx);
         sweeping.as_mut().poll(cx)
     })
     .await;

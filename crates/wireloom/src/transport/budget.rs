@@ -1,20 +1,26 @@
-//! The share of a worker that one task may use before it yields, in units of the bytes that its work produces.
+//! What one task produces before it yields, in bytes. On a server the task's connection pays for it with its share of the processor
+//! ([`crate::scheduler`]), elsewhere with tokio's budget for a task.
 
 use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
 
+use crate::memory::Account;
+use crate::scheduler::Ticket;
+
 /// Bytes that one unit of tokio's budget pays for. A task has 128 units each time it is polled: 1 MiB, about a millisecond of inflating
 /// or of copying.
 const UNIT: usize = 8 << 10;
 
-/// The most that a task owes: it yields at most 4 times for one long message.
+/// The most that a task of a client owes: it yields at most 4 times for one long message.
 const DEBT_MAX: usize = 4 * 128 * UNIT;
 
 /// Work that has been done and not been paid for.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     debt: usize,
+    /// Set while the task waits for the next turn of its connection.
+    ticket: Option<Ticket>,
 }
 
 impl Budget {
@@ -24,17 +30,45 @@ impl Budget {
     /// Adds work that produced this many bytes.
     #[inline]
     pub(crate) fn spend(&mut self, len: usize) {
-        self.debt = self.debt.saturating_add(len).min(DEBT_MAX);
+        self.debt = self.debt.saturating_add(len);
     }
 
-    /// Pays for the work. Pending when the budget of the task is used up: then the task is polled again after the others that are ready.
+    /// Charges the connection at once, so that its other tasks wait too.
     #[inline]
-    pub(crate) fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn charge(&mut self, account: &Account) {
+        if self.debt >= UNIT && account.has_turns() {
+            account.charge(std::mem::take(&mut self.debt));
+        }
+    }
+
+    /// Whether the task waits for the next turn of its connection.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.ticket.is_some()
+    }
+
+    /// Pays for the work. Pending when the share of the connection, or the budget of the task, is used up: then the task is polled again
+    /// after the others that are ready.
+    #[inline]
+    pub(crate) fn poll_paid(&mut self, account: &Account, cx: &mut Context<'_>) -> Poll<()> {
+        if account.has_turns() {
+            self.charge(account);
+            return account.poll_turn(&mut self.ticket, cx);
+        }
+        self.ticket = None;
+        self.debt = self.debt.min(DEBT_MAX);
         while self.debt >= UNIT {
             ready!(poll_proceed(cx)).made_progress();
             self.debt -= UNIT;
         }
         Poll::Ready(())
+    }
+
+    /// Forgets the work, and does not wait any more.
+    pub(crate) fn reset(&mut self, account: &Account) {
+        self.debt = 0;
+        if let Some(ticket) = self.ticket.take() {
+            account.cancel_turn(ticket);
+        }
     }
 }
 
@@ -50,7 +84,7 @@ mod tests {
         budget.spend(len);
         tokio::task::yield_now().await;
         poll_fn(|cx| {
-            let paid = budget.poll_paid(cx);
+            let paid = budget.poll_paid(&Account::default(), cx);
             yields += usize::from(paid.is_pending());
             paid
         })

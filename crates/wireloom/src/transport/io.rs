@@ -21,6 +21,9 @@ impl<T: AsyncRead + AsyncWrite + Any + Send + Unpin> Transport for T {}
 pub(crate) trait Tunnel: Transport {
     /// Ready when a read would be.
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Whether the stream or its connection has failed.
+    fn is_disconnected(&self) -> bool;
 }
 
 /// The transports a connection is made of.
@@ -53,6 +56,11 @@ impl Io {
     /// Whether the transport buffers written bytes, which [`Io::poll_flush`] then writes.
     pub(crate) fn has_buffered_writes(&self) -> bool {
         !matches!(self, Self::Tcp(_))
+    }
+
+    /// Whether the transport is known to have failed without a read.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        matches!(self, Self::Tunnel(io) if io.is_disconnected())
     }
 
     /// Reads into `into`; returns 0 at the end of the stream.

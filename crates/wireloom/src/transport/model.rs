@@ -85,6 +85,10 @@ impl Tunnel for End {
         }
         Poll::Ready(Ok(()))
     }
+
+    fn is_disconnected(&self) -> bool {
+        false
+    }
 }
 
 fn close(pipe: &Mutex<Pipe>) {

@@ -1,6 +1,7 @@
 //! The state of a receiver whose connection is not idle: what is read and decoded, without the lock of the connection.
 
 use std::cell::RefCell;
+use std::task::{Context, Poll};
 
 use wireloom_ws::{Delivery, IdleInbound, Inbound, Reader};
 
@@ -103,22 +104,39 @@ impl ActiveReceiver {
         }
         active.last_len = last_len;
         active.timer = Timer::Unset;
+        active.budget = Budget::default();
         active.account = Some(account);
         active
     }
 
-    /// Adds the cost of the messages since the last call: of the one that was `found`, which may have been inflated, and of short ones
-    /// on the fast path.
+    /// Adds the cost of the messages since the last call: of the one that was `found`, and of short ones on the fast path. Bytes that
+    /// were read and inflated have been added.
     pub(super) fn spend(&mut self, found: bool) {
-        let len = if found { self.last_len as usize } else { 0 };
         let messages = MESSAGES_PER_PAYMENT - self.messages_left + u32::from(found);
-        self.budget.spend(len + messages as usize * MESSAGE_COST);
+        self.budget.spend(messages as usize * MESSAGE_COST);
         self.messages_left = MESSAGES_PER_PAYMENT;
+        if let Some(account) = &self.account {
+            self.budget.charge(account);
+        }
+    }
+
+    /// Ready when the connection has a share of the processor left. One connection must not keep a worker from the others, however much
+    /// it has buffered.
+    #[inline]
+    pub(super) fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.account {
+            Some(account) => self.budget.poll_paid(account, cx),
+            None => self.budget.poll_paid(&Account::default(), cx),
+        }
     }
 
     /// Whether this can be [created again](Self::from_idle).
     pub(super) fn is_idle(&self) -> bool {
-        self.reader.idle().is_some() && self.failed.is_none() && !self.timer.is_set() && self.memory.is_none()
+        self.reader.idle().is_some()
+            && self.failed.is_none()
+            && !self.timer.is_set()
+            && self.memory.is_none()
+            && !self.budget.is_waiting()
     }
 
     /// Puts bytes that were read before into the buffer.
@@ -212,6 +230,9 @@ impl ActiveReceiver {
 impl Drop for ActiveReceiver {
     /// Returns memory to the pools of the thread.
     fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            self.budget.reset(account);
+        }
         self.reader.discard_input();
         self.release_memory();
     }

@@ -83,6 +83,11 @@ impl Link {
         std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())))
     }
 
+    /// Whether nothing that is sent can arrive any more.
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.is_closed() || self.io.is_disconnected()
+    }
+
     /// Whether the transport is a stream of HTTP/2.
     pub(super) fn is_tunnel(&self) -> bool {
         matches!(self.io, Io::Tunnel(_))

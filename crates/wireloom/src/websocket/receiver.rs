@@ -213,29 +213,43 @@ impl ActiveReceiver {
 
     /// Ready with `true` when a message has been found, and with `false` at the end.
     fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
-        // One connection must not keep a worker from the others, however much it has buffered.
-        ready!(self.budget.poll_paid(cx));
-        if self.decode_buffered(shared, mode) {
-            return Poll::Ready(true);
-        }
         loop {
-            let read = self.poll_link(&mut shared.lock(), cx, mode);
-            // From here on nothing is locked: what a read costs to decode is the peer's choice.
-            let found = match read {
-                Read::Pending => return Poll::Pending,
-                Read::Ended => return Poll::Ready(false),
-                Read::Buffered if self.should_read_on(mode) => continue,
-                Read::Buffered => self.decode(shared, mode),
-                // The rest of the message has not arrived: decode the bytes that have, which empties the buffer.
-                Read::Incomplete => self.decode(shared, mode),
-                Read::Direct(len) => self.fill(shared, len) || self.decode(shared, mode),
+            match self.budget.is_waiting() {
+                true => ready!(self.poll_next_turn(shared, cx)),
+                false => ready!(self.poll_paid(cx)),
+            }
+            let found = if self.has_more(mode) && !self.should_read_on(mode) {
+                self.decode(shared, mode)
+            } else {
+                let read = self.poll_link(&mut shared.lock(), cx, mode);
+                // From here on nothing is locked: what a read costs to decode is the peer's choice.
+                match read {
+                    Read::Pending => return Poll::Pending,
+                    Read::Ended => return Poll::Ready(false),
+                    Read::Buffered if self.should_read_on(mode) => continue,
+                    Read::Buffered => self.decode(shared, mode),
+                    // The rest of the message has not arrived: decode the bytes that have, which empties the buffer.
+                    Read::Incomplete => self.decode(shared, mode),
+                    Read::Direct(len) => self.fill(shared, len) || self.decode(shared, mode),
+                }
             };
             if found && !shared.is_discarding() {
                 return Poll::Ready(true);
             }
-            // Messages behind the Close frame of a server that shuts down.
-            while found && self.decode(shared, mode) {}
+            // A message behind the Close frame of a server that shuts down, or none.
+            self.spend(found);
         }
+    }
+
+    /// Ready when the connection has its next turn.
+    #[cold]
+    fn poll_next_turn(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.poll_paid(cx));
+        if shared.lock().link.is_disconnected() {
+            // What the messages that it has buffered would cause has no receiver.
+            self.reader.discard_input();
+        }
+        Poll::Ready(())
     }
 
     /// Writes the queue, watches the end and the deadlines, and reads once.
@@ -297,14 +311,13 @@ impl ActiveReceiver {
         }
     }
 
-    /// Finds the next message in bytes that have been read before.
-    fn decode_buffered(&mut self, shared: &Arc<Shared>, mode: DeliveryMode) -> bool {
-        self.has_more(mode) && !self.should_read_on(mode) && self.decode(shared, mode)
-    }
-
     /// Finds the next message, and applies control frames and errors to the state on the way.
     fn decode(&mut self, shared: &Shared, mode: DeliveryMode) -> bool {
-        let bound = if shared.is_compressed() { self.bound_inflation(shared, mode) } else { None };
+        let (mut bound, mut held_before) = (None, 0);
+        if shared.is_compressed() {
+            bound = self.bound_inflation(shared, mode);
+            held_before = self.reader.inbound().memory_len();
+        }
         let mut has_applied = false;
         let found = loop {
             let step = match mode {
@@ -338,6 +351,14 @@ impl ActiveReceiver {
                 }
             }
         };
+        if shared.is_compressed() {
+            let inflated = match found {
+                true => self.reader.message().payload().len(),
+                // A part of a message.
+                false => self.reader.inbound().memory_len().saturating_sub(held_before),
+            };
+            self.budget.spend(inflated);
+        }
         let found = found && self.handle_message(shared);
         if !found && shared.is_observed() {
             self.report_read(shared, false);
@@ -474,6 +495,7 @@ impl ActiveReceiver {
         }
         let mut space = self.reader.space();
         let len = ready!(state.link.poll_read(cx, space.bytes()))?;
+        self.budget.spend(len);
         Poll::Ready(Ok(state.handle_read(len).then_some(Read::Direct(len))))
     }
 
@@ -494,6 +516,7 @@ impl ActiveReceiver {
         let bytes = space.bytes();
         let len_max = bytes.len().min(len_max);
         let len = ready!(state.link.poll_read(cx, &mut bytes[..len_max]))?;
+        self.budget.spend(len);
         if !state.handle_read(len) {
             return Poll::Ready(Ok(None));
         }

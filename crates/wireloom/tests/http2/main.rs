@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod content;
+mod fairness;
 mod frames;
 mod latency;
 mod memory;

@@ -1,0 +1,492 @@
+//! The share of the processor that each connection of a server has.
+//!
+//! ```text
+//!            produces bytes            its turn is used up            its tasks wait, in order
+//! Share ----------------------> credit ------------------> used_up: [ a | b | c ] --> run(): one task for each worker, then
+//!   ^                                                                                  |     everything else that is ready
+//!   +------------------------------- the next turn: credit for a round ----------------+
+//! ```
+//!
+//! A connection may produce [`TURN`] bytes in each round. A round ends when all connections that have used up their turns have had
+//! another one. So a connection that produces little never waits, however many others produce as much as they can; and of those,
+//! only one task for each worker is ready at a time, so that tasks which become ready meanwhile wait for no more than that.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry as MapEntry, HashMap};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
+
+/// Bytes that a connection may produce in one round: about a millisecond of inflating or of copying.
+pub(crate) const TURN: usize = 1 << 20;
+
+/// The turns that a connection pays at most for one piece of work.
+const DEBT_TURNS_MAX: i64 = 64;
+
+/// The connections of a server that produce more than a turn.
+#[derive(Default)]
+pub(crate) struct Scheduler {
+    queue: Guarded<Queue>,
+    /// While it does not run, no task waits.
+    is_running: AtomicBool,
+    shares: AtomicU32,
+}
+
+/// The share of one connection, or of all WebSockets over the streams of one.
+#[derive(Debug)]
+pub(crate) struct Share {
+    id: u32,
+    /// Whether the scheduler knows it: it has produced something.
+    is_known: AtomicBool,
+    /// Whether its turn is used up, or tasks wait for it.
+    must_wait: AtomicBool,
+}
+
+/// The place of a waiting task in the queue of its share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
+
+#[derive(Default)]
+struct Queue {
+    /// The number of the current round.
+    round: u64,
+    entries: HashMap<u32, Entry>,
+    /// Shares whose turns are used up, in the order of their next turns.
+    used_up: VecDeque<u32>,
+    /// Waits for a task that waits.
+    runner: WakerSlot,
+    deferred: Deferred,
+}
+
+/// A share that has produced something.
+struct Entry {
+    /// The round of its last turn.
+    round: u64,
+    /// Bytes that are left of that turn; negative when more was produced.
+    credit: i64,
+    turn: Turn,
+    /// Tasks that wait for the next turn, in order. Empty unless the share is in [`Queue::used_up`].
+    tasks: VecDeque<WakerSlot>,
+    /// The ticket of the first of them.
+    first: u64,
+}
+
+/// ```text
+///        the credit is used up            its turn comes            no task waits
+///  Free -----------------------> UsedUp ----------------> Running ---------------> Free
+///                                  ^                         |
+///                                  +-------------------------+ the credit is used up
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It has credit, and no task waits.
+    Free,
+    /// It is in [`Queue::used_up`].
+    UsedUp,
+    /// It is at the front of [`Queue::used_up`], and its tasks are woken.
+    Running,
+}
+
+impl Guardable for Queue {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
+}
+
+impl Scheduler {
+    /// The share of another connection.
+    pub(crate) fn share(&self) -> Share {
+        Share {
+            id: self.shares.fetch_add(1, Ordering::Relaxed),
+            is_known: AtomicBool::new(false),
+            must_wait: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether tasks may wait for turns.
+    #[inline]
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running.load(Ordering::Acquire)
+    }
+
+    /// Counts `len` bytes that were produced.
+    pub(crate) fn charge(&self, share: &Share, len: usize) {
+        let mut queue = self.queue.lock();
+        let Queue { round, entries, used_up, .. } = &mut *queue;
+        let entry = match entries.entry(share.id) {
+            MapEntry::Occupied(entry) => entry.into_mut(),
+            MapEntry::Vacant(entry) => {
+                share.is_known.store(true, Ordering::Relaxed);
+                entry.insert(Entry::new(*round))
+            }
+        };
+        if entry.turn == Turn::Free && entry.round < *round {
+            entry.credit = TURN as i64;
+            entry.round = *round;
+        }
+        let debt_max = DEBT_TURNS_MAX * TURN as i64;
+        entry.credit = entry.credit.saturating_sub_unsigned(len as u64).max(-debt_max);
+        if entry.credit <= 0 && entry.turn == Turn::Free {
+            entry.turn = Turn::UsedUp;
+            used_up.push_back(share.id);
+            share.must_wait.store(true, Ordering::Release);
+        }
+    }
+
+    /// Ready when the share has credit. Otherwise the task waits in the order of `ticket`, which is its own.
+    #[inline]
+    pub(crate) fn poll_turn(&self, share: &Share, ticket: &mut Option<Ticket>, cx: &Context<'_>) -> Poll<()> {
+        if ticket.is_none() && !share.must_wait.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        self.poll_next_turn(share, ticket, cx)
+    }
+
+    #[cold]
+    fn poll_next_turn(&self, share: &Share, ticket: &mut Option<Ticket>, cx: &Context<'_>) -> Poll<()> {
+        let mut queue = self.queue.lock();
+        let Queue { entries, runner, deferred, .. } = &mut *queue;
+        let entry = entries.get_mut(&share.id).filter(|_| self.is_running());
+        let Some(entry) = entry else {
+            *ticket = None;
+            return Poll::Ready(());
+        };
+        if let Some(Ticket(number)) = *ticket {
+            let Some(at) = number.checked_sub(entry.first) else {
+                *ticket = None;
+                return Poll::Ready(());
+            };
+            if let Some(slot) = entry.tasks.get_mut(at as usize) {
+                deferred.register(slot, cx);
+            }
+            return Poll::Pending;
+        }
+        if entry.turn == Turn::Free {
+            share.must_wait.store(false, Ordering::Release);
+            return Poll::Ready(());
+        }
+        let mut slot = WakerSlot::default();
+        deferred.register(&mut slot, cx);
+        *ticket = Some(Ticket(entry.first + entry.tasks.len() as u64));
+        entry.tasks.push_back(slot);
+        deferred.wake(runner);
+        Poll::Pending
+    }
+
+    /// The task no longer waits.
+    pub(crate) fn cancel(&self, share: &Share, ticket: Ticket) {
+        let mut queue = self.queue.lock();
+        let Queue { entries, deferred, .. } = &mut *queue;
+        let Some(entry) = entries.get_mut(&share.id) else { return };
+        let Some(at) = ticket.0.checked_sub(entry.first) else { return };
+        if let Some(slot) = entry.tasks.get_mut(at as usize) {
+            deferred.unregister(slot);
+        }
+    }
+
+    /// The connection has ended.
+    pub(crate) fn remove(&self, share: &Share) {
+        if !share.is_known.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        let Queue { entries, deferred, .. } = &mut *queue;
+        if let Some(entry) = entries.remove(&share.id) {
+            entry.tasks.into_iter().for_each(|mut slot| deferred.wake(&mut slot));
+        }
+    }
+
+    /// Gives connections their turns, for as long as their server runs.
+    pub(crate) async fn run(&self) {
+        let _running = Running::new(self);
+        let tasks_max = tokio::runtime::Handle::current().metrics().num_workers();
+        loop {
+            poll_fn(|cx| self.poll_wake_next(tasks_max, cx)).await;
+            // The tasks that were woken, and all others that are ready.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ready when tasks were woken.
+    fn poll_wake_next(&self, tasks_max: usize, cx: &Context<'_>) -> Poll<()> {
+        let mut queue = self.queue.lock();
+        if queue.wake_next(tasks_max) {
+            return Poll::Ready(());
+        }
+        let Queue { runner, deferred, .. } = &mut *queue;
+        deferred.register(runner, cx);
+        Poll::Pending
+    }
+}
+
+impl Queue {
+    /// Wakes the next tasks. False if none waits.
+    fn wake_next(&mut self, tasks_max: usize) -> bool {
+        let Self { round, entries, used_up, deferred, .. } = self;
+        let mut woken = 0;
+        while woken < tasks_max
+            && let Some(&id) = used_up.front()
+        {
+            let Some(entry) = entries.get_mut(&id) else {
+                used_up.pop_front();
+                continue;
+            };
+            if entry.turn == Turn::UsedUp {
+                *round = (*round).max(entry.round + 1);
+                entry.begin_turn(*round);
+            }
+            if entry.credit > 0 {
+                // Those that were cancelled take no time.
+                while let Some(mut slot) = entry.tasks.pop_front() {
+                    entry.first += 1;
+                    if slot.is_registered() {
+                        deferred.wake(&mut slot);
+                        woken += 1;
+                        break;
+                    }
+                }
+                if !entry.tasks.is_empty() {
+                    continue;
+                }
+            }
+            used_up.pop_front();
+            entry.turn = Turn::Free;
+            if entry.credit <= 0 {
+                entry.turn = Turn::UsedUp;
+                used_up.push_back(id);
+            }
+        }
+        woken > 0
+    }
+}
+
+impl Entry {
+    fn new(round: u64) -> Self {
+        Self { round, credit: TURN as i64, turn: Turn::Free, tasks: VecDeque::new(), first: 0 }
+    }
+
+    fn begin_turn(&mut self, round: u64) {
+        self.turn = Turn::Running;
+        self.round = round;
+        self.credit += TURN as i64;
+    }
+}
+
+/// Lets no task wait any more when it is dropped.
+struct Running<'a>(&'a Scheduler);
+
+impl<'a> Running<'a> {
+    fn new(scheduler: &'a Scheduler) -> Self {
+        scheduler.is_running.store(true, Ordering::Release);
+        Self(scheduler)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, Ordering::Release);
+        let mut queue = self.0.queue.lock();
+        let Queue { entries, used_up, deferred, .. } = &mut *queue;
+        used_up.clear();
+        let tasks = entries.drain().flat_map(|(_, entry)| entry.tasks);
+        tasks.for_each(|mut slot| deferred.wake(&mut slot));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Wake, Waker};
+
+    use super::*;
+    use crate::sync::{Arc, Model};
+
+    /// A scheduler that runs in the background.
+    fn running() -> Arc<Scheduler> {
+        let scheduler = Arc::new(Scheduler::default());
+        tokio::spawn({
+            let scheduler = scheduler.clone();
+            async move { scheduler.run().await }
+        });
+        scheduler
+    }
+
+    async fn turn(scheduler: &Scheduler, share: &Share) {
+        let mut ticket = None;
+        poll_fn(|cx| scheduler.poll_turn(share, &mut ticket, cx)).await;
+    }
+
+    /// A task that produces `len` bytes at a time for as long as it may, and counts them.
+    fn produce(scheduler: &Arc<Scheduler>, share: &Arc<Share>, len: usize) -> Arc<AtomicUsize> {
+        let produced = Arc::new(AtomicUsize::new(0));
+        let (scheduler, share, counter) = (scheduler.clone(), share.clone(), produced.clone());
+        tokio::spawn(async move {
+            loop {
+                turn(&scheduler, &share).await;
+                counter.fetch_add(len, Ordering::Relaxed);
+                scheduler.charge(&share, len);
+            }
+        });
+        produced
+    }
+
+    fn total(counters: &[Arc<AtomicUsize>]) -> usize {
+        counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
+    }
+
+    #[tokio::test]
+    async fn connections_have_equal_shares_whatever_their_number_of_tasks_and_the_length_of_their_messages() {
+        let scheduler = running();
+        tokio::task::yield_now().await;
+        let connection = |tasks: usize, len: usize| {
+            let share = Arc::new(scheduler.share());
+            (0..tasks).map(|_| produce(&scheduler, &share, len)).collect::<Vec<_>>()
+        };
+        let connections = [
+            connection(1, 16 << 10),
+            connection(1, TURN),
+            connection(1, 16 * TURN),
+            connection(50, TURN),
+            connection(50, 16 << 10),
+        ];
+        while total(&connections[0]) < 400 * TURN {
+            tokio::task::yield_now().await;
+        }
+        for connection in &connections {
+            // In turns, but for the last message of each task.
+            let turns = total(connection) / TURN;
+            assert!((380..=450).contains(&turns), "{turns}");
+        }
+        // The tasks of a connection too.
+        for task in &connections[3] {
+            assert!((5..=11).contains(&(task.load(Ordering::Relaxed) / TURN)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_produces_little_does_not_wait() {
+        let scheduler = running();
+        tokio::task::yield_now().await;
+        let greedy: Vec<_> =
+            (0..200).map(|_| produce(&scheduler, &Arc::new(scheduler.share()), TURN)).collect();
+        // The first turn of each needs no scheduling.
+        while total(&greedy) < 200 * TURN {
+            tokio::task::yield_now().await;
+        }
+        let share = scheduler.share();
+        let cx = &mut Context::from_waker(Waker::noop());
+        for _ in 0..2_000 {
+            let before = total(&greedy);
+            assert!(scheduler.poll_turn(&share, &mut None, cx).is_ready());
+            scheduler.charge(&share, TURN / 1_000);
+            tokio::task::yield_now().await;
+            let meanwhile = (total(&greedy) - before) / TURN;
+            assert!(meanwhile <= 2, "{meanwhile}");
+        }
+        assert!(total(&greedy) > 1_000 * TURN);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_gone_stops_no_other() {
+        let scheduler = running();
+        tokio::task::yield_now().await;
+        let share = Arc::new(scheduler.share());
+        scheduler.charge(&share, 3 * TURN);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let mut tickets = [None; 3];
+        for ticket in &mut tickets {
+            assert!(scheduler.poll_turn(&share, ticket, cx).is_pending());
+        }
+        // One is cancelled, one is woken and not polled, one waits for another task.
+        scheduler.cancel(&share, tickets[0].unwrap());
+        turn(&scheduler, &share).await;
+        // The turn has come, also for a future that was dropped and is made again.
+        assert!(scheduler.poll_turn(&share, &mut tickets[1], cx).is_ready());
+        assert_eq!(tickets[1], None);
+    }
+
+    #[tokio::test]
+    async fn no_task_waits_for_a_connection_or_a_server_that_has_ended() {
+        let scheduler = running();
+        tokio::task::yield_now().await;
+        for ends in [
+            |scheduler: &Scheduler, share: &Share| scheduler.remove(share),
+            |scheduler: &Scheduler, _: &Share| {
+                drop(Running(scheduler));
+            },
+        ] {
+            let share = Arc::new(scheduler.share());
+            scheduler.charge(&share, TURN);
+            let mut ticket = None;
+            let waits = poll_fn(|cx| {
+                let polled = scheduler.poll_turn(&share, &mut ticket, cx);
+                if polled.is_pending() {
+                    ends(&scheduler, &share);
+                }
+                polled
+            });
+            waits.await;
+            assert!(scheduler.queue.lock().entries.is_empty());
+        }
+        assert!(!scheduler.is_running());
+    }
+
+    // A lost wake-up is a deadlock, and so is a waker that uses the scheduler under its lock.
+    #[test]
+    fn every_task_has_its_turn_in_any_order() {
+        struct Task {
+            scheduler: Arc<Scheduler>,
+            share: Arc<Share>,
+            woken: shuttle::sync::mpsc::Sender<()>,
+        }
+
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {
+                self.scheduler.charge(&self.share, 1);
+                let _ = self.woken.send(());
+            }
+        }
+
+        Model::explore(500, || {
+            let scheduler = Arc::new(Scheduler::default());
+            scheduler.is_running.store(true, Ordering::Release);
+            let share = Arc::new(scheduler.share());
+            let tasks = [0, 1].map(|_| {
+                let (scheduler, share) = (scheduler.clone(), share.clone());
+                shuttle::thread::spawn(move || {
+                    let (woken, is_woken) = shuttle::sync::mpsc::channel();
+                    let task = Task { scheduler: scheduler.clone(), share: share.clone(), woken };
+                    let waker = Waker::from(std::sync::Arc::new(task));
+                    let mut ticket = None;
+                    for _ in 0..3 {
+                        let cx = &Context::from_waker(&waker);
+                        while scheduler.poll_turn(&share, &mut ticket, cx).is_pending() {
+                            is_woken.recv().unwrap();
+                        }
+                        scheduler.charge(&share, TURN);
+                    }
+                })
+            });
+            let runner = shuttle::future::spawn({
+                let scheduler = scheduler.clone();
+                async move {
+                    while scheduler.is_running() {
+                        poll_fn(|cx| scheduler.poll_wake_next(1, cx)).await;
+                    }
+                }
+            });
+            tasks.into_iter().for_each(|task| task.join().unwrap());
+            scheduler.is_running.store(false, Ordering::Release);
+            // The runner waits for another task.
+            let mut queue = scheduler.queue.lock();
+            let Queue { runner: slot, deferred, used_up, .. } = &mut *queue;
+            used_up.clear();
+            deferred.wake(slot);
+            drop(queue);
+            runner.abort();
+        });
+    }
+}
