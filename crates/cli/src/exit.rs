@@ -1,7 +1,7 @@
 //! Exit codes. Scripts rely on these numbers.
 
-use wireloom::Error;
 use wireloom::wireloom_ws::handshake::HandshakeError;
+use wireloom::{Error, HttpError};
 
 /// How the command ends, as [`exit_codes`] describes it. 2 is also what clap uses for invalid arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +41,13 @@ impl Exit {
     /// When a connection could not be opened, or a request was not answered.
     pub(crate) fn of_opening(error: &Error) -> Self {
         match error {
-            Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Self::Usage,
-            Error::Timeout(_) => Self::TimedOut,
-            Error::Tls(_) | Error::TlsPort | Error::NoTls => Self::Tls,
+            Error::InvalidUrl(_)
+            | Error::Http(HttpError::InvalidHeader)
+            | Error::Handshake(HandshakeError::Misuse(_)) => Self::Usage,
+            Error::ConnectTimeout
+            | Error::HandshakeTimeout
+            | Error::Http(HttpError::KeepaliveTimeout | HttpError::BodyTimeout) => Self::TimedOut,
+            Error::Tls(_) | Error::TlsRequired | Error::NoTls => Self::Tls,
             Error::Refused(_)
             | Error::Handshake(_)
             | Error::Redirect

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::error::Error;
+use crate::error::HttpError;
 
 /// Fields in order. A name may occur more than once; lookups ignore its case.
 ///
@@ -70,14 +70,14 @@ impl Headers {
     /// Appends a field.
     ///
     /// # Errors
-    /// [`Error::Header`] if the field cannot be sent: the name is not a token (RFC 9110 §5.1), or the value contains a control
+    /// [`HttpError::InvalidHeader`] if the field cannot be sent: the name is not a token (RFC 9110 §5.1), or the value contains a control
     /// character.
-    pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HttpError> {
         let value = value.as_ref();
         let sendable = is_token(name.as_bytes())
             && value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7F));
         if !sendable {
-            return Err(Error::Header);
+            return Err(HttpError::InvalidHeader);
         }
         self.push_unchecked(name.as_bytes(), value.trim_ascii());
         Ok(())
@@ -88,7 +88,7 @@ impl Headers {
     ///
     /// # Errors
     /// As [`push`](Self::push).
-    pub fn push_sensitive(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub fn push_sensitive(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HttpError> {
         self.push(name, value)?;
         self.mark_last_sensitive();
         Ok(())
@@ -375,7 +375,7 @@ mod tests {
         let mut headers = Headers::new();
         for (name, value) in [("", "x"), ("a b", "x"), ("a", "x\r\nb: c"), ("a:", ""), ("ä", ""), ("a", "\0")]
         {
-            assert_eq!(headers.push(name, value), Err(Error::Header), "{name:?}");
+            assert_eq!(headers.push(name, value), Err(HttpError::InvalidHeader), "{name:?}");
         }
         assert!(headers.is_empty());
     }

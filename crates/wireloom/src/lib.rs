@@ -41,7 +41,7 @@ pub mod websocket;
 pub use client::tls::ClientTls;
 #[cfg(feature = "client")]
 pub use client::{Connector, Proxy, ProxyError, connect};
-pub use error::{Error, IoError, Stage};
+pub use error::{Error, HttpError, IoError, WebSocketError};
 pub use headers::Headers;
 #[cfg(any(feature = "client", feature = "server"))]
 pub use http::{Body, BodySender, Version};

@@ -62,12 +62,12 @@ impl AsyncWrite for Peer {
     }
 }
 
-type Driven = (Runtime, Pin<Box<dyn Future<Output = Result<(), wireloom::Error>>>>);
+type Driven = (Runtime, Pin<Box<dyn Future<Output = Result<(), wireloom::WebSocketError>>>>);
 
 /// A server's WebSocket whose peer has sent `count` messages, driven by `run`.
 fn driven<F>(len: usize, count: usize, run: impl FnOnce(WebSocket) -> F + 'static) -> Driven
 where
-    F: Future<Output = Result<(), wireloom::Error>> + 'static,
+    F: Future<Output = Result<(), wireloom::WebSocketError>> + 'static,
 {
     capped(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -81,7 +81,7 @@ where
     })
 }
 
-async fn borrowed(socket: WebSocket) -> Result<(), wireloom::Error> {
+async fn borrowed(socket: WebSocket) -> Result<(), wireloom::WebSocketError> {
     let (mut sender, mut receiver) = socket.split();
     while let Some(message) = receiver.recv().await? {
         sender.send(message).await?;
@@ -89,7 +89,7 @@ async fn borrowed(socket: WebSocket) -> Result<(), wireloom::Error> {
     Ok(())
 }
 
-async fn owned(mut socket: WebSocket) -> Result<(), wireloom::Error> {
+async fn owned(mut socket: WebSocket) -> Result<(), wireloom::WebSocketError> {
     while let Some(message) = socket.recv_owned().await? {
         socket.send(message).await?;
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
-use wireloom::{Error, Stage, Version};
+use wireloom::{Version, WebSocketError};
 
 /// Everything that is counted here.
 pub(crate) struct Figures {
@@ -67,11 +67,11 @@ impl Eviction {
     }
 
     /// The eviction that an error stands for, if any.
-    fn of(error: &Error) -> Option<Self> {
+    fn of(error: &WebSocketError) -> Option<Self> {
         match error {
-            Error::SlowPeer => Some(Self::Slow),
-            Error::Timeout(Stage::Silence) => Some(Self::Silent),
-            Error::WebSocket(wireloom::wireloom_ws::Error::Limit(_)) => Some(Self::Limit),
+            WebSocketError::SlowPeer => Some(Self::Slow),
+            WebSocketError::KeepaliveTimeout => Some(Self::Silent),
+            WebSocketError::Protocol(wireloom::wireloom_ws::Error::Limit(_)) => Some(Self::Limit),
             _ => None,
         }
     }
@@ -115,7 +115,7 @@ impl Figures {
     }
 
     /// Counts and logs the eviction that `error` stands for, if any.
-    pub(super) fn evict_for(&self, error: &Error, peer: SocketAddr) {
+    pub(super) fn evict_for(&self, error: &WebSocketError, peer: SocketAddr) {
         if let Some(reason) = Eviction::of(error) {
             self.evict(reason, peer);
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::json;
-use wireloom::{Error, Receiver, Request, Response, Sender, WebSocket};
+use wireloom::{Receiver, Request, Response, Sender, WebSocket, WebSocketError};
 
 use super::{Routes, metrics};
 use crate::args::LiveStats;
@@ -59,7 +59,7 @@ fn is_loopback(authority: &str) -> bool {
 ///
 /// # Errors
 /// The error that ended the WebSocket.
-pub(super) async fn run(routes: &Routes, socket: &mut WebSocket) -> Result<(), Error> {
+pub(super) async fn run(routes: &Routes, socket: &mut WebSocket) -> Result<(), WebSocketError> {
     let (sender, receiver) = socket.halves();
     tokio::select! {
         received = receive(receiver) => received,
@@ -68,12 +68,12 @@ pub(super) async fn run(routes: &Routes, socket: &mut WebSocket) -> Result<(), E
 }
 
 /// Messages are dropped; receiving answers pings and handles the Close frame.
-async fn receive(receiver: &mut Receiver) -> Result<(), Error> {
+async fn receive(receiver: &mut Receiver) -> Result<(), WebSocketError> {
     while receiver.recv().await?.is_some() {}
     Ok(())
 }
 
-async fn send(routes: &Routes, sender: &mut Sender) -> Result<(), Error> {
+async fn send(routes: &Routes, sender: &mut Sender) -> Result<(), WebSocketError> {
     let mut interval = tokio::time::interval(INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut logged = 0;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use wireloom::{Body, BodySender, CloseCode, Error, Request, Response, Sender};
+use wireloom::{Body, BodySender, CloseCode, HttpError, Request, Response, Sender, WebSocketError};
 
 use super::figures::FigureBatch;
 use super::websocket::Client;
@@ -51,7 +51,7 @@ impl Source {
     ///
     /// # Errors
     /// The error that ended the WebSocket.
-    pub(super) async fn run(self, client: Client<'_>) -> Result<(), Error> {
+    pub(super) async fn run(self, client: Client<'_>) -> Result<(), WebSocketError> {
         let (sender, receiver) = client.socket.halves();
         let mut batch = FigureBatch::new(client.figures, client.version);
         // Messages are dropped; receiving answers pings and handles the Close frame.
@@ -65,12 +65,12 @@ impl Source {
         };
         let (received, sent) = tokio::join!(receive, send);
         match sent {
-            Err(Error::Closed) | Ok(()) => received,
+            Err(WebSocketError::Closed) | Ok(()) => received,
             sent => sent,
         }
     }
 
-    async fn send(self, sender: &mut Sender, batch: &mut FigureBatch<'_>) -> Result<(), Error> {
+    async fn send(self, sender: &mut Sender, batch: &mut FigureBatch<'_>) -> Result<(), WebSocketError> {
         let message = self.message();
         let mut pace = Pace::new(self);
         while let Some(due) = pace.due().await {
@@ -94,7 +94,7 @@ impl Source {
         Response::new(200).with_body("application/octet-stream", body)
     }
 
-    async fn fill(self, mut sender: BodySender) -> Result<(), Error> {
+    async fn fill(self, mut sender: BodySender) -> Result<(), HttpError> {
         let mut pace = Pace::new(self);
         let message = self.message();
         let batch = if pace.batch == 1 { message } else { message.repeat(pace.batch as usize).into() };

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-use wireloom::{Error, Message, Receiver, Version, WebSocket};
+use wireloom::{Message, Receiver, Version, WebSocket, WebSocketError};
 
 use super::SinkCounters;
 use super::figures::{FigureBatch, Figures};
@@ -37,7 +37,7 @@ impl Service {
     ///
     /// # Errors
     /// The error that ended it.
-    pub(super) async fn run(self, client: Client<'_>) -> Result<(), Error> {
+    pub(super) async fn run(self, client: Client<'_>) -> Result<(), WebSocketError> {
         match self {
             Self::Echo => echo(client).await,
             Self::Sink(sink_counters) => sink(client, &sink_counters).await,
@@ -47,7 +47,7 @@ impl Service {
     }
 }
 
-async fn echo(client: Client<'_>) -> Result<(), Error> {
+async fn echo(client: Client<'_>) -> Result<(), WebSocketError> {
     let mut batch = FigureBatch::new(client.figures, client.version);
     let (sender, receiver) = client.socket.halves();
     while let Some(message) = recv(receiver, &mut batch).await? {
@@ -58,7 +58,7 @@ async fn echo(client: Client<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn sink(client: Client<'_>, sink_counters: &SinkCounters) -> Result<(), Error> {
+async fn sink(client: Client<'_>, sink_counters: &SinkCounters) -> Result<(), WebSocketError> {
     let mut batch = FigureBatch::new(client.figures, client.version);
     let (_, receiver) = client.socket.halves();
     while let Some(message) = recv(receiver, &mut batch).await? {
@@ -71,7 +71,7 @@ async fn sink(client: Client<'_>, sink_counters: &SinkCounters) -> Result<(), Er
 pub(super) async fn recv<'a>(
     receiver: &'a mut Receiver,
     batch: &mut FigureBatch<'_>,
-) -> Result<Option<Message<'a>>, Error> {
+) -> Result<Option<Message<'a>>, WebSocketError> {
     let mut receiving = pin!(receiver.recv());
     poll_fn(|cx| {
         let received = receiving.as_mut().poll(cx);

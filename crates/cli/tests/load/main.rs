@@ -51,7 +51,7 @@ enum Fault {
     SlowHandshake(Duration),
 }
 
-async fn serve(fault: Fault, mut socket: WebSocket) -> Result<(), wireloom::Error> {
+async fn serve(fault: Fault, mut socket: WebSocket) -> Result<(), wireloom::WebSocketError> {
     let mut paused_until = None;
     let mut number = 0;
     while let Some(message) = socket.recv_owned().await? {

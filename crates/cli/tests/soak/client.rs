@@ -68,7 +68,7 @@ async fn echo(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), Error> {
         socket.send(&message).await?;
         assert_eq!(socket.recv().await?.expect("it is open").as_bytes(), message);
     }
-    socket.close(CloseCode::NORMAL, "").await
+    Ok(socket.close(CloseCode::NORMAL, "").await?)
 }
 
 async fn room(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), Error> {
@@ -77,7 +77,7 @@ async fn room(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), Error> {
     let word = rng.u64(..).to_string();
     socket.send(&*word).await?;
     while socket.recv().await?.expect("it is open").as_text() != Some(&word) {}
-    socket.close(CloseCode::NORMAL, "").await
+    Ok(socket.close(CloseCode::NORMAL, "").await?)
 }
 
 async fn source(rng: &mut Rng, plain: &str) -> Result<(), Error> {

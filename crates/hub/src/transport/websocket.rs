@@ -131,9 +131,9 @@ async fn next(work: &mut Work, receiver: &mut Receiver) -> Result<Work, Disconne
 }
 
 /// The reason for a connection that the WebSocket failed with a close code.
-fn broken(error: &wireloom::Error) -> Disconnect {
+fn broken(error: &wireloom::WebSocketError) -> Disconnect {
     let code = match error {
-        wireloom::Error::WebSocket(error) => error.close_code(),
+        wireloom::WebSocketError::Protocol(error) => error.close_code(),
         _ => None,
     };
     match code {
@@ -174,7 +174,7 @@ async fn write(
 async fn written_in_time(
     node: &Node,
     client: &Client,
-    mut writing: impl Future<Output = Result<(), wireloom::Error>> + Unpin,
+    mut writing: impl Future<Output = Result<(), wireloom::WebSocketError>> + Unpin,
 ) -> Result<(), Disconnect> {
     let at_once = poll_fn(|cx| Poll::Ready(Pin::new(&mut writing).poll(cx))).await;
     let written = match at_once {

@@ -1,7 +1,7 @@
 //! Clients that break the rules: each is refused with its code, and counted.
 
 use serde_json::json;
-use wireloom::{Connector, Error};
+use wireloom::{Connector, WebSocketError};
 
 use super::{CONFIG, Client, Served};
 
@@ -150,7 +150,8 @@ async fn floods_of_publications_and_subscriptions_end_the_connection() {
         for command in commands {
             // The server may have ended the connection.
             match client.socket.send(&command.to_string()).await {
-                Ok(()) | Err(Error::Closed | Error::Cut | Error::Io(_)) => {}
+                Ok(())
+                | Err(WebSocketError::Closed | WebSocketError::ConnectionLost | WebSocketError::Io(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         }

@@ -92,10 +92,10 @@ impl Dialer {
             }
             None => match tokio::net::lookup_host((host, port)).await {
                 Ok(found) => found.collect(),
-                Err(error) => return Err(Error::Host(Some(error.into()))),
+                Err(error) => return Err(Error::HostNotFound(Some(error.into()))),
             },
         };
-        if found.is_empty() { Err(Error::Host(None)) } else { Ok(interleave(found)) }
+        if found.is_empty() { Err(Error::HostNotFound(None)) } else { Ok(interleave(found)) }
     }
 }
 
@@ -246,6 +246,6 @@ mod tests {
         assert_eq!(found, ["127.0.0.2:80".parse().unwrap(), "[::1]:7".parse().unwrap()]);
         assert_eq!(known.resolve("127.0.0.1", 80).await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
         known.add("example.com".into(), Vec::new());
-        assert_eq!(known.resolve("example.com", 80).await, Err(Error::Host(None)));
+        assert_eq!(known.resolve("example.com", 80).await, Err(Error::HostNotFound(None)));
     }
 }

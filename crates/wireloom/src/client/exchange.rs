@@ -13,7 +13,7 @@ use super::http11::Server;
 use super::request::Request;
 use super::target::Target;
 use super::{Connector, Protocols};
-use crate::error::{Error, Stage};
+use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 #[cfg(feature = "http2")]
@@ -85,7 +85,7 @@ impl Connector {
         let exchange = Exchange::http1(http1.send(&whole, self, &[], Request::new("OPTIONS", ""), None)?);
         let response = tokio::time::timeout(self.handshake_timeout, exchange.response())
             .await
-            .map_err(|_| Error::Timeout(Stage::Handshake))??;
+            .map_err(|_| Error::HandshakeTimeout)??;
         if response.version == Version::Http11 { Ok(()) } else { Err(Error::LengthRequired) }
     }
 
@@ -121,7 +121,7 @@ impl Connector {
         let (io, tls) =
             tokio::time::timeout(self.handshake_timeout, self.secure(target, io, Protocols::Http1))
                 .await
-                .map_err(|_| Error::Timeout(Stage::Handshake))??;
+                .map_err(|_| Error::HandshakeTimeout)??;
         Ok(Http1 { io, peer, tls, limits: self.response_limits })
     }
 
@@ -129,7 +129,7 @@ impl Connector {
     pub(super) async fn reach(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
         tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await
-            .map_err(|_| Error::Timeout(Stage::Connect))?
+            .map_err(|_| Error::ConnectTimeout)?
     }
 }
 
@@ -210,8 +210,8 @@ impl Exchange {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`Error::NotProcessed`] when the request is safe to be sent again; [`Error::StreamReset`]; [`Error::GoAway`];
-    /// [`Error::Malformed`]; the connection failed.
+    /// [`HttpError::NotProcessed`] when the request is safe to be sent again; [`HttpError::StreamReset`]; [`HttpError::GoAway`];
+    /// [`HttpError::Malformed`]; the connection failed.
     pub async fn informational(&mut self) -> Result<Option<Informational>, Error> {
         if self.response.is_some() {
             return Ok(None);
@@ -260,7 +260,7 @@ impl Exchange {
     /// As for [`informational`](Self::informational).
     pub async fn response(mut self) -> Result<Response, Error> {
         while self.informational().await?.is_some() {}
-        self.response.take().ok_or(Error::Closed)
+        self.response.take().ok_or(Error::Http(HttpError::Closed))
     }
 
     /// The address of the server, or of the proxy before it.

@@ -27,7 +27,7 @@ use super::request::Request;
 use super::target::Target;
 use super::{ConnectEvent, Connector};
 use super::{failed, is_tls_alert};
-use crate::error::Error;
+use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http1::write::{chunk_size, fields, last_chunk};
@@ -161,7 +161,11 @@ impl Http1 {
 /// RFC 9110 §8.6.
 pub(super) fn parse_len(value: &[u8]) -> Result<u64, Error> {
     let digits = value.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(value).ok().filter(|_| digits).and_then(|len| len.parse().ok()).ok_or(Error::Header)
+    std::str::from_utf8(value)
+        .ok()
+        .filter(|_| digits)
+        .and_then(|len| len.parse().ok())
+        .ok_or(Error::Http(HttpError::InvalidHeader))
 }
 
 impl PendingResponse {
@@ -171,7 +175,7 @@ impl PendingResponse {
             Some(first) => first?,
             None => match self.answers.recv().await {
                 Some(answer) => answer.map_err(|failure| failure.error)?,
-                None => return Err(Error::Cut),
+                None => return Err(Error::Http(HttpError::ConnectionLost)),
             },
         };
         if let Answer::Final(version, ..) = answer {
@@ -405,25 +409,33 @@ impl RequestTask {
                 None if self.bytes.len() < self.connection.limits.head_len_max => {
                     let read = ready!(poll_read(cx, &mut self.connection.io, &mut self.bytes));
                     if read.map_err(failed)? == 0 {
-                        return Poll::Ready(Err(Error::Cut));
+                        return Poll::Ready(Err(Error::Http(HttpError::ConnectionLost)));
                     }
                     self.has_answer = true;
                     if is_tls_alert(&self.bytes) {
-                        return Poll::Ready(Err(Error::TlsPort));
+                        return Poll::Ready(Err(Error::TlsRequired));
                     }
                 }
-                _ => return Poll::Ready(Err(Error::Malformed("the head of the response is too long"))),
+                _ => {
+                    return Poll::Ready(Err(Error::Http(HttpError::Malformed(
+                        "the head of the response is too long",
+                    ))));
+                }
             }
         }
     }
 
     fn take_head(&mut self, head: Vec<u8>) -> Result<(), Error> {
         let (status, version, mut headers) = head::parse_response(head, self.connection.limits.headers_max)
-            .map_err(|(line, why)| Error::ResponseHead(line, why))?;
+            .map_err(|(line, why)| Error::InvalidResponse(line, why))?;
         headers.make_names_lowercase();
         let (answer, is_complete) = match status {
             // RFC 9110 §15.2.2: no upgrade was requested.
-            101 => return Err(Error::Malformed("the server switches protocols without a request for that")),
+            101 => {
+                return Err(Error::Http(HttpError::Malformed(
+                    "the server switches protocols without a request for that",
+                )));
+            }
             100..200 => {
                 if status == 100 {
                     self.continue_timer = None;
@@ -441,7 +453,7 @@ impl RequestTask {
                     self.was_cut = true;
                 }
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
-                let framing = framing.map_err(|(_, why)| Error::Malformed(why))?;
+                let framing = framing.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
                 // RFC 9112 §9.3.
                 if version != Version::Http11
                     || matches!(framing, Framing::Close)
@@ -451,7 +463,8 @@ impl RequestTask {
                 }
                 self.announced = headers.get("keep-alive").and_then(keep_alive_timeout);
                 let begun = BodyReader::new(framing, &mut self.bytes);
-                let (body_reader, content) = begun.map_err(|(_, why)| Error::Malformed(why))?;
+                let (body_reader, content) =
+                    begun.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
                 let is_complete = body_reader.end() == Some(BodyEnd::Complete);
                 self.body_reader = Some(body_reader);
                 let body = match headers.get("content-length").and_then(|len| parse_len(len).ok()) {
@@ -479,4 +492,4 @@ fn keep_alive_timeout(value: &[u8]) -> Option<Duration> {
     timeout.trim().parse().ok().map(Duration::from_secs)
 }
 
-const LENGTH: Error = Error::Malformed("the content is not as long as Content-Length says");
+const LENGTH: Error = Error::Http(HttpError::Malformed("the content is not as long as Content-Length says"));

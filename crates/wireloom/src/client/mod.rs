@@ -78,11 +78,12 @@ pub use opened::Opened;
 pub use pool::Pool;
 pub use proxy::{Proxy, ProxyError};
 pub use reconnect::{
-    Attempt, Connected, Loss, LossReason, ReconnectPolicy, Reconnecting, ReconnectingSender, Retry, Step,
+    Attempt, Connected, Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting, ReconnectingSender,
+    Retry,
 };
 pub use request::Request;
 
-use crate::error::{Error, Stage};
+use crate::error::{Error, HttpError};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
 use crate::transport::{Io, Tap, Transport, read, write_all};
@@ -354,7 +355,7 @@ impl Connector {
     }
 
     /// Sends a PING (RFC 9113 §6.7) to HTTP/2 servers that have been silent, also while no request is open. When no byte follows, the
-    /// connection ends and its requests fail with [`Error::Timeout`] of [`Silence`](Stage::Silence). Off by default: some servers
+    /// connection ends and its requests fail with [`HttpError::KeepaliveTimeout`]. Off by default: some servers
     /// treat many pings as an attack. For WebSockets over HTTP/1.1 see [`config`](Self::config).
     #[cfg(feature = "http2")]
     pub fn http2_keepalive(mut self, keepalive: Keepalive) -> Self {
@@ -454,7 +455,7 @@ impl Connector {
         if let Some(credentials) = &target.credentials
             && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"))
         {
-            let basic = credentials.basic().ok_or(Error::Url(UriError::UserInfo))?;
+            let basic = credentials.basic().ok_or(Error::InvalidUrl(UriError::UserInfo))?;
             headers.push(("Authorization".to_owned(), basic));
         }
         Ok(headers)
@@ -473,7 +474,7 @@ impl Connector {
         let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.response_limits)?;
         let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await
-            .map_err(|_| Error::Timeout(Stage::Connect))??;
+            .map_err(|_| Error::ConnectTimeout)??;
         let opening = async {
             let (io, tls) = self.secure(target, io, Protocols::Http1).await?;
             let (socket, response, request) = self.exchange_handshake(io, handshake).await?;
@@ -482,9 +483,7 @@ impl Connector {
             let (version, status) = (Version::Http11, response.status());
             Ok(Opened { socket, version, status, headers, peer, tls, request })
         };
-        tokio::time::timeout(self.handshake_timeout, opening)
-            .await
-            .map_err(|_| Error::Timeout(Stage::Handshake))?
+        tokio::time::timeout(self.handshake_timeout, opening).await.map_err(|_| Error::HandshakeTimeout)?
     }
 
     fn options(&self, target: &Target, headers: &[(String, String)]) -> ClientOptions {
@@ -579,15 +578,15 @@ impl Connector {
         loop {
             bytes.clear();
             if read(&mut io, &mut bytes).await.map_err(failed)? == 0 {
-                return Err(Error::Cut);
+                return Err(Error::Http(HttpError::ConnectionLost));
             }
             if std::mem::take(&mut is_first) && is_tls_alert(&bytes) {
-                return Err(Error::TlsPort);
+                return Err(Error::TlsRequired);
             }
             match handshake.handle_input(&bytes)? {
                 Progress::Incomplete => {}
                 Progress::Done { negotiated, consumed } => {
-                    let response = handshake.response().ok_or(Error::Cut)?;
+                    let response = handshake.response().ok_or(Error::Http(HttpError::ConnectionLost))?;
                     self.emit_response(&response, &headers_of(&response));
                     let (deflate, config) = (self.deflate.as_ref(), self.config.clone());
                     let arrived = &bytes[consumed..];
@@ -645,7 +644,7 @@ pub(crate) fn failed(error: io::Error) -> Error {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => Error::Cut,
+        | io::ErrorKind::BrokenPipe => Error::Http(HttpError::ConnectionLost),
         _ => error.into(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::Error;
+use crate::error::{Error, HttpError};
 use crate::headers::{Headers, is_connection_specific, is_token};
 use crate::http::Body;
 
@@ -97,7 +97,7 @@ impl Request {
     pub(super) fn add_missing(&self, headers: &[(String, String)], into: &mut Headers) -> Result<(), Error> {
         for (name, value) in headers {
             if is_of_connection(name, value.as_bytes()) {
-                return Err(Error::Header);
+                return Err(Error::Http(HttpError::InvalidHeader));
             }
             if !self.has(name) {
                 into.push(name, value)?;
@@ -113,11 +113,11 @@ impl Request {
     pub(super) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
         // RFC 9110 §9.1: a token. CONNECT opens a tunnel, which is no request.
         if !is_token(self.method.as_bytes()) || self.method == "CONNECT" {
-            return Err(Error::Header);
+            return Err(Error::Http(HttpError::InvalidHeader));
         }
         for (name, value) in &self.headers {
             if is_of_connection(name, value) {
-                return Err(Error::Header);
+                return Err(Error::Http(HttpError::InvalidHeader));
             }
             into.push(name, value)?;
         }
@@ -130,7 +130,7 @@ impl Request {
         }
         // RFC 9112 §6.3: a message with two lengths is ambiguous.
         if into.get_all("content-length").nth(1).is_some() {
-            return Err(Error::Header);
+            return Err(Error::Http(HttpError::InvalidHeader));
         }
         let expects = into.names("expect", "100-continue");
         Ok((self.method, self.body, expects))

@@ -25,21 +25,21 @@ pub(crate) struct Target {
 impl Target {
     /// The URL of a WebSocket (RFC 6455 §3).
     pub(super) fn websocket(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url.split_once("://").ok_or(Error::Url(UriError::Scheme))?;
+        let (scheme, rest) = url.split_once("://").ok_or(Error::InvalidUrl(UriError::Scheme))?;
         if ["ws", "wss"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
             Self::split(scheme, rest)
         } else {
-            Err(Error::Url(UriError::Scheme))
+            Err(Error::InvalidUrl(UriError::Scheme))
         }
     }
 
     /// The URL of anything that HTTP reaches. A fragment is left out: it is the client's own (RFC 9110 §7.1).
     pub(super) fn http(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url.split_once("://").ok_or(Error::Url(UriError::Scheme))?;
+        let (scheme, rest) = url.split_once("://").ok_or(Error::InvalidUrl(UriError::Scheme))?;
         let scheme = match &*scheme.to_ascii_lowercase() {
             "http" | "ws" => "ws",
             "https" | "wss" => "wss",
-            _ => return Err(Error::Url(UriError::Scheme)),
+            _ => return Err(Error::InvalidUrl(UriError::Scheme)),
         };
         Self::split(scheme, rest.split('#').next().unwrap_or_default())
     }
@@ -64,11 +64,11 @@ impl Target {
             None => None,
             // Browsers and curl send these as Basic; so they are accepted here too.
             Some(userinfo) => {
-                Some(Credentials::from_userinfo(userinfo).ok_or(Error::Url(UriError::UserInfo))?)
+                Some(Credentials::from_userinfo(userinfo).ok_or(Error::InvalidUrl(UriError::UserInfo))?)
             }
         };
         let url = format!("{scheme}://{authority}{resource}");
-        let uri = Uri::parse(&url).map_err(Error::Url)?;
+        let uri = Uri::parse(&url).map_err(Error::InvalidUrl)?;
         Ok(Self {
             secure: uri.secure(),
             host: uri.host().to_owned(),
@@ -185,9 +185,9 @@ mod tests {
         assert_eq!(basic.as_deref(), Some("Basic YW5uYTpzQHg="));
         assert_eq!(format!("{target:?}"), "wss://h:8443/a");
         assert_eq!(Target::websocket("ws://h/@a").unwrap().resource, "/@a");
-        assert_eq!(Target::websocket("ws://a%zz@h/"), Err(Error::Url(UriError::UserInfo)));
-        assert_eq!(Target::websocket("http://h/"), Err(Error::Url(UriError::Scheme)));
-        assert_eq!(Target::websocket("ws://h/#a"), Err(Error::Url(UriError::Fragment)));
+        assert_eq!(Target::websocket("ws://a%zz@h/"), Err(Error::InvalidUrl(UriError::UserInfo)));
+        assert_eq!(Target::websocket("http://h/"), Err(Error::InvalidUrl(UriError::Scheme)));
+        assert_eq!(Target::websocket("ws://h/#a"), Err(Error::InvalidUrl(UriError::Fragment)));
     }
 
     #[test]

@@ -269,7 +269,7 @@ async fn handshake(
     io: Io,
     protocols: Protocols,
 ) -> Result<(Io, TlsInfo), Error> {
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Url(UriError::Authority))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::InvalidUrl(UriError::Authority))?;
     config.alpn_protocols = protocols.names();
     // RFC 6066 §3: an IP address is not sent.
     let is_sent = config.enable_sni && matches!(name, ServerName::DnsName(_));

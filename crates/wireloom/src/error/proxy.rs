@@ -9,7 +9,7 @@ use super::Error;
 #[non_exhaustive]
 pub enum ProxyError {
     /// The URL is not one of a proxy.
-    Url,
+    InvalidUrl,
     /// An HTTP proxy answered CONNECT with this status; 407 when it wants (other) credentials.
     Refused(u16),
     /// A SOCKS5 proxy answered with this code (RFC 1928 §6).
@@ -21,29 +21,29 @@ pub enum ProxyError {
     /// The credentials cannot be sent: they are too long for SOCKS5 (255 bytes each), empty, or hold control characters.
     Unsendable,
     /// The host's name is too long for SOCKS5: over 255 bytes.
-    HostLen,
+    HostTooLong,
     /// Its answer is not valid in its protocol.
     Malformed,
     /// The head of its answer is longer than 16 KiB.
-    HeadLen,
+    HeadTooLong,
     /// It closed the connection.
-    Cut,
+    ConnectionLost,
 }
 
 impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url => f.write_str("not the URL of a proxy (http, https, socks5 or socks5h)"),
+            Self::InvalidUrl => f.write_str("not the URL of a proxy (http, https, socks5 or socks5h)"),
             Self::Refused(407) => f.write_str("the proxy wants credentials (407)"),
             Self::Refused(status) => write!(f, "the proxy answered {status}"),
             Self::Socks(code) => write!(f, "the proxy answered: {}", socks_reason(*code)),
             Self::Method => f.write_str("the proxy accepts no authentication that this client offers"),
             Self::Credentials => f.write_str("the proxy does not accept the credentials"),
             Self::Unsendable => f.write_str("the credentials cannot be sent to the proxy"),
-            Self::HostLen => f.write_str("the name of the host is too long for the proxy"),
+            Self::HostTooLong => f.write_str("the name of the host is too long for the proxy"),
             Self::Malformed => f.write_str("the proxy does not speak its protocol"),
-            Self::HeadLen => f.write_str("the answer of the proxy is too long"),
-            Self::Cut => f.write_str("the proxy closed the connection"),
+            Self::HeadTooLong => f.write_str("the answer of the proxy is too long"),
+            Self::ConnectionLost => f.write_str("the proxy closed the connection"),
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep};
 #[cfg(feature = "http2")]
 use wireloom_http2::error::ErrorCode;
 
-use crate::error::{Error, Stage};
+use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::http1::{BodyReceiver, Content};
 #[cfg(feature = "http2")]
@@ -86,7 +86,7 @@ enum Source {
     #[cfg(feature = "http2")]
     Http2(RecvStream),
     Channel(mpsc::Receiver<BodyFrame>, Arc<AtomicBool>),
-    Stream(Pin<Box<dyn Stream<Item = Result<BodyFrame, Error>> + Send + Sync>>),
+    Stream(Pin<Box<dyn Stream<Item = Result<BodyFrame, HttpError>> + Send + Sync>>),
 }
 
 /// Content or trailers, as in `http_body`.
@@ -132,7 +132,7 @@ impl Body {
     pub fn from_stream<S, E>(stream: S) -> Self
     where
         S: Stream<Item = Result<Bytes, E>> + Send + 'static,
-        E: Into<Error> + 'static,
+        E: Into<HttpError> + 'static,
     {
         Self::from_frames(DataStream(Exclusive::new(stream)), None)
     }
@@ -140,7 +140,7 @@ impl Body {
     /// Content and trailers produced by a stream; `len` is the length of the content in bytes, if known.
     pub(crate) fn from_frames<S>(stream: S, len: Option<u64>) -> Self
     where
-        S: Stream<Item = Result<BodyFrame, Error>> + Send + Sync + 'static,
+        S: Stream<Item = Result<BodyFrame, HttpError>> + Send + Sync + 'static,
     {
         let body = Self::from(Source::Stream(Box::pin(stream)));
         if len.is_some() { body.options(|options| options.len = len) } else { body }
@@ -243,7 +243,7 @@ impl Body {
     ///
     /// # Errors
     /// The peer disconnected, broke a rule of the protocol, or took too long.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
         poll_fn(|cx| self.poll_chunk(cx)).await.transpose()
     }
 
@@ -251,7 +251,7 @@ impl Body {
     ///
     /// # Errors
     /// As for [`chunk`](Self::chunk).
-    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         match self.poll_source(cx) {
             Poll::Ready(chunk) => {
                 if let Some(options) = &mut self.options {
@@ -267,18 +267,18 @@ impl Body {
                 let Some(timeout) = options.timeout else { return Poll::Pending };
                 let sleep = options.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
                 ready!(sleep.as_mut().poll(cx));
-                Poll::Ready(Some(Err(Error::Timeout(Stage::Body))))
+                Poll::Ready(Some(Err(HttpError::BodyTimeout)))
             }
         }
     }
 
-    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         let mut trailers = None;
         let chunk = match &mut self.source {
             Source::Empty | Source::Omitted(_) => None,
             Source::Whole(bytes) => Some(Ok(std::mem::take(bytes))),
             #[cfg(feature = "http2")]
-            Source::Reset(code) => Some(Err(Error::StreamReset(*code))),
+            Source::Reset(code) => Some(Err(HttpError::StreamReset(*code))),
             Source::Http1(reader) => {
                 let chunk = ready!(reader.poll_chunk(cx));
                 if chunk.is_none() {
@@ -296,7 +296,7 @@ impl Body {
             }
             Source::Channel(receiver, aborted) => match ready!(receiver.poll_recv(cx)) {
                 Some(frame) => frame.data(&mut trailers).map(Ok),
-                None => aborted.load(Ordering::Acquire).then_some(Err(Error::Cut)),
+                None => aborted.load(Ordering::Acquire).then_some(Err(HttpError::ConnectionLost)),
             },
             Source::Stream(stream) => match ready!(stream.as_mut().poll_next(cx)) {
                 Some(Ok(frame)) => frame.data(&mut trailers).map(Ok),
@@ -317,16 +317,16 @@ impl Body {
     /// [`body_timeout`](crate::ServerConfig).
     ///
     /// # Errors
-    /// [`Error::TooLarge`], before anything is read when the peer says so itself; and as for [`chunk`](Self::chunk).
+    /// [`HttpError::TooLarge`], before anything is read when the peer says so itself; and as for [`chunk`](Self::chunk).
     /// [`Response`](crate::Response) can be made from the error.
-    pub async fn bytes(&mut self) -> Result<Bytes, Error> {
+    pub async fn bytes(&mut self) -> Result<Bytes, HttpError> {
         let options = self.options.as_deref();
         let (len_max, timeout) = options.map_or((None, None), |options| (options.len_max, options.timeout));
         let len_max = len_max.unwrap_or(usize::MAX);
         if !matches!(self.source, Source::Omitted(_))
             && self.len_hint().is_some_and(|len| len > len_max as u64)
         {
-            return Err(Error::TooLarge);
+            return Err(HttpError::TooLarge);
         }
         if let Some(bytes) = self.whole() {
             return Ok(bytes);
@@ -342,20 +342,20 @@ impl Body {
                     // A deadline that the clock cannot represent never expires.
                     let left = timeout.saturating_add(grace).saturating_sub(began.elapsed());
                     let next = tokio::time::timeout(left, self.next_collected()).await;
-                    next.map_err(|_| Error::Timeout(Stage::Body))??
+                    next.map_err(|_| HttpError::BodyTimeout)??
                 }
             };
             let Some(next) = next else { return Ok(collected.freeze()) };
             if next.len() > len_max - collected.len() {
-                return Err(Error::TooLarge);
+                return Err(HttpError::TooLarge);
             }
-            reservation.try_set(collected.len() + next.len()).map_err(|_| Error::Overloaded)?;
+            reservation.try_set(collected.len() + next.len()).map_err(|_| HttpError::Overloaded)?;
             collected.extend_from_slice(&next);
         }
     }
 
     /// As [`chunk`](Self::chunk); waits while the server is near its memory limit and this connection holds some of it.
-    async fn next_collected(&mut self) -> Result<Option<Bytes>, Error> {
+    async fn next_collected(&mut self) -> Result<Option<Bytes>, HttpError> {
         poll_fn(|cx| {
             if let Some(options) = &self.options {
                 ready!(options.account.poll_read_allowed(cx));
@@ -409,7 +409,7 @@ impl From<&'static [u8]> for Body {
 }
 
 impl Stream for Body {
-    type Item = Result<Bytes, Error>;
+    type Item = Result<Bytes, HttpError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.get_mut().poll_chunk(cx)
@@ -454,9 +454,9 @@ struct DataStream<S>(Exclusive<S>);
 impl<S, E> Stream for DataStream<S>
 where
     S: Stream<Item = Result<Bytes, E>>,
-    E: Into<Error>,
+    E: Into<HttpError>,
 {
-    type Item = Result<BodyFrame, Error>;
+    type Item = Result<BodyFrame, HttpError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = ready!(self.get_mut().0.get_mut().poll_next(cx));
@@ -478,21 +478,21 @@ impl BodySender {
     /// If the future is dropped, the chunk was either sent completely or not at all.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the receiver was dropped.
-    pub async fn send(&mut self, data: impl Into<Bytes>) -> Result<(), Error> {
+    /// [`HttpError::Closed`] when the receiver was dropped.
+    pub async fn send(&mut self, data: impl Into<Bytes>) -> Result<(), HttpError> {
         let data = data.into();
         if data.is_empty() {
             return Ok(());
         }
-        self.sender.send(BodyFrame::Data(data)).await.map_err(|_| Error::Closed)
+        self.sender.send(BodyFrame::Data(data)).await.map_err(|_| HttpError::Closed)
     }
 
     /// Ends the content with trailers. HTTP/1.1 sends them to clients with `TE: trailers`.
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub async fn finish(self, trailers: Headers) -> Result<(), Error> {
-        self.sender.send(BodyFrame::Trailers(trailers)).await.map_err(|_| Error::Closed)
+    pub async fn finish(self, trailers: Headers) -> Result<(), HttpError> {
+        self.sender.send(BodyFrame::Trailers(trailers)).await.map_err(|_| HttpError::Closed)
     }
 
     /// Waits until the receiver is dropped: the peer has disconnected, or wants no more content.

@@ -12,7 +12,7 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, HandshakeError};
 
 use super::{Body, Carrier, OriginPolicy, Response, TlsInfo, Upgrade, Version};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::{Headers, Span};
 #[cfg(feature = "http2")]
 use crate::http2::Incoming;
@@ -203,18 +203,18 @@ impl Request {
     /// The whole body, once it has arrived.
     ///
     /// ```
-    /// use wireloom::{Error, Request, Response};
+    /// use wireloom::{HttpError, Request, Response};
     ///
-    /// async fn echo(mut request: Request) -> Result<Response, Error> {
+    /// async fn echo(mut request: Request) -> Result<Response, HttpError> {
     ///     let body = request.bytes().await?;
     ///     Ok(Response::new(200).with_body("application/octet-stream", body))
     /// }
     /// ```
     ///
     /// # Errors
-    /// [`Error::TooLarge`] beyond [`ServerConfig::body_len_max`](crate::ServerConfig::body_len_max); the client
+    /// [`HttpError::TooLarge`] beyond [`ServerConfig::body_len_max`](crate::ServerConfig::body_len_max); the client
     /// disconnected, broke a rule of the protocol or took too long. A handler may return the error: the response has the matching status.
-    pub async fn bytes(&mut self) -> Result<Bytes, Error> {
+    pub async fn bytes(&mut self) -> Result<Bytes, HttpError> {
         self.body.bytes().await
     }
 

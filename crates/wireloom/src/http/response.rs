@@ -9,7 +9,7 @@ use wireloom_ws::handshake;
 
 use super::body::Body;
 use super::upgrade::Open;
-use crate::error::{Error, Stage};
+use crate::error::{Error, HttpError};
 use crate::headers::{Headers, is_connection_specific};
 
 /// A response to send.
@@ -62,20 +62,20 @@ impl Response {
     /// Adds a header. A `Date` replaces the server's own.
     ///
     /// ```
-    /// use wireloom::{Error, Request, Response};
+    /// use wireloom::{HttpError, Request, Response};
     ///
-    /// async fn handle(_: Request) -> Result<Response, Error> {
+    /// async fn handle(_: Request) -> Result<Response, HttpError> {
     ///     Response::new(302).with_header("Location", "/elsewhere")
     /// }
     /// ```
     ///
     /// # Errors
-    /// [`Error::Header`] for a header that cannot be sent: its name is not a token, its value holds a control character, or it
+    /// [`HttpError::InvalidHeader`] for a header that cannot be sent: its name is not a token, its value holds a control character, or it
     /// belongs to the connection, whose headers the server writes (`Content-Length`, `Transfer-Encoding`, `Connection`,
     /// `Keep-Alive`, `Proxy-Connection`, `TE`). A handler may return the error: it is answered with 500.
-    pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, Error> {
+    pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, HttpError> {
         if is_framing(name.as_bytes()) {
-            return Err(Error::Header);
+            return Err(HttpError::InvalidHeader);
         }
         self.headers.push(name, value)?;
         Ok(self)
@@ -104,7 +104,7 @@ impl Response {
 
     /// No response: over HTTP/2 the stream is reset with this code (RFC 9113 §6.4), over HTTP/1.1 the connection is. On servers of
     /// other crates it is a response with 500 whose body fails. A response that has begun is reset with the code of an
-    /// [`Error::StreamReset`] that its body produces.
+    /// [`HttpError::StreamReset`] that its body produces.
     #[cfg(feature = "http2")]
     pub fn reset(code: ErrorCode) -> Self {
         Self { body: Body::reset(code), ..Self::new(500) }
@@ -206,18 +206,28 @@ impl From<&handshake::Response> for Response {
 }
 
 /// The response for a failure to read the body of a request.
+impl From<HttpError> for Response {
+    fn from(error: HttpError) -> Self {
+        match error {
+            // RFC 9110 §15.5.14, §15.5.9.
+            HttpError::TooLarge => Self::text(413, "the body is too large\n"),
+            HttpError::BodyTimeout => Self::text(408, "the body took too long\n"),
+            // RFC 9110 §15.6.4.
+            HttpError::Overloaded => Self::text(503, "the server is overloaded\n"),
+            HttpError::Malformed(why) => Self::text(400, format!("{why}\n")),
+            HttpError::ConnectionLost | HttpError::Closed => Self::text(400, "the body is incomplete\n"),
+            #[cfg(feature = "http2")]
+            HttpError::StreamReset(_) | HttpError::GoAway(_) => Self::text(400, "the body is incomplete\n"),
+            _ => Self::text(500, "internal server error\n"),
+        }
+    }
+}
+
+/// The response for a handler that failed: that for the content of its request, or 500.
 impl From<Error> for Response {
     fn from(error: Error) -> Self {
         match error {
-            // RFC 9110 §15.5.14, §15.5.9.
-            Error::TooLarge => Self::text(413, "the body is too large\n"),
-            Error::Timeout(Stage::Body) => Self::text(408, "the body took too long\n"),
-            // RFC 9110 §15.6.4.
-            Error::Overloaded => Self::text(503, "the server is overloaded\n"),
-            Error::Malformed(why) => Self::text(400, format!("{why}\n")),
-            Error::Cut | Error::Closed => Self::text(400, "the body is incomplete\n"),
-            #[cfg(feature = "http2")]
-            Error::StreamReset(_) | Error::GoAway(_) => Self::text(400, "the body is incomplete\n"),
+            Error::Http(error) => error.into(),
             _ => Self::text(500, "internal server error\n"),
         }
     }
@@ -232,6 +242,12 @@ pub trait IntoResponse {
 impl IntoResponse for Response {
     fn into_response(self) -> Response {
         self
+    }
+}
+
+impl IntoResponse for HttpError {
+    fn into_response(self) -> Response {
+        self.into()
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::memory::{Account, Evict};
 
@@ -16,7 +16,7 @@ struct Shared(Mutex<Channel>);
 #[derive(Default)]
 struct Channel {
     content: BytesMut,
-    end: Option<Result<(), Error>>,
+    end: Option<Result<(), HttpError>>,
     trailers: Option<Headers>,
     demand: Option<Demand>,
     receiver: Option<Waker>,
@@ -47,7 +47,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, end: Result<(), Error>, trailers: Option<Headers>) {
+    fn end(&self, end: Result<(), HttpError>, trailers: Option<Headers>) {
         let mut channel = self.lock();
         if channel.end.is_none() {
             channel.end = Some(end);
@@ -59,7 +59,7 @@ impl Shared {
     }
 }
 
-/// A request whose body is collected ends with [`Error::Overloaded`], which is answered with 503.
+/// A request whose body is collected ends with [`HttpError::Overloaded`], which is answered with 503.
 impl Evict for Shared {
     fn evict(&self) {
         let mut channel = self.lock();
@@ -68,12 +68,12 @@ impl Evict for Shared {
         let sender = channel.sender.take();
         drop(channel);
         sender.into_iter().for_each(Waker::wake);
-        self.end(Err(Error::Overloaded), None);
+        self.end(Err(HttpError::Overloaded), None);
     }
 }
 
 impl BodyReceiver {
-    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         let mut channel = self.0.lock();
         if !channel.content.is_empty() {
             return Poll::Ready(Some(Ok(channel.content.split().freeze())));
@@ -154,13 +154,13 @@ impl BodySender {
     }
 
     /// Ends the body with an error.
-    pub(super) fn fail(&self, error: Error) {
+    pub(super) fn fail(&self, error: HttpError) {
         self.0.end(Err(error), None);
     }
 }
 
 impl Drop for BodySender {
     fn drop(&mut self) {
-        self.fail(Error::Cut);
+        self.fail(HttpError::ConnectionLost);
     }
 }

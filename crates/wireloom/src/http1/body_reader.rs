@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use super::body_channel::{BodyReceiver, BodySender, Demand, body_channel};
 use super::body_decoder::{BodyDecoder, Framing};
 use super::head::Refusal;
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::transport::{Io, poll_read};
 
 /// RFC 9110 §10.1.1.
@@ -116,13 +116,13 @@ impl BodyReader {
             while !self.interim.is_empty() {
                 match ready!(io.poll_write(cx, &[std::io::IoSlice::new(self.interim)])) {
                     Ok(len @ 1..) => self.interim = &self.interim[len..],
-                    _ => return self.fail(Error::Cut),
+                    _ => return self.fail(HttpError::ConnectionLost),
                 }
             }
             if bytes.is_empty() {
                 // A write must reach the peer before its answer is waited for.
                 if let Poll::Ready(Err(_)) = io.poll_flush(cx) {
-                    return self.fail(Error::Cut);
+                    return self.fail(HttpError::ConnectionLost);
                 }
                 match ready!(poll_read(cx, io, bytes)) {
                     Ok(1..) => {}
@@ -130,14 +130,14 @@ impl BodyReader {
                         self.finish_if_complete();
                         continue;
                     }
-                    _ => return self.fail(Error::Cut),
+                    _ => return self.fail(HttpError::ConnectionLost),
                 }
             }
             let before = bytes.len();
             let decoder = &mut self.decoder;
             let pushed = channel.put(|content| decoder.push(bytes, content));
             if let Err((_, why)) = pushed {
-                return self.fail(Error::Malformed(why));
+                return self.fail(HttpError::Malformed(why));
             }
             self.has_progressed |= bytes.len() < before;
             self.finish_if_complete();
@@ -145,7 +145,7 @@ impl BodyReader {
                 // An incomplete line of the chunked coding.
                 match ready!(poll_read(cx, io, bytes)) {
                     Ok(1..) => {}
-                    _ => return self.fail(Error::Cut),
+                    _ => return self.fail(HttpError::ConnectionLost),
                 }
             }
         }
@@ -161,7 +161,7 @@ impl BodyReader {
         }
     }
 
-    fn fail(&mut self, error: Error) -> Poll<BodyEnd> {
+    fn fail(&mut self, error: HttpError) -> Poll<BodyEnd> {
         if let Some(channel) = self.channel.take() {
             channel.fail(error);
         }

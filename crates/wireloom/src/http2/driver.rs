@@ -18,7 +18,7 @@ use super::read_buffer::ReadBuffer;
 use super::requests::Requests;
 use super::shared::{DriverState, Reported, Shared, State};
 use super::timers::{Drain, IdleTimer, KeepaliveAction, KeepaliveTimer, ShrinkTimer};
-use crate::error::{Error, Stage};
+use crate::error::HttpError;
 use crate::guard::Guard;
 use crate::memory::{Account, Evict};
 use crate::sync::Arc;
@@ -95,7 +95,7 @@ impl Driver {
     ///
     /// # Errors
     /// A setting is out of range.
-    pub(crate) fn new(io: Io, role: Role, config: Config) -> Result<Self, Error> {
+    pub(crate) fn new(io: Io, role: Role, config: Config) -> Result<Self, HttpError> {
         Ok(Self::with_shared(io, Shared::new(role, config)?))
     }
 
@@ -223,7 +223,7 @@ impl Driver {
             }
             // A client that sends no more has disconnected for handlers that wait, as over HTTP/1.1.
             if self.is_half_closed && (state.handlers > 0 || state.core.role() == Role::Client) {
-                self.disconnect(&mut state, Error::Cut);
+                self.disconnect(&mut state, HttpError::ConnectionLost);
             }
             state.handle_events(&mut incoming);
             if self.has_ended(&state) {
@@ -333,7 +333,7 @@ impl Driver {
     }
 
     /// Nothing more is written.
-    fn disconnect(&mut self, state: &mut State, error: Error) {
+    fn disconnect(&mut self, state: &mut State, error: HttpError) {
         self.is_disconnected = true;
         state.core.handle_disconnect();
         state.fail(error);
@@ -425,9 +425,9 @@ impl Driver {
         self.input.clear();
         self.deadlines.clear();
         let error = match state.core.ended() {
-            Some(Ended::Failed(error)) => Error::Http2(error),
-            Some(Ended::Drained) => Error::Closed,
-            _ => Error::Cut,
+            Some(Ended::Failed(error)) => HttpError::Http2(error),
+            Some(Ended::Drained) => HttpError::Closed,
+            _ => HttpError::ConnectionLost,
         };
         state.fail(error);
         self.unlock(state);
@@ -491,7 +491,7 @@ impl Driver {
             KeepaliveAction::PeerDead => {
                 self.keepalive = None;
                 self.io.abandon();
-                self.disconnect(state, Error::Timeout(Stage::Silence));
+                self.disconnect(state, HttpError::KeepaliveTimeout);
             }
         }
     }
@@ -520,17 +520,17 @@ impl Drop for Driver {
         self.budget.reset(self.memory.account());
         let mut state = self.shared.lock();
         state.core.handle_disconnect();
-        state.fail(Error::Cut);
+        state.fail(HttpError::ConnectionLost);
     }
 }
 
-fn transport_error(error: &io::Error) -> Error {
+fn transport_error(error: &io::Error) -> HttpError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => Error::Cut,
-        kind => Error::Io(kind.into()),
+        | io::ErrorKind::BrokenPipe => HttpError::ConnectionLost,
+        kind => HttpError::Io(kind.into()),
     }
 }
 
@@ -665,7 +665,7 @@ mod tests {
         closes.store(true, Ordering::Relaxed);
         let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
         let (_send, mut recv) = requests.open(fields, true).unwrap();
-        assert_eq!(recv.head().await.unwrap_err(), Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
+        assert_eq!(recv.head().await.unwrap_err(), HttpError::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
     }
 
     // Its requests are answered within one poll, so that no stream is open whenever the driver waits.

@@ -10,7 +10,7 @@ use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
 
 use super::{Driver, Incoming, Progress, RecvStream, Requests, Shared};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::sync::Arc;
 use crate::transport::Io;
 
@@ -61,7 +61,7 @@ fn link() -> (DuplexStream, DuplexStream) {
 }
 
 /// Sends a large response for `/large` and a small one for everything else, each as a stream.
-async fn respond(shared: Arc<Shared>, incoming: Incoming) -> Result<(), Error> {
+async fn respond(shared: Arc<Shared>, incoming: Incoming) -> Result<(), HttpError> {
     let is_large = incoming.headers.text(incoming.path) == "/large";
     let mut left = if is_large { LARGE } else { SMALL };
     let mut send = shared.send_stream(incoming.key);

@@ -10,7 +10,7 @@ use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
 
 use super::{Driver, Incoming, Progress, Requests, Shared};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::memory::Evict as _;
 use crate::sync::{Arc, Model};
 use crate::transport::Io;
@@ -52,7 +52,7 @@ async fn serve(mut driver: Driver) {
     assert_eq!((state.core.memory().held, state.core.memory().caller), (0, 0));
 }
 
-async fn echo(shared: Arc<Shared>, incoming: Incoming) -> Result<(), Error> {
+async fn echo(shared: Arc<Shared>, incoming: Incoming) -> Result<(), HttpError> {
     let recv = incoming.content;
     let mut send = shared.send_stream(incoming.key);
     send.send_response([Field::known(Token::Status, b"200")], false)?;
@@ -66,7 +66,7 @@ async fn echo(shared: Arc<Shared>, incoming: Incoming) -> Result<(), Error> {
 }
 
 /// Sends `len` bytes in the task of the caller and reads the echo in another one.
-async fn exchange(requests: Requests, len: usize) -> Result<usize, Error> {
+async fn exchange(requests: Requests, len: usize) -> Result<usize, HttpError> {
     let fields = [
         Field::known(Token::Method, b"POST"),
         Field::known(Token::Scheme, b"http"),

@@ -11,7 +11,7 @@ use wireloom_http2::{Role, StreamKey};
 use super::recv_buffer::RecvBuffer;
 use super::shared::{Shared, State};
 use super::slots::{Receiving, StreamRef};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::{Head, Headers};
 use crate::sync::Arc;
 
@@ -48,18 +48,18 @@ impl RecvStream {
 
     #[cfg(test)]
     pub(super) fn end_connection(&self) {
-        self.shared.lock().fail(Error::Cut);
+        self.shared.lock().fail(HttpError::ConnectionLost);
     }
 
     /// The next head of a response: interim ones (below 200), then the final one.
     ///
     /// # Errors
     /// The stream was reset or refused, or the connection failed.
-    pub(crate) async fn head(&mut self) -> Result<Head, Error> {
+    pub(crate) async fn head(&mut self) -> Result<Head, HttpError> {
         poll_fn(|cx| {
             let mut state = self.shared.lock();
             let State { slots, deferred, .. } = &mut *state;
-            let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(Error::Closed)) };
+            let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(HttpError::Closed)) };
             match slot.interim.pop_front().or_else(|| slot.head.take()) {
                 Some(head) => Poll::Ready(Ok(head)),
                 None => slot.poll_received(cx, deferred),
@@ -72,7 +72,7 @@ impl RecvStream {
     ///
     /// # Errors
     /// The stream was reset, or the connection failed.
-    pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+    pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         let stream = self.stream;
         self.shared.command(|state| {
             let polled = state.poll_content(cx, stream, RecvBuffer::pop, Bytes::len);
@@ -92,7 +92,11 @@ impl RecvStream {
     ///
     /// # Errors
     /// As [`poll_data`](Self::poll_data).
-    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize, Error>> {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<Result<usize, HttpError>> {
         let stream = self.stream;
         self.shared.command(|state| {
             let polled = state.poll_content(cx, stream, |data| data.read(into), |&len| len);
@@ -131,9 +135,9 @@ impl State {
         stream: StreamRef,
         take: impl FnOnce(&mut RecvBuffer) -> T,
         len: impl FnOnce(&T) -> usize,
-    ) -> Poll<Result<Option<T>, Error>> {
+    ) -> Poll<Result<Option<T>, HttpError>> {
         let Self { slots, core, deferred, .. } = self;
-        let Some(slot) = slots.get(stream) else { return Poll::Ready(Err(Error::Closed)) };
+        let Some(slot) = slots.get(stream) else { return Poll::Ready(Err(HttpError::Closed)) };
         if !slot.data.is_empty() {
             let content = take(&mut slot.data);
             // Never misuse: as much has arrived.
@@ -163,7 +167,7 @@ impl Drop for RecvStream {
             if receiving == Receiving::Open && state.core.role() == Role::Client {
                 // Without a reader of the response the request is pointless.
                 let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
-                state.fail_stream(stream.key, &Error::StreamReset(ErrorCode::CANCEL));
+                state.fail_stream(stream.key, &HttpError::StreamReset(ErrorCode::CANCEL));
             } else if receiving == Receiving::Open && finished {
                 state.finish(stream.key, is_accepted);
             }

@@ -8,7 +8,7 @@ use super::recv_stream::RecvStream;
 use super::send_stream::SendStream;
 use super::shared::{PeerPreface, Shared};
 use super::slots::Receiving;
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::sync::Arc;
 
 /// Opens requests on a client's connection. The connection shuts down gracefully when the last clone is dropped.
@@ -35,7 +35,7 @@ impl Requests {
     ///
     /// # Errors
     /// The connection failed before they arrived.
-    pub(crate) async fn ready(&self) -> Result<(), Error> {
+    pub(crate) async fn ready(&self) -> Result<(), HttpError> {
         self.shared
             .wait_until(|state| match (&state.failure, state.peer_preface) {
                 (_, PeerPreface::Complete) => Poll::Ready(Ok(())),
@@ -73,8 +73,12 @@ impl Requests {
     /// first, names in lower case.
     ///
     /// # Errors
-    /// [`Error::NotProcessed`] when the connection is going away: the request may be sent on another one.
-    pub(crate) fn open<'f, I>(&self, fields: I, end_stream: bool) -> Result<(SendStream, RecvStream), Error>
+    /// [`HttpError::NotProcessed`] when the connection is going away: the request may be sent on another one.
+    pub(crate) fn open<'f, I>(
+        &self,
+        fields: I,
+        end_stream: bool,
+    ) -> Result<(SendStream, RecvStream), HttpError>
     where
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
@@ -88,7 +92,7 @@ impl Requests {
             if let Some(slot) = state.slots.get(stream) {
                 slot.finished = end_stream;
             }
-            Ok::<_, Error>(stream)
+            Ok::<_, HttpError>(stream)
         })?;
         let send = match end_stream {
             true => SendStream::finished(self.shared.clone(), stream),

@@ -10,7 +10,7 @@ use wireloom_http2::{Role, StreamKey};
 use super::head::to_fields;
 use super::shared::{Shared, State, is_accepted};
 use super::slots::StreamRef;
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::sync::Arc;
 
@@ -38,7 +38,7 @@ impl SendStream {
     ///
     /// # Errors
     /// The stream or the connection has ended, or the peer does not accept a field list of this size.
-    pub(crate) fn send_response<'f, I>(&mut self, fields: I, end_stream: bool) -> Result<(), Error>
+    pub(crate) fn send_response<'f, I>(&mut self, fields: I, end_stream: bool) -> Result<(), HttpError>
     where
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
@@ -56,7 +56,7 @@ impl SendStream {
     /// # Errors
     /// As [`send_response`](Self::send_response).
     #[cfg(test)]
-    pub(crate) fn send_informational<'f, I>(&mut self, fields: I) -> Result<(), Error>
+    pub(crate) fn send_informational<'f, I>(&mut self, fields: I) -> Result<(), HttpError>
     where
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
@@ -68,15 +68,15 @@ impl SendStream {
     ///
     /// # Errors
     /// The stream was reset, or the connection failed.
-    pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
+    pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, HttpError>> {
         let mut state = self.shared.lock();
         let State { slots, core, deferred, .. } = &mut *state;
-        let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(Error::Closed)) };
+        let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(HttpError::Closed)) };
         if let Some(error) = &slot.error {
             return Poll::Ready(Err(error.clone()));
         }
         if !core.contains(self.stream.key) {
-            return Poll::Ready(Err(Error::Closed));
+            return Poll::Ready(Err(HttpError::Closed));
         }
         match core.send_capacity(self.stream.key) {
             0 => {
@@ -104,7 +104,7 @@ impl SendStream {
     ///
     /// # Errors
     /// The stream was reset, or the connection failed.
-    pub(crate) fn send(&mut self, data: Bytes, end_stream: bool) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, data: Bytes, end_stream: bool) -> Result<(), HttpError> {
         self.command(end_stream, |state, key| state.core.send_data(key, data, end_stream))
     }
 
@@ -112,7 +112,7 @@ impl SendStream {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub(crate) fn send_trailers(&mut self, trailers: &mut Headers) -> Result<(), Error> {
+    pub(crate) fn send_trailers(&mut self, trailers: &mut Headers) -> Result<(), HttpError> {
         trailers.make_names_lowercase();
         // RFC 9113 §8.2.2: trailers of HTTP/1.1 that are forwarded may have such fields.
         trailers.remove_forbidden_trailers();
@@ -129,7 +129,7 @@ impl SendStream {
         &mut self,
         end_stream: bool,
         run: impl FnOnce(&mut State, StreamKey) -> Result<(), CoreError>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), HttpError> {
         let (stream, is_accepted) = (self.stream, self.is_accepted);
         let result = self.shared.command(|state| {
             match run(state, stream.key) {
@@ -138,11 +138,11 @@ impl SendStream {
                 // The slot knows why the stream has ended.
                 Err(CoreError::Misuse(Misuse::StreamGone | Misuse::ConnectionClosed)) => {
                     let error = state.slots.get(stream).and_then(|slot| slot.error.clone());
-                    return Err(error.unwrap_or(Error::Closed));
+                    return Err(error.unwrap_or(HttpError::Closed));
                 }
                 Err(error) => {
-                    let error = Error::from(error);
-                    if matches!(error, Error::Http2(CoreError::Misuse(Misuse::ContentLengthMismatch))) {
+                    let error = HttpError::from(error);
+                    if matches!(error, HttpError::Http2(CoreError::Misuse(Misuse::ContentLengthMismatch))) {
                         // RFC 9113 §8.1.1: the message cannot become valid. Whoever waits for the answer learns why.
                         let code = code_of_incomplete(state.core.role());
                         let _ = state.core.reset(stream.key, code);
@@ -165,7 +165,7 @@ impl Drop for SendStream {
             if !done {
                 let code = code_of_incomplete(state.core.role());
                 if state.core.reset(stream.key, code).is_ok() {
-                    state.fail_stream(stream.key, &Error::StreamReset(code));
+                    state.fail_stream(stream.key, &HttpError::StreamReset(code));
                 }
             }
             state.release(stream);

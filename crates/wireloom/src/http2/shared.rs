@@ -18,7 +18,7 @@ use super::incoming::IncomingRequests;
 use super::send_stream::SendStream;
 use super::slots::{FollowUp, Receiving, Slots, StreamRef};
 use super::unread::UnreadRequests;
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::headers::Headers;
 use crate::memory::{Evict, FREE_LEN};
@@ -37,7 +37,7 @@ pub(super) struct State {
     /// The code of the peer's last GOAWAY.
     goaway: Option<ErrorCode>,
     /// Why the connection ended.
-    pub(super) failure: Option<Error>,
+    pub(super) failure: Option<HttpError>,
     pub(super) driver: DriverHandle,
     pub(super) reported: Reported,
     /// Tasks that run handlers.
@@ -118,7 +118,7 @@ pub(super) enum DriverState {
 }
 
 impl Shared {
-    pub(super) fn new(role: Role, config: Config) -> Result<Arc<Self>, Error> {
+    pub(super) fn new(role: Role, config: Config) -> Result<Arc<Self>, HttpError> {
         let core = Connection::new(role, with_manual_release(config))?;
         Ok(Self::with_core(core))
     }
@@ -131,7 +131,7 @@ impl Shared {
         config: Config,
         http2_settings: &[u8],
         kind: RequestKind,
-    ) -> Result<(Arc<Self>, StreamKey), Error> {
+    ) -> Result<(Arc<Self>, StreamKey), HttpError> {
         let config = with_manual_release(config);
         let (core, key) = Connection::from_upgrade_server(config, http2_settings, kind)?;
         Ok((Self::with_core(core), key))
@@ -201,7 +201,7 @@ impl Shared {
     ///
     /// # Errors
     /// The stream or the connection has ended, or the peer does not accept a field list of this size.
-    pub(crate) fn send_response<'f, I>(&self, key: StreamKey, fields: I, body: Bytes) -> Result<(), Error>
+    pub(crate) fn send_response<'f, I>(&self, key: StreamKey, fields: I, body: Bytes) -> Result<(), HttpError>
     where
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
@@ -224,7 +224,7 @@ impl Shared {
     pub(crate) fn reset(&self, key: StreamKey, code: ErrorCode) {
         self.command(|state| {
             let _ = state.core.reset(key, code);
-            state.fail_stream(key, &Error::StreamReset(code));
+            state.fail_stream(key, &HttpError::StreamReset(code));
         });
     }
 
@@ -248,7 +248,7 @@ impl Evict for Shared {
     fn evict(&self) {
         let unread = self.command(|state| {
             state.core.abort(ErrorCode::ENHANCE_YOUR_CALM, b"out of memory");
-            state.fail(Error::StreamReset(ErrorCode::ENHANCE_YOUR_CALM));
+            state.fail(HttpError::StreamReset(ErrorCode::ENHANCE_YOUR_CALM));
             state.slots.take_unread()
         });
         drop(unread);
@@ -383,7 +383,7 @@ impl State {
         self.core.set_caller_memory(memory);
     }
 
-    pub(super) fn check_alive(&self) -> Result<(), Error> {
+    pub(super) fn check_alive(&self) -> Result<(), HttpError> {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
@@ -397,15 +397,18 @@ impl State {
         self.slots.release(stream, &mut self.deferred);
     }
 
-    pub(super) fn fail_stream(&mut self, key: StreamKey, error: &Error) {
+    pub(super) fn fail_stream(&mut self, key: StreamKey, error: &HttpError) {
         self.slots.fail(key, error, &mut self.deferred);
     }
 
     /// Ends the connection for every handle. When the transport has ended after GOAWAY with an error code, they report that code.
-    pub(super) fn fail(&mut self, error: Error) {
+    pub(super) fn fail(&mut self, error: HttpError) {
         let error = match self.goaway {
-            Some(code) if code != ErrorCode::NO_ERROR && matches!(error, Error::Cut | Error::Io(_)) => {
-                Error::GoAway(code)
+            Some(code)
+                if code != ErrorCode::NO_ERROR
+                    && matches!(error, HttpError::ConnectionLost | HttpError::Io(_)) =>
+            {
+                HttpError::GoAway(code)
             }
             _ => error,
         };
@@ -413,8 +416,10 @@ impl State {
         // Requests that were never sent, and streams that ended before, have errors of their own.
         while let Some(event) = core.poll_event() {
             match event {
-                Event::Refused { stream } => slots.fail(stream, &Error::NotProcessed, deferred),
-                Event::Reset { stream, code, .. } => slots.fail(stream, &Error::StreamReset(code), deferred),
+                Event::Refused { stream } => slots.fail(stream, &HttpError::NotProcessed, deferred),
+                Event::Reset { stream, code, .. } => {
+                    slots.fail(stream, &HttpError::StreamReset(code), deferred)
+                }
                 _ => {}
             }
         }
@@ -433,7 +438,7 @@ impl State {
         mut input: &[u8],
         buffer: Option<&Bytes>,
         incoming: &mut IncomingRequests<'_>,
-    ) -> Result<usize, Error> {
+    ) -> Result<usize, HttpError> {
         let (now, len) = (self.now(), input.len());
         loop {
             let (consumed, event) = self.core.handle_input(now, input)?;

@@ -21,7 +21,7 @@ use wireloom_http2::{Config, Role};
 use wireloom_testing::Rng;
 
 use super::{Driver, Incoming, Progress, RecvStream, Requests, SendStream, Shared, Tunnel};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::sync::Arc;
 use crate::transport::Io;
@@ -95,7 +95,7 @@ impl Plan {
     }
 
     /// Sends `content` in chunks, as the peer accepts them, and trailers.
-    async fn send(&self, send: &mut SendStream, content: Bytes) -> Result<(), Error> {
+    async fn send(&self, send: &mut SendStream, content: Bytes) -> Result<(), HttpError> {
         for chunk in content.chunks(self.chunk_len) {
             poll_fn(|cx| send.poll_capacity(cx)).await?;
             send.send(content.slice_ref(chunk), false)?;
@@ -110,7 +110,7 @@ impl Plan {
     }
 
     /// Receives content to its end, and checks it and the trailers.
-    async fn receive(&self, recv: &mut RecvStream, expected: &[u8]) -> Result<(), Error> {
+    async fn receive(&self, recv: &mut RecvStream, expected: &[u8]) -> Result<(), HttpError> {
         let mut received = 0;
         while let Some(chunk) = poll_fn(|cx| recv.poll_data(cx)).await {
             let chunk = chunk?;
@@ -127,7 +127,7 @@ impl Plan {
 }
 
 /// The client's side of one exchange.
-async fn request(requests: Requests, plan: Plan) -> Result<(), Error> {
+async fn request(requests: Requests, plan: Plan) -> Result<(), HttpError> {
     let (seed, filler) = (plan.seed.to_string(), vec![b'x'; plan.header_len]);
     let protocol = Field::known(Token::Protocol, b"websocket");
     let fields = [
@@ -141,7 +141,7 @@ async fn request(requests: Requests, plan: Plan) -> Result<(), Error> {
     let fields: Vec<Field<'_>> = fields.collect();
     let (mut send, mut recv) = match requests.open(fields.iter().copied(), false) {
         // The connection has drained.
-        Err(Error::Closed) => return Err(Error::NotProcessed),
+        Err(HttpError::Closed) => return Err(HttpError::NotProcessed),
         opened => opened?,
     };
     plan.pause().await;
@@ -159,7 +159,7 @@ async fn request(requests: Requests, plan: Plan) -> Result<(), Error> {
         let sent = plan.send(&mut send, body).await;
         // A server that does not read the request resets it; the response shows whether it did.
         assert!(
-            sent.is_ok() || plan.server != Server::Respond || sent == Err(Error::NotProcessed),
+            sent.is_ok() || plan.server != Server::Respond || sent == Err(HttpError::NotProcessed),
             "{sent:?}"
         );
         drop(send);
@@ -193,13 +193,13 @@ async fn request(requests: Requests, plan: Plan) -> Result<(), Error> {
         tokio::join!(receiving, sending).0
     };
     match received {
-        Err(Error::StreamReset(ErrorCode::CANCEL)) if plan.server == Server::Reset => Ok(()),
+        Err(HttpError::StreamReset(ErrorCode::CANCEL)) if plan.server == Server::Reset => Ok(()),
         Ok(()) if plan.server == Server::Reset && plan.cancel_after.is_none() => panic!("no reset: {plan:?}"),
         received => received,
     }
 }
 
-async fn echo(tunnel: &mut Tunnel, plan: &Plan) -> Result<(), Error> {
+async fn echo(tunnel: &mut Tunnel, plan: &Plan) -> Result<(), HttpError> {
     let content = plan.content(plan.request_len);
     let (mut read, mut write) = tokio::io::split(tunnel);
     let writing = async {
@@ -218,7 +218,7 @@ async fn echo(tunnel: &mut Tunnel, plan: &Plan) -> Result<(), Error> {
 }
 
 /// The server's side of one exchange.
-async fn respond(shared: Arc<Shared>, incoming: Incoming, volume: usize) -> Result<(), Error> {
+async fn respond(shared: Arc<Shared>, incoming: Incoming, volume: usize) -> Result<(), HttpError> {
     let seed = incoming.headers.get("x-seed").and_then(|seed| std::str::from_utf8(seed).ok()?.parse().ok());
     let plan = Plan::new(seed.unwrap_or_default(), volume);
     let recv = incoming.content;
@@ -227,7 +227,7 @@ async fn respond(shared: Arc<Shared>, incoming: Incoming, volume: usize) -> Resu
     let fields = [Field::known(Token::Status, b"200"), Field::new(b"x-filler", &filler)];
     if plan.is_tunnel {
         send.send_response(fields, false)?;
-        let Some(recv) = recv else { return Err(Error::Closed) };
+        let Some(recv) = recv else { return Err(HttpError::Closed) };
         let mut tunnel = Tunnel::new(send, recv);
         let mut bytes = vec![0; plan.chunk_len];
         loop {
@@ -326,7 +326,7 @@ async fn round(rng: &mut Rng, time_max: Duration) {
     while let Some(task) = tasks.join_next().await {
         match task.expect("a check of the client failed") {
             Ok(()) => {}
-            Err(Error::NotProcessed) if goaway_after.is_some() => {}
+            Err(HttpError::NotProcessed) if goaway_after.is_some() => {}
             Err(error) => panic!("pipes of {pipe_len}: {error:?}"),
         }
     }

@@ -11,7 +11,7 @@ use wireloom_http2::{Event, StreamKey};
 use super::head::to_headers;
 use super::incoming::IncomingRequests;
 use super::recv_buffer::RecvBuffer;
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::guard::{Deferred, WakerSlot};
 use crate::headers::{Head, Headers};
 
@@ -53,7 +53,7 @@ pub(super) struct Slot {
     pub(super) head: Option<Head>,
     pub(super) interim: VecDeque<Head>,
     pub(super) trailers: Option<Headers>,
-    pub(super) error: Option<Error>,
+    pub(super) error: Option<HttpError>,
     /// Waits for a head or content.
     pub(super) receiver: WakerSlot,
     /// Waits for send capacity.
@@ -131,7 +131,7 @@ impl Slots {
         match self.find(key) {
             Some(_) => self.refer(key, Receiving::Ended),
             None => {
-                let error = Some(Error::Closed);
+                let error = Some(HttpError::Closed);
                 self.insert(Slot { id: key.id(), references: 1, error, ..Slot::default() }, key)
             }
         }
@@ -156,14 +156,14 @@ impl Slots {
     }
 
     /// Fails one stream: its handles report `error` once they have read what arrived before.
-    pub(super) fn fail(&mut self, key: StreamKey, error: &Error, deferred: &mut Deferred) {
+    pub(super) fn fail(&mut self, key: StreamKey, error: &HttpError, deferred: &mut Deferred) {
         if let Some(slot) = self.get_by_key(key) {
             slot.fail(error, deferred);
         }
     }
 
     /// Fails every stream. Tunnels lose what has not been read: what they would answer has no receiver.
-    pub(super) fn fail_all(&mut self, error: &Error, deferred: &mut Deferred) {
+    pub(super) fn fail_all(&mut self, error: &HttpError, deferred: &mut Deferred) {
         for (_, slot) in &mut self.slots {
             if slot.is_tunnel && slot.receiving == Receiving::Open && !slot.data.is_empty() {
                 deferred.drop_later(Box::new(std::mem::take(&mut slot.data)));
@@ -236,8 +236,8 @@ impl Slots {
                     deferred.wake(&mut slot.receiver);
                 }
             }
-            Event::Reset { stream, code, .. } => self.fail(stream, &Error::StreamReset(code), deferred),
-            Event::Refused { stream } => self.fail(stream, &Error::NotProcessed, deferred),
+            Event::Reset { stream, code, .. } => self.fail(stream, &HttpError::StreamReset(code), deferred),
+            Event::Refused { stream } => self.fail(stream, &HttpError::NotProcessed, deferred),
             Event::Writable { stream } => {
                 if let Some(slot) = self.get_by_key(stream) {
                     deferred.wake(&mut slot.sender);
@@ -253,7 +253,7 @@ impl Slots {
 
 impl Slot {
     /// Content that arrived before can still be read, and so can an end.
-    fn fail(&mut self, error: &Error, deferred: &mut Deferred) {
+    fn fail(&mut self, error: &HttpError, deferred: &mut Deferred) {
         self.error.get_or_insert_with(|| error.clone());
         deferred.wake(&mut self.receiver);
         deferred.wake(&mut self.sender);
@@ -265,7 +265,7 @@ impl Slot {
         &mut self,
         cx: &Context<'_>,
         deferred: &mut Deferred,
-    ) -> Poll<Result<T, Error>> {
+    ) -> Poll<Result<T, HttpError>> {
         if let Some(error) = &self.error {
             return Poll::Ready(Err(error.clone()));
         }

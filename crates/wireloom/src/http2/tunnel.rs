@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use wireloom_http2::error::ErrorCode;
 
 use super::{RecvStream, Requests, SendStream};
-use crate::error::Error;
+use crate::error::HttpError;
 
 /// A tunnel, open in both directions.
 pub(crate) struct Tunnel {
@@ -119,11 +119,11 @@ impl Drop for Tunnel {
     }
 }
 
-fn transport_error(error: Error) -> io::Error {
+fn transport_error(error: HttpError) -> io::Error {
     match error {
-        Error::Io(error) => error.kind().into(),
+        HttpError::Io(error) => error.kind().into(),
         // The code is for the user of the tunnel.
-        Error::GoAway(_) => io::Error::new(io::ErrorKind::ConnectionReset, error),
+        HttpError::GoAway(_) => io::Error::new(io::ErrorKind::ConnectionReset, error),
         _ => io::ErrorKind::ConnectionReset.into(),
     }
 }

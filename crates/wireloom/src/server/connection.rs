@@ -22,7 +22,7 @@ use super::config::ServerConfig;
 use super::http2;
 use super::panic;
 use super::timeouts::{Deadline, Stopped, Timeouts, until};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::is_token_byte;
 use crate::http::{Afterwards, Body, Open, Origin, Request, Response, Running, Version};
 use crate::http1::head::{self, Refusal};
@@ -344,11 +344,11 @@ impl Connection {
             let next = poll_fn(|cx| {
                 let taken = body_reader.poll(cx, io, bytes);
                 let polled = panic::catch(registry, || body.poll_chunk(cx));
-                match polled.unwrap_or(Poll::Ready(Some(Err(Error::Cut)))) {
+                match polled.unwrap_or(Poll::Ready(Some(Err(HttpError::ConnectionLost)))) {
                     // The head does not wait for the body.
                     Poll::Pending if std::mem::take(&mut flushing) => Poll::Ready(None),
                     Poll::Pending if taken.is_ready() => {
-                        poll_disconnected(cx, io, bytes).map(|()| Some(Some(Err(Error::Cut))))
+                        poll_disconnected(cx, io, bytes).map(|()| Some(Some(Err(HttpError::ConnectionLost))))
                     }
                     next => next.map(Some),
                 }

@@ -20,7 +20,7 @@ use wireloom_http2::field::{Field, Token};
 use wireloom_http2::message::RequestKind;
 
 use super::{Handler, panic};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::http::{Afterwards, Body, Origin, Request, Response, Running};
 use crate::http1::date;
@@ -230,8 +230,8 @@ async fn answer(
 }
 
 /// Resets the stream of a response that was not sent, because the client does not accept a head of this size.
-fn reset_if_unsent(shared: &Shared, key: StreamKey, answered: Result<(), Error>) {
-    if let Err(Error::Http2(_)) = answered {
+fn reset_if_unsent(shared: &Shared, key: StreamKey, answered: Result<(), HttpError>) {
+    if let Err(HttpError::Http2(_)) = answered {
         shared.reset(key, ErrorCode::INTERNAL_ERROR);
     }
 }
@@ -251,7 +251,12 @@ impl Drop for ResetUnlessAnswered<'_> {
     }
 }
 
-fn send_whole(shared: &Arc<Shared>, key: StreamKey, response: Response, is_head: bool) -> Result<(), Error> {
+fn send_whole(
+    shared: &Arc<Shared>,
+    key: StreamKey,
+    response: Response,
+    is_head: bool,
+) -> Result<(), HttpError> {
     let allows_body = response.allows_body();
     let (status, mut headers, mut body) = response.into_parts();
     headers.make_names_lowercase();
@@ -273,7 +278,7 @@ async fn send_stream(
     key: StreamKey,
     response: Response,
     is_head: bool,
-) -> Result<(), Error> {
+) -> Result<(), HttpError> {
     let allows_body = response.allows_body();
     let (status, mut headers, mut body) = response.into_parts();
     headers.make_names_lowercase();
@@ -298,7 +303,7 @@ async fn send_stream(
             // RFC 9113 §8.1.1: an incomplete response is reset.
             Err(error) => {
                 send.reset(match error {
-                    Error::StreamReset(code) if code != ErrorCode::NO_ERROR => code,
+                    HttpError::StreamReset(code) if code != ErrorCode::NO_ERROR => code,
                     _ => ErrorCode::INTERNAL_ERROR,
                 });
                 return Ok(());

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
 
 use super::Peer;
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::http::{
     Afterwards, Body, BodyFrame, Carrier, Exclusive, Open, Origin, Request, Response, Upgrade, Version,
@@ -184,14 +184,14 @@ where
 struct Frames<B>(Exclusive<B>);
 
 impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
-    type Item = Result<BodyFrame, Error>;
+    type Item = Result<BodyFrame, HttpError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let body = &mut self.get_mut().0;
         loop {
             let Some(frame) = ready!(body.get_mut().poll_frame(cx)) else { return Poll::Ready(None) };
             // The cause of a foreign body's error is left to its own log.
-            let Ok(frame) = frame else { return Poll::Ready(Some(Err(Error::Cut))) };
+            let Ok(frame) = frame else { return Poll::Ready(Some(Err(HttpError::ConnectionLost))) };
             match frame.into_data().map_err(Frame::into_trailers) {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => return Poll::Ready(Some(Ok(BodyFrame::Data(data)))),
@@ -205,9 +205,12 @@ impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Error;
+    type Error = HttpError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
         let body = self.get_mut();
         if let Some(chunk) = ready!(body.poll_chunk(cx)) {
             return Poll::Ready(Some(chunk.map(Frame::data)));

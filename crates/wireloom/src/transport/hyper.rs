@@ -9,7 +9,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Io;
-use crate::error::Error;
+use crate::error::HttpError;
 
 /// A connection that will be handed over.
 #[derive(Clone)]
@@ -22,8 +22,8 @@ impl PendingUpgrade {
     }
 
     /// Waits until the response has been sent.
-    pub(crate) async fn wait(self) -> Result<Io, Error> {
-        let upgraded = self.0.await.map_err(|_| Error::Cut)?;
+    pub(crate) async fn wait(self) -> Result<Io, HttpError> {
+        let upgraded = self.0.await.map_err(|_| HttpError::ConnectionLost)?;
         Ok(Io::Other(Box::new(Transport(upgraded))))
     }
 }

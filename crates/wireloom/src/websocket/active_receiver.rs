@@ -7,7 +7,7 @@ use wireloom_ws::{Delivery, IdleInbound, Inbound, Reader};
 
 use super::clock::Timer;
 use super::codecs;
-use crate::error::Error;
+use crate::error::WebSocketError;
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
 use crate::transport::budget::Budget;
 use crate::transport::buffer;
@@ -45,7 +45,7 @@ pub(super) struct ActiveReceiver {
     pub(super) last_len: u32,
     pub(super) ended: bool,
     /// The error that ended the connection, until it is returned.
-    pub(super) failed: Option<Box<Error>>,
+    pub(super) failed: Option<Box<WebSocketError>>,
     pub(super) timer: Timer,
     /// The account of the connection; `None` before its first use.
     pub(super) account: Option<Account>,
@@ -203,7 +203,7 @@ impl ActiveReceiver {
     /// The server is out of memory, and has closed the connection.
     #[cold]
     pub(super) fn fail_overloaded(&mut self) {
-        self.failed = Some(Box::new(Error::Overloaded));
+        self.failed = Some(Box::new(WebSocketError::Overloaded));
         self.free();
     }
 

@@ -4,7 +4,9 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker};
 
 use super::wakers::{Waiter, Wakers};
-use crate::error::Error;
+#[cfg(feature = "http2")]
+use crate::error::HttpError;
+use crate::error::WebSocketError;
 use crate::sync::Arc;
 use crate::transport::Io;
 
@@ -32,9 +34,9 @@ enum LinkEnd {
     /// The writing side has ended; the peer is still read.
     ShutDown,
     /// Nothing can be written; the peer is still read.
-    WriteFailed(Error),
+    WriteFailed(WebSocketError),
     /// Nothing is read or written.
-    Closed(Error),
+    Closed(WebSocketError),
 }
 
 impl Link {
@@ -43,7 +45,7 @@ impl Link {
     }
 
     /// The reason that nothing can be written any more.
-    pub(super) fn write_error(&self) -> Option<&Error> {
+    pub(super) fn write_error(&self) -> Option<&WebSocketError> {
         match self.end.as_deref() {
             None | Some(LinkEnd::ShutDown) => None,
             Some(LinkEnd::WriteFailed(error) | LinkEnd::Closed(error)) => Some(error),
@@ -56,7 +58,7 @@ impl Link {
     }
 
     /// A write has failed. Returns the first reason that nothing can be written.
-    pub(super) fn fail_write(&mut self, error: &io::Error) -> Error {
+    pub(super) fn fail_write(&mut self, error: &io::Error) -> WebSocketError {
         if let Some(first) = self.write_error() {
             return first.clone();
         }
@@ -66,7 +68,7 @@ impl Link {
     }
 
     /// The transport is no longer used: for this reason, unless writing has failed before.
-    pub(super) fn close(&mut self, error: Error) {
+    pub(super) fn close(&mut self, error: WebSocketError) {
         let first = self.write_error().cloned();
         self.end = Some(Box::new(LinkEnd::Closed(first.unwrap_or(error))));
     }
@@ -182,18 +184,18 @@ fn with_io_slices<T>(slices: &[&[u8]], write: impl FnOnce(&[IoSlice<'_>]) -> T) 
 }
 
 /// The error for a transport's failure.
-pub(super) fn failure(error: &io::Error) -> Error {
+pub(super) fn failure(error: &io::Error) -> WebSocketError {
     #[cfg(feature = "http2")]
     // A tunnel of HTTP/2 reports the code of GOAWAY.
-    if let Some(goaway @ Error::GoAway(_)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        return goaway.clone();
+    if let Some(HttpError::GoAway(code)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return WebSocketError::GoAway(*code);
     }
     match error.kind() {
         // TLS calls an end without close_notify unexpected; so do resets.
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::BrokenPipe => Error::Cut,
-        kind => Error::Io(kind.into()),
+        | io::ErrorKind::BrokenPipe => WebSocketError::ConnectionLost,
+        kind => WebSocketError::Io(kind.into()),
     }
 }

@@ -54,7 +54,7 @@ pub use receiver::{Receiver, Receiving};
 pub use sender::{Permit, Sender, Sending};
 pub use state::Traffic;
 
-use crate::error::Error;
+use crate::error::WebSocketError;
 use crate::transport::{Io, Transport};
 pub(crate) use driven::Driven;
 #[cfg(feature = "server")]
@@ -174,7 +174,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// As for [`Receiver::recv_owned`].
-    pub async fn recv_owned(&mut self) -> Result<Option<OwnedMessage>, Error> {
+    pub async fn recv_owned(&mut self) -> Result<Option<OwnedMessage>, WebSocketError> {
         self.receiver.recv_owned().await
     }
 
@@ -191,7 +191,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// As for [`Sender::feed`].
-    pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
+    pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), WebSocketError> {
         self.sender.feed(message).await
     }
 
@@ -199,7 +199,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// As for [`Sender::flush`].
-    pub async fn flush(&mut self) -> Result<(), Error> {
+    pub async fn flush(&mut self) -> Result<(), WebSocketError> {
         self.sender.flush().await
     }
 
@@ -207,7 +207,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// As for [`Sender::ping`].
-    pub async fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
+    pub async fn ping(&mut self, payload: &[u8]) -> Result<(), WebSocketError> {
         self.sender.ping(payload).await
     }
 
@@ -219,7 +219,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// A code that may not be sent, a reason over 123 bytes; the transport failed.
-    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
         self.sender.begin_close(code, reason)?;
         // The receiver writes the queue meanwhile: a peer that waits to be read may read nothing before.
         while self.receiver.recv().await?.is_some() {}
@@ -236,7 +236,10 @@ impl WebSocket {
     ///
     /// # Errors
     /// As for [`Sender::close_after`].
-    pub fn close_after(&mut self, deadline: impl Into<Option<(Duration, CloseCode)>>) -> Result<(), Error> {
+    pub fn close_after(
+        &mut self,
+        deadline: impl Into<Option<(Duration, CloseCode)>>,
+    ) -> Result<(), WebSocketError> {
         self.sender.close_after(deadline)
     }
 
@@ -244,7 +247,11 @@ impl WebSocket {
     ///
     /// # Errors
     /// As for [`Sender::send_chunk`].
-    pub async fn send_chunk(&mut self, chunk: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
+    pub async fn send_chunk(
+        &mut self,
+        chunk: impl Into<Payload<'_>>,
+        last: bool,
+    ) -> Result<(), WebSocketError> {
         self.sender.send_chunk(chunk, last).await
     }
 
@@ -255,7 +262,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// As for `recv`, and the error of the session: then the connection is closed with 1011.
-    pub async fn pump(self, session: impl Session) -> Result<Option<End>, Error> {
+    pub async fn pump(self, session: impl Session) -> Result<Option<End>, WebSocketError> {
         let shared = self.sender.shared.clone();
         Driven::new(&shared, Box::pin(pump::run(self, session))).await
     }
@@ -320,7 +327,7 @@ impl WebSocket {
     /// ```
     pub fn into_inner(self) -> (Box<dyn Transport>, Vec<u8>) {
         let Self { sender, mut receiver } = self;
-        let io = sender.shared.lock().take_io(Error::Closed);
+        let io = sender.shared.lock().take_io(WebSocketError::Closed);
         (io.into_transport(), receiver.take_input())
     }
 

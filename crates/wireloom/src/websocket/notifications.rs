@@ -8,7 +8,7 @@ use wireloom_ws::frame::Header;
 use wireloom_ws::{End, Kind};
 
 use super::observer::{Observer, ObserverEvent, notify};
-use crate::error::Error;
+use crate::error::WebSocketError;
 
 /// An owned [`ObserverEvent`].
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) enum Notification {
     PongRead { payload: Vec<u8>, round_trip: Option<Duration> },
     MessageRead { kind: Kind, len: u64 },
     MessageWritten { kind: Kind, len: u64 },
-    Error(Error),
+    Error(WebSocketError),
     CloseBegun(End),
     CloseDone(End),
 }

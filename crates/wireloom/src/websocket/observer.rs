@@ -7,7 +7,7 @@ use std::time::Duration;
 use wireloom_ws::frame::Header;
 use wireloom_ws::{End, Kind};
 
-use crate::error::Error;
+use crate::error::WebSocketError;
 
 /// An event of a WebSocket. Payloads of messages are not shown.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub enum ObserverEvent<'a> {
         round_trip: Option<Duration>,
     },
     /// The peer broke a rule or a limit, or the transport failed.
-    Error(&'a Error),
+    Error(&'a WebSocketError),
     /// The closing handshake has begun, or there will be none; with the code and reason of the peer's Close frame if that was first.
     CloseBegun(&'a End),
     /// The connection has ended.

@@ -6,22 +6,22 @@ use wireloom_ws::{CloseCode, End};
 
 use super::message::Message;
 use super::{Sender, WebSocket};
-use crate::error::Error;
+use crate::error::WebSocketError;
 
 /// Handles the messages of a WebSocket, for [`WebSocket::pump`].
 ///
 /// ```
-/// use wireloom::{Error, Message, Sender, Session, WebSocket};
+/// use wireloom::{WebSocketError, Message, Sender, Session, WebSocket};
 ///
 /// struct Echo;
 ///
 /// impl Session for Echo {
-///     async fn on_message(&mut self, sender: &mut Sender, message: Message<'_>) -> Result<(), Error> {
+///     async fn on_message(&mut self, sender: &mut Sender, message: Message<'_>) -> Result<(), WebSocketError> {
 ///         sender.send(message).await
 ///     }
 /// }
 ///
-/// # async fn example(socket: WebSocket) -> Result<(), Error> {
+/// # async fn example(socket: WebSocket) -> Result<(), WebSocketError> {
 /// socket.pump(Echo).await?;
 /// # Ok(())
 /// # }
@@ -31,7 +31,7 @@ pub trait Session: Send {
     ///
     /// # Errors
     /// An error closes the connection with 1011.
-    fn on_open(&mut self, sender: &mut Sender) -> impl Future<Output = Result<(), Error>> + Send {
+    fn on_open(&mut self, sender: &mut Sender) -> impl Future<Output = Result<(), WebSocketError>> + Send {
         let _ = sender;
         async { Ok(()) }
     }
@@ -44,7 +44,7 @@ pub trait Session: Send {
         &mut self,
         sender: &mut Sender,
         message: Message<'_>,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    ) -> impl Future<Output = Result<(), WebSocketError>> + Send;
 
     /// The connection has ended; `None` when the cause is unknown.
     fn on_close(&mut self, end: Option<&End>) -> impl Future<Output = ()> + Send {
@@ -53,7 +53,7 @@ pub trait Session: Send {
     }
 }
 
-pub(super) async fn run(socket: WebSocket, mut session: impl Session) -> Result<Option<End>, Error> {
+pub(super) async fn run(socket: WebSocket, mut session: impl Session) -> Result<Option<End>, WebSocketError> {
     let (mut sender, mut receiver) = socket.split();
     let outcome = async {
         session.on_open(&mut sender).await?;

@@ -15,7 +15,7 @@ use super::message::{Message, OwnedMessage};
 use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
 use super::wakers::Waiter;
-use crate::error::{Error, Stage};
+use crate::error::WebSocketError;
 use crate::memory::Account;
 use crate::transport::buffer;
 
@@ -101,7 +101,7 @@ impl Receiver {
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
-    pub async fn recv_owned(&mut self) -> Result<Option<OwnedMessage>, Error> {
+    pub async fn recv_owned(&mut self) -> Result<Option<OwnedMessage>, WebSocketError> {
         poll_fn(|cx| self.poll_recv_owned(cx)).await
     }
 
@@ -109,7 +109,10 @@ impl Receiver {
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
-    pub fn poll_recv_owned(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnedMessage>, Error>> {
+    pub fn poll_recv_owned(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<OwnedMessage>, WebSocketError>> {
         if let Some(message) = self.next_owned() {
             return Poll::Ready(Ok(Some(message)));
         }
@@ -195,7 +198,7 @@ impl Receiver {
 
     /// The error that ended the connection, once.
     #[cold]
-    fn take_failure(&mut self) -> Option<Box<Error>> {
+    fn take_failure(&mut self) -> Option<Box<WebSocketError>> {
         self.active.as_mut()?.failed.take()
     }
 }
@@ -554,8 +557,8 @@ impl ActiveReceiver {
             self.failed = match state.core.end().map(|end| &end.cause) {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
                 Some(Cause::Error(error)) => Some((*error).into()),
-                Some(Cause::Silence) => Some(Error::Timeout(Stage::Silence)),
-                _ => Some(state.link.write_error().cloned().unwrap_or(Error::Cut)),
+                Some(Cause::Silence) => Some(WebSocketError::KeepaliveTimeout),
+                _ => Some(state.link.write_error().cloned().unwrap_or(WebSocketError::ConnectionLost)),
             }
             .map(Box::new);
         }
@@ -566,7 +569,7 @@ impl ActiveReceiver {
         if let Some(end) = state.core.end().cloned() {
             state.queue_traced(Notification::CloseDone(end));
         }
-        state.close_link(Error::Closed);
+        state.close_link(WebSocketError::Closed);
         state.wake();
     }
 }
@@ -591,7 +594,7 @@ pub struct Receiving<'a> {
 }
 
 impl<'a> Future for Receiving<'a> {
-    type Output = Result<Option<Message<'a>>, Error>;
+    type Output = Result<Option<Message<'a>>, WebSocketError>;
 
     // Inlined, so that a buffered message stays in registers on its way to the caller.
     #[inline(always)]
@@ -686,7 +689,7 @@ mod tests {
         let (_sender, mut receiver) = open(&memory, transport);
         receive_most(&mut peer, &mut receiver).await;
         drop(peer);
-        assert_eq!(receiver.recv().await.unwrap_err(), Error::Cut);
+        assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::ConnectionLost);
         assert_eq!(memory.stats().assemblies, 0);
         assert_eq!(receiver.active.as_ref().unwrap().reader.inbound().memory_len(), 0);
     }
@@ -698,7 +701,7 @@ mod tests {
         let (mut peer, reader) = duplex(1 << 20);
         let (_, writer) = duplex(1);
         let (mut sender, mut receiver) = open(&memory, tokio::io::join(reader, writer));
-        assert_eq!(sender.send("hello").await, Err(Error::Cut));
+        assert_eq!(sender.send("hello").await, Err(WebSocketError::ConnectionLost));
         let rest = receive_most(&mut peer, &mut receiver).await;
         assert!(memory.stats().assemblies >= 400_000);
         peer.write_all(&rest).await.unwrap();
@@ -718,7 +721,7 @@ mod tests {
                 assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
                 assert!(memory.stats().assemblies >= LEN);
             } else {
-                assert_eq!(receiver.recv().await.unwrap_err(), Error::Overloaded);
+                assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
                 assert_eq!(memory.stats().assemblies, 0);
             }
         }
@@ -748,7 +751,7 @@ mod tests {
         assert!(is_pending(sender.send(&[7; 100_000])));
         assert!(memory.stats().send_queues >= 98_000);
         drop(peer);
-        assert_eq!(sender.flush().await, Err(Error::Cut));
+        assert_eq!(sender.flush().await, Err(WebSocketError::ConnectionLost));
         assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
     }
 
@@ -758,7 +761,7 @@ mod tests {
         let memory = Memory::new(1 << 30);
         let (mut peer, transport) = duplex(1 << 10);
         let (mut sender, _receiver) = open(&memory, transport);
-        assert_eq!(sender.send(&[7; 100_000]).await, Err(Error::SlowPeer));
+        assert_eq!(sender.send(&[7; 100_000]).await, Err(WebSocketError::SlowPeer));
         assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
         let mut received = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut peer, &mut received).await.unwrap();

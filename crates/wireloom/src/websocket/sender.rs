@@ -15,12 +15,12 @@ use super::message::Payload;
 use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
 use super::wakers::Waiter;
-use crate::error::Error;
+use crate::error::WebSocketError;
 
 /// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
 const SHARED_LEN_MIN: usize = 4 << 10;
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
 
 /// The half of a [`WebSocket`](super::WebSocket) that sends. It never needs the [`Receiver`](super::Receiver) to be polled.
 ///
@@ -59,7 +59,7 @@ impl Sender {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub fn try_send<'a>(&mut self, message: impl Into<Payload<'a>>) -> Result<bool, Error> {
+    pub fn try_send<'a>(&mut self, message: impl Into<Payload<'a>>) -> Result<bool, WebSocketError> {
         Ok(self.send_now(&message.into())? != Sent::Full)
     }
 
@@ -71,7 +71,7 @@ impl Sender {
     pub fn try_send_all<'a, M: Into<Payload<'a>>>(
         &mut self,
         messages: impl IntoIterator<Item = M>,
-    ) -> Result<usize, Error> {
+    ) -> Result<usize, WebSocketError> {
         let mut count = 0;
         // The iterator is the caller's code, which runs while nothing is locked.
         for message in messages {
@@ -99,14 +99,14 @@ impl Sender {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub async fn reserve(&mut self) -> Result<Permit<'_>, Error> {
+    pub async fn reserve(&mut self) -> Result<Permit<'_>, WebSocketError> {
         poll_fn(|cx| self.poll_ready(cx)).await?;
         Ok(Permit(self))
     }
 
     /// Sends the message unless that would have to wait.
     #[inline(never)]
-    fn send_now(&self, message: &Payload<'_>) -> Result<Sent, Error> {
+    fn send_now(&self, message: &Payload<'_>) -> Result<Sent, WebSocketError> {
         let mut state = self.shared.lock();
         let state = &mut *state;
         let Poll::Ready(queued) = queue(state, true, |state| put(state, message)) else {
@@ -130,7 +130,7 @@ impl Sender {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
+    pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), WebSocketError> {
         let message = message.into();
         let put = |state: &mut State| put(state, &message).map(|()| notify_written(state, &message));
         poll_fn(|cx| self.poll_queue(cx, true, put)).await.map(drop)
@@ -146,7 +146,11 @@ impl Sender {
     ///
     /// # Errors
     /// As for [`send`](Self::send), and when the message that is being sent is of the other kind.
-    pub async fn send_chunk(&mut self, chunk: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
+    pub async fn send_chunk(
+        &mut self,
+        chunk: impl Into<Payload<'_>>,
+        last: bool,
+    ) -> Result<(), WebSocketError> {
         let chunk = chunk.into();
         poll_fn(|cx| self.poll_queue(cx, false, |state| put_fragment(state, &chunk, last))).await?;
         if last {
@@ -161,7 +165,7 @@ impl Sender {
         cx: &Context<'_>,
         is_whole: bool,
         put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
-    ) -> Poll<Result<bool, Error>> {
+    ) -> Poll<Result<bool, WebSocketError>> {
         let mut state = self.shared.lock();
         if let Poll::Ready(queued) = queue(&mut state, is_whole, &put) {
             return Poll::Ready(queued);
@@ -180,7 +184,7 @@ impl Sender {
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub async fn flush(&mut self) -> Result<(), Error> {
+    pub async fn flush(&mut self) -> Result<(), WebSocketError> {
         let mut end = None;
         poll_fn(|cx| {
             let mut state = self.shared.lock();
@@ -197,7 +201,7 @@ impl Sender {
     ///
     /// # Errors
     /// As for [`send`](Self::send), and when the payload is too long.
-    pub async fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
+    pub async fn ping(&mut self, payload: &[u8]) -> Result<(), WebSocketError> {
         let mut end = None;
         poll_fn(|cx| {
             let mut state = self.shared.lock();
@@ -228,16 +232,16 @@ impl Sender {
     ///
     /// # Errors
     /// A code that may not be sent, a reason over 123 bytes; the transport failed.
-    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
         self.begin_close(code, reason)?;
         match self.flush().await {
-            Err(Error::Closed) => Ok(()),
+            Err(WebSocketError::Closed) => Ok(()),
             flushed => flushed,
         }
     }
 
     /// Queues the Close frame.
-    pub(super) fn begin_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+    pub(super) fn begin_close(&mut self, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
         begin_closing(&mut self.shared.lock(), code, reason)
     }
 
@@ -254,7 +258,10 @@ impl Sender {
     ///
     /// # Errors
     /// A code that may not be sent.
-    pub fn close_after(&mut self, deadline: impl Into<Option<(Duration, CloseCode)>>) -> Result<(), Error> {
+    pub fn close_after(
+        &mut self,
+        deadline: impl Into<Option<(Duration, CloseCode)>>,
+    ) -> Result<(), WebSocketError> {
         let deadline = deadline.into();
         if let Some((_, code)) = deadline
             && !code.is_sendable()
@@ -285,7 +292,7 @@ impl Sender {
     }
 
     /// Ready when a message can be queued; see [`reserve`](Self::reserve).
-    pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         let mut state = self.shared.lock();
         if let Some(error) = state.link.write_error() {
             return Poll::Ready(Err(error.clone()));
@@ -300,7 +307,7 @@ impl Sender {
         }
     }
 
-    pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), Error> {
+    pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), WebSocketError> {
         let mut state = self.shared.lock();
         let queued = match queue(&mut state, true, |state| put(state, message)) {
             Poll::Ready(queued) => queued?,
@@ -313,15 +320,15 @@ impl Sender {
         Ok(())
     }
 
-    pub(super) fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+    pub(super) fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<Result<(), WebSocketError>> {
         self.shared.lock().poll_flush(Some((self.waiter, cx)))
     }
 
-    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         let mut state = self.shared.lock();
         begin_closing(&mut state, CloseCode::NORMAL, "")?;
         match state.poll_flush(Some((self.waiter, cx))) {
-            Poll::Ready(Err(Error::Closed)) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(WebSocketError::Closed)) => Poll::Ready(Ok(())),
             flushed => flushed,
         }
     }
@@ -360,7 +367,7 @@ impl Permit<'_> {
     /// # Errors
     /// The connection is closed or has failed; the message would exceed [`queued_len_max`](wireloom_ws::Limits::queued_len_max) together
     /// with the bytes that are queued. Nothing was queued then.
-    pub fn send<'a>(self, message: impl Into<Payload<'a>>) -> Result<(), Error> {
+    pub fn send<'a>(self, message: impl Into<Payload<'a>>) -> Result<(), WebSocketError> {
         self.0.start_send(&message.into())
     }
 }
@@ -381,7 +388,7 @@ enum Step<'a, M> {
 impl<M> Unpin for Sending<'_, M> {}
 
 impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
-    type Output = Result<(), Error>;
+    type Output = Result<(), WebSocketError>;
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -415,7 +422,7 @@ impl<M> Sending<'_, M> {
     /// Boxes the error: errors are large, and an unboxed one would make the path that does not wait move its result through memory.
     #[cold]
     #[inline(never)]
-    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<Error>>> {
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<WebSocketError>>> {
         match &mut self.0 {
             Step::Waiting(waiting) => waiting.as_mut().poll(cx).map(|sent| sent.err().map(Box::new)),
             _ => Poll::Ready(None),
@@ -442,7 +449,7 @@ fn notify_written(state: &mut State, message: &Payload<'_>) {
 }
 
 /// Writes the queue without waiting.
-fn written(state: &mut State) -> Result<Sent, Error> {
+fn written(state: &mut State) -> Result<Sent, WebSocketError> {
     if let Poll::Ready(written) = state.poll_flush(None) {
         return written.map(|()| Sent::Done);
     }
@@ -459,7 +466,7 @@ fn queue(
     state: &mut State,
     is_whole: bool,
     put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
-) -> Poll<Result<bool, Error>> {
+) -> Poll<Result<bool, WebSocketError>> {
     let waits = match state.slow_peer() {
         SlowPeer::Wait { .. } => true,
         SlowPeer::DropNewest { .. } => !is_whole,
@@ -475,7 +482,7 @@ fn queue(
         }
         match put(state) {
             Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => Poll::Pending,
-            put => Poll::Ready(put.map(|()| true).map_err(Error::from)),
+            put => Poll::Ready(put.map(|()| true).map_err(WebSocketError::from)),
         }
     };
     if let Poll::Ready(put) = try_put(state) {
@@ -493,7 +500,7 @@ fn queue(
         }
         SlowPeer::Disconnect { .. } if state.is_slow() => {
             state.disconnect_slow();
-            Poll::Ready(Err(Error::SlowPeer))
+            Poll::Ready(Err(WebSocketError::SlowPeer))
         }
         _ => Poll::Pending,
     }
@@ -544,7 +551,7 @@ fn put_fragment(state: &mut State, fragment: &Payload<'_>, last: bool) -> Result
     }
 }
 
-fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), Error> {
+fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
     let now = clock::now();
     state.core.close(now, code, reason)?;
     // The deadline has changed.

@@ -24,7 +24,7 @@ use super::notifications::{self, Notification, NotificationQueue};
 use super::slow::{BUFFERED_LEN_MAX, Slow, SlowCounters};
 use super::wakers::Waiter;
 use super::{clock, codecs};
-use crate::error::Error;
+use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{Arc, AtomicBool};
@@ -462,7 +462,10 @@ impl State {
     }
 
     /// Writes the queue. While the transport is full, a flusher waits for it, and so does `task` if there is one.
-    pub(super) fn poll_flush(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
+    pub(super) fn poll_flush(
+        &mut self,
+        task: Option<(Waiter, &Context<'_>)>,
+    ) -> Poll<Result<(), WebSocketError>> {
         if let Some(error) = self.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
@@ -493,7 +496,7 @@ impl State {
     ///
     /// # Errors
     /// Nothing can be written any more.
-    pub(super) fn queue_end(&self) -> Result<u64, Error> {
+    pub(super) fn queue_end(&self) -> Result<u64, WebSocketError> {
         match self.link.write_error() {
             Some(error) => Err(error.clone()),
             None => Ok(self.traffic.bytes_sent + self.core.queued_len() as u64),
@@ -506,10 +509,10 @@ impl State {
         &mut self,
         end: u64,
         task: Option<(Waiter, &Context<'_>)>,
-    ) -> Poll<Result<(), Error>> {
+    ) -> Poll<Result<(), WebSocketError>> {
         let flushed = self.poll_flush(task);
         let is_sent = match &flushed {
-            Poll::Ready(Err(Error::Closed)) => self.traffic.bytes_sent >= end,
+            Poll::Ready(Err(WebSocketError::Closed)) => self.traffic.bytes_sent >= end,
             // A transport that buffers has written bytes when as many others have followed as it can buffer.
             Poll::Pending if self.link.has_buffered_writes() => {
                 self.traffic.bytes_sent >= end.saturating_add(BUFFERED_LEN_MAX as u64)
@@ -528,12 +531,12 @@ impl State {
     }
 
     /// Called while the transport is full: ready when the peer has been slow for too long.
-    fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
+    fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
         let now = clock::now();
         if self.send_queue.try_set(self.core.queued_len()).is_err() {
             // The transport is full and accepts no Close frame.
-            self.reset(Error::Overloaded);
-            return Poll::Ready(Err(Error::Overloaded));
+            self.reset(WebSocketError::Overloaded);
+            return Poll::Ready(Err(WebSocketError::Overloaded));
         }
         if self.slow.wait(&self.config.slow_peer, now, self.core.queued_len()) {
             // It continues to write and watches the deadline, also when the future that sends is dropped.
@@ -544,7 +547,7 @@ impl State {
         let mut cx = waker.as_ref().map(Context::from_waker);
         ready!(self.slow.poll_disconnect(&self.config.slow_peer, cx.as_mut()));
         self.disconnect_slow();
-        Poll::Ready(Err(Error::SlowPeer))
+        Poll::Ready(Err(WebSocketError::SlowPeer))
     }
 
     /// Whether a message that is sent now would wait for too long.
@@ -729,7 +732,7 @@ impl State {
     }
 
     /// Nothing can be written any more. Bytes that the peer has sent are still read: its Close frame may be among them.
-    fn fail_write(&mut self, error: &io::Error) -> Error {
+    fn fail_write(&mut self, error: &io::Error) -> WebSocketError {
         let error = self.link.fail_write(error);
         self.drop_queue();
         self.wake();
@@ -766,7 +769,7 @@ impl State {
         }
         // The handler holds it until it uses the WebSocket again, which fails: no other connection should be closed for it.
         self.return_read_buffer();
-        let mut io = self.take_io(Error::Overloaded);
+        let mut io = self.take_io(WebSocketError::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
             let (id, account) = (self.id(), self.account().clone());
@@ -782,7 +785,7 @@ impl State {
     }
 
     /// Removes the transport: no more reads and writes.
-    pub(super) fn take_io(&mut self, why: Error) -> Io {
+    pub(super) fn take_io(&mut self, why: WebSocketError) -> Io {
         let io = self.link.take_io();
         self.fail(why);
         io
@@ -803,14 +806,14 @@ impl State {
     }
 
     /// Ends reading and writing.
-    pub(super) fn fail(&mut self, error: Error) {
+    pub(super) fn fail(&mut self, error: WebSocketError) {
         self.core.handle_eof();
         self.close_link(error);
         self.wake();
     }
 
     /// Both halves stop using the transport: for this reason, unless writing has failed before.
-    pub(super) fn close_link(&mut self, error: Error) {
+    pub(super) fn close_link(&mut self, error: WebSocketError) {
         self.drop_queue();
         self.link.close(error);
     }
@@ -820,11 +823,11 @@ impl State {
         #[cfg(feature = "tracing")]
         tracing::debug!(queued = self.core.queued_len(), "the peer is too slow and is disconnected");
         self.slow.count_disconnected();
-        self.reset(Error::SlowPeer);
+        self.reset(WebSocketError::SlowPeer);
     }
 
     /// Drops the transport and what the kernel has buffered for it, although the application may keep both halves.
-    fn reset(&mut self, error: Error) {
+    fn reset(&mut self, error: WebSocketError) {
         let io = self.take_io(error);
         io.abandon();
         self.deferred.drop_later(Box::new(io));

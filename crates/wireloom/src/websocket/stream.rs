@@ -8,10 +8,10 @@ use futures_sink::Sink;
 
 use super::message::{OwnedMessage, Payload};
 use super::{Receiver, Sender, WebSocket};
-use crate::error::Error;
+use crate::error::WebSocketError;
 
 impl Stream for Receiver {
-    type Item = Result<OwnedMessage, Error>;
+    type Item = Result<OwnedMessage, WebSocketError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.get_mut().poll_recv_owned(cx).map(Result::transpose)
@@ -19,28 +19,28 @@ impl Stream for Receiver {
 }
 
 impl Sink<OwnedMessage> for Sender {
-    type Error = Error;
+    type Error = WebSocketError;
 
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         Sender::poll_ready(self.get_mut(), cx)
     }
 
-    fn start_send(self: Pin<&mut Self>, message: OwnedMessage) -> Result<(), Error> {
+    fn start_send(self: Pin<&mut Self>, message: OwnedMessage) -> Result<(), WebSocketError> {
         Sender::start_send(self.get_mut(), &Payload::from(message))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         Sender::poll_flush(self.get_mut(), cx)
     }
 
     /// Sends the Close frame, with 1000. The receiver gets the peer's answer.
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         Sender::poll_close(self.get_mut(), cx)
     }
 }
 
 impl Stream for WebSocket {
-    type Item = Result<OwnedMessage, Error>;
+    type Item = Result<OwnedMessage, WebSocketError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.receiver.poll_recv_owned(cx).map(Result::transpose)
@@ -48,21 +48,21 @@ impl Stream for WebSocket {
 }
 
 impl Sink<OwnedMessage> for WebSocket {
-    type Error = Error;
+    type Error = WebSocketError;
 
-    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         self.sender.poll_ready(cx)
     }
 
-    fn start_send(mut self: Pin<&mut Self>, message: OwnedMessage) -> Result<(), Error> {
+    fn start_send(mut self: Pin<&mut Self>, message: OwnedMessage) -> Result<(), WebSocketError> {
         self.sender.start_send(&Payload::from(message))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         Sender::poll_flush(&mut self.sender, cx)
     }
 
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         Sender::poll_close(&mut self.sender, cx)
     }
 }

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use wireloom::error::Stage;
 use wireloom::server::serve_connection;
 use wireloom::wireloom_ws::handshake::server::ServerHandshake;
 use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeError, HandshakeLimits};
-use wireloom::{Connector, Error};
+use wireloom::{Connector, Error, HttpError};
 
 use super::{polled, received_request, refusing, serve};
 
@@ -56,21 +55,21 @@ async fn a_timeout_names_its_stage() {
         .connect_timeout(Duration::from_millis(100))
         .handshake_timeout(Duration::from_millis(100));
     let url = format!("ws://{}/", hole.local_addr().unwrap());
-    assert_eq!(short.connect(&url).await.unwrap_err(), Error::Timeout(Stage::Connect));
+    assert_eq!(short.connect(&url).await.unwrap_err(), Error::ConnectTimeout);
 
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = silent.local_addr().unwrap();
     for scheme in ["ws", "wss"] {
         let url = format!("{scheme}://localhost:{}/", at.port());
         let connector = short.clone().resolve("localhost", [at]);
-        assert_eq!(connector.connect(&url).await.unwrap_err(), Error::Timeout(Stage::Handshake));
+        assert_eq!(connector.connect(&url).await.unwrap_err(), Error::HandshakeTimeout);
     }
 }
 
 #[tokio::test]
 async fn errors_name_hosts_that_cannot_be_reached() {
     let nowhere = Connector::new().resolve("nowhere.example", []);
-    assert_eq!(nowhere.connect("ws://nowhere.example/").await.unwrap_err(), Error::Host(None));
+    assert_eq!(nowhere.connect("ws://nowhere.example/").await.unwrap_err(), Error::HostNotFound(None));
     let (_taken, closed) = refusing();
     let error = wireloom::connect(&format!("ws://{closed}/")).await.unwrap_err();
     assert_eq!(error, Error::Io(std::io::ErrorKind::ConnectionRefused.into()));
@@ -108,7 +107,7 @@ async fn reports_responses_that_are_not_http() {
     let error = wireloom::connect(&responding(b"SSH-2.0-OpenSSH\r\n\r\n".to_vec()).await).await.unwrap_err();
     assert!(matches!(error, Error::Handshake(_)), "{error:?}");
     let error = wireloom::connect(&responding(Vec::new()).await).await.unwrap_err();
-    assert_eq!(error, Error::Cut);
+    assert_eq!(error, Error::Http(HttpError::ConnectionLost));
 }
 
 // Frames may arrive in the packet of the response.

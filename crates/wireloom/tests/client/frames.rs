@@ -90,7 +90,7 @@ async fn exchange(http2: Http2, mut rng: Rng) -> bool {
         0 => Request::post("/", rng.bytes(100_000)),
         1 => Request::post(
             "/",
-            Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, wireloom::Error>>()),
+            Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, wireloom::HttpError>>()),
         ),
         2 => Request::post("/", "12345").header("Expect", "100-continue"),
         _ => Request::get("/"),

@@ -8,9 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use wireloom::client::Request;
-use wireloom::error::Stage;
 use wireloom::wireloom_ws::handshake::HandshakeLimits;
-use wireloom::{Body, Connector, Error, Headers, Server, Version};
+use wireloom::{Body, Connector, Error, Headers, HttpError, Server, Version};
 
 /// The first line of the HTTP/2 preface.
 const PREFACE: &[u8] = b"PRI ";
@@ -96,10 +95,18 @@ async fn falls_back_to_http1() {
     // Framing headers are not the caller's.
     for name in ["Transfer-Encoding", "Host", "Connection"] {
         let request = Request::get(&url).header(name, "x");
-        assert_eq!(connector.send(request).await.unwrap_err(), Error::Header, "{name}");
+        assert_eq!(
+            connector.send(request).await.unwrap_err(),
+            Error::Http(HttpError::InvalidHeader),
+            "{name}"
+        );
     }
     for method in ["", "A B", "G\r\nX: y", "CONNECT"] {
-        assert_eq!(connector.send(Request::new(method, &url)).await.unwrap_err(), Error::Header, "{method}");
+        assert_eq!(
+            connector.send(Request::new(method, &url)).await.unwrap_err(),
+            Error::Http(HttpError::InvalidHeader),
+            "{method}"
+        );
     }
 }
 
@@ -209,9 +216,10 @@ async fn never_hangs_whatever_a_server_sends() {
     let ask = async |bytes: &[u8]| {
         let url = answer(bytes, 1000).await;
         let mut response = Connector::new().request(Request::get(url)).await?;
-        response.body.bytes().await
+        response.body.bytes().await.map_err(Error::from)
     };
-    let malformed = |result| matches!(result, Err(Error::Malformed(_) | Error::ResponseHead(..)));
+    let malformed =
+        |result| matches!(result, Err(Error::Http(HttpError::Malformed(_)) | Error::InvalidResponse(..)));
     for bytes in [
         &b"SSH-2.0-x\r\n\r\n"[..],
         b"HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\nhello",
@@ -236,7 +244,7 @@ async fn never_hangs_whatever_a_server_sends() {
         b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
     ] {
-        assert_eq!(ask(bytes).await, Err(Error::Cut), "{}", bytes.escape_ascii());
+        assert_eq!(ask(bytes).await, Err(Error::Http(HttpError::ConnectionLost)), "{}", bytes.escape_ascii());
     }
 }
 
@@ -299,16 +307,16 @@ async fn content_of_another_length_than_announced_fails() {
     let url = serve().await;
     for (announced, content) in [("5", "four"), ("3", "four")] {
         let request = Request::post(format!("{url}/echo"), content).header("Content-Length", announced);
-        assert!(matches!(Connector::new().request(request).await, Err(Error::Malformed(_))));
+        assert!(matches!(Connector::new().request(request).await, Err(Error::Http(HttpError::Malformed(_)))));
     }
     let request = Request::post(format!("{url}/echo"), "x").header("Content-Length", "+1");
-    assert_eq!(Connector::new().request(request).await.unwrap_err(), Error::Header);
+    assert_eq!(Connector::new().request(request).await.unwrap_err(), Error::Http(HttpError::InvalidHeader));
     // Content that ends early.
     let (sender, body) = Body::channel();
     sender.abort();
     let request = Request::post(format!("{url}/echo"), body);
-    let broken = async { Connector::new().request(request).await?.body.bytes().await };
-    assert_eq!(broken.await, Err(Error::Cut));
+    let broken = async { Connector::new().request(request).await?.body.bytes().await.map_err(Error::from) };
+    assert_eq!(broken.await, Err(Error::Http(HttpError::ConnectionLost)));
 }
 
 /// A server of this version of HTTP: its URL, and the first lines of the requests that it received, with whether they announce chunks.
@@ -379,7 +387,7 @@ async fn chunks_are_sent_to_servers_of_http11_alone() {
         refuse_http2(|mut stream| async move { while let Ok(1..) = stream.read(&mut [0; 1024]).await {} });
     let connector = Connector::new().handshake_timeout(Duration::from_millis(100));
     let error = connector.request(upload(&silent.await).1).await.unwrap_err();
-    assert_eq!(error, Error::Timeout(Stage::Handshake));
+    assert_eq!(error, Error::HandshakeTimeout);
 }
 
 /// Dropping a request closes its connection, before the response and after its head.
@@ -472,9 +480,9 @@ async fn sends_one_content_length() {
     let url = serve().await;
     let request = || Request::post(format!("{url}/request"), "abc");
     let ambiguous = request().header("Content-Length", "3").header("content-length", "4");
-    assert_eq!(Connector::new().request(ambiguous).await.unwrap_err(), Error::Header);
+    assert_eq!(Connector::new().request(ambiguous).await.unwrap_err(), Error::Http(HttpError::InvalidHeader));
     let connector = Connector::new().header("Content-Length", "4");
-    assert_eq!(connector.request(request()).await.unwrap_err(), Error::Header);
+    assert_eq!(connector.request(request()).await.unwrap_err(), Error::Http(HttpError::InvalidHeader));
 }
 
 // RFC 9112 §5.2: a user agent replaces folded lines.
@@ -493,10 +501,10 @@ async fn reads_folded_headers_and_long_heads() {
     let limits =
         HandshakeLimits { headers_max: 510, ..HandshakeLimits::default() }.with_head_len_max(1 << 20);
     let error = Connector::new().response_limits(limits).request(Request::get(&url)).await.unwrap_err();
-    assert_eq!(error, Error::ResponseHead(512, "too many headers"));
+    assert_eq!(error, Error::InvalidResponse(512, "too many headers"));
     let limits = HandshakeLimits::default().with_head_len_max(head.len() - 1);
     let error = Connector::new().response_limits(limits).request(Request::get(&url)).await.unwrap_err();
-    assert!(matches!(error, Error::Malformed(_)), "{error}");
+    assert!(matches!(error, Error::Http(HttpError::Malformed(_))), "{error}");
 }
 
 #[tokio::test]

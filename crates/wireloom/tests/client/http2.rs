@@ -11,8 +11,8 @@ use wireloom::wireloom_http2::error::ErrorCode;
 use wireloom::wireloom_http2::field::{Field, Token};
 use wireloom::wireloom_http2::{Config, Connection, Role, StreamKey};
 use wireloom::{
-    Body, CloseCode, Connector, DeflateConfig, Error, Headers, Keepalive, Response, Server, Stage, Version,
-    WebSocket,
+    Body, CloseCode, Connector, DeflateConfig, Error, Headers, HttpError, Keepalive, Response, Server,
+    Version, WebSocket, WebSocketError,
 };
 
 use super::scripted::{self, ScriptEvent};
@@ -82,21 +82,25 @@ async fn sends_the_target_and_the_fields() {
     assert!(head.headers.get("content-length").is_some());
     assert_eq!(http2.peer(), Some(address));
     let other = http2.request(Request::get("http://other.example/")).await.unwrap_err();
-    assert!(matches!(other, Error::Url(_)), "{other:?}");
+    assert!(matches!(other, Error::InvalidUrl(_)), "{other:?}");
     // RFC 9113 §8.2.1, §8.2.2, §8.3.1.
     for (name, value) in
         [("a b", ""), ("a", "b\r\nc: d"), ("Connection", "close"), ("TE", "gzip"), ("Host", "a")]
     {
         let bad = http2.request(Request::get("/").header(name, value)).await.unwrap_err();
-        assert_eq!(bad, Error::Header, "{name}");
+        assert_eq!(bad, Error::Http(HttpError::InvalidHeader), "{name}");
     }
     // RFC 9110 §9.1, RFC 9113 §8.5.
     for method in ["", "A B", "G\r\nX: y", "CONNECT"] {
-        assert_eq!(http2.send(Request::new(method, "/")).unwrap_err(), Error::Header, "{method}");
+        assert_eq!(
+            http2.send(Request::new(method, "/")).unwrap_err(),
+            Error::Http(HttpError::InvalidHeader),
+            "{method}"
+        );
     }
     let all =
         Connector::new().header("Upgrade", "h2c").connect_http2(&format!("http://{address}")).await.unwrap();
-    assert_eq!(all.request(Request::get("/")).await.unwrap_err(), Error::Header);
+    assert_eq!(all.request(Request::get("/")).await.unwrap_err(), Error::Http(HttpError::InvalidHeader));
     // On a connection that is opened for it.
     let request = Request::get(format!("http://{address}/nothing"));
     assert_eq!(Connector::new().request(request).await.unwrap().status, 404);
@@ -164,7 +168,7 @@ async fn bounds_the_size_of_a_response() {
     assert!(response.body.chunk().await.unwrap().is_some());
     let mut limited = http2.request(Request::get("/endless")).await.unwrap();
     limited.body = limited.body.with_len_max(100_000);
-    assert_eq!(limited.body.bytes().await, Err(Error::TooLarge));
+    assert_eq!(limited.body.bytes().await, Err(HttpError::TooLarge));
     drop(limited);
     // Neither blocks other requests.
     assert!(text(&http2, Request::get("/request")).await.starts_with("GET /request"));
@@ -416,7 +420,7 @@ async fn detects_a_dead_server() {
     let http2 = connector.connect_http2(&format!("http://{address}")).await.unwrap();
     let waiting = http2.send(Request::get("/")).unwrap();
     let answer = tokio::time::timeout(Duration::from_secs(20), waiting.response()).await.unwrap();
-    assert_eq!(answer.unwrap_err(), Error::Timeout(Stage::Silence));
+    assert_eq!(answer.unwrap_err(), Error::Http(HttpError::KeepaliveTimeout));
     assert!(!http2.is_open());
     assert_eq!(asked.await.unwrap(), 1);
 }
@@ -508,8 +512,10 @@ async fn falls_back_to_http1_only_when_the_first_bytes_are_not_http2() {
         if is_http2 {
             let expected = match &outcome {
                 // The end may arrive before or after the request was sent.
-                Err(Error::Cut | Error::NotProcessed) => bytes == SETTINGS || bytes.len() < SETTINGS.len(),
-                Err(Error::Http2(_)) => bytes.len() > SETTINGS.len(),
+                Err(Error::Http(HttpError::ConnectionLost) | Error::Http(HttpError::NotProcessed)) => {
+                    bytes == SETTINGS || bytes.len() < SETTINGS.len()
+                }
+                Err(Error::Http(HttpError::Http2(_))) => bytes.len() > SETTINGS.len(),
                 _ => false,
             };
             assert!(expected, "{sent}: {outcome:?}");
@@ -600,8 +606,8 @@ fn answer(core: &mut Connection, stream: StreamKey) {
 #[tokio::test]
 async fn an_open_request_fails_with_the_code_of_goaway() {
     for (code, expected) in [
-        (ErrorCode::ENHANCE_YOUR_CALM, Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM)),
-        (ErrorCode::NO_ERROR, Error::Cut),
+        (ErrorCode::ENHANCE_YOUR_CALM, Error::Http(HttpError::GoAway(ErrorCode::ENHANCE_YOUR_CALM))),
+        (ErrorCode::NO_ERROR, Error::Http(HttpError::ConnectionLost)),
     ] {
         let script = move |core: &mut Connection, event: ScriptEvent<'_>| {
             if let ScriptEvent::Request(_) = event {
@@ -611,7 +617,7 @@ async fn an_open_request_fails_with_the_code_of_goaway() {
         let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
         assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), expected);
         // Nothing of the next one is sent.
-        assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), Error::NotProcessed);
+        assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), Error::Http(HttpError::NotProcessed));
     }
 }
 
@@ -627,7 +633,7 @@ async fn an_open_websocket_fails_with_the_code_of_goaway() {
     let http2 = connect(scripted::serve(config, script).await).await;
     let mut socket = http2.websocket("/").await.unwrap();
     socket.send("hello").await.unwrap();
-    assert_eq!(socket.recv().await.unwrap_err(), Error::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
+    assert_eq!(socket.recv().await.unwrap_err(), WebSocketError::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
 }
 
 // RFC 8441 §3.
@@ -717,23 +723,23 @@ async fn reports_which_requests_are_safe_to_retry() {
     let address = scripted::serve(config, script).await;
     let http2 = connect(address).await;
     let why = async |path| http2.request(Request::get(path)).await.unwrap_err();
-    assert_eq!(why("/refused").await, Error::NotProcessed);
-    assert_eq!(why("/failed").await, Error::StreamReset(ErrorCode::INTERNAL_ERROR));
+    assert_eq!(why("/refused").await, Error::Http(HttpError::NotProcessed));
+    assert_eq!(why("/failed").await, Error::Http(HttpError::StreamReset(ErrorCode::INTERNAL_ERROR)));
     assert!(http2.is_open());
     // GOAWAY: a request that was not sent is safe to retry; for one in flight that is unknown.
     let leaving = http2.send(Request::get("/leave")).unwrap();
     let waiting = http2.send(Request::get("/")).unwrap();
-    assert_eq!(waiting.response().await.unwrap_err(), Error::NotProcessed);
+    assert_eq!(waiting.response().await.unwrap_err(), Error::Http(HttpError::NotProcessed));
     assert!(!http2.is_open());
-    assert_eq!(http2.send(Request::get("/")).unwrap_err(), Error::NotProcessed);
+    assert_eq!(http2.send(Request::get("/")).unwrap_err(), Error::Http(HttpError::NotProcessed));
     drop(leaving);
 
     let http2 = connect(address).await;
     let aborted = http2.request(Request::get("/abort")).await.unwrap_err();
-    assert!(!matches!(aborted, Error::NotProcessed), "{aborted:?}");
+    assert!(!matches!(aborted, Error::Http(HttpError::NotProcessed)), "{aborted:?}");
     assert!(!http2.is_open());
     // This one was never sent.
-    assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), Error::NotProcessed);
+    assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), Error::Http(HttpError::NotProcessed));
 }
 
 // RFC 9113 §8.7.
@@ -752,8 +758,8 @@ async fn a_request_that_waited_to_open_is_safe_to_retry_after_the_connection_is_
     let http2 = connect(address).await;
     let sent = http2.send(Request::get("/")).unwrap();
     let waiting = http2.send(Request::get("/")).unwrap();
-    assert_ne!(sent.response().await.unwrap_err(), Error::NotProcessed);
-    assert_eq!(waiting.response().await.unwrap_err(), Error::NotProcessed);
+    assert_ne!(sent.response().await.unwrap_err(), Error::Http(HttpError::NotProcessed));
+    assert_eq!(waiting.response().await.unwrap_err(), Error::Http(HttpError::NotProcessed));
 }
 
 #[tokio::test]
@@ -774,7 +780,7 @@ async fn a_dropped_request_is_reset() {
     let (alive, mut dead) = mpsc::channel::<()>(1);
     let never = futures_util::stream::poll_fn(move |_| {
         let _ = &alive;
-        std::task::Poll::<Option<Result<bytes::Bytes, Error>>>::Pending
+        std::task::Poll::<Option<Result<bytes::Bytes, HttpError>>>::Pending
     });
     let waited = tokio::time::timeout(
         Duration::from_millis(50),
@@ -848,10 +854,13 @@ async fn a_content_length_that_the_body_breaks_is_the_callers_error() {
     for (len, body) in [("10", Body::from("hello")), ("3", Body::from("hello")), ("10", streamed)] {
         let request = Request::post("/echo", body).header("content-length", len);
         let answer = match http2.request(request).await {
-            Ok(mut response) => response.body.bytes().await.map(drop),
+            Ok(mut response) => response.body.bytes().await.map(drop).map_err(Error::from),
             Err(error) => Err(error),
         };
-        let is_misuse = matches!(answer, Err(Error::Http2(CoreError::Misuse(Misuse::ContentLengthMismatch))));
+        let is_misuse = matches!(
+            answer,
+            Err(Error::Http(HttpError::Http2(CoreError::Misuse(Misuse::ContentLengthMismatch))))
+        );
         assert!(is_misuse, "{len}: {answer:?}");
     }
 }

@@ -55,7 +55,7 @@ async fn answer(mut stream: TcpStream, answer: &'static [u8]) {
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 async fn get(pool: &Pool, url: &str) -> Result<bytes::Bytes, wireloom::Error> {
-    pool.request(Request::get(url)).await?.body.bytes().await
+    Ok(pool.request(Request::get(url)).await?.body.bytes().await?)
 }
 
 #[tokio::test]

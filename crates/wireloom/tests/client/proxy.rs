@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use wireloom::error::Stage;
 use wireloom::{CloseCode, Connector, Error, Proxy, ProxyError};
 
 use super::{received_request, refusing, serve};
@@ -97,10 +96,10 @@ async fn errors_name_the_refusal_of_an_http_proxy() {
         (b"HTTP/1.1 302 Found\r\nLocation: http://evil.example/\r\n\r\n", ProxyError::Refused(302)),
         (b"220 ready\r\n\r\n", ProxyError::Malformed),
         (b"HTTP/1.1 2000 OK\r\n\r\n", ProxyError::Malformed),
-        (b"HTTP/1.1 200 OK\r\nX", ProxyError::Cut),
-        (b"", ProxyError::Cut),
+        (b"HTTP/1.1 200 OK\r\nX", ProxyError::ConnectionLost),
+        (b"", ProxyError::ConnectionLost),
         (&head(16 << 10), ProxyError::Refused(503)),
-        (&head((16 << 10) + 1), ProxyError::HeadLen),
+        (&head((16 << 10) + 1), ProxyError::HeadTooLong),
     ] {
         assert_eq!(
             answered(answer).await,
@@ -123,7 +122,7 @@ async fn a_silent_proxy_times_out() {
     for scheme in ["http", "https", "socks5h"] {
         let proxy = Proxy::new(&format!("{scheme}://{}", silent.local_addr().unwrap())).unwrap();
         let proxied = Connector::new().proxy(proxy).connect_timeout(Duration::from_millis(100));
-        assert_eq!(proxied.connect("ws://a/").await.unwrap_err(), Error::Timeout(Stage::Connect), "{scheme}");
+        assert_eq!(proxied.connect("ws://a/").await.unwrap_err(), Error::ConnectTimeout, "{scheme}");
     }
 }
 
@@ -174,12 +173,12 @@ async fn errors_name_the_refusal_of_a_socks_proxy() {
         (&[(hello, &b"\x05\xff"[..])][..], ProxyError::Method),
         (&[(hello, b"\x05\x01")], ProxyError::Method),
         (&[(hello, b"\x04\x00")], ProxyError::Malformed),
-        (&[(hello, b"\x05")], ProxyError::Cut),
+        (&[(hello, b"\x05")], ProxyError::ConnectionLost),
         (&[(hello, b"\x05\x02"), (login, b"\x01\x01")], ProxyError::Credentials),
         (&[(hello, b"\x05\x02"), (login, b"\x05\x00")], ProxyError::Malformed),
         (&[(hello, b"\x05\x00"), (ask, b"\x05\x05\x00\x01\0\0\0\0\0\0")], ProxyError::Socks(5)),
         (&[(hello, b"\x05\x00"), (ask, b"\x05\x00\x00\x02\0\0\0\0\0\0")], ProxyError::Malformed),
-        (&[(hello, b"\x05\x00"), (ask, b"\x05\x00\x00\x01\0\0\0")], ProxyError::Cut),
+        (&[(hello, b"\x05\x00"), (ask, b"\x05\x00\x00\x01\0\0\0")], ProxyError::ConnectionLost),
     ] {
         let (at, _task) = proxy(exchanges(turns), None).await;
         let socks = Proxy::new(&format!("socks5h://a:b@{at}")).unwrap();
@@ -196,7 +195,7 @@ async fn errors_name_the_refusal_of_a_socks_proxy() {
     }
     let long = format!("ws://{}/", "h".repeat(256));
     let failed = Connector::new().proxy(socks).connect(&long).await;
-    assert_eq!(failed.unwrap_err(), Error::Proxy(ProxyError::HostLen));
+    assert_eq!(failed.unwrap_err(), Error::Proxy(ProxyError::HostTooLong));
 }
 
 // Bytes behind the proxy's answer in the same packet belong to the tunnel: an HTTP/2 server may send first.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use wireloom::client::{Loss, LossReason, ReconnectPolicy, Reconnecting, Retry, Step};
-use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server, Stage};
+use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting, Retry};
+use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server, WebSocketError};
 
 use super::{refusing, serve};
 
@@ -60,28 +60,28 @@ fn quick() -> ReconnectPolicy {
     policy
 }
 
-async fn step(socket: &mut Reconnecting) -> Step {
+async fn step(socket: &mut Reconnecting) -> ReconnectEvent {
     let next = tokio::time::timeout(Duration::from_secs(10), socket.next());
     next.await.unwrap().unwrap().unwrap()
 }
 
 async fn connected(socket: &mut Reconnecting) -> Option<Duration> {
     match step(socket).await {
-        Step::Connected(connected) => connected.gap,
+        ReconnectEvent::Connected(connected) => connected.gap,
         other => panic!("{other:?}"),
     }
 }
 
 async fn text(socket: &mut Reconnecting) -> String {
     match step(socket).await {
-        Step::Message(message) => message.as_text().unwrap().to_owned(),
+        ReconnectEvent::Message(message) => message.as_text().unwrap().to_owned(),
         other => panic!("{other:?}"),
     }
 }
 
 async fn lost(socket: &mut Reconnecting) -> Loss {
     match step(socket).await {
-        Step::Lost(loss) => loss,
+        ReconnectEvent::Lost(loss) => loss,
         other => panic!("{other:?}"),
     }
 }
@@ -109,7 +109,7 @@ async fn reports_messages_that_may_be_lost() {
     let (mode, watched) = watch::channel(Mode::Pass);
     let at = relay(serve().await, watched).await;
     let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), quick());
-    assert_eq!(socket.send("early").await, Err(Error::Closed));
+    assert_eq!(socket.send("early").await, Err(WebSocketError::Closed));
     assert_eq!(connected(&mut socket).await, None);
     assert_eq!(text(&mut socket).await, "/ ");
     socket.send("a").await.unwrap();
@@ -127,7 +127,7 @@ async fn reports_messages_that_may_be_lost() {
     let loss = lost(&mut socket).await;
     assert_eq!(
         (loss.reason, loss.sent, loss.unconfirmed, loss.received),
-        (LossReason::Failed(Error::Cut), 3, 2, 2)
+        (LossReason::Failed(WebSocketError::ConnectionLost), 3, 2, 2)
     );
     assert_eq!(loss.kept, ["b".into(), "c".into()]);
     assert!(loss.retry_in.unwrap() <= Duration::from_millis(20));
@@ -154,7 +154,7 @@ async fn a_connection_without_confirmation_is_lost() {
     mode.send(Mode::Swallow).unwrap();
     socket.send("a").await.unwrap();
     let loss = lost(&mut socket).await;
-    assert_eq!((loss.reason, loss.unconfirmed), (LossReason::Failed(Error::Timeout(Stage::Silence)), 1));
+    assert_eq!((loss.reason, loss.unconfirmed), (LossReason::Failed(WebSocketError::KeepaliveTimeout), 1));
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn clients_notice_a_silent_server_by_default() {
     mode.send(Mode::Swallow).unwrap();
     tokio::time::pause();
     let start = tokio::time::Instant::now();
-    assert_eq!(socket.recv().await.unwrap_err(), Error::Timeout(Stage::Silence));
+    assert_eq!(socket.recv().await.unwrap_err(), WebSocketError::KeepaliveTimeout);
     // The 60 seconds began with the message, a moment before the clock was paused.
     let elapsed = start.elapsed();
     assert!((Duration::from_secs(50)..=Duration::from_secs(61)).contains(&elapsed), "{elapsed:?}");
@@ -183,8 +183,8 @@ async fn a_reconnecting_client_notices_a_silent_server_by_default() {
     mode.send(Mode::Swallow).unwrap();
     tokio::time::pause();
     let start = tokio::time::Instant::now();
-    let Some(Step::Lost(loss)) = socket.next().await.unwrap() else { panic!("not lost") };
-    assert_eq!(loss.reason, LossReason::Failed(Error::Timeout(Stage::Silence)));
+    let Some(ReconnectEvent::Lost(loss)) = socket.next().await.unwrap() else { panic!("not lost") };
+    assert_eq!(loss.reason, LossReason::Failed(WebSocketError::KeepaliveTimeout));
     let elapsed = start.elapsed();
     assert!((Duration::from_secs(50)..=Duration::from_secs(61)).contains(&elapsed), "{elapsed:?}");
 }
@@ -237,14 +237,14 @@ async fn gives_up_after_the_last_attempt() {
     let refused = Error::Io(std::io::ErrorKind::ConnectionRefused.into());
     for _ in 0..2 {
         match step(&mut socket).await {
-            Step::NotOpened { error, .. } => assert_eq!(error, refused),
+            ReconnectEvent::NotOpened { error, .. } => assert_eq!(error, refused),
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(socket.next().await.unwrap_err(), refused);
     assert!(socket.next().await.unwrap().is_none());
     let mut socket = Connector::new().reconnecting("nonsense", quick());
-    assert!(matches!(socket.next().await, Err(Error::Url(_))));
+    assert!(matches!(socket.next().await, Err(Error::InvalidUrl(_))));
 }
 
 // A connection that is lost at once does not reset the count.
@@ -317,13 +317,13 @@ async fn only_unconfirmed_messages_can_be_lost() {
             Err(_) if *mode.borrow() == Mode::Swallow => drop(mode.send(Mode::Cut)),
             Err(_) => {}
             Ok(step) => match step.unwrap().unwrap() {
-                Step::Lost(loss) => {
+                ReconnectEvent::Lost(loss) => {
                     assert_eq!(loss.unconfirmed, loss.kept.len() as u64);
                     again.extend(loss.kept);
                     losses += 1;
                     mode.send(Mode::Pass).unwrap();
                 }
-                Step::Connected(_) | Step::NotOpened { .. } => {}
+                ReconnectEvent::Connected(_) | ReconnectEvent::NotOpened { .. } => {}
                 other => panic!("{other:?}"),
             },
         }
@@ -332,7 +332,7 @@ async fn only_unconfirmed_messages_can_be_lost() {
     while !again.is_empty() || socket.unconfirmed() > 0 {
         send_all(&mut socket, &mut again).await;
         match tokio::time::timeout(Duration::from_millis(5), socket.next()).await {
-            Ok(Ok(Some(Step::Lost(loss)))) => again.extend(loss.kept),
+            Ok(Ok(Some(ReconnectEvent::Lost(loss)))) => again.extend(loss.kept),
             Ok(Ok(Some(_))) | Err(_) => {}
             Ok(other) => panic!("{other:?}"),
         }
@@ -350,7 +350,7 @@ async fn send_all(socket: &mut Reconnecting, messages: &mut Vec<OwnedMessage>) {
     let mut left = Vec::new();
     for message in messages.drain(..) {
         // After another error it may have been sent, and the loss of the connection returns it.
-        if socket.send(&message).await == Err(Error::Closed) {
+        if socket.send(&message).await == Err(WebSocketError::Closed) {
             left.push(message);
         }
     }
@@ -390,7 +390,7 @@ async fn each_attempt_is_prepared() {
         Connector::new().reconnecting(format!("ws://{at}/"), policy).prepare(move |mut attempt| {
             number += 1;
             let prepared = if number == 2 {
-                Err(Error::Timeout(Stage::Connect))
+                Err(Error::ConnectTimeout)
             } else {
                 attempt.connector = attempt.connector.header("Authorization", format!("Bearer {number}"));
                 Ok(attempt)
@@ -401,7 +401,7 @@ async fn each_attempt_is_prepared() {
         if round == 1 {
             let failed = step(&mut socket).await;
             assert!(
-                matches!(failed, Step::NotOpened { error: Error::Timeout(Stage::Connect), .. }),
+                matches!(failed, ReconnectEvent::NotOpened { error: Error::ConnectTimeout, .. }),
                 "{failed:?}"
             );
         }
@@ -422,7 +422,7 @@ async fn other_tasks_send_over_every_connection() {
     let at = relay(serve().await, watched).await;
     let socket = Connector::new().reconnecting(format!("ws://{at}/"), quick());
     let (mut sender, mut socket) = socket.split();
-    assert_eq!(sender.send("early").await, Err(Error::Closed));
+    assert_eq!(sender.send("early").await, Err(WebSocketError::Closed));
     for round in 0..2 {
         connected(&mut socket).await;
         assert!(sender.is_connected());
@@ -455,6 +455,6 @@ async fn other_tasks_send_over_every_connection() {
     // The stream of the same events.
     sender.send("streamed").await.unwrap();
     let next = futures_util::StreamExt::next(&mut socket).await;
-    let Some(Ok(Step::Message(message))) = next else { panic!("{next:?}") };
+    let Some(Ok(ReconnectEvent::Message(message))) = next else { panic!("{next:?}") };
     assert_eq!(message.as_text(), Some("streamed"));
 }

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use wireloom::client::{Proxy, ProxyError};
-use wireloom::{ClientTls, Connector, Error, Server, ServerTls};
+use wireloom::{ClientTls, Connector, Error, HttpError, Server, ServerTls};
 
 use super::{handle, received_request};
 
@@ -116,7 +116,7 @@ async fn errors_name_the_fault_of_a_certificate() {
     let hung_up = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("wss://localhost:{}/", hung_up.local_addr().unwrap().port());
     tokio::spawn(async move { drop(hung_up.accept().await) });
-    assert_eq!(local(trusting).connect(&url).await.unwrap_err(), Error::Cut);
+    assert_eq!(local(trusting).connect(&url).await.unwrap_err(), Error::Http(HttpError::ConnectionLost));
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ mod stress;
 mod tunnels;
 
 use running::{Running, answer_with_trailers};
-use wireloom::{Body, Error, Request, Response, ServerConfig};
+use wireloom::{Body, Error, HttpError, Request, Response, ServerConfig};
 
 async fn handle(mut request: Request) -> Result<Response, Error> {
     let kind = "application/octet-stream";
@@ -54,7 +54,7 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
         "/panic-in-body" => {
             let chunks = (0..2).map(|at| {
                 assert!(at == 0, "on purpose");
-                Ok::<_, Error>("one".into())
+                Ok::<_, HttpError>("one".into())
             });
             Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(chunks)))
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wireloom::{Body, Connector, Error, Headers, Request, Response, Server, ServerConfig};
+use wireloom::{Body, Connector, Error, Headers, HttpError, Request, Response, Server, ServerConfig};
 
 use crate::ask;
 use crate::pace::Pace;
@@ -23,7 +23,7 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
         "/whole" => Response::new(200).with_body(kind, request.bytes().await?),
         "/trailers" => answer_with_trailers(request).await?,
         "/stream" => {
-            let pieces = ["one ", "two ", "three"].map(|piece| Ok::<_, Error>(piece.into()));
+            let pieces = ["one ", "two ", "three"].map(|piece| Ok::<_, HttpError>(piece.into()));
             Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
         }
         "/broken" => {
@@ -35,7 +35,7 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             Response::new(200).with_body(kind, body)
         }
         "/gaps" => {
-            let pieces = ["", "one ", "", "two", ""].map(|piece| Ok::<_, Error>(piece.into()));
+            let pieces = ["", "one ", "", "two", ""].map(|piece| Ok::<_, HttpError>(piece.into()));
             Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
         }
         "/large" => Response::new(200).with_body(kind, vec![b'x'; 100_000]),
@@ -50,7 +50,7 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
         "/reset" => Response::new(205).with_body(kind, "content"),
         "/reset-stream" => Response::new(205).with_body(
             kind,
-            Body::from_stream(futures_util::stream::iter([Ok::<_, Error>("content".into())])),
+            Body::from_stream(futures_util::stream::iter([Ok::<_, HttpError>("content".into())])),
         ),
         // The body is left alone.
         _ => Response::not_found(),
@@ -334,7 +334,7 @@ fn a_response_has_one_media_type() {
 #[test]
 fn headers_that_cannot_be_sent_are_refused() {
     let mut headers = Headers::new();
-    assert_eq!(headers.push("x", "a\nb"), Err(Error::Header));
+    assert_eq!(headers.push("x", "a\nb"), Err(HttpError::InvalidHeader));
 }
 
 // The limit holds however the body arrives: with the head, in one read, or byte by byte.
@@ -372,12 +372,16 @@ async fn sends_one_date_and_refuses_headers_of_the_connection() {
     assert!(answer.contains("Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"), "{answer}");
     assert!(ask("/?X-One").await.starts_with("HTTP/1.1 200 "));
     for name in ["Content-Length", "transfer-encoding", "Connection", "a:b"] {
-        assert_eq!(Response::new(200).with_header(name, "1").err(), Some(Error::Header), "{name}");
+        assert_eq!(Response::new(200).with_header(name, "1").err(), Some(HttpError::InvalidHeader), "{name}");
         assert!(ask(&format!("/?{name}")).await.starts_with("HTTP/1.1 500 "), "{name}");
     }
     // An error in every profile: neither a panic nor a header that is missing.
     for value in ["a\r\nb: c", "a\nb", "\0", "\x7f"] {
-        assert_eq!(Response::new(200).with_header("X-One", value).err(), Some(Error::Header), "{value:?}");
+        assert_eq!(
+            Response::new(200).with_header("X-One", value).err(),
+            Some(HttpError::InvalidHeader),
+            "{value:?}"
+        );
     }
 }
 

@@ -84,9 +84,9 @@ async fn a_refusal_over_http2_carries_its_body() {
 async fn names_a_port_that_speaks_tls_only() {
     let (address, _) = answer(b"\x15\x03\x01\0\x02\x02\x0A").await;
     let error = wireloom::connect(&format!("ws://{address}/")).await.unwrap_err();
-    assert_eq!(error, Error::TlsPort);
+    assert_eq!(error, Error::TlsRequired);
     let request = ClientRequest::get(format!("http://{address}/"));
-    assert_eq!(Connector::new().http1_only(true).request(request).await.unwrap_err(), Error::TlsPort);
+    assert_eq!(Connector::new().http1_only(true).request(request).await.unwrap_err(), Error::TlsRequired);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Handlers that panic, over HTTP/1.1: their clients get an error, and other clients notice nothing.
 
-use wireloom::{Body, CloseCode, Error, Request, Response, ServerConfig, ServerHandle};
+use wireloom::{Body, CloseCode, HttpError, Request, Response, ServerConfig, ServerHandle};
 
 use crate::exchange;
 use crate::running::Running;
@@ -11,7 +11,7 @@ fn handle(request: Request) -> impl Future<Output = Response> + Send {
     async move {
         let pieces = (0..2).map(|at| {
             assert!(at == 0, "on purpose");
-            Ok::<_, Error>("half".into())
+            Ok::<_, HttpError>("half".into())
         });
         let body = Body::from_stream(futures_util::stream::iter(pieces));
         match request.path() {

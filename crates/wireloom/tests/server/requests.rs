@@ -246,7 +246,7 @@ async fn client_returns_refusals_and_limits_redirects() {
     let follower = Connector::new().redirects_max(3);
     assert!(follower.connect(&server.url("/moved")).await.is_ok());
     assert_eq!(follower.connect(&server.url("/loop")).await.unwrap_err(), Error::Redirect);
-    assert!(matches!(wireloom::connect("http://a/").await.unwrap_err(), Error::Url(_)));
+    assert!(matches!(wireloom::connect("http://a/").await.unwrap_err(), Error::InvalidUrl(_)));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use wireloom::wireloom_ws::Role;
 use wireloom::wireloom_ws::handshake::Negotiated;
-use wireloom::{CloseCode, Error, Sender, SlowPeer, WebSocket, WebSocketConfig};
+use wireloom::{CloseCode, Sender, SlowPeer, WebSocket, WebSocketConfig, WebSocketError};
 
 const QUEUED_LEN_HIGH: usize = 50_000;
 const QUEUED_LEN_MAX: usize = 100_000;
@@ -77,7 +77,7 @@ async fn a_congested_queue_of_refused_bytes_is_slow() {
         let (expected, dropped) = match policy {
             SlowPeer::Wait { .. } => (Ok(false), 0),
             SlowPeer::DropNewest { .. } => (Ok(true), 1),
-            _ => (Err(Error::SlowPeer), 0),
+            _ => (Err(WebSocketError::SlowPeer), 0),
         };
         assert_eq!((sent, sender.dropped()), (expected, dropped), "{policy:?}");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::BufStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Cause, Role};
-use wireloom::{CloseCode, Error, Receiver, Sender, Transport, WebSocket, WebSocketConfig};
+use wireloom::{CloseCode, Receiver, Sender, Transport, WebSocket, WebSocketConfig, WebSocketError};
 use wireloom_testing::Rng;
 
 /// How an end behaves when it has sent its messages.
@@ -56,7 +56,7 @@ async fn send_all(sender: &mut Sender, lens: &[usize]) -> usize {
     for &len in lens {
         match sender.send(&vec![7; len]).await {
             Ok(()) => sent += 1,
-            Err(Error::Closed) => break,
+            Err(WebSocketError::Closed) => break,
             Err(error) => panic!("{error}"),
         }
     }
@@ -75,7 +75,7 @@ async fn run(mut socket: WebSocket, plan: Plan) -> Outcome {
     let mut outcome = Outcome::default();
     if plan.ending == Ending::CloseSocket {
         for &len in &plan.lens {
-            if socket.feed(&vec![7; len]).await != Err(Error::Closed) {
+            if socket.feed(&vec![7; len]).await != Err(WebSocketError::Closed) {
                 outcome.sent += 1;
             }
         }

@@ -12,7 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Cause, End, Initiator, Keepalive, Role};
 use wireloom::{
-    CloseCode, Error, Message, OwnedMessage, Sender, Session, SlowPeer, Transport, WebSocket, WebSocketConfig,
+    CloseCode, Message, OwnedMessage, Sender, Session, SlowPeer, Transport, WebSocket, WebSocketConfig,
+    WebSocketError,
 };
 use wireloom_testing::frame::masked;
 
@@ -33,7 +34,7 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (client.unwrap(), server.unwrap().0)
 }
 
-async fn echo(socket: WebSocket) -> Result<(), Error> {
+async fn echo(socket: WebSocket) -> Result<(), WebSocketError> {
     let (mut sender, mut receiver) = socket.split();
     while let Some(message) = receiver.recv().await? {
         sender.send(message).await?;
@@ -97,7 +98,7 @@ async fn echoes_messages_of_every_size() {
         server.await.unwrap().unwrap();
         let end = client.end().unwrap();
         assert_eq!((end.by, end.code()), (Initiator::Local, CloseCode::NORMAL));
-        assert_eq!(client.send("late").await, Err(Error::Closed));
+        assert_eq!(client.send("late").await, Err(WebSocketError::Closed));
         assert!(client.recv().await.unwrap().is_none());
     }
 }
@@ -203,8 +204,8 @@ async fn receives_the_close_of_a_peer_that_no_longer_reads() {
     let (mut sender, mut receiver) = open(server, Role::Server, WebSocketConfig::default()).split();
     assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), b"a");
     assert_eq!(sender.feed("never").await, Ok(()));
-    assert_eq!(sender.flush().await, Err(Error::Cut));
-    assert_eq!(sender.send("never").await, Err(Error::Cut));
+    assert_eq!(sender.flush().await, Err(WebSocketError::ConnectionLost));
+    assert_eq!(sender.send("never").await, Err(WebSocketError::ConnectionLost));
     assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), b"b");
     assert!(receiver.recv().await.unwrap().is_none());
     assert_eq!(receiver.end().unwrap().code(), CloseCode::GOING_AWAY);
@@ -414,14 +415,14 @@ async fn a_peer_that_never_stops_sending_cannot_delay_the_end() {
 struct EchoSession<'a>(&'a mut Vec<String>);
 
 impl Session for EchoSession<'_> {
-    async fn on_open(&mut self, sender: &mut Sender) -> Result<(), Error> {
+    async fn on_open(&mut self, sender: &mut Sender) -> Result<(), WebSocketError> {
         sender.send("welcome").await
     }
 
-    async fn on_message(&mut self, sender: &mut Sender, message: Message<'_>) -> Result<(), Error> {
+    async fn on_message(&mut self, sender: &mut Sender, message: Message<'_>) -> Result<(), WebSocketError> {
         self.0.push(message.as_text().unwrap_or("binary").to_owned());
         if message.is_binary() {
-            return Err(Error::Io(std::io::ErrorKind::InvalidData.into()));
+            return Err(WebSocketError::Io(std::io::ErrorKind::InvalidData.into()));
         }
         sender.send(message).await
     }
@@ -464,7 +465,7 @@ async fn closes_with_1011_when_a_session_fails() {
     assert_eq!(client.end().unwrap().code(), CloseCode::INTERNAL_ERROR);
     let (received, end) = server.await.unwrap();
     assert_eq!(received, ["binary", "closed 1011"]);
-    assert_eq!(end.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData.into()));
+    assert_eq!(end.unwrap_err(), WebSocketError::Io(std::io::ErrorKind::InvalidData.into()));
 }
 
 // Dropping a chunk would change the message.
@@ -526,7 +527,7 @@ async fn distinguishes_a_lost_connection_from_a_close() {
     let (client, server) = tokio::io::duplex(1024);
     let mut server = open(server, Role::Server, WebSocketConfig::default());
     drop(client);
-    assert_eq!(server.recv().await.unwrap_err(), Error::Cut);
+    assert_eq!(server.recv().await.unwrap_err(), WebSocketError::ConnectionLost);
     assert!(server.recv().await.unwrap().is_none());
     assert_eq!(server.end().unwrap().cause, Cause::TransportClosed);
 }
@@ -543,7 +544,10 @@ async fn fails_the_connection_when_the_peer_misbehaves() {
         received
     });
     assert_eq!(server.recv().await.unwrap().unwrap().as_bytes(), b"a");
-    assert!(matches!(server.recv().await, Err(Error::WebSocket(wireloom::wireloom_ws::Error::Peer(_)))));
+    assert!(matches!(
+        server.recv().await,
+        Err(WebSocketError::Protocol(wireloom::wireloom_ws::Error::Peer(_)))
+    ));
     assert!(server.recv().await.unwrap().is_none());
     drop(server);
     assert_eq!(peer.await.unwrap()[..4], [0x88, 30, 0x03, 0xEA]);
@@ -633,8 +637,8 @@ async fn disconnects_a_peer_that_reads_nothing_until_the_deadline() {
     let (_client, server) = tokio::io::duplex(1024);
     let stall_timeout = Duration::from_secs(5);
     let mut server = open(server, Role::Server, slow(SlowPeer::Wait { stall_timeout }));
-    assert_eq!(server.send(&[0; 5000]).await, Err(Error::SlowPeer));
-    assert_eq!(server.send(&[0; 5000]).await, Err(Error::SlowPeer));
+    assert_eq!(server.send(&[0; 5000]).await, Err(WebSocketError::SlowPeer));
+    assert_eq!(server.send(&[0; 5000]).await, Err(WebSocketError::SlowPeer));
 }
 
 #[tokio::test]
@@ -652,7 +656,7 @@ async fn drops_new_messages_or_disconnects_by_policy() {
     for _ in 0..3 {
         server.send(&[0; 5000]).await.unwrap();
     }
-    assert_eq!(server.send(&[0; 5000]).await, Err(Error::SlowPeer));
+    assert_eq!(server.send(&[0; 5000]).await, Err(WebSocketError::SlowPeer));
 }
 
 // The policies also apply to sinks: waiting for a peer that accepts nothing fails, and messages are dropped.
@@ -662,7 +666,7 @@ async fn a_sink_applies_the_policy() {
     let (_client, server) = tokio::io::duplex(1024);
     let stall_timeout = Duration::from_secs(5);
     let mut server = open(server, Role::Server, slow(SlowPeer::Wait { stall_timeout }));
-    assert_eq!(SinkExt::send(&mut server, message()).await, Err(Error::SlowPeer));
+    assert_eq!(SinkExt::send(&mut server, message()).await, Err(WebSocketError::SlowPeer));
 
     let (_client, server) = tokio::io::duplex(1024);
     let mut server = open(server, Role::Server, slow(DROP));
@@ -676,7 +680,7 @@ async fn a_sink_applies_the_policy() {
     for _ in 0..3 {
         SinkExt::feed(&mut server, message()).await.unwrap();
     }
-    assert_eq!(SinkExt::feed(&mut server, message()).await, Err(Error::SlowPeer));
+    assert_eq!(SinkExt::feed(&mut server, message()).await, Err(WebSocketError::SlowPeer));
 }
 
 // A message that is larger than the queue is treated like any other that does not fit.
@@ -706,7 +710,7 @@ async fn receives_a_message_that_is_followed_by_the_end_of_the_transport() {
                 server.recv().await.unwrap().map(|message| message.as_bytes().len())
             };
             assert_eq!(received, Some(len));
-            assert_eq!(server.recv().await.map(drop), Err(Error::Cut));
+            assert_eq!(server.recv().await.map(drop), Err(WebSocketError::ConnectionLost));
         }
     }
 }
@@ -741,12 +745,12 @@ async fn both_ends_may_close_while_their_queues_are_full() {
 struct Failing;
 
 impl Session for Failing {
-    async fn on_open(&mut self, sender: &mut Sender) -> Result<(), Error> {
+    async fn on_open(&mut self, sender: &mut Sender) -> Result<(), WebSocketError> {
         sender.feed(&vec![7; 100_000]).await?;
-        Err(Error::Io(std::io::ErrorKind::InvalidData.into()))
+        Err(WebSocketError::Io(std::io::ErrorKind::InvalidData.into()))
     }
 
-    async fn on_message(&mut self, _: &mut Sender, _: Message<'_>) -> Result<(), Error> {
+    async fn on_message(&mut self, _: &mut Sender, _: Message<'_>) -> Result<(), WebSocketError> {
         Ok(())
     }
 }
@@ -757,7 +761,7 @@ async fn a_session_may_fail_while_both_queues_are_full() {
     client.feed(&vec![7; 100_000]).await.unwrap();
     let begin = tokio::time::Instant::now();
     let (failed, closed) = tokio::join!(server.pump(Failing), client.close(CloseCode::NORMAL, ""));
-    assert_eq!(failed.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData.into()));
+    assert_eq!(failed.unwrap_err(), WebSocketError::Io(std::io::ErrorKind::InvalidData.into()));
     assert_eq!((closed, begin.elapsed()), (Ok(()), Duration::ZERO));
 }
 

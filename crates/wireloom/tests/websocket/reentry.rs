@@ -13,7 +13,7 @@ use tokio::io::{
 };
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Config, Connection, Role};
-use wireloom::{DeflateConfig, Error, Observer, ObserverEvent, Sender, WebSocket, WebSocketConfig};
+use wireloom::{DeflateConfig, Observer, ObserverEvent, Sender, WebSocket, WebSocketConfig, WebSocketError};
 
 /// Longer than any test takes unless it is blocked.
 const DEADLOCK: Duration = Duration::from_secs(60);
@@ -165,7 +165,7 @@ fn a_waker_may_poll_its_task_in_place() {
         other.close_after((Duration::from_secs(60), wireloom::CloseCode::NORMAL)).unwrap();
         let _ = pin!(other.close(wireloom::CloseCode::NORMAL, "")).poll(cx);
         drop(peer);
-        assert_eq!(sending.await, Err(Error::Cut));
+        assert_eq!(sending.await, Err(WebSocketError::ConnectionLost));
     });
 }
 

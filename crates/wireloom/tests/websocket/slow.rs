@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use wireloom::{
-    ClientTls, Connector, Error, Request, Response, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer,
-    WebSocket,
+    ClientTls, Connector, Request, Response, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer,
+    WebSocket, WebSocketError,
 };
 
 use crate::pace::Pace;
@@ -120,7 +120,11 @@ async fn disconnects_a_peer_that_reads_nothing_while_nothing_is_sent() {
                     assert!(attempt < Pace::ATTEMPTS_MAX, "the machine is too slow");
                     continue;
                 };
-                assert_eq!(outcome, (Err(Error::SlowPeer), Err(Error::SlowPeer)), "{transport:?} {policy:?}");
+                assert_eq!(
+                    outcome,
+                    (Err(WebSocketError::SlowPeer), Err(WebSocketError::SlowPeer)),
+                    "{transport:?} {policy:?}"
+                );
                 let stats = handle.stats();
                 assert_eq!((stats.slow_peers_disconnected, stats.slow_messages_dropped), (1, 0));
                 expect_disconnect(client).await;
@@ -152,7 +156,7 @@ async fn disconnects_a_peer_that_reads_nothing_while_the_server_only_sends() {
             })
             .await;
             let outcome = timeout(TIMEOUT, outcome).await.expect("the peer is disconnected").unwrap();
-            assert_eq!(outcome, Error::SlowPeer, "{transport:?} {policy:?}");
+            assert_eq!(outcome, WebSocketError::SlowPeer, "{transport:?} {policy:?}");
             expect_disconnect(client).await;
         }
     }
@@ -175,7 +179,7 @@ async fn disconnects_a_peer_when_the_queue_is_full() {
         })
         .await;
         let outcome = timeout(TIMEOUT, outcome).await.expect("the peer is disconnected").unwrap();
-        assert_eq!(outcome, Error::SlowPeer, "{transport:?}");
+        assert_eq!(outcome, WebSocketError::SlowPeer, "{transport:?}");
         expect_disconnect(client).await;
     }
 }
@@ -247,14 +251,14 @@ async fn drops_new_messages_while_queued_ones_are_late() {
 }
 
 /// Receives `count` messages of [`LEN`] bytes, with a pause before each 40th.
-async fn receive_slowly(client: &mut WebSocket, count: usize, pace: &mut Pace) -> Result<(), Error> {
+async fn receive_slowly(client: &mut WebSocket, count: usize, pace: &mut Pace) -> Result<(), WebSocketError> {
     for at in 0..count {
         if at % 40 == 0 {
             tokio::time::sleep(SHORT / 2).await;
         }
         match client.recv().await? {
             Some(message) => assert_eq!(message.as_bytes().len(), LEN),
-            None => return Err(Error::Closed),
+            None => return Err(WebSocketError::Closed),
         }
         pace.step();
     }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Du
 use tokio::net::TcpStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::{
-    CloseCode, Error, Receiver, Request, Sender, Server, ServerConfig, WebSocket, WebSocketConfig,
+    CloseCode, Receiver, Request, Sender, Server, ServerConfig, WebSocket, WebSocketConfig, WebSocketError,
     wireloom_ws::Role,
 };
 use wireloom_testing::frame::masked;
@@ -30,7 +30,7 @@ async fn a_transport_is_taken_out_with_the_bytes_read_ahead() {
     assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hi"));
     let (transport, read_ahead) = socket.into_inner();
     assert_eq!(read_ahead, b"\x81\x82\0");
-    assert_eq!(clone.send("late").await, Err(Error::Closed));
+    assert_eq!(clone.send("late").await, Err(WebSocketError::Closed));
     let mut transport = (transport as Box<dyn Any>).downcast::<DuplexStream>().unwrap();
     transport.write_all(b"plain").await.unwrap();
     drop(transport);

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 
-use wireloom::client::{Loss, LossReason, ReconnectPolicy, Reconnecting, Step};
+use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting};
 use wireloom::{CloseCode, Connector, Error};
 
 use super::input::{Command, Input, Messages};
@@ -54,25 +54,25 @@ async fn talk(
         tokio::select! {
             biased;
             step = next(socket, journal) => match step? {
-                Some(Step::Message(message)) => {
+                Some(ReconnectEvent::Message(message)) => {
                     let is_text = message.as_text().is_some();
                     if let Err(error) = journal.message(Direction::Received, message.as_bytes(), is_text) {
                         return Ok(notes.unwritable(&error));
                     }
                 }
-                Some(Step::Connected(connected)) => {
+                Some(ReconnectEvent::Connected(connected)) => {
                     if let Some(gap) = connected.gap {
                         let gap = gap.as_secs_f64();
                         notes.print(&format!("* open again; messages sent to this end in {gap:.1} s are lost"));
                     }
                 }
-                Some(Step::Lost(loss)) => {
+                Some(ReconnectEvent::Lost(loss)) => {
                     notes.print(&format!("* {}", describe_loss(&loss)));
                     if loss.retry_in.is_none() {
                         return Ok(exit(&loss.reason));
                     }
                 }
-                Some(Step::NotOpened { error, retry_in }) => {
+                Some(ReconnectEvent::NotOpened { error, retry_in }) => {
                     notes.print(&format!("* {error}; trying again in {:.1} s", retry_in.as_secs_f64()));
                 }
                 Some(_) => {}
@@ -136,7 +136,7 @@ async fn handle(
 }
 
 /// The next step. Output is flushed before this waits.
-async fn next(socket: &mut Reconnecting, journal: &Journal) -> Result<Option<Step>, Error> {
+async fn next(socket: &mut Reconnecting, journal: &Journal) -> Result<Option<ReconnectEvent>, Error> {
     let mut step = pin!(socket.next());
     poll_fn(|cx| {
         let polled = step.as_mut().poll(cx);
@@ -157,7 +157,8 @@ async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {
 
 fn describe_loss(loss: &Loss) -> String {
     let why = match &loss.reason {
-        LossReason::NotOpened(error) | LossReason::Failed(error) => error.to_string(),
+        LossReason::NotOpened(error) => error.to_string(),
+        LossReason::Failed(error) => error.to_string(),
         LossReason::Closed(end) => format!("closed by the peer with {}", describe(end)),
         _ => "the connection is lost".into(),
     };

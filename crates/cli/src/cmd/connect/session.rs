@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval};
 use wireloom::wireloom_ws::Initiator;
-use wireloom::{CloseCode, Error, Message, Receiver, Sender, WebSocket};
+use wireloom::{CloseCode, Message, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::input::{Command, Input, Messages};
 use super::journal::{Direction, Journal, describe};
@@ -86,7 +86,7 @@ async fn talk(
     sender: &mut Sender,
     close: &watch::Sender<Option<CloseCode>>,
     signals: &mut Signals,
-) -> Result<Option<Exit>, Error> {
+) -> Result<Option<Exit>, WebSocketError> {
     let notes = inbox.journal.notes();
     let mut receiving = pin!(inbox.run(receiver));
     let mut sending = pin!(outbox.run(sender));
@@ -107,7 +107,7 @@ async fn talk(
                 is_sending = false;
                 match sent {
                     // The peer closed; the receiver reports why.
-                    Err(Error::Closed) | Ok(None) => {}
+                    Err(WebSocketError::Closed) | Ok(None) => {}
                     Ok(exit) => decided = decided.or(exit),
                     Err(error) => return Err(error),
                 }
@@ -156,7 +156,7 @@ impl<'a> Inbox<'a> {
         Self { args, journal, close, expected, remaining: args.script.count, received, bytes: 0 }
     }
 
-    async fn run(&mut self, receiver: &mut Receiver) -> Result<Option<Exit>, Error> {
+    async fn run(&mut self, receiver: &mut Receiver) -> Result<Option<Exit>, WebSocketError> {
         while let Some(message) = next(receiver, self.journal).await? {
             let exit = self.handle(&message);
             if exit.is_some() {
@@ -225,7 +225,10 @@ pub(super) fn is_normal(code: CloseCode) -> bool {
 }
 
 /// The next message. Output is flushed before this waits.
-async fn next<'a>(receiver: &'a mut Receiver, journal: &Journal) -> Result<Option<Message<'a>>, Error> {
+async fn next<'a>(
+    receiver: &'a mut Receiver,
+    journal: &Journal,
+) -> Result<Option<Message<'a>>, WebSocketError> {
     let mut receiving = pin!(receiver.recv());
     poll_fn(|cx| {
         let received = receiving.as_mut().poll(cx);
@@ -271,7 +274,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// Sends until the WebSocket is to be closed, and sends the Close frame.
-    async fn run(&mut self, sender: &mut Sender) -> Result<Option<Exit>, Error> {
+    async fn run(&mut self, sender: &mut Sender) -> Result<Option<Exit>, WebSocketError> {
         let mut close_request = self.close_request.clone();
         let mut requested = pin!(close_request.wait_for(Option::is_some));
         let (code, reason, exit) = tokio::select! {
@@ -283,7 +286,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// Sends all input, then waits while messages may still arrive.
-    async fn send_all(&mut self, sender: &mut Sender) -> Result<CloseRequest, Error> {
+    async fn send_all(&mut self, sender: &mut Sender) -> Result<CloseRequest, WebSocketError> {
         for send in self.sends {
             self.send(sender, &send.payload, send.is_binary).await?;
         }
@@ -307,7 +310,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// Handles the next input.
-    async fn step(&mut self, sender: &mut Sender) -> Result<Option<CloseRequest>, Error> {
+    async fn step(&mut self, sender: &mut Sender) -> Result<Option<CloseRequest>, WebSocketError> {
         let input = tokio::select! {
             input = next_message(&mut self.messages) => input,
             () = next_ping(&mut self.pings) => {
@@ -347,7 +350,12 @@ impl<'a> Outbox<'a> {
         Ok(None)
     }
 
-    async fn send(&mut self, sender: &mut Sender, message: &[u8], is_binary: bool) -> Result<(), Error> {
+    async fn send(
+        &mut self,
+        sender: &mut Sender,
+        message: &[u8],
+        is_binary: bool,
+    ) -> Result<(), WebSocketError> {
         let text = std::str::from_utf8(message).ok().filter(|_| !is_binary);
         match text {
             Some(text) => sender.send(text).await?,
@@ -402,7 +410,10 @@ async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {
 }
 
 /// Sends pings until sending fails.
-async fn send_pings(sender: &mut Sender, pings: &mut Option<Interval>) -> Result<CloseRequest, Error> {
+async fn send_pings(
+    sender: &mut Sender,
+    pings: &mut Option<Interval>,
+) -> Result<CloseRequest, WebSocketError> {
     loop {
         next_ping(pings).await;
         sender.ping(b"wireloom").await?;

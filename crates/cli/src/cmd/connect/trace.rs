@@ -3,7 +3,7 @@
 
 use wireloom::client::ConnectEvent;
 use wireloom::http::TlsInfo;
-use wireloom::{Error, Tap, Version};
+use wireloom::{Error, HttpError, Tap, Version};
 use wireloom_inspect::secret::is_secret_field;
 
 use super::notes::Notes;
@@ -112,7 +112,7 @@ pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
         None => String::new(),
     };
     let error_text = match error {
-        Error::Cut if args.is_request() => {
+        Error::Http(HttpError::ConnectionLost) if args.is_request() => {
             "the server closed the connection before the response was complete".into()
         }
         error => error.to_string(),

@@ -170,11 +170,11 @@ async fn private_addresses(url: &str, may_be_public: bool) -> Result<(String, Ve
         scheme => scheme,
     };
     let uri = format!("{scheme}://{authority}/");
-    let uri = Uri::parse(&uri).map_err(|error| Failure::Connect(Error::Url(error)))?;
+    let uri = Uri::parse(&uri).map_err(|error| Failure::Connect(Error::InvalidUrl(error)))?;
     let (host, port) = (uri.host().to_owned(), uri.port());
     let found = tokio::net::lookup_host((&*host, port)).await;
     let addresses: Vec<SocketAddr> =
-        found.map_err(|error| Failure::Connect(Error::Host(Some(error.into()))))?.collect();
+        found.map_err(|error| Failure::Connect(Error::HostNotFound(Some(error.into()))))?.collect();
     if !may_be_public {
         check(&host, &addresses).map_err(Failure::Usage)?;
     }

@@ -26,7 +26,7 @@ use super::opened::Sent;
 use super::request::Request;
 use super::target::Target;
 use super::{ConnectEvent, Connector, Opened, Protocols, refusal};
-use crate::error::{Error, Stage};
+use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http2::{Driver, RecvStream, Requests, SendStream, Tunnel};
@@ -58,7 +58,7 @@ use crate::websocket::WebSocket;
 /// Responses have no time limit: use `tokio::time::timeout`. Dropping a future cancels its request.
 ///
 /// # What is safe to retry
-/// [`Error::NotProcessed`] means that the server has not processed the request: it was refused, or came after GOAWAY (RFC 9113
+/// [`HttpError::NotProcessed`] means that the server has not processed the request: it was refused, or came after GOAWAY (RFC 9113
 /// §8.7). [`is_open`](Self::is_open) is false when another connection is needed. After any other error the request may have had
 /// its effect.
 #[derive(Clone)]
@@ -108,7 +108,7 @@ impl Connector {
         };
         let begun = tokio::time::timeout(self.handshake_timeout, beginning)
             .await
-            .map_err(|_| Error::Timeout(Stage::Handshake))?;
+            .map_err(|_| Error::HandshakeTimeout)?;
         match begun {
             Ok(Ok((requests, tls))) => {
                 let (connector, target, headers) = (self.clone(), target.clone(), headers.to_vec());
@@ -143,7 +143,7 @@ impl Connector {
         };
         let (requests, tls) = tokio::time::timeout(self.handshake_timeout, beginning)
             .await
-            .map_err(|_| Error::Timeout(Stage::Handshake))??;
+            .map_err(|_| Error::HandshakeTimeout)??;
         let about = About { connector: self.clone(), target, headers, peer, tls };
         Ok(Http2 { requests, about: Arc::new(about) })
     }
@@ -156,9 +156,11 @@ impl Connector {
         match requests.ready().await {
             Ok(()) => Ok(requests),
             // RFC 9113 §3.4: a server's first frame is SETTINGS.
-            Err(Error::Http2(error)) if requests.may_be_http1() => Err(Error::NoHttp2(Some(error))),
-            Err(Error::Cut) if tls.is_none() && requests.may_be_http1() => Err(Error::NoHttp2(None)),
-            Err(error) => Err(error),
+            Err(HttpError::Http2(error)) if requests.may_be_http1() => Err(Error::NoHttp2(Some(error))),
+            Err(HttpError::ConnectionLost) if tls.is_none() && requests.may_be_http1() => {
+                Err(Error::NoHttp2(None))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -178,7 +180,7 @@ impl Http2 {
     /// Sends a request, at once or when the server's concurrency limit allows it.
     ///
     /// # Errors
-    /// [`Error::NotProcessed`] when the connection is going away; the URL belongs to another server; a header cannot be sent; the
+    /// [`HttpError::NotProcessed`] when the connection is going away; the URL belongs to another server; a header cannot be sent; the
     /// connection has failed. Nothing was sent.
     pub fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = self.target_of(request.url())?;
@@ -243,7 +245,7 @@ impl Http2 {
         let answered = self.answered(&options, fields, send, recv);
         tokio::time::timeout(connector.handshake_timeout, answered)
             .await
-            .map_err(|_| Error::Timeout(Stage::Handshake))?
+            .map_err(|_| Error::HandshakeTimeout)?
     }
 
     async fn answered(
@@ -315,7 +317,7 @@ impl Http2 {
             return own.with_resource(url);
         }
         let target = Target::http(url)?;
-        if target.is_same_origin(own) { Ok(target) } else { Err(Error::Url(UriError::Authority)) }
+        if target.is_same_origin(own) { Ok(target) } else { Err(Error::InvalidUrl(UriError::Authority)) }
     }
 
     /// The same connection with the headers, subprotocols, compression and limits of another [`Connector`].
@@ -367,9 +369,11 @@ impl Http2 {
 }
 
 /// A request that could not be sent because the connection has ended was not processed.
-fn unsent(error: Error) -> Error {
+fn unsent(error: HttpError) -> HttpError {
     match error {
-        Error::Closed | Error::Cut | Error::GoAway(_) | Error::Io(_) => Error::NotProcessed,
+        HttpError::Closed | HttpError::ConnectionLost | HttpError::GoAway(_) | HttpError::Io(_) => {
+            HttpError::NotProcessed
+        }
         error => error,
     }
 }

@@ -10,7 +10,7 @@ use wireloom_http2::error::ErrorCode;
 
 use super::Http2;
 use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response};
-use crate::error::Error;
+use crate::error::HttpError;
 use crate::headers::Head;
 use crate::http::{Body, Version};
 use crate::http2::{RecvStream, SendStream};
@@ -57,8 +57,8 @@ impl Stream {
         }
     }
 
-    pub(in crate::client) async fn head(&mut self) -> Result<Head, Error> {
-        let recv = self.recv.as_mut().ok_or(Error::Closed)?;
+    pub(in crate::client) async fn head(&mut self) -> Result<Head, HttpError> {
+        let recv = self.recv.as_mut().ok_or(HttpError::Closed)?;
         if self.held.is_none() {
             return recv.head().await;
         }
@@ -66,13 +66,16 @@ impl Stream {
             Ok(head) => head,
             Err(_) => {
                 self.send_held();
-                self.recv.as_mut().ok_or(Error::Closed)?.head().await
+                self.recv.as_mut().ok_or(HttpError::Closed)?.head().await
             }
         }
     }
 
-    pub(in crate::client) fn response(&mut self, Head { status, headers }: Head) -> Result<Response, Error> {
-        let recv = self.recv.take().ok_or(Error::Closed)?;
+    pub(in crate::client) fn response(
+        &mut self,
+        Head { status, headers }: Head,
+    ) -> Result<Response, HttpError> {
+        let recv = self.recv.take().ok_or(HttpError::Closed)?;
         let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
         let body = match len {
             // RFC 9110 §8.6: the length of content that is not sent.

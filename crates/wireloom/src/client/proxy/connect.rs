@@ -44,7 +44,7 @@ pub(super) async fn open(
 async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
     let (mut head, mut scanned) = (Vec::new(), 0);
     while head::end(&head, &mut scanned).is_none() {
-        *room = room.checked_sub(1).ok_or(ProxyError::HeadLen)?;
+        *room = room.checked_sub(1).ok_or(ProxyError::HeadTooLong)?;
         let mut byte = [0];
         read_exact(io, &mut byte).await?;
         head.extend(byte);

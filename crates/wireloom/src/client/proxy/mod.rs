@@ -77,7 +77,7 @@ impl Proxy {
     /// Without scheme it is `http://`. The default ports are 80, 443 and 1080.
     ///
     /// # Errors
-    /// [`ProxyError::Url`] when it is not a proxy URL; [`Error::NoTls`] for `https` in a build without TLS.
+    /// [`ProxyError::InvalidUrl`] when it is not a proxy URL; [`Error::NoTls`] for `https` in a build without TLS.
     pub fn new(url: &str) -> Result<Self, Error> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let kind = match &*scheme.to_ascii_lowercase() {
@@ -86,20 +86,20 @@ impl Proxy {
             "https" => return Err(Error::NoTls),
             "socks5" => Kind::Socks5,
             "socks5h" => Kind::Socks5h,
-            _ => return Err(ProxyError::Url.into()),
+            _ => return Err(ProxyError::InvalidUrl.into()),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (userinfo, authority) = split_userinfo(rest);
         let credentials = match userinfo {
             None => None,
-            Some(userinfo) => Some(Credentials::from_userinfo(userinfo).ok_or(ProxyError::Url)?),
+            Some(userinfo) => Some(Credentials::from_userinfo(userinfo).ok_or(ProxyError::InvalidUrl)?),
         };
         let default_port = match kind {
             Kind::Http => 80,
             Kind::Https => 443,
             Kind::Socks5 | Kind::Socks5h => 1080,
         };
-        let (host, port) = split_port(authority).ok_or(ProxyError::Url)?;
+        let (host, port) = split_port(authority).ok_or(ProxyError::InvalidUrl)?;
         Ok(Self {
             kind,
             host: host.to_owned(),
@@ -203,7 +203,7 @@ async fn read_exact(io: &mut Io, into: &mut [u8]) -> Result<(), Error> {
     let mut filled = 0;
     while filled < into.len() {
         match poll_fn(|cx| io.poll_read(cx, &mut into[filled..])).await.map_err(cut)? {
-            0 => return Err(ProxyError::Cut.into()),
+            0 => return Err(ProxyError::ConnectionLost.into()),
             len => filled += len,
         }
     }
@@ -220,7 +220,7 @@ fn cut(error: io::Error) -> Error {
         io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::UnexpectedEof => ProxyError::Cut.into(),
+        | io::ErrorKind::UnexpectedEof => ProxyError::ConnectionLost.into(),
         _ => error.into(),
     }
 }
@@ -255,7 +255,7 @@ mod tests {
             "http://u:%zz@a",
             "http://a\r\nX:1",
         ] {
-            assert_eq!(Proxy::new(url), Err(ProxyError::Url.into()), "{url:?}");
+            assert_eq!(Proxy::new(url), Err(ProxyError::InvalidUrl.into()), "{url:?}");
         }
     }
 

@@ -46,7 +46,7 @@ impl<'a> Destination<'a> {
             }
             Self::Name(name) => {
                 out.push(3);
-                out.push(u8::try_from(name.len()).map_err(|_| ProxyError::HostLen)?);
+                out.push(u8::try_from(name.len()).map_err(|_| ProxyError::HostTooLong)?);
                 out.extend(name.as_bytes());
             }
         }

@@ -24,7 +24,7 @@ pub use policy::{LossReason, ReconnectPolicy, Retry};
 pub use sender::ReconnectingSender;
 
 use super::{Connector, Opened};
-use crate::error::{Error, Stage};
+use crate::error::{Error, WebSocketError};
 use crate::headers::Headers;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
 use sender::{Link, Links};
@@ -34,7 +34,7 @@ use sent_messages::SentMessages;
 ///
 /// ```no_run
 /// use wireloom::Connector;
-/// use wireloom::client::{ReconnectPolicy, Step};
+/// use wireloom::client::{ReconnectPolicy, ReconnectEvent};
 ///
 /// # async fn example() -> Result<(), wireloom::Error> {
 /// let mut policy = ReconnectPolicy::default();
@@ -44,19 +44,19 @@ use sent_messages::SentMessages;
 /// let mut last_event = String::new();
 /// while let Some(step) = socket.next().await? {
 ///     match step {
-///         Step::Connected(_) => {
+///         ReconnectEvent::Connected(_) => {
 ///             // Request the messages published in the meantime.
 ///             socket.send(format!("since {last_event}")).await?;
 ///             for message in resend.drain(..) {
 ///                 socket.send(message).await?;
 ///             }
 ///         }
-///         Step::Message(message) => last_event = message.as_text().unwrap_or_default().to_owned(),
-///         Step::Lost(loss) => {
+///         ReconnectEvent::Message(message) => last_event = message.as_text().unwrap_or_default().to_owned(),
+///         ReconnectEvent::Lost(loss) => {
 ///             eprintln!("{} messages may not have arrived", loss.unconfirmed);
 ///             resend = loss.kept;
 ///         }
-///         Step::NotOpened { error, .. } => eprintln!("{error}"),
+///         ReconnectEvent::NotOpened { error, .. } => eprintln!("{error}"),
 ///         _ => {}
 ///     }
 /// }
@@ -65,7 +65,7 @@ use sent_messages::SentMessages;
 /// ```
 ///
 /// [`prepare`](Self::prepare) changes the request of each attempt, for tokens that expire. [`split`](Self::split) sends from other
-/// tasks. It is also a [`Stream`] of [`Step`]s.
+/// tasks. It is also a [`Stream`] of [`ReconnectEvent`]s.
 #[must_use]
 pub struct Reconnecting {
     attempt: Attempt,
@@ -115,7 +115,7 @@ struct Open {
 /// An event of a [`Reconnecting`] WebSocket.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Step {
+pub enum ReconnectEvent {
     /// The WebSocket is open. Subscriptions must be renewed.
     Connected(Connected),
     /// A message.
@@ -215,15 +215,15 @@ impl Reconnecting {
     ///
     /// # Errors
     /// The connection cannot be opened, and the policy does not try again.
-    pub async fn next(&mut self) -> Result<Option<Step>, Error> {
-        std::future::poll_fn(|cx| self.poll_step(cx)).await
+    pub async fn next(&mut self) -> Result<Option<ReconnectEvent>, Error> {
+        std::future::poll_fn(|cx| self.poll_event(cx)).await
     }
 
     /// Polls for the next event; see [`next`](Self::next).
     ///
     /// # Errors
     /// As for [`next`](Self::next).
-    pub fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Step>, Error>> {
+    pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<ReconnectEvent>, Error>> {
         loop {
             match &mut self.state {
                 State::Waiting(until) => {
@@ -250,7 +250,7 @@ impl Reconnecting {
                             open.received += 1;
                             open.received_at = Instant::now();
                             open.link.confirm(open.socket.halves().0);
-                            return Poll::Ready(Ok(Some(Step::Message(message))));
+                            return Poll::Ready(Ok(Some(ReconnectEvent::Message(message))));
                         }
                         Poll::Ready(end) => return Poll::Ready(Ok(self.lost(end.err()))),
                         Poll::Pending => {}
@@ -269,7 +269,7 @@ impl Reconnecting {
                         }
                         Some(Check::Lost(at)) => {
                             ready!(poll_timer(&mut self.timer, at, cx));
-                            return Poll::Ready(Ok(self.lost(Some(Error::Timeout(Stage::Silence)))));
+                            return Poll::Ready(Ok(self.lost(Some(WebSocketError::KeepaliveTimeout))));
                         }
                     }
                 }
@@ -278,7 +278,7 @@ impl Reconnecting {
         }
     }
 
-    fn connected(&mut self, opened: Result<Opened, Error>) -> Result<Step, Error> {
+    fn connected(&mut self, opened: Result<Opened, Error>) -> Result<ReconnectEvent, Error> {
         match opened {
             Ok(opened) => {
                 let now = Instant::now();
@@ -294,19 +294,21 @@ impl Reconnecting {
                 self.links.set(Some(link.clone()));
                 let open = Open { socket, link, received: 0, received_at: now, opened_at: now };
                 self.state = State::Open(Box::new(open));
-                Ok(Step::Connected(connected))
+                Ok(ReconnectEvent::Connected(connected))
             }
             Err(error) => {
                 let reason = LossReason::NotOpened(error);
                 let retry_in = self.wait(&reason);
-                let LossReason::NotOpened(error) = reason else { return Err(Error::Closed) };
-                retry_in.map(|retry_in| Step::NotOpened { error: error.clone(), retry_in }).ok_or(error)
+                let LossReason::NotOpened(error) = reason else { return Err(WebSocketError::Closed.into()) };
+                retry_in
+                    .map(|retry_in| ReconnectEvent::NotOpened { error: error.clone(), retry_in })
+                    .ok_or(error)
             }
         }
     }
 
     /// The connection has ended. `None` when this end has closed it and the peer has confirmed.
-    fn lost(&mut self, error: Option<Error>) -> Option<Step> {
+    fn lost(&mut self, error: Option<WebSocketError>) -> Option<ReconnectEvent> {
         self.links.set(None);
         let State::Open(mut open) = std::mem::replace(&mut self.state, State::Ended) else { return None };
         open.link.confirm(open.socket.halves().0);
@@ -316,7 +318,7 @@ impl Reconnecting {
                 return None;
             }
             (None, Some(end)) => LossReason::Closed(end),
-            (error, _) => LossReason::Failed(error.unwrap_or(Error::Cut)),
+            (error, _) => LossReason::Failed(error.unwrap_or(WebSocketError::ConnectionLost)),
         };
         let open_for = open.opened_at.elapsed();
         if open_for >= self.policy.stable_after {
@@ -327,7 +329,7 @@ impl Reconnecting {
         let mut sent_messages = open.link.sent_messages();
         let (sent, unconfirmed, kept) =
             (sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.take_kept());
-        Some(Step::Lost(Loss {
+        Some(ReconnectEvent::Lost(Loss {
             reason,
             sent,
             unconfirmed,
@@ -374,10 +376,10 @@ impl Reconnecting {
     /// As for [`Sender::send`](crate::Sender::send). A message whose sending was cancelled counts as one that may have arrived.
     ///
     /// # Errors
-    /// [`Error::Closed`] while there is no connection: nothing was sent. Other errors are those of the connection, whose loss
+    /// [`WebSocketError::Closed`] while there is no connection: nothing was sent. Other errors are those of the connection, whose loss
     /// [`next`](Self::next) reports, with this message among the unconfirmed ones.
-    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
-        let State::Open(open) = &mut self.state else { return Err(Error::Closed) };
+    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), WebSocketError> {
+        let State::Open(open) = &mut self.state else { return Err(WebSocketError::Closed) };
         open.link.send(message.into()).await
     }
 
@@ -395,7 +397,7 @@ impl Reconnecting {
     ///
     /// # Errors
     /// As for [`WebSocket::close`].
-    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
         self.links.set(None);
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Open(mut open) => open.socket.close(code, reason).await,
@@ -405,10 +407,10 @@ impl Reconnecting {
 }
 
 impl Stream for Reconnecting {
-    type Item = Result<Step, Error>;
+    type Item = Result<ReconnectEvent, Error>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.get_mut().poll_step(cx).map(Result::transpose)
+        self.get_mut().poll_event(cx).map(Result::transpose)
     }
 }
 

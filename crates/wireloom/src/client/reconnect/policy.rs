@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use wireloom_ws::{Cause, CloseCode, End};
 
 use crate::client::ProxyError;
-use crate::error::Error;
+use crate::error::{Error, HttpError, WebSocketError};
 
 /// The maximum `Retry-After` that is respected.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -112,7 +112,7 @@ pub enum LossReason {
     /// The connection was closed with a closing handshake, or by this end because the peer broke a rule; the end has the code.
     Closed(End),
     /// The connection was lost, or the peer was silent.
-    Failed(Error),
+    Failed(WebSocketError),
 }
 
 impl LossReason {
@@ -126,16 +126,15 @@ impl LossReason {
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::NotOpened(error) => match error {
-                Error::Host(_) | Error::Timeout(_) | Error::Io(_) | Error::Cut | Error::Closed => true,
-                // Over HTTP/2: the server goes away, or has no room, or failed.
-                Error::NotProcessed => true,
-                #[cfg(feature = "http2")]
-                Error::StreamReset(_) | Error::GoAway(_) => true,
+                Error::HostNotFound(_) | Error::ConnectTimeout | Error::HandshakeTimeout | Error::Io(_) => {
+                    true
+                }
+                Error::Http(error) => is_temporary_failure(error),
                 Error::Refused(response) => is_temporary_status(response.status()),
                 Error::Proxy(ProxyError::Refused(status)) => is_temporary_status(*status),
                 // RFC 1928 §6: failures of the network.
                 Error::Proxy(ProxyError::Socks(code)) => matches!(code, 1 | 3..=6),
-                Error::Proxy(error) => *error == ProxyError::Cut,
+                Error::Proxy(error) => *error == ProxyError::ConnectionLost,
                 _ => false,
             },
             Self::Closed(end) => match &end.cause {
@@ -145,7 +144,7 @@ impl LossReason {
                 Cause::Error(_) => false,
                 _ => true,
             },
-            Self::Failed(error) => !matches!(error, Error::WebSocket(_)),
+            Self::Failed(error) => !matches!(error, WebSocketError::Protocol(_)),
         }
     }
 
@@ -165,6 +164,17 @@ impl LossReason {
     }
 }
 
+/// Lost connections; over HTTP/2 also a server that goes away, has no room, or failed.
+fn is_temporary_failure(error: &HttpError) -> bool {
+    match error {
+        HttpError::Closed | HttpError::ConnectionLost | HttpError::KeepaliveTimeout => true,
+        HttpError::BodyTimeout | HttpError::NotProcessed | HttpError::Io(_) => true,
+        #[cfg(feature = "http2")]
+        HttpError::StreamReset(_) | HttpError::GoAway(_) => true,
+        _ => false,
+    }
+}
+
 /// RFC 9110 §15.5.9, §15.6, RFC 8470 §5.2, RFC 6585 §4.
 fn is_temporary_status(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500 | 502..=504)
@@ -176,7 +186,6 @@ mod tests {
     use wireloom_ws::handshake::Response;
 
     use super::*;
-    use crate::error::Stage;
 
     fn closed(code: u16) -> LossReason {
         let cause = Cause::Close { code: Some(CloseCode::new(code)), reason: String::new() };
@@ -191,7 +200,7 @@ mod tests {
     #[test]
     fn delays_are_random_below_a_bound_that_doubles() {
         let policy = ReconnectPolicy::default();
-        let reason = LossReason::Failed(Error::Cut);
+        let reason = LossReason::Failed(WebSocketError::ConnectionLost);
         let seconds = |failed, chance| policy.delay(&reason, failed, chance).unwrap().as_secs_f64().round();
         let most: Vec<f64> =
             [0, 1, 2, 3, 4, 5, 6, 32, u32::MAX].map(|failed| seconds(failed, u64::MAX)).to_vec();
@@ -204,7 +213,8 @@ mod tests {
     #[test]
     fn stops_after_the_last_attempt() {
         let policy = ReconnectPolicy { attempts_max: Some(3), ..ReconnectPolicy::default() };
-        let tries = |failed| policy.delay(&LossReason::Failed(Error::Cut), failed, 0).is_some();
+        let tries =
+            |failed| policy.delay(&LossReason::Failed(WebSocketError::ConnectionLost), failed, 0).is_some();
         assert_eq!([0, 2, 3, 4].map(tries), [true, true, false, false]);
     }
 
@@ -222,20 +232,20 @@ mod tests {
             assert_eq!(refused(Response::refusal(status).unwrap()).is_temporary(), is_temporary, "{status}");
         }
         for (error, is_temporary) in [
-            (Error::Host(None), true),
-            (Error::Timeout(Stage::Connect), true),
+            (Error::HostNotFound(None), true),
+            (Error::ConnectTimeout, true),
             (Error::Io(std::io::ErrorKind::ConnectionRefused.into()), true),
             (Error::Proxy(ProxyError::Refused(502)), true),
             (Error::Proxy(ProxyError::Refused(407)), false),
             (Error::Proxy(ProxyError::Socks(5)), true),
             (Error::Proxy(ProxyError::Socks(2)), false),
-            (Error::NotProcessed, true),
+            (Error::Http(HttpError::NotProcessed), true),
             (Error::NoExtendedConnect, false),
             (Error::Redirect, false),
         ] {
             assert_eq!(LossReason::NotOpened(error.clone()).is_temporary(), is_temporary, "{error:?}");
         }
-        assert!(LossReason::Failed(Error::Timeout(Stage::Silence)).is_temporary());
+        assert!(LossReason::Failed(WebSocketError::KeepaliveTimeout).is_temporary());
     }
 
     // RFC 9110 §10.2.3.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::lock;
 use super::sent_messages::SentMessages;
-use crate::error::Error;
+use crate::error::WebSocketError;
 use crate::websocket::{Payload, Sender};
 
 /// Sends over the current connection of a [`Reconnecting`](super::Reconnecting) WebSocket, from any task. Clones send one message
@@ -20,7 +20,7 @@ use crate::websocket::{Payload, Sender};
 /// # async fn example(socket: wireloom::client::Reconnecting) -> Result<(), wireloom::Error> {
 /// let (mut sender, mut socket) = socket.split();
 /// tokio::spawn(async move {
-///     // `Error::Closed` while there is no connection.
+///     // `WebSocketError::Closed` while there is no connection.
 ///     while sender.send("tick").await.is_ok() {
 ///         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
 ///     }
@@ -48,8 +48,8 @@ impl ReconnectingSender {
     ///
     /// # Errors
     /// As for [`Reconnecting::send`](super::Reconnecting::send).
-    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
-        let link = self.links.get().ok_or(Error::Closed)?;
+    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), WebSocketError> {
+        let link = self.links.get().ok_or(WebSocketError::Closed)?;
         link.send(message.into()).await
     }
 
@@ -114,7 +114,7 @@ impl Link {
     }
 
     /// Sends a message, after those that are being sent.
-    pub(super) async fn send(&self, message: Payload<'_>) -> Result<(), Error> {
+    pub(super) async fn send(&self, message: Payload<'_>) -> Result<(), WebSocketError> {
         let mut sender = self.sender.lock().await;
         self.sent_messages().record(&message);
         let sent = sender.send(message).await;
@@ -130,7 +130,7 @@ impl Link {
                 }
             }
             // It was not queued.
-            Err(Error::Closed | Error::WebSocket(_)) => self.sent_messages().remove_last(),
+            Err(WebSocketError::Closed | WebSocketError::Protocol(_)) => self.sent_messages().remove_last(),
             Err(_) => {}
         }
         drop(sender);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use wireloom::{Error, Message, Sender, WebSocket};
+use wireloom::{Message, Sender, WebSocket, WebSocketError};
 
 use super::super::payload::Answer;
 use super::exchange::{self, Arrival, BATCH, Exchange};
@@ -49,7 +49,7 @@ impl Exchange for Echo {
         self.pace.poll_due(cx)
     }
 
-    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), Error> {
+    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), WebSocketError> {
         if !self.is_sending {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Exchange for Echo {
         }
     }
 
-    fn expire(&mut self, now: Instant) -> Result<(), Error> {
+    fn expire(&mut self, now: Instant) -> Result<(), WebSocketError> {
         let run = &self.connection.run;
         let timeout = run.plan.timeout;
         while self.pending.front().is_some_and(|&intended| now >= run.plan.instant(intended) + timeout) {
@@ -137,7 +137,7 @@ impl Exchange for Echo {
                 || format!("a message was not answered within {timeout:?}"),
             );
         }
-        if self.is_blocked && self.pending.is_empty() { Err(Error::SlowPeer) } else { Ok(()) }
+        if self.is_blocked && self.pending.is_empty() { Err(WebSocketError::SlowPeer) } else { Ok(()) }
     }
 
     fn next_wake(&self, now: Instant) -> Instant {

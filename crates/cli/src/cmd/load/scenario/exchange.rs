@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tokio::time::Sleep;
-use wireloom::{Error, Message, Receiver, Sender, WebSocket};
+use wireloom::{Message, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::super::payload::Payloads;
 use super::super::recorder::Recorder;
@@ -22,7 +22,7 @@ pub(super) trait Exchange {
     ///
     /// # Errors
     /// The connection failed.
-    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), Error>;
+    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), WebSocketError>;
 
     /// Ready if the next message may be due; otherwise registers the task.
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()>;
@@ -33,8 +33,8 @@ pub(super) trait Exchange {
     /// Gives up messages that have waited for too long.
     ///
     /// # Errors
-    /// [`Error::SlowPeer`]: the server does not read.
-    fn expire(&mut self, now: Instant) -> Result<(), Error>;
+    /// [`WebSocketError::SlowPeer`]: the server does not read.
+    fn expire(&mut self, now: Instant) -> Result<(), WebSocketError>;
 
     /// When to call [`expire`](Self::expire) next, and check for the end of the run.
     fn next_wake(&self, now: Instant) -> Instant;
@@ -80,7 +80,7 @@ fn poll(
     sender: &mut Sender,
     receiver: &mut Receiver,
     mut wake: Pin<&mut Sleep>,
-) -> Poll<Result<Ended, Error>> {
+) -> Poll<Result<Ended, WebSocketError>> {
     loop {
         // Read all answers that have arrived before messages count as lost.
         let now = Instant::now();
@@ -121,7 +121,7 @@ fn poll_answers(
     exchange: &mut impl Exchange,
     cx: &mut Context<'_>,
     receiver: &mut Receiver,
-) -> Result<Poll<Answers>, Error> {
+) -> Result<Poll<Answers>, WebSocketError> {
     let mut arrival = None;
     for _ in 0..BATCH {
         match pin!(receiver.recv()).poll(cx)? {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use tokio::time::{Sleep, sleep_until};
-use wireloom::{Error, WebSocket};
+use wireloom::{WebSocket, WebSocketError};
 
 use super::{Connection, Ended};
 
@@ -69,7 +69,7 @@ pub(super) fn run(connection: Connection, mut socket: WebSocket) -> impl Future<
         let ended = hold(&connection, &mut socket).await;
         let (sender, receiver) = socket.halves();
         match ended {
-            Err(Error::SlowPeer) => {
+            Err(WebSocketError::SlowPeer) => {
                 connection.run.recorder().error(
                     |errors| &mut errors.lost,
                     1,
@@ -82,7 +82,7 @@ pub(super) fn run(connection: Connection, mut socket: WebSocket) -> impl Future<
 }
 
 /// Waits for the end of the run, sends a ping, and waits for its answer.
-async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<Ended, Error> {
+async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<Ended, WebSocketError> {
     let run = &connection.run;
     let (sender, receiver) = socket.halves();
     let mut ping = None;
@@ -111,7 +111,7 @@ async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<Ended, 
             run.recorder().answered(now, now - ping.sent_at, 0, true);
             return Poll::Ready(Ok(Ended::Done));
         }
-        ping.timeout.as_mut().poll(cx).map(|()| Err(Error::SlowPeer))
+        ping.timeout.as_mut().poll(cx).map(|()| Err(WebSocketError::SlowPeer))
     })
     .await
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use wireloom::client::Http2;
 use wireloom::wireloom_ws::{Cause, End};
-use wireloom::{CloseCode, Error, Payload, Receiver, Sender, WebSocket};
+use wireloom::{CloseCode, Payload, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::pacer::{Alarm, Schedule};
 use super::run::Run;
@@ -91,7 +91,7 @@ impl Connection {
     /// messages that still arrive.
     async fn finish(
         &self,
-        ended: Result<Ended, Error>,
+        ended: Result<Ended, WebSocketError>,
         lost: u64,
         sender: &mut Sender,
         receiver: &mut Receiver,
@@ -115,18 +115,18 @@ impl Connection {
             while let Some(message) = receiver.recv().await? {
                 handle(&message);
             }
-            Ok::<(), Error>(())
+            Ok::<(), WebSocketError>(())
         };
         // The result is known; a server that does not close cannot change it.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
     }
 
     /// Records that the connection ended before the run, with `lost` unanswered messages.
-    fn ended(&self, error: Option<&Error>, receiver: &Receiver, lost: u64) {
+    fn ended(&self, error: Option<&WebSocketError>, receiver: &Receiver, lost: u64) {
         let mut recorder = self.run.recorder();
         recorder.disconnected();
         match error {
-            None | Some(Error::Closed) => {
+            None | Some(WebSocketError::Closed) => {
                 let text = match receiver.end() {
                     Some(End { cause: Cause::Close { code, reason }, .. }) => {
                         let code = code.map(|code| format!(" with {}", code.value())).unwrap_or_default();
@@ -212,7 +212,7 @@ impl Pace {
 }
 
 /// Queues a message; ready with `false` when the send queue is full. The task is woken when there is room.
-fn queue(cx: &mut Context<'_>, sender: &mut Sender, message: Payload<'_>) -> Result<bool, Error> {
+fn queue(cx: &mut Context<'_>, sender: &mut Sender, message: Payload<'_>) -> Result<bool, WebSocketError> {
     // A pending `feed` has queued nothing.
     match pin!(sender.feed(message)).poll(cx) {
         Poll::Ready(queued) => queued.map(|()| true),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use wireloom::{Error, Message, Payload, Sender, WebSocket};
+use wireloom::{Message, Payload, Sender, WebSocket, WebSocketError};
 use wireloom_inspect::replay;
 
 use super::super::pacer::Alarm;
@@ -161,7 +161,7 @@ impl Exchange for Player {
         }
     }
 
-    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), Error> {
+    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), WebSocketError> {
         let run = self.connection.run.clone();
         let recording = &run.work.recording;
         let messages = recording.of(self.connection.index);
@@ -237,11 +237,11 @@ impl Exchange for Player {
         }
     }
 
-    fn expire(&mut self, now: Instant) -> Result<(), Error> {
+    fn expire(&mut self, now: Instant) -> Result<(), WebSocketError> {
         let run = &self.connection.run;
         let timeout = run.plan.timeout;
         if self.blocked_since.is_some_and(|since| now >= since + timeout) {
-            return Err(Error::SlowPeer);
+            return Err(WebSocketError::SlowPeer);
         }
         while self.pending.front().is_some_and(|(_, intended)| now >= *intended + timeout) {
             self.pending.pop_front();

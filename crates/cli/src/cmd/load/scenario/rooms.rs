@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
-use wireloom::{Error, Message, WebSocket};
+use wireloom::{Message, WebSocket, WebSocketError};
 
 use super::super::recorder::Recorder;
 use super::super::run::{Run, Work};
@@ -55,7 +55,7 @@ pub(in crate::cmd::load) async fn wait_until_joined(
     work: &Work,
     time_max: Duration,
     links: &mut [Link],
-) -> Result<(), Error> {
+) -> Result<(), WebSocketError> {
     const INTERVAL: Duration = Duration::from_millis(100);
     let deadline = Instant::now() + time_max;
     let mut sockets = links.iter_mut().filter_map(|link| match link {
@@ -88,10 +88,14 @@ pub(in crate::cmd::load) async fn wait_until_joined(
 }
 
 /// Whether a message of [`PROBE`] arrives within this time.
-async fn receives_probe(work: &Work, subscriber: &mut WebSocket, time_max: Duration) -> Result<bool, Error> {
+async fn receives_probe(
+    work: &Work,
+    subscriber: &mut WebSocket,
+    time_max: Duration,
+) -> Result<bool, WebSocketError> {
     let receive = async {
         loop {
-            let Some(message) = subscriber.recv().await? else { return Err(Error::Closed) };
+            let Some(message) = subscriber.recv().await? else { return Err(WebSocketError::Closed) };
             let numbers = work.payloads().numbers(&message);
             if numbers.is_some_and(|(number, _)| number >> NUMBER_BITS == PROBE) {
                 return Ok(());
@@ -110,7 +114,7 @@ pub(super) async fn publish(connection: Connection, mut socket: WebSocket) {
     let mut pace = connection.pace();
     let own = (connection.index as u64) << NUMBER_BITS;
     let published = &run.room.published[connection.index];
-    let ended: Result<Ended, Error> = poll_fn(|cx| {
+    let ended: Result<Ended, WebSocketError> = poll_fn(|cx| {
         loop {
             // A server may send messages back to their publisher.
             while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
@@ -165,7 +169,7 @@ pub(super) async fn subscribe(connection: Connection, mut socket: WebSocket) {
     let mut order: Vec<Order> = run.room.published.iter().map(|_| Order::default()).collect();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     let mut last_received = Instant::now();
-    let ended: Result<Ended, Error> = poll_fn(|cx| {
+    let ended: Result<Ended, WebSocketError> = poll_fn(|cx| {
         loop {
             let mut recorder = None;
             while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {

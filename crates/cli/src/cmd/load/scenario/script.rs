@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use wireloom::{Error, Message, Receiver, Sender, WebSocket};
+use wireloom::{Message, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::{Connection, Ended};
 use crate::args::time;
@@ -92,7 +92,7 @@ async fn play(
     round: u64,
     sender: &mut Sender,
     receiver: &mut Receiver,
-) -> Result<ControlFlow<Ended>, Error> {
+) -> Result<ControlFlow<Ended>, WebSocketError> {
     let run = &connection.run;
     let timeout = run.plan.timeout;
     let numbered = |text: &str| {

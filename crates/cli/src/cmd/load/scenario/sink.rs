@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
-use wireloom::{Error, Receiver, Sender, WebSocket};
+use wireloom::{Receiver, Sender, WebSocket, WebSocketError};
 
 use super::{Connection, Ended, Next, Pace, queue};
 
@@ -78,7 +78,7 @@ impl Sink {
         sender: &mut Sender,
         receiver: &mut Receiver,
         mut wake: Pin<&mut Sleep>,
-    ) -> Poll<Result<Ended, Error>> {
+    ) -> Poll<Result<Ended, WebSocketError>> {
         loop {
             // A sink may answer.
             while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
@@ -109,13 +109,18 @@ impl Sink {
                 return Poll::Pending;
             }
             if self.ping.as_ref().is_some_and(|ping| ping.sent_at + timeout <= Instant::now()) {
-                return Poll::Ready(Err(Error::SlowPeer));
+                return Poll::Ready(Err(WebSocketError::SlowPeer));
             }
         }
     }
 
     /// Sends the messages that are due; returns whether more may be due.
-    fn send_due(&mut self, cx: &mut Context<'_>, now: Instant, sender: &mut Sender) -> Result<bool, Error> {
+    fn send_due(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        sender: &mut Sender,
+    ) -> Result<bool, WebSocketError> {
         let run = self.connection.run.clone();
         let (mut payloads, mut recorder) = (run.work.payloads(), run.recorder());
         for _ in 0..BATCH {
@@ -150,7 +155,12 @@ impl Sink {
         Ok(true)
     }
 
-    fn send_ping(&mut self, cx: &mut Context<'_>, now: Instant, sender: &mut Sender) -> Result<(), Error> {
+    fn send_ping(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        sender: &mut Sender,
+    ) -> Result<(), WebSocketError> {
         if self.ping.is_some() || now < self.next_ping {
             return Ok(());
         }

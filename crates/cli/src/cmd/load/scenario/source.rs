@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
-use wireloom::{CloseCode, Error, WebSocket};
+use wireloom::{CloseCode, WebSocket, WebSocketError};
 
 use super::{Connection, Ended, Next, Pace};
 
@@ -19,7 +19,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     let mut end = pin!(tokio::time::sleep_until(
         run.plan.end.unwrap_or(run.plan.begin + super::super::run::FAR).into()
     ));
-    let ended: Result<Ended, Error> = poll_fn(|cx| {
+    let ended: Result<Ended, WebSocketError> = poll_fn(|cx| {
         loop {
             let now = Instant::now();
             let (mut messages, mut bytes, mut is_pending) = (0, 0, false);
