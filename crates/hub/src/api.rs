@@ -292,7 +292,7 @@ impl Hub {
         let query = HistoryQuery { since, limit, reverse: request.reverse };
         let history =
             self.0.history(channel, &query).await?.ok_or(Failure::Refused(ErrorCode::NotAvailable))?;
-        let wrong_epoch = |since: &Position| !since.epoch.is_empty() && since.epoch != history.position.epoch;
+        let wrong_epoch = |since: &Position| !since.is_in(&history.position.epoch);
         if query.since.as_ref().is_some_and(wrong_epoch) {
             return Err(Failure::Refused(ErrorCode::UnrecoverablePosition));
         }

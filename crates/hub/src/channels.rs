@@ -10,6 +10,7 @@ use crate::client::{Active, Client, Subscription};
 use crate::config::namespace_of;
 use crate::encoded::{Encoded, Payload, Shared};
 use crate::engine::Membership;
+use crate::filter::Filter;
 use crate::history::Position;
 use crate::outbox::Pushed;
 use crate::protocol::{Join, Leave, Publication, Push, Reply, UnsubscribeCode, UnsubscribePush};
@@ -45,6 +46,8 @@ struct Subscriber {
     phase: Phase,
     join_leave: bool,
     deltas: Deltas,
+    /// Publications that do not fit are not sent.
+    filter: Option<Box<Filter>>,
 }
 
 /// Whether a subscriber receives deltas.
@@ -101,6 +104,8 @@ pub(crate) struct Start {
     /// Whether joins and leaves are forwarded.
     pub(crate) join_leave: bool,
     pub(crate) deltas: Deltas,
+    /// Publications that do not fit are not sent.
+    pub(crate) filter: Option<Box<Filter>>,
 }
 
 /// The outcome of starting a subscriber.
@@ -156,6 +161,7 @@ impl Channels {
             phase: Phase::Recovering(Vec::new()),
             join_leave: false,
             deltas: Deltas::No,
+            filter: None,
         });
         (name, key)
     }
@@ -178,6 +184,7 @@ impl Channels {
         };
         subscriber.join_leave = start.join_leave;
         subscriber.deltas = start.deltas;
+        subscriber.filter = start.filter;
         first.iter().for_each(|reply| subscriber.client.send(reply));
         let needs_history = start.position.is_some();
         let phase = start.position.map_or(Phase::Live, Phase::Positioned);
@@ -352,6 +359,9 @@ impl Subscriber {
             }
             _ => true,
         };
+        if self.filter.as_ref().is_some_and(|filter| !filter.fits(&encoded.publication.tags)) {
+            return Forwarded::Done;
+        }
         let payload = self.deltas.next(offset > 0, follows);
         match self.client.outbox.publish(encoded.get(self.client.format, payload), may_drop) {
             Pushed::Unwritten => Forwarded::Unwritten,

@@ -305,6 +305,8 @@ pub struct ChannelOptions {
     /// The kinds of deltas that clients may ask for. This needs a history, because a delta is relative to the previous
     /// publication.
     pub allowed_delta_types: Vec<DeltaType>,
+    /// Clients may ask for the publications with certain tags alone. They receive no deltas then.
+    pub allow_tags_filter: bool,
     /// The endpoint `[proxy.subscribe]` decides who subscribes without a token, instead of `subscribe`.
     pub subscribe_proxy: bool,
     /// The endpoint `[proxy.publish]` decides who publishes and what, instead of `publish`.
@@ -367,6 +369,7 @@ impl Default for ChannelOptions {
             force_recovery: false,
             recovery_mode: RecoveryMode::default(),
             allowed_delta_types: Vec::new(),
+            allow_tags_filter: false,
             subscribe_proxy: false,
             publish_proxy: false,
             sub_refresh_proxy: false,
@@ -478,6 +481,22 @@ impl HubConfig {
             }
         }
         Ok(config)
+    }
+
+    /// The personal channel of a user.
+    pub(crate) fn personal_channel(&self, user: &str) -> String {
+        let namespace = &self.client.personal_channel_namespace;
+        let separator = if namespace.is_empty() { "" } else { ":" };
+        format!("{namespace}{separator}#{user}")
+    }
+
+    /// The user whose personal channel this is.
+    pub(crate) fn owner<'a>(&self, channel: &'a str) -> Option<&'a str> {
+        if !self.client.personal_channel {
+            return None;
+        }
+        let prefix = self.personal_channel("");
+        channel.strip_prefix(&*prefix)
     }
 
     /// The options of a channel; `None` when its namespace does not exist.

@@ -18,6 +18,14 @@ pub struct Position {
     pub epoch: String,
 }
 
+impl Position {
+    /// Whether it is in the history with this epoch. An empty epoch stands for any: applications that hand out positions may know
+    /// only the offset.
+    pub(crate) fn is_in(&self, epoch: &str) -> bool {
+        self.epoch.is_empty() || self.epoch == epoch
+    }
+}
+
 /// How much of a channel's history is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -212,7 +220,7 @@ impl Log {
     ) -> Recovery {
         let first = self.first_unexpired(now);
         let position = self.position();
-        let same = since.epoch == self.epoch && since.offset <= self.top;
+        let same = since.is_in(&self.epoch) && since.offset <= self.top;
         let lost = || Recovery { publications: Vec::new(), recovered: false, position: position.clone() };
         match mode {
             RecoveryMode::Cache => {

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `metrics`, `rights`,
 //! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -18,6 +18,7 @@ mod config;
 mod encoded;
 mod endpoint;
 pub mod engine;
+mod filter;
 mod fossil;
 #[cfg(fuzzing)]
 #[doc(hidden)]

@@ -7,7 +7,7 @@ use wireloom::OriginPolicy;
 
 use crate::auth::TokenError;
 use crate::client::Client;
-use crate::config::{Access, ChannelOptions};
+use crate::config::{Access, ChannelOptions, HubConfig};
 use crate::protocol::ErrorCode;
 use crate::proxy::Overrides;
 use crate::settings::Settings;
@@ -103,7 +103,7 @@ pub(crate) fn check(
             if channel.starts_with('$') {
                 return Err(ErrorCode::PermissionDenied);
             }
-            match names_user(options, channel, client.user()) {
+            match names_user(config, options, channel, client.user()) {
                 Some(true) => Ok(Decision::Allowed(Grant::default())),
                 Some(false) => Err(ErrorCode::PermissionDenied),
                 None => Ok(Decision::Application { by_default: may_subscribe(options.subscribe, client) }),
@@ -118,8 +118,8 @@ pub(crate) fn check(
         Operation::RemoveHistory => Err(ErrorCode::PermissionDenied),
         Operation::Publish | Operation::Presence | Operation::History => {
             // The other rights to a closed channel are those of its subscribers.
-            let is_closed =
-                channel.starts_with('$') || names_user(options, channel, client.user()) == Some(false);
+            let is_closed = channel.starts_with('$')
+                || names_user(config, options, channel, client.user()) == Some(false);
             if is_closed && !client.is_subscribed(channel) {
                 return Err(ErrorCode::PermissionDenied);
             }
@@ -151,8 +151,14 @@ fn may_subscribe(access: Access, client: &Client) -> bool {
     }
 }
 
-/// Whether a channel that names users, such as `chat#7,42`, names this one; `None` for other channels.
-fn names_user(options: &ChannelOptions, channel: &str, user: &str) -> Option<bool> {
+/// Whether a channel that names users, such as `chat:x#7,42`, names this one; `None` for other channels. A personal channel names its
+/// owner and nobody else.
+fn names_user(config: &HubConfig, options: &ChannelOptions, channel: &str, user: &str) -> Option<bool> {
+    if let Some(owner) = config.owner(channel)
+        && (!options.allow_user_limited_channels || owner == user)
+    {
+        return Some(!user.is_empty() && owner == user);
+    }
     if !options.allow_user_limited_channels {
         return None;
     }

@@ -533,10 +533,14 @@ impl Session {
         } else if !has_token && !settings.config.client.anonymous {
             return Err(Denied::Ended(Disconnect::InvalidToken));
         }
-        if settings.config.client.personal_channel && !grant.user.is_empty() {
-            let namespace = &settings.config.client.personal_channel_namespace;
-            let separator = if namespace.is_empty() { "" } else { ":" };
-            grant.channels.push(format!("{namespace}{separator}#{}", grant.user));
+        let config = &settings.config;
+        if config.client.personal_channel && !grant.user.is_empty() {
+            let channel = config.personal_channel(&grant.user);
+            let options = config.channel_options(&channel);
+            // `#7,8` is a channel of the users 7 and 8.
+            if !(grant.user.contains(',') && options.is_some_and(|one| one.allow_user_limited_channels)) {
+                grant.channels.push(channel);
+            }
         }
         let channels = std::mem::take(&mut grant.channels);
         let named = channels.into_iter().map(|name| (name, Grant { server_side: true, ..Grant::default() }));

@@ -12,6 +12,7 @@ use crate::clock::seconds;
 use crate::config::{ChannelOptions, DeltaType, HubConfig};
 use crate::encoded;
 use crate::engine::{EngineError, Membership};
+use crate::filter::Filter;
 use crate::history::Position;
 use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant};
 use crate::node::{Node, Origin, retention};
@@ -19,6 +20,9 @@ use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeRes
 use crate::proxy::{Caller, Headers, Overrides, expiry};
 use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
+
+/// The bit of a subscribe command's `flag` that asks for an error instead of a subscription that has not recovered.
+const REJECT_UNRECOVERED: i64 = 2;
 
 /// A request for a subscription.
 #[derive(Clone, Debug)]
@@ -215,7 +219,7 @@ async fn add(
     reserved.step = Step::Added { key };
     node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
     reserved.step = Step::Followed { key };
-    let (start, mut result) = position(&reserved, command, &options).await.map_err(refusal)?;
+    let (start, mut result) = position(&reserved, command, &options).await?;
     // Where the backend renews subscriptions, clients need not.
     let renewed_by_backend = options.sub_refresh_proxy;
     let client_renews_at = grant.expires_at.filter(|_| !renewed_by_backend);
@@ -249,10 +253,18 @@ async fn position(
     reserved: &Reserved,
     command: &SubscribeRequest,
     options: &ChannelOptions,
-) -> Result<(Start, SubscribeResult), EngineError> {
+) -> Result<(Start, SubscribeResult), Refusal> {
     let Reserved { node, client, channel, .. } = reserved;
     let join_leave = options.join_leave && (options.force_push_join_leave || command.join_leave);
-    let mut start = Start { join_leave, ..Start::default() };
+    let filter = match &command.tf {
+        None => None,
+        // A delta is relative to the previous publication, which a filter may leave out.
+        Some(_) if !options.allow_tags_filter || !command.delta.is_empty() => {
+            return Err(ErrorCode::BadRequest.into());
+        }
+        Some(filter) => Some(Box::new(Filter::new(filter).ok_or(ErrorCode::BadRequest)?)),
+    };
+    let mut start = Start { join_leave, filter, ..Start::default() };
     let mut result = SubscribeResult::default();
     let wanted = options.force_recovery || command.recoverable || command.positioned || command.recover;
     let Some(retention) = retention(options).filter(|_| wanted) else { return Ok((start, result)) };
@@ -261,10 +273,17 @@ async fn position(
     result.was_recovering = command.recover;
     let since = Position { offset: command.offset, epoch: command.epoch.clone() };
     let since = (command.recover && result.recoverable).then_some(&since);
-    let recovery = node.engine().recover(channel, since, options.recovery_mode, retention).await?;
+    let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
+    let mut recovery = recovered.map_err(refusal)?;
     if command.recover {
         let counter = if recovery.recovered { &node.metrics.recovered } else { &node.metrics.unrecovered };
         counter.increment();
+        if !recovery.recovered && command.flag & REJECT_UNRECOVERED != 0 {
+            return Err(ErrorCode::UnrecoverablePosition.into());
+        }
+    }
+    if let Some(filter) = &start.filter {
+        recovery.publications.retain(|publication| filter.fits(&publication.tags));
     }
     result.recovered = recovery.recovered;
     result.epoch = recovery.position.epoch.clone();

@@ -79,8 +79,26 @@ messages! {
         bool join_leave = 11;
         /// The delta format that the client understands.
         string delta = 12;
-        /// Bits of options; ignored.
+        /// Only publications whose tags fit.
+        FilterNode tf = 13;
+        /// Bits of options. 2: a position that cannot be recovered is error 112. Others are ignored.
         int64 flag = 14;
+    }
+
+    /// A condition on the tags of publications: a comparison, or an operation on other conditions.
+    message FilterNode {
+        /// `and`, `or` and `not` combine `nodes`; empty for a comparison.
+        string op = 1;
+        /// The name of the tag.
+        string key = 2;
+        /// `eq`, `neq`, `in`, `nin`, `ex`, `nex`, `sw`, `ew`, `ct`, `lt`, `lte`, `gt` or `gte`.
+        string cmp = 3;
+        /// The value to compare with.
+        string val = 4;
+        /// The values of `in` and `nin`.
+        repeated string vals = 5;
+        /// The conditions that `op` combines.
+        repeated FilterNode nodes = 6;
     }
 
     /// Renews the token of a subscription.

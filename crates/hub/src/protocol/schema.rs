@@ -63,6 +63,9 @@ macro_rules! messages {
         messages! { @scalar $head $done $(#[$doc])* [map = "string, message", tag = $tag]
             $name: std::collections::HashMap<String, $type>; $($rest)* }
     };
+    (@fields $head:tt $done:tt $(#[$doc:meta])* repeated string $name:ident = $tag:tt; $($rest:tt)*) => {
+        messages! { @scalar $head $done $(#[$doc])* [string, repeated, tag = $tag] $name: Vec<String>; $($rest)* }
+    };
     (@fields $head:tt $done:tt $(#[$doc:meta])* repeated $type:ident $name:ident = $tag:tt; $($rest:tt)*) => {
         messages! { @scalar $head $done $(#[$doc])* [message, repeated, tag = $tag] $name: Vec<$type>; $($rest)* }
     };

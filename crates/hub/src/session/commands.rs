@@ -187,7 +187,7 @@ impl Session {
         let history =
             self.node.history(channel, &query).await.map_err(|_| ErrorCode::Internal)?.unwrap_or_default();
         if let Some(since) = &query.since
-            && since.epoch != history.position.epoch
+            && !since.is_in(&history.position.epoch)
         {
             return Err(ErrorCode::UnrecoverablePosition.into());
         }

@@ -629,3 +629,72 @@ async fn a_publication_does_not_keep_its_message_in_memory() {
     while reply(&mut socket).await.id != 3 {}
     assert_eq!(*is_unique.lock().unwrap(), [true]);
 }
+
+/// An application hands out positions, and may know only the offset.
+#[tokio::test]
+async fn an_empty_epoch_stands_for_any() {
+    let served = serve().await;
+    for n in 1..=3 {
+        served.hub.publish("log:x", n.to_string()).await.unwrap();
+    }
+    let mut client = served.connect().await;
+    let request = json!({ "channel": "log:x", "recover": true, "offset": 1 });
+    let subscribed = client.call("subscribe", request).await;
+    assert_eq!((&subscribed["recovered"], &subscribed["publications"][1]["data"]), (&json!(true), &json!(3)));
+    let since = json!({ "offset": 2 });
+    let history = client.call("history", json!({ "channel": "log:x", "limit": -1, "since": since })).await;
+    assert_eq!(history["publications"].as_array().unwrap().len(), 1, "{history}");
+}
+
+#[tokio::test]
+async fn a_position_that_cannot_be_recovered_is_an_error_on_request() {
+    let served = serve().await;
+    served.hub.publish("log:x", "1").await.unwrap();
+    let mut client = served.connect().await;
+    let request =
+        |flag: u8| json!({ "channel": "log:x", "recover": true, "offset": 1, "epoch": "_", "flag": flag });
+    let refused = client.reply("subscribe", request(3)).await;
+    assert_eq!(refused["error"]["code"], 112, "{refused}");
+    // The command was undone.
+    let subscribed = client.call("subscribe", request(1)).await;
+    assert_eq!(subscribed["recovered"], Value::Null, "{subscribed}");
+}
+
+#[tokio::test]
+async fn a_filter_leaves_out_publications_by_their_tags() {
+    let config = format!(
+        "{CONFIG}\n[[namespace]]\nname = \"tags\"\nsubscribe = \"anyone\"\nhistory_size = 10\nhistory_ttl = \"1h\"\n\
+        allow_tags_filter = true\nallowed_delta_types = [\"fossil\"]\n"
+    );
+    let served = Served::start(&config, |hub| hub).await;
+    let publish = async |n: u32, tag: &str| {
+        let mut options = PublishOptions::default();
+        options.tags.insert("t".into(), tag.into());
+        served.hub.publish_with("tags:x", n.to_string(), options).await.unwrap();
+    };
+    publish(1, "a").await;
+    publish(2, "b").await;
+    let filter = json!({ "key": "t", "cmp": "eq", "val": "a" });
+    let mut client = served.connect().await;
+    let request = json!({ "channel": "tags:x", "recover": true, "tf": filter });
+    let subscribed = client.call("subscribe", request).await;
+    let recovered: Vec<_> =
+        subscribed["publications"].as_array().unwrap().iter().map(|one| &one["data"]).collect();
+    assert_eq!((&subscribed["recovered"], recovered), (&json!(true), vec![&json!(1)]));
+    for (n, tag) in [(3, "b"), (4, "a"), (5, "b"), (6, "a")] {
+        publish(n, tag).await;
+    }
+    while client.publications.len() < 2 {
+        client.receive().await;
+    }
+    assert_eq!(client.publications, [json!(4), json!(6)]);
+    let mut other = served.connect().await;
+    for (channel, filter, delta) in [
+        ("tags:x", json!({ "key": "t" }), ""),
+        ("tags:x", filter.clone(), "fossil"),
+        ("chat:x", filter.clone(), ""),
+    ] {
+        let request = json!({ "channel": channel, "tf": filter, "delta": delta });
+        assert_eq!(other.reply("subscribe", request).await["error"]["code"], 107, "{channel} {filter}");
+    }
+}

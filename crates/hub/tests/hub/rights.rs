@@ -241,3 +241,52 @@ async fn the_commands_of_a_batch_end_when_the_connection_expires() {
     assert_eq!(client.ended().await, 3005);
     assert_eq!(*calls.lock().unwrap(), 1);
 }
+
+/// A personal channel is its owner's alone, whatever its namespace allows.
+#[tokio::test]
+async fn personal_channels_are_closed_to_others() {
+    for user_limited in [false, true] {
+        let config = format!(
+            "[client]\nanonymous = true\npersonal_channel = true\npersonal_channel_namespace = \"rooms\"\n\
+            [token]\nhmac_secret = \"secret\"\n[api]\nkey = \"key\"\n[[namespace]]\nname = \"rooms\"\n\
+            subscribe = \"anyone\"\npublish = \"anyone\"\npresence = true\npresence_access = \"anyone\"\n\
+            history_access = \"anyone\"\nhistory_size = 5\nhistory_ttl = \"1h\"\n\
+            allow_user_limited_channels = {user_limited}\n"
+        );
+        let served = Served::start(&config, |hub| hub).await;
+        let connect = async |user: &str| {
+            let key = jsonwebtoken::EncodingKey::from_secret(b"secret");
+            let token = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &json!({ "sub": user }), &key);
+            let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+            (client.call("connect", json!({ "token": token.unwrap() })).await, client)
+        };
+        let (connected, mut owner) = connect("7").await;
+        assert!(connected["subs"]["rooms:#7"].is_object(), "{connected}");
+        let (_, user) = connect("8").await;
+        // Its personal channel would name two others.
+        let (connected, several) = connect("7,8").await;
+        assert_eq!(connected["subs"]["rooms:#7,8"].is_object(), !user_limited, "{connected}");
+        for mut other in [user, several, served.connect().await] {
+            for method in ["subscribe", "publish", "presence", "presence_stats", "history"] {
+                let request = json!({ "channel": "rooms:#7", "data": 1 });
+                let refused = other.reply(method, request).await;
+                assert_eq!(refused["error"]["code"], 103, "{method}: {refused}");
+            }
+        }
+        for method in ["publish", "presence", "history"] {
+            owner.call(method, json!({ "channel": "rooms:#7", "data": 1 })).await;
+        }
+        // Without the client protocol.
+        let room = served.url.replace("/connection/websocket", "/rooms/%237");
+        let mut socket = wireloom::connect(&room).await.unwrap();
+        while let Ok(Some(_)) = socket.recv_owned().await {}
+        // RFC 6455 §7.4.1: the code for a violation of a policy.
+        assert_eq!(socket.end().unwrap().code().value(), 1008);
+        let url =
+            served.url.replace("ws://", "http://").replace("/connection/websocket", "/connection/uni_sse");
+        let request = wireloom::client::Request::post(url, r##"{"subs":{"rooms:#7":{}}}"##);
+        let body = Connector::new().request(request).await.unwrap().body.bytes().await.unwrap();
+        let text = String::from_utf8_lossy(&body).into_owned();
+        assert!(text.contains("3507") && !text.contains("\"pub\""), "{text}");
+    }
+}

@@ -360,7 +360,7 @@ pub(super) async fn recover(
     let state = state(&stream).await?;
     let count = missed.publications.len();
     let is_complete = missed.has_since || (state.first <= since.offset + 1 && count as u64 <= state.size_min);
-    let recovered = since.epoch == state.epoch
+    let recovered = since.is_in(&state.epoch)
         && since.offset <= state.last
         && is_complete
         && count <= retention.size
@@ -386,7 +386,7 @@ async fn recover_newest(
         Err(error) => return Err(unavailable(error)),
     };
     let position = state(stream).await?.position();
-    let is_same = since.epoch == position.epoch;
+    let is_same = since.is_in(&position.epoch);
     if let Some(newest) = &newest
         && is_same
         && since.offset >= newest.sequence

@@ -224,7 +224,7 @@ impl Read {
     /// The answer to a client that wants to continue from `since`.
     pub(super) fn recovery(self, since: Option<&Position>, mode: RecoveryMode) -> Recovery {
         let Self { position, entries } = self;
-        let same = since.filter(|since| since.epoch == position.epoch && since.offset <= position.offset);
+        let same = since.filter(|since| since.is_in(&position.epoch) && since.offset <= position.offset);
         let missed = same.map(|since| position.offset - since.offset);
         let is_complete = entries.iter().all(|entry| !entry.has_expired);
         let kept = entries.into_iter().filter(|entry| !entry.has_expired);
