@@ -207,7 +207,7 @@ async fn the_grace_period_ends_with_a_backlog() {
         tokio::task::yield_now().await;
     }
     let before = gated.received.total();
-    gated.server.handle.cut();
+    gated.server.handle.abort();
     gated.server.task.await.unwrap().unwrap();
     let received = gated.received.total() - before;
     assert!(received <= 8, "{received} messages after the end");
