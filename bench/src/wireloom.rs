@@ -10,7 +10,7 @@ use crate::wire::{Feed, Outbox, READ_BUFFER_LEN, READ_LEN_MAX};
 use bytes::Bytes;
 use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
-use wireloom_ws::{Config, Connection, Decoder, Delivery, Event, Limits, Piece, Role, Step};
+use wireloom_ws::{Config, Connection, Delivery, Event, Inbound, Step};
 
 /// The length of the read buffer for frames that arrive back to back. It receives little of a large message before the
 /// rest is read directly into the message.
@@ -179,9 +179,9 @@ impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
     }
 }
 
-/// The decoder alone, which buffers nothing: chunks of messages are borrowed from the read buffer.
+/// The receiving half in chunks, which are borrowed from the read buffer: nothing is assembled.
 pub(crate) struct Decoding<const BUFFER_LEN: usize> {
-    decoder: Decoder,
+    inbound: Inbound,
     feed: Feed,
     buffer: Aligned,
     at: usize,
@@ -190,12 +190,8 @@ pub(crate) struct Decoding<const BUFFER_LEN: usize> {
 
 impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
     fn open(bytes: Bytes, end: End) -> Self {
-        let sender = match end {
-            End::Client => Role::Server,
-            End::Server => Role::Client,
-        };
-        let decoder = Decoder::new(sender, false, &Limits::default());
-        Self { decoder, feed: Feed::new(bytes), buffer: Aligned::new(BUFFER_LEN), at: 0, filled: 0 }
+        let (inbound, _) = connection(end, Delivery::Chunks, None).split();
+        Self { inbound, feed: Feed::new(bytes), buffer: Aligned::new(BUFFER_LEN), at: 0, filled: 0 }
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
@@ -207,19 +203,19 @@ impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
                 self.filled = self.feed.recv(buffer);
             }
             let rest = &mut buffer[self.at..self.filled];
-            let (used, event) = self.decoder.decode(rest).expect("an honest peer");
+            let (used, event) = self.inbound.handle_input(rest).expect("an honest peer");
             self.at += used;
             match event {
                 None => {}
-                Some(Piece::Text(text)) => {
+                Some(Event::Text(text)) => {
                     sink.message(text.as_bytes());
                     missing -= 1;
                 }
-                Some(Piece::Binary(data)) => {
-                    sink.message(data);
+                Some(Event::Binary(data)) => {
+                    sink.message(&data);
                     missing -= 1;
                 }
-                Some(Piece::Chunk(chunk)) => {
+                Some(Event::Chunk(chunk)) => {
                     sink.chunk(chunk.data);
                     if chunk.fin {
                         sink.end();

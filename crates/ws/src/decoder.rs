@@ -1,5 +1,5 @@
-//! Decodes frames into pieces of messages, without buffers: the order of frames (RFC 6455 §5.2–§5.5), unmasking and UTF-8 validation in
-//! one pass, limits. The layers above assemble, inflate and answer.
+//! Decodes frames into messages and parts of messages, without buffers: the order of frames (RFC 6455 §5.2–§5.5), unmasking and UTF-8
+//! validation in one pass, limits. The layers above assemble, inflate and answer.
 //!
 //! ```text
 //!            +-- uncompressed message in one frame, completely buffered: the fast path, no state change --+
@@ -8,9 +8,8 @@
 //!                                    \-> control frame -> payload (kept over splits) ---------------/
 //! ```
 
-use crate::close::CloseFrame;
 use crate::error::{Error, LimitExceeded, PeerMisbehaved};
-use crate::event::{Chunk, Whole};
+use crate::event::Whole;
 use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog, MASK};
 use crate::limits::{FRAGMENT_LEN_EXCUSED, Limits};
 use crate::mask::{self, MaskKey};
@@ -25,60 +24,45 @@ use alloc::vec::Vec;
 const WHOLE_TEXT: u8 = FIN | Opcode::Text as u8;
 const WHOLE_BINARY: u8 = FIN | Opcode::Binary as u8;
 
-/// The result of one call of [`Decoder::decode`]. All payloads are unmasked, in the caller's buffer.
-#[derive(Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Piece<'a> {
-    /// A validated text message in one frame that was completely buffered.
-    Text(&'a str),
-    /// A binary message in one frame that was completely buffered.
-    Binary(&'a mut [u8]),
-    /// A part of a message, up to the end of a frame or of the input. Text is valid, except that its last code point may continue in the
-    /// next piece.
-    Chunk(Chunk<'a>),
-    /// A part of a compressed message, or all of it: DEFLATE blocks (RFC 7692 §6.2), not validated.
-    Compressed {
-        /// Text or binary.
-        kind: Kind,
-        /// The first piece of its message.
-        first: bool,
-        /// The last piece of its message; `data` may then be empty.
-        fin: bool,
-        /// The compressed bytes.
-        data: &'a mut [u8],
-    },
-    /// A ping, to be answered by a pong with the same payload (RFC 6455 §5.5.2).
-    Ping(&'a [u8]),
-    /// A pong (RFC 6455 §5.5.3).
-    Pong(&'a [u8]),
-    /// A Close frame (RFC 6455 §5.5.1).
-    Close(CloseFrame<'a>),
-}
-
-/// [`Piece`] by offsets into the input.
-#[derive(Clone, Copy, Debug)]
+/// What a call has decoded, by offsets into the input. Payloads are unmasked there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// All input was consumed and nothing is complete.
     Nothing,
-    /// A complete message.
+    /// A complete message, uncompressed.
     Message { whole: Whole, at: usize, len: usize },
-    /// A part of a message. `end` is set for the last one, with the kind of the message.
-    Chunk { kind: Kind, first: bool, end: Option<Whole>, at: usize, len: usize },
-    /// A part of a compressed message.
-    Compressed { kind: Kind, first: bool, fin: bool, at: usize, len: usize },
+    /// A part of a message, up to the end of a frame or of the input. Text is valid, except that its last code point may continue in
+    /// the next part. `end` is set for the last one, with the kind of the message.
+    Chunk { kind: Kind, end: Option<Whole>, at: usize, len: usize },
+    /// A part of a compressed message, or all of it: DEFLATE blocks (RFC 7692 §6.2), not validated.
+    Compressed { kind: Kind, fin: bool, at: usize, len: usize },
     /// A control frame. The payload is in the input at `at`, or in the decoder when that is `None`.
     Control { opcode: Opcode, at: Option<usize>, len: usize },
 }
 
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// The first frame of a message, or a control frame before it: the fast path may take it.
+    Idle,
+    /// A header that the fast path does not take: a part of it has arrived, its frame is inside of a message, headers are logged, or the
+    /// layer above has something to deliver first.
+    Header,
+    /// The payload of this frame.
+    Payload(Frame),
+    /// Nothing: the peer broke this rule or limit.
+    Failed(Error),
+    /// Nothing: further input is dropped (RFC 6455 §1.4).
+    Closed,
+}
+
 /// Decodes the frames of one direction of a connection. It stores no payloads of messages.
 #[derive(Debug)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     sender: Role,
     /// 4 when permessage-deflate was negotiated, else 0.
     rsv_allowed: u8,
-    /// The next byte begins the first frame of a message, and the fast path is enabled. False within a header, frame or message, after an
-    /// error, and while headers are logged.
-    idle: bool,
+    state: State,
     /// MASK if the sender masks, else 0.
     mask_bit: u8,
     /// The longest payload of a message in one frame, in bytes.
@@ -86,7 +70,6 @@ pub struct Decoder {
     header_len: u8,
     /// The first `header_len` bytes of an incomplete header.
     header: [u8; HEADER_LEN_MAX],
-    frame: Option<Frame>,
     message: Option<Message>,
     utf8: utf8::Validator,
     /// The payload of a control frame that arrived in several pieces; kept until the next one begins.
@@ -94,7 +77,6 @@ pub struct Decoder {
     frame_len_max: u64,
     message_len_max: u64,
     fragments_spare: u64,
-    failed: Option<Error>,
     /// Headers of the frames that have begun, if they are logged.
     log: Option<Box<HeaderLog>>,
 }
@@ -114,7 +96,7 @@ struct Frame {
 struct Message {
     kind: Kind,
     compressed: bool,
-    /// A piece of it has been returned.
+    /// A part of it has been returned.
     started: bool,
     /// Announced payload so far, in bytes; `len <= message_len_max`.
     len: u64,
@@ -188,11 +170,11 @@ impl Unmask for Owned {
 
 impl Decoder {
     /// A decoder for the frames of a peer in the role `sender`. `compression` allows RSV1 (RFC 7692 §6).
-    pub fn new(sender: Role, compression: bool, limits: &Limits) -> Self {
+    pub(crate) fn new(sender: Role, compression: bool, limits: &Limits) -> Self {
         Self {
             sender,
             rsv_allowed: if compression { 4 } else { 0 },
-            idle: true,
+            state: State::Idle,
             mask_bit: match sender {
                 Role::Client => MASK,
                 Role::Server => 0,
@@ -201,23 +183,21 @@ impl Decoder {
                 .unwrap_or(usize::MAX),
             header_len: 0,
             header: [0; HEADER_LEN_MAX],
-            frame: None,
             message: None,
             utf8: utf8::Validator::new(),
             control: Vec::new(),
             frame_len_max: limits.frame_len_max,
             message_len_max: limits.message_len_max,
             fragments_spare: limits.fragments_spare,
-            failed: None,
             log: None,
         }
     }
 
     /// Bytes of the current data frame that have not arrived; 0 between frames, within a header or a control frame.
     #[inline]
-    pub fn payload_remaining(&self) -> u64 {
-        match self.frame {
-            Some(frame) if !frame.opcode.is_control() => frame.remaining,
+    pub(crate) fn payload_remaining(&self) -> u64 {
+        match self.state {
+            State::Payload(frame) if !frame.opcode.is_control() => frame.remaining,
             _ => 0,
         }
     }
@@ -225,7 +205,7 @@ impl Decoder {
     /// The complete state of an idle decoder: the role of the sender, and the limits of frames, messages and fragments. `None` if it is not
     /// idle.
     pub(crate) fn idle(&self) -> Option<(Role, u64, u64, u64)> {
-        (self.idle && self.rsv_allowed == 0).then_some((
+        (self.is_idle() && self.rsv_allowed == 0).then_some((
             self.sender,
             self.frame_len_max,
             self.message_len_max,
@@ -233,9 +213,14 @@ impl Decoder {
         ))
     }
 
-    /// Logs the headers of frames from now on, for [`Decoder::take_headers`]. The fast path logs none, and is disabled.
+    #[inline(always)]
+    const fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    /// Logs the headers of frames from now on, for [`Decoder::take_headers`]. The fast path logs none.
     pub(crate) fn log_headers(&mut self) {
-        self.idle = false;
+        self.skip_fast_path();
         self.log.get_or_insert_default();
     }
 
@@ -244,9 +229,22 @@ impl Decoder {
         self.log.as_mut().map(|log| core::mem::take(&mut log.headers)).unwrap_or_default()
     }
 
-    /// Disables the fast path.
-    pub(crate) fn disable_fast_path(&mut self) {
-        self.idle = false;
+    /// The next frame does not take the fast path, because the layer above has something to deliver first.
+    pub(crate) fn skip_fast_path(&mut self) {
+        if self.is_idle() {
+            self.state = State::Header;
+        }
+    }
+
+    /// Drops all further input.
+    pub(crate) fn close(&mut self) {
+        self.state = State::Closed;
+    }
+
+    /// Whether all further input is dropped.
+    #[inline]
+    pub(crate) const fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
     }
 
     /// The payload of the control frame that [`Item::Control`] announced without an offset.
@@ -255,66 +253,16 @@ impl Decoder {
         &self.control
     }
 
-    /// Consumes bytes from the front of `bytes` up to the end of the next piece; returns their number and the piece. Without a piece, all
-    /// bytes were consumed. Payloads are unmasked in place; the bytes behind the piece are not changed.
-    ///
-    /// ```
-    /// use wireloom_ws::{Decoder, Limits, Piece, Role};
-    ///
-    /// // RFC 6455 §5.7: a single-frame masked text message.
-    /// let mut bytes = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
-    /// let mut decoder = Decoder::new(Role::Client, false, &Limits::default());
-    /// let (used, piece) = decoder.decode(&mut bytes)?;
-    /// assert_eq!(used, 11);
-    /// assert_eq!(piece, Some(Piece::Text("Hello")));
-    /// # Ok::<(), wireloom_ws::Error>(())
-    /// ```
+    /// Consumes bytes from the front of `bytes` up to the end of the next item; returns their number and the item. Payloads are
+    /// unmasked in place; the bytes behind the item are not changed.
     ///
     /// # Errors
     /// The rule or limit that the peer broke; every later call returns the same error.
     #[inline]
-    pub fn decode<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<(usize, Option<Piece<'a>>), Error> {
-        let (used, item) = self.step(bytes)?;
-        let piece = match item {
-            Item::Nothing => None,
-            Item::Message { whole: Whole::Text(valid), at, len } => {
-                Some(Piece::Text(valid.text(&bytes[at..at + len])))
-            }
-            Item::Message { whole: Whole::Binary, at, len } => Some(Piece::Binary(&mut bytes[at..at + len])),
-            Item::Chunk { kind, first, end, at, len } => {
-                Some(Piece::Chunk(Chunk { kind, first, fin: end.is_some(), data: &bytes[at..at + len] }))
-            }
-            Item::Compressed { kind, first, fin, at, len } => {
-                Some(Piece::Compressed { kind, first, fin, data: &mut bytes[at..at + len] })
-            }
-            Item::Control { opcode, at, len } => {
-                let payload = match at {
-                    Some(at) => &bytes[at..at + len],
-                    None => &self.control,
-                };
-                Some(match opcode {
-                    Opcode::Ping => Piece::Ping(payload),
-                    Opcode::Pong => Piece::Pong(payload),
-                    _ => match CloseFrame::decode(payload) {
-                        Ok(close) => Piece::Close(close),
-                        Err(error) => {
-                            self.idle = false;
-                            self.failed = Some(error.into());
-                            return Err(error.into());
-                        }
-                    },
-                })
-            }
-        };
-        Ok((used, piece))
-    }
-
-    /// [`Decoder::decode`] by offsets, without a check of Close bodies.
-    #[inline]
-    pub(crate) fn step(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
+    pub(crate) fn decode(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
         match self.whole_message(bytes) {
             Some((whole, at, len)) => Ok((at + len, Item::Message { whole, at, len })),
-            None => self.step_general(bytes),
+            None => self.decode_general(bytes),
         }
     }
 
@@ -341,7 +289,7 @@ impl Decoder {
             WHOLE_BINARY => Kind::Binary,
             _ => return None,
         };
-        if !self.idle {
+        if !self.is_idle() {
             return None;
         }
         // A wrong mask bit makes this 128 or more.
@@ -386,7 +334,7 @@ impl Decoder {
     #[inline(always)]
     fn or_fail<T>(&mut self, valid: Result<T, InvalidUtf8>) -> Option<T> {
         if valid.is_err() {
-            self.fail(PeerMisbehaved::InvalidUtf8.into());
+            self.state = State::Failed(PeerMisbehaved::InvalidUtf8.into());
         }
         valid.ok()
     }
@@ -394,7 +342,7 @@ impl Decoder {
     /// How many bytes of the message at the front of `bytes` are missing; `None` if none is, or unless [`Decoder::whole_message`] will
     /// find it, or its text to be invalid, once they have arrived.
     pub(crate) fn missing_len(&self, bytes: &[u8]) -> Option<usize> {
-        if !self.idle || !matches!(bytes.first(), Some(&(WHOLE_TEXT | WHOLE_BINARY))) {
+        if !self.is_idle() || !matches!(bytes.first(), Some(&(WHOLE_TEXT | WHOLE_BINARY))) {
             return None;
         }
         let (header, at) = Header::decode(bytes, self.sender, self.rsv_allowed).ok()??;
@@ -405,40 +353,53 @@ impl Decoder {
     /// The general path: frames split anywhere, fragments, control frames, compressed messages, errors.
     #[cold]
     #[inline(never)]
-    pub(crate) fn step_general(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
-        if let Some(error) = self.failed {
-            return Err(error);
+    fn decode_general(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
+        let decoded = self.decode_frames(bytes);
+        if let Err(error) = decoded {
+            self.state = State::Failed(error);
         }
+        decoded
+    }
+
+    fn decode_frames(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
         let mut used = 0;
         loop {
-            if self.frame.is_none() {
-                match self.read_header(&bytes[used..]).and_then(|found| match found {
-                    Some((header, len)) => self.begin_frame(&header).map(|()| Some(len)),
-                    None => Ok(None),
-                }) {
-                    Ok(Some(len)) => used += len,
-                    Ok(None) => return Ok((bytes.len(), Item::Nothing)),
-                    Err(error) => return Err(self.fail(error)),
+            let frame = match self.state {
+                State::Payload(frame) => frame,
+                State::Idle | State::Header => {
+                    let Some((header, len)) = self.read_header(&bytes[used..])? else {
+                        return Ok((bytes.len(), Item::Nothing));
+                    };
+                    used += len;
+                    self.begin_frame(&header)?
                 }
-            }
-            let Some(frame) = self.frame else { continue };
+                State::Failed(error) => return Err(error),
+                State::Closed => return Ok((bytes.len(), Item::Nothing)),
+            };
             let rest = &mut bytes[used..];
             let len =
                 usize::try_from(frame.remaining).map_or(rest.len(), |remaining| remaining.min(rest.len()));
             let item = if frame.opcode.is_control() {
                 self.read_control(frame, &mut rest[..len], used)
             } else {
-                match self.read_data(frame, &mut rest[..len], used) {
-                    Ok(item) => item,
-                    Err(error) => return Err(self.fail(error)),
-                }
+                self.read_data(frame, &mut rest[..len], used)?
             };
             used += len;
             if !matches!(item, Item::Nothing) || used == bytes.len() {
-                self.idle = self.frame.is_none() && self.message.is_none() && self.log.is_none();
                 return Ok((used, item));
             }
         }
+    }
+
+    /// The state behind `frame`, of which `remaining` bytes are missing.
+    fn continue_frame(&mut self, frame: Frame) {
+        self.state = if frame.remaining > 0 {
+            State::Payload(frame)
+        } else if self.message.is_some() || self.log.is_some() {
+            State::Header
+        } else {
+            State::Idle
+        };
     }
 
     /// The next header, and how many of `bytes` it has; `None` if it has all of them and is incomplete.
@@ -459,14 +420,16 @@ impl Decoder {
             None => {
                 // A header of 14 bytes is complete, so `kept + taken` is less.
                 self.header_len = (kept + taken) as u8;
-                self.idle = self.idle && self.header_len == 0;
+                if self.header_len > 0 {
+                    self.state = State::Header;
+                }
                 Ok(None)
             }
         }
     }
 
-    /// Checks a header against the current message and the limits.
-    fn begin_frame(&mut self, header: &Header) -> Result<(), Error> {
+    /// Checks a header against the current message and the limits. Returns its frame.
+    fn begin_frame(&mut self, header: &Header) -> Result<Frame, Error> {
         if let Some(log) = &mut self.log {
             log.headers.push(*header);
         }
@@ -507,13 +470,7 @@ impl Decoder {
             }
             self.message = Some(message);
         }
-        self.frame = Some(Frame {
-            opcode: header.opcode,
-            fin: header.fin,
-            key: header.mask,
-            remaining: header.payload_len,
-        });
-        Ok(())
+        Ok(Frame { opcode: header.opcode, fin: header.fin, key: header.mask, remaining: header.payload_len })
     }
 
     /// Handles `payload` of a control frame, at `at` of the input.
@@ -523,17 +480,15 @@ impl Decoder {
             frame.key = Some(mask::apply(payload, key));
         }
         frame.remaining -= payload.len() as u64;
-        if frame.remaining == 0 {
-            self.frame = None;
-            if whole {
-                return Item::Control { opcode: frame.opcode, at: Some(at), len: payload.len() };
-            }
-            self.control.extend_from_slice(payload);
-            return Item::Control { opcode: frame.opcode, at: None, len: self.control.len() };
+        self.continue_frame(frame);
+        if whole {
+            return Item::Control { opcode: frame.opcode, at: Some(at), len: payload.len() };
         }
         self.control.extend_from_slice(payload);
-        self.frame = Some(frame);
-        Item::Nothing
+        if frame.remaining > 0 {
+            return Item::Nothing;
+        }
+        Item::Control { opcode: frame.opcode, at: None, len: self.control.len() }
     }
 
     /// Handles `data` of a data frame, at `at` of the input.
@@ -561,28 +516,15 @@ impl Decoder {
             Whole::Binary
         };
         let first = !message.started;
-        self.frame = (frame.remaining > 0).then_some(frame);
-        if fin {
-            self.message = None;
-        } else {
-            message.started |= len > 0;
-            self.message = Some(message);
-            if len == 0 {
-                return Ok(Item::Nothing);
-            }
-        }
+        message.started |= len > 0;
+        self.message = if fin { None } else { Some(message) };
+        self.continue_frame(frame);
         Ok(match (compressed, first, fin) {
-            (true, ..) => Item::Compressed { kind, first, fin, at, len },
+            (.., false) if len == 0 => Item::Nothing,
+            (true, ..) => Item::Compressed { kind, fin, at, len },
             (false, true, true) => Item::Message { whole, at, len },
-            (false, ..) => Item::Chunk { kind, first, end: fin.then_some(whole), at, len },
+            (false, ..) => Item::Chunk { kind, end: fin.then_some(whole), at, len },
         })
-    }
-
-    #[cold]
-    fn fail(&mut self, error: Error) -> Error {
-        self.idle = false;
-        self.failed = Some(error);
-        error
     }
 }
 
@@ -596,7 +538,7 @@ fn extended_len(bytes: &[u8], len7: u8) -> Option<(usize, usize)> {
         127 => {
             let field = bytes.get(2..10)?.first_chunk()?;
             let len = usize::try_from(u64::from_be_bytes(*field)).ok()?;
-            // `step_general` handles lengths beyond the buffer, whose sums could overflow, and those not in the shortest form.
+            // `decode_general` handles lengths beyond the buffer, whose sums could overflow, and those not in the shortest form.
             (len > 0xFFFF && len < bytes.len()).then_some((len, 10))
         }
         _ => None,
@@ -636,23 +578,30 @@ mod tests {
             let mut piece = piece.to_vec();
             let mut at = 0;
             while at < piece.len() {
-                let (used, found) = decoder.decode(&mut piece[at..])?;
+                let begin = at;
+                let (used, item) = decoder.decode(&mut piece[begin..])?;
                 at += used;
-                match found {
-                    None => assert_eq!(at, piece.len()),
-                    Some(Piece::Text(text)) => found_all.push(String::from(text)),
-                    Some(Piece::Binary(data)) => found_all.push(String::from_utf8_lossy(data).into_owned()),
-                    Some(Piece::Compressed { .. }) => panic!("no compression"),
-                    Some(Piece::Chunk(Chunk { data, fin, first, .. })) => {
-                        assert_eq!(first, message.is_empty());
-                        message.extend(data.iter().map(|&b| char::from(b)));
-                        if fin {
+                let payload = |at: usize, len: usize| &piece[begin + at..begin + at + len];
+                match item {
+                    Item::Nothing => assert_eq!(at, piece.len()),
+                    Item::Message { whole: Whole::Text(valid), at, len } => {
+                        found_all.push(String::from(valid.text(payload(at, len))));
+                    }
+                    Item::Message { whole: Whole::Binary, at, len } => {
+                        found_all.push(String::from_utf8_lossy(payload(at, len)).into_owned());
+                    }
+                    Item::Compressed { .. } => panic!("no compression"),
+                    Item::Chunk { end, at, len, .. } => {
+                        message.extend(payload(at, len).iter().map(|&b| char::from(b)));
+                        if end.is_some() {
                             found_all.push(core::mem::take(&mut message));
                         }
                     }
-                    Some(Piece::Ping(payload)) => found_all.push(alloc::format!("ping {payload:?}")),
-                    Some(Piece::Pong(payload)) => found_all.push(alloc::format!("pong {payload:?}")),
-                    Some(Piece::Close(close)) => found_all.push(alloc::format!("close {:?}", close.code)),
+                    Item::Control { opcode, at, len } => {
+                        let payload = at.map_or(decoder.control(), |at| payload(at, len));
+                        assert_eq!(payload.len(), len);
+                        found_all.push(alloc::format!("{opcode:?} {payload:?}"));
+                    }
                 }
             }
         }
@@ -787,22 +736,19 @@ mod tests {
 
     // RFC 6455 §5.5.2, §5.5.3, and RFC 7692 §6.2.
     #[test]
-    fn returns_control_frames_and_compressed_pieces() {
+    fn returns_control_frames_and_compressed_parts() {
         let mut decoder = Decoder::new(Role::Client, true, &Limits::default());
         let mut wire = [frame(0x8A, b"pong"), frame(0x41, b"DEF"), frame(0x80, b"LATE")].concat();
-        let (used, piece) = decoder.decode(&mut wire).unwrap();
-        assert_eq!((used, piece), (10, Some(Piece::Pong(b"pong"))));
-        let (used, piece) = decoder.decode(&mut wire[10..]).unwrap();
-        let data = &mut [b'D', b'E', b'F'];
+        let decoded = decoder.decode(&mut wire).unwrap();
+        assert_eq!(decoded, (10, Item::Control { opcode: Opcode::Pong, at: Some(6), len: 4 }));
+        let decoded = decoder.decode(&mut wire[10..]).unwrap();
+        assert_eq!(decoded, (9, Item::Compressed { kind: Kind::Text, fin: false, at: 6, len: 3 }));
+        let decoded = decoder.decode(&mut wire[19..]).unwrap();
+        assert_eq!(decoded, (10, Item::Compressed { kind: Kind::Text, fin: true, at: 6, len: 4 }));
         assert_eq!(
-            (used, piece),
-            (9, Some(Piece::Compressed { kind: Kind::Text, first: true, fin: false, data }))
-        );
-        let (used, piece) = decoder.decode(&mut wire[19..]).unwrap();
-        let data = &mut [b'L', b'A', b'T', b'E'];
-        assert_eq!(
-            (used, piece),
-            (10, Some(Piece::Compressed { kind: Kind::Text, first: false, fin: true, data }))
+            [&wire[6..10], &wire[16..19], &wire[25..]],
+            [&b"pong"[..], b"DEF", b"LATE"],
+            "unmasked in place"
         );
     }
 

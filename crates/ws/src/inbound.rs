@@ -1,31 +1,83 @@
-//! The receiving half of a connection: bytes in, messages and control frames out. It shares no state with the sending half: the
-//! driver passes control frames and errors to [`Outbound`](crate::Outbound).
+//! The receiving half of a connection: bytes in, messages and control frames out, messages assembled or in chunks. It shares no state
+//! with the sending half: the driver passes control frames and errors to [`Outbound`](crate::Outbound).
+//!
+//! The caller chooses between messages and chunks with each call, also within one message:
+//!
+//! ```text
+//!             Delivery::Messages                       Delivery::Chunks
+//! frames ---> collected in the assembly --complete-->  |  in place, as they arrive -->
+//!             collected, then a call wants chunks:     |  the collected bytes are the next chunk
+//!             a chunk was delivered before:            |  the remaining message is its last chunk
+//! ```
 
+use crate::assembly::{Assembly, DIRECT_LEN_MIN};
 use crate::close::CloseFrame;
 use crate::config::{Config, Delivery};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Item};
 use crate::deflate::{Decompressor, DeflatePool};
 use crate::error::Error;
 use crate::event::{Binary, Chunk, Event, Payload, Pong, Text, Whole};
 use crate::frame::Header;
+use crate::inflate::{Inflate, Inflated};
 use crate::limits::Limits;
-use crate::opcode::Opcode;
-use crate::owned::OwnedMessage;
-use crate::receive::{Arrival, Part, Place, Receiver};
+use crate::opcode::{Kind, Opcode};
 use crate::role::Role;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
+
+/// Reads go directly to the assembly while at least this many bytes of the frame are missing.
+const SLOT_LEN_MIN: u64 = 4 << 10;
 
 /// The receiving half of a [`Connection`](crate::Connection) that was [split](crate::Connection::split).
 ///
 /// It borrows the buffer of the driver for each call. A driver that borrows a message for longer uses a [`Reader`](crate::Reader),
 /// which owns the buffer.
 pub struct Inbound {
-    receiver: Receiver,
+    pub(crate) decoder: Decoder,
+    /// Where messages that do not arrive whole are collected or inflated.
+    pub(crate) assembly: Assembly,
+    content: Content,
+    /// A chunk of the current message has been delivered.
+    in_chunks: bool,
+    /// Set when permessage-deflate was negotiated.
+    inflate: Option<Box<Inflate>>,
     delivery: Delivery,
-    /// After a Close frame or an error: further input is dropped (RFC 6455 §1.4).
-    is_closed: bool,
+}
+
+/// The state of the assembly.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// Empty, or its bytes were delivered: the next message overwrites them.
+    Delivered,
+    /// It holds bytes of an incomplete message of this kind.
+    Collected(Kind),
+}
+
+/// What a call has found, by its place in the input or the assembly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arrival {
+    /// All input was consumed, and nothing is complete.
+    Nothing,
+    /// A message, or a chunk of one.
+    Message(Part, Place),
+    /// A control frame. The payload is in the input at `at`, or in the decoder when that is `None`.
+    Control { opcode: Opcode, at: Option<usize>, len: usize },
+}
+
+/// Whether a payload is a whole message or a chunk. Only a whole text has the proof of its validity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    Whole(Whole),
+    Chunk { kind: Kind, first: bool, fin: bool },
+}
+
+/// Where a payload is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Input { at: usize, len: usize },
+    Assembly,
 }
 
 /// The state of an idle [`Inbound`], from which it can be restored. It is small: a driver of many connections can drop the halves that
@@ -65,34 +117,38 @@ impl From<IdleInbound> for Inbound {
     fn from(idle: IdleInbound) -> Self {
         let IdleInbound { sender, delivery, frame_len_max, message_len_max, fragments_spare } = idle;
         let limits = Limits { frame_len_max, message_len_max, fragments_spare, ..Limits::default() };
-        let decoder = Decoder::new(sender, false, &limits);
-        Self { receiver: Receiver::new(decoder, None, &limits), delivery, is_closed: false }
+        Self::with_decoder(Decoder::new(sender, false, &limits), None, delivery)
     }
 }
 
 impl Inbound {
     pub(crate) fn new(role: Role, config: &Config, decompressor: Option<Decompressor>) -> Self {
         let decoder = Decoder::new(role.peer(), decompressor.is_some(), &config.limits);
-        let receiver = Receiver::new(decoder, decompressor, &config.limits);
-        Self { receiver, delivery: config.delivery, is_closed: false }
+        let inflate = decompressor.map(|decompressor| Box::new(Inflate::new(decompressor, &config.limits)));
+        Self::with_decoder(decoder, inflate, config.delivery)
+    }
+
+    fn with_decoder(decoder: Decoder, inflate: Option<Box<Inflate>>, delivery: Delivery) -> Self {
+        let (assembly, content) = (Assembly::default(), Content::Delivered);
+        Self { decoder, assembly, content, in_chunks: false, inflate, delivery }
     }
 
     /// The state from which this can be restored. `None` within a frame or message, after the end, with compression, and while
     /// headers are logged.
     pub fn idle(&self) -> Option<IdleInbound> {
         // The decoder is not idle after the end, and not with compression.
-        let (sender, frame_len_max, message_len_max, fragments_spare) = self.receiver.decoder().idle()?;
+        let (sender, frame_len_max, message_len_max, fragments_spare) = self.decoder.idle()?;
         Some(IdleInbound { sender, delivery: self.delivery, frame_len_max, message_len_max, fragments_spare })
     }
 
     /// Logs the headers of frames that arrive from now on, for [`take_headers`](Self::take_headers).
     pub fn log_headers(&mut self) {
-        self.receiver.decoder_mut().log_headers();
+        self.decoder.log_headers();
     }
 
     /// The headers that were logged since the last call.
     pub fn take_headers(&mut self) -> Vec<Header> {
-        self.receiver.decoder_mut().take_headers()
+        self.decoder.take_headers()
     }
 
     /// Consumes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does. Pass control
@@ -102,7 +158,7 @@ impl Inbound {
     /// The rule or limit that the peer broke; pass it to [`Outbound::handle_error`](crate::Outbound::handle_error).
     #[inline]
     pub fn handle_input<'a>(&'a mut self, input: &'a mut [u8]) -> Result<(usize, Option<Event<'a>>), Error> {
-        if let Some((whole, at, len)) = self.whole_message(input) {
+        if let Some((whole, at, len)) = self.decoder.whole_message(input) {
             return Ok((at + len, Some(message(whole, Payload::Input(&mut input[at..at + len])))));
         }
         let (used, arrival) = self.advance(input, self.delivery)?;
@@ -117,12 +173,15 @@ impl Inbound {
 
     /// Frees the memory that an idle connection does not need; the next message allocates it again.
     pub fn release_buffers(&mut self) {
-        self.receiver.release();
+        drop(self.take_memory());
+        if let Some(inflate) = &mut self.inflate {
+            inflate.shrink();
+        }
     }
 
     /// Memory in use, in bytes: messages that are being assembled, and the state of compression.
     pub fn memory_len(&self) -> usize {
-        self.receiver.memory_len()
+        self.assembly.capacity() + self.inflate.as_ref().map_or(0, |inflate| inflate.memory_len())
     }
 
     /// Bounds the bytes that the message which is arriving, or the next one, inflates to from now on;
@@ -132,23 +191,27 @@ impl Inbound {
     /// Returns the bound on the length of the message: `max` of
     /// [`InflatedTooLarge`](crate::error::LimitExceeded::InflatedTooLarge), unless `message_len_max` is less.
     pub fn set_inflated_max(&mut self, max: usize) -> usize {
-        self.receiver.set_inflated_max(max)
+        self.inflate.as_mut().map_or(usize::MAX, |inflate| inflate.set_max(max))
     }
 
     /// Whether permessage-deflate was negotiated.
     #[inline]
     pub fn is_compressed(&self) -> bool {
-        self.receiver.is_compressed()
+        self.inflate.is_some()
     }
 
     /// Takes an inflating codec from the pool, for the messages of the next read; see [`DeflatePool`].
     pub fn take_codec(&mut self, pool: &mut DeflatePool) {
-        self.receiver.take_codec(pool);
+        if let Some(inflate) = &mut self.inflate {
+            inflate.take_codec(pool);
+        }
     }
 
     /// Returns the codec to the pool, except within a compressed message.
     pub fn return_codec(&mut self, pool: &mut DeflatePool) {
-        self.receiver.return_codec(pool);
+        if let Some(inflate) = &mut self.inflate {
+            inflate.return_codec(pool);
+        }
     }
 
     /// Whether messages are delivered whole or in chunks.
@@ -157,31 +220,11 @@ impl Inbound {
         self.delivery
     }
 
-    #[inline]
-    pub(crate) fn receiver(&self) -> &Receiver {
-        &self.receiver
-    }
-
-    #[inline]
-    pub(crate) fn receiver_mut(&mut self) -> &mut Receiver {
-        &mut self.receiver
-    }
-
+    /// Whether there is an arrival without further bytes.
     pub(crate) fn has_more_as(&self, delivery: Delivery) -> bool {
-        !self.is_closed && self.receiver.has_more(delivery)
-    }
-
-    /// The fast path of [`handle_input`](Self::handle_input): an uncompressed message in one frame that is buffered to its last
-    /// byte, with its offset and length.
-    #[inline(always)]
-    pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Whole, usize, usize)> {
-        self.receiver.whole_message(input)
-    }
-
-    /// [`Inbound::whole_message`], owned, with the length of its frame.
-    #[inline(always)]
-    pub(crate) fn whole_owned(&mut self, input: &mut [u8]) -> Option<(OwnedMessage, usize)> {
-        self.receiver.whole_owned(input)
+        let has_collected = matches!(self.content, Content::Collected(_)) && self.assembly.len() > 0;
+        let has_pending = self.inflate.as_ref().is_some_and(|inflate| inflate.pending().is_some());
+        !self.decoder.is_closed() && (has_pending || delivery == Delivery::Chunks && has_collected)
     }
 
     /// [`handle_input`](Self::handle_input) without its fast path. It returns the place of the payload; Close frames are validated.
@@ -190,51 +233,189 @@ impl Inbound {
         input: &mut [u8],
         delivery: Delivery,
     ) -> Result<(usize, Arrival), Error> {
-        if self.is_closed {
-            return Ok((input.len(), Arrival::Nothing));
-        }
-        let found = self.receiver.advance(input, delivery).and_then(|(used, arrival)| {
+        let found = self.next_arrival(input, delivery).and_then(|(used, arrival)| {
             if let Arrival::Control { opcode: Opcode::Close, at, len } = arrival {
                 CloseFrame::decode(self.control(at, len, input))?;
-                self.close();
+                self.decoder.close();
             }
             Ok((used, arrival))
         });
         if found.is_err() {
-            self.close();
+            self.decoder.close();
         }
         found
     }
 
-    /// Room for the next bytes of a large message.
+    /// Consumes bytes from the front of `input` up to the next arrival, or all of them.
+    fn next_arrival(&mut self, input: &mut [u8], delivery: Delivery) -> Result<(usize, Arrival), Error> {
+        if self.decoder.is_closed() {
+            return Ok((input.len(), Arrival::Nothing));
+        }
+        if delivery == Delivery::Chunks
+            && let Some(arrival) = self.deliver_collected()
+        {
+            return Ok((0, arrival));
+        }
+        if let Some(arrival) = self.inflate_pending(delivery)? {
+            return Ok((0, arrival));
+        }
+        let mut used = 0;
+        loop {
+            let begin = used;
+            let (taken, item) = self.decoder.decode(&mut input[begin..])?;
+            used += taken;
+            if let Some(arrival) = self.handle_item(input, begin, item, delivery)? {
+                return Ok((used, arrival));
+            }
+            if used == input.len() {
+                return Ok((used, Arrival::Nothing));
+            }
+        }
+    }
+
+    /// Collects or delivers an item. Its offsets are relative to `begin`.
+    fn handle_item(
+        &mut self,
+        input: &[u8],
+        begin: usize,
+        item: Item,
+        delivery: Delivery,
+    ) -> Result<Option<Arrival>, Error> {
+        let input = &input[begin..];
+        Ok(match (item, delivery) {
+            (Item::Nothing, _) => None,
+            (Item::Control { opcode, at, len }, _) => {
+                Some(Arrival::Control { opcode, at: at.map(|at| begin + at), len })
+            }
+            (Item::Message { whole, at, len }, _) => {
+                Some(Arrival::Message(Part::Whole(whole), Place::Input { at: begin + at, len }))
+            }
+            (Item::Chunk { kind, end, at, len }, Delivery::Chunks) => {
+                let part = self.chunk(kind, end.is_some());
+                Some(Arrival::Message(part, Place::Input { at: begin + at, len }))
+            }
+            (Item::Chunk { kind, end, at, len }, Delivery::Messages) => {
+                self.collect(kind);
+                self.assembly.push(&input[at..at + len], self.decoder.payload_remaining());
+                end.map(|whole| self.complete(whole))
+            }
+            (Item::Compressed { kind, fin, at, len }, Delivery::Chunks) => {
+                if let Some(inflate) = &mut self.inflate {
+                    inflate.push(kind, &input[at..at + len], fin);
+                }
+                self.inflate_pending(delivery)?
+            }
+            (Item::Compressed { kind, fin, at, len }, Delivery::Messages) => {
+                self.collect(kind);
+                let Some(inflate) = &mut self.inflate else { return Ok(None) };
+                let inflated = inflate.append(kind, &input[at..at + len], fin, &mut self.assembly)?;
+                inflated.end.map(|whole| self.complete(whole))
+            }
+        })
+    }
+
+    /// Clears the assembly if its bytes were delivered.
+    #[inline]
+    fn collect(&mut self, kind: Kind) {
+        if let Content::Delivered = self.content {
+            self.assembly.clear();
+            self.content = Content::Collected(kind);
+        }
+    }
+
+    /// The collected message is complete. It is a chunk if the beginning was delivered in chunks.
+    fn complete(&mut self, whole: Whole) -> Arrival {
+        self.content = Content::Delivered;
+        let part = if self.in_chunks { self.chunk(whole.kind(), true) } else { Part::Whole(whole) };
+        Arrival::Message(part, Place::Assembly)
+    }
+
+    /// The next chunk of the current message.
+    fn chunk(&mut self, kind: Kind, fin: bool) -> Part {
+        let first = !core::mem::replace(&mut self.in_chunks, !fin);
+        Part::Chunk { kind, first, fin }
+    }
+
+    /// The collected bytes of an incomplete message, as a chunk.
+    fn deliver_collected(&mut self) -> Option<Arrival> {
+        let Content::Collected(kind) = self.content else { return None };
+        self.content = Content::Delivered;
+        (self.assembly.len() > 0).then(|| Arrival::Message(self.chunk(kind, false), Place::Assembly))
+    }
+
+    /// Inflates pending bytes: delivers the next chunk, or collects all of them.
+    fn inflate_pending(&mut self, delivery: Delivery) -> Result<Option<Arrival>, Error> {
+        let Some(kind) = self.inflate.as_ref().and_then(|inflate| inflate.pending()) else { return Ok(None) };
+        match delivery {
+            Delivery::Messages => self.collect(kind),
+            Delivery::Chunks => self.content = Content::Delivered,
+        }
+        let Self { inflate: Some(inflate), assembly, decoder, .. } = self else { return Ok(None) };
+        if delivery == Delivery::Messages {
+            let inflated = inflate.append_pending(assembly)?;
+            return Ok(inflated.end.map(|whole| self.complete(whole)));
+        }
+        let Inflated { len, end } = inflate.next_chunk(assembly)?;
+        if inflate.pending().is_some() {
+            decoder.skip_fast_path();
+        }
+        let part = match end {
+            Some(whole) if !self.in_chunks => Part::Whole(whole),
+            None if len == 0 => return Ok(None),
+            end => self.chunk(kind, end.is_some()),
+        };
+        Ok(Some(Arrival::Message(part, Place::Assembly)))
+    }
+
+    /// Room for the next bytes of a large message, if many of its bytes were collected and many are missing.
     pub(crate) fn slot(&mut self) -> Option<&mut [u8]> {
-        if self.is_closed { None } else { self.receiver.slot() }
+        let remaining = self.decoder.payload_remaining();
+        let has_slot = matches!(self.content, Content::Collected(_))
+            && self.inflate.is_none()
+            && remaining >= SLOT_LEN_MIN
+            && self.assembly.len() >= DIRECT_LEN_MIN;
+        has_slot.then(|| self.assembly.slot(remaining))
     }
 
     /// The bytes of the last [`slot`](Self::slot); empty without one.
     pub(crate) fn slot_bytes(&self) -> &[u8] {
-        self.receiver.assembly().slot_bytes(self.receiver.decoder().payload_remaining())
+        self.assembly.slot_bytes(self.decoder.payload_remaining())
     }
 
     /// `len` bytes were read into [`slot`](Self::slot).
+    ///
+    /// # Panics
+    /// When the slot is shorter, or there is none.
     pub(crate) fn slot_filled(&mut self, len: usize) -> Result<Arrival, Error> {
-        let found = self.receiver.slot_filled(len);
-        if found.is_err() {
-            self.close();
+        assert!(self.slot().is_some_and(|slot| len <= slot.len()), "more bytes than the slot holds");
+        let slot = self.assembly.slot(self.decoder.payload_remaining());
+        // The slot ends within the frame, so that one call takes all of it.
+        let decoded = self.decoder.decode(&mut slot[..len]);
+        if decoded.is_err() {
+            self.decoder.close();
         }
-        found
+        let (_, item) = decoded?;
+        self.assembly.filled(len);
+        match item {
+            Item::Chunk { end: Some(whole), .. } => Ok(self.complete(whole)),
+            _ => Ok(Arrival::Nothing),
+        }
     }
 
-    /// Drops all further input.
-    fn close(&mut self) {
-        self.is_closed = true;
-        self.receiver.decoder_mut().disable_fast_path();
+    /// Takes the buffer of the assembly if it is not needed: when nothing is collected, or when a large buffer holds a few bytes.
+    pub(crate) fn take_memory(&mut self) -> Option<Vec<u8>> {
+        match self.content {
+            Content::Delivered => self.assembly.has_memory().then(|| self.assembly.take_memory()),
+            Content::Collected(_) => self.assembly.take_excess_memory(),
+        }
     }
 
     /// Drops all further input and a message of which a part has arrived, and frees all memory.
     pub(crate) fn free(&mut self) {
-        self.close();
-        self.receiver.free();
+        self.decoder.close();
+        self.assembly.release();
+        self.content = Content::Delivered;
+        self.inflate = None;
     }
 
     /// A control frame's payload.
@@ -242,7 +423,7 @@ impl Inbound {
     pub(crate) fn control<'a>(&'a self, at: Option<usize>, len: usize, input: &'a [u8]) -> &'a [u8] {
         match at {
             Some(at) => &input[at..at + len],
-            None => self.receiver.decoder().control(),
+            None => self.decoder.control(),
         }
     }
 
@@ -260,13 +441,13 @@ impl Inbound {
                 whole,
                 match place {
                     Place::Input { at, len } => Payload::Input(&mut input[at..at + len]),
-                    Place::Assembly => Payload::Assembled(self.receiver.assembly_mut()),
+                    Place::Assembly => Payload::Assembled(&mut self.assembly),
                 },
             ),
             Arrival::Message(Part::Chunk { kind, first, fin }, place) => {
                 let data = match place {
                     Place::Input { at, len } => &input[at..at + len],
-                    Place::Assembly => self.receiver.assembly().as_slice(),
+                    Place::Assembly => self.assembly.as_slice(),
                 };
                 Event::Chunk(Chunk { kind, first, fin, data })
             }
@@ -294,6 +475,6 @@ pub(crate) fn message(whole: Whole, payload: Payload<'_>) -> Event<'_> {
 
 impl fmt::Debug for Inbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbound").field("is_closed", &self.is_closed).finish_non_exhaustive()
+        f.debug_struct("Inbound").field("is_closed", &self.decoder.is_closed()).finish_non_exhaustive()
     }
 }

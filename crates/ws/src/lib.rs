@@ -3,8 +3,8 @@
 //! ## Modules
 //!
 //! Layers: `assembly`, `close` + `error`, `limits`, `mask`, `opcode`, `role` → `config`, `deflate` +
-//! `handshake`, `end`, `frame`, `keys`, `utf8` → `send_queue`, `owned` → `event` → `decoder`, `prepared` + `send`, `timers` → `receive` →
-//! `inbound` → `reader`, `connection` + `outbound`.
+//! `handshake`, `end`, `frame`, `keys`, `utf8` → `send_queue`, `owned` → `event` → `decoder`, `inflate`, `prepared` + `send`,
+//! `timers` → `inbound` → `reader`, `connection` + `outbound`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -23,6 +23,7 @@ mod event;
 pub mod frame;
 pub mod handshake;
 mod inbound;
+mod inflate;
 mod keys;
 pub mod limits;
 pub mod mask;
@@ -31,7 +32,6 @@ mod outbound;
 mod owned;
 mod prepared;
 mod reader;
-mod receive;
 pub mod role;
 mod send;
 mod send_queue;
@@ -41,7 +41,6 @@ pub mod utf8;
 pub use close::{CloseCode, CloseFrame};
 pub use config::{Config, Delivery, Keepalive};
 pub use connection::{Connection, RecvSlot, Transport};
-pub use decoder::{Decoder, Piece};
 pub use end::{Cause, End, Initiator};
 pub use error::{Error, LimitExceeded, Misuse, PeerMisbehaved};
 pub use event::{Binary, Chunk, Event, Pong, Text};

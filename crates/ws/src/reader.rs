@@ -11,10 +11,9 @@ use crate::deflate::DeflatePool;
 use crate::error::Error;
 use crate::event::{Event, Whole};
 use crate::frame::Header;
-use crate::inbound::{IdleInbound, Inbound};
+use crate::inbound::{Arrival, IdleInbound, Inbound, Part, Place};
 use crate::opcode::Kind;
 use crate::owned::OwnedMessage;
-use crate::receive::{Arrival, Part, Place};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -319,7 +318,7 @@ impl Reader {
     /// Bytes of the current data frame that have not arrived.
     #[inline]
     pub fn payload_remaining(&self) -> u64 {
-        self.inbound.receiver().decoder().payload_remaining()
+        self.inbound.decoder.payload_remaining()
     }
 
     // Messages.
@@ -380,7 +379,7 @@ impl Reader {
     #[inline(always)]
     pub fn next_message(&mut self) -> bool {
         let Buffer { bytes, start, end } = &mut self.buffer;
-        let Some((whole, at, len)) = self.inbound.whole_message(&mut bytes[*start..*end]) else {
+        let Some((whole, at, len)) = self.inbound.decoder.whole_message(&mut bytes[*start..*end]) else {
             return false;
         };
         let at = *start + at;
@@ -395,7 +394,7 @@ impl Reader {
     #[inline(always)]
     pub fn next_owned(&mut self) -> Option<OwnedMessage> {
         let Buffer { bytes, start, end } = &mut self.buffer;
-        let (message, len) = self.inbound.whole_owned(&mut bytes[*start..*end])?;
+        let (message, len) = self.inbound.decoder.whole_owned(&mut bytes[*start..*end])?;
         *start += len;
         (self.part, self.place) = NO_MESSAGE;
         Some(message)
@@ -410,7 +409,7 @@ impl Reader {
         let Buffer { bytes, start, end } = &self.buffer;
         end - start >= IN_PLACE_LEN_MIN
             && bytes.len() - end >= missing_max
-            && self.inbound.receiver().missing_len(&bytes[*start..*end]).is_some_and(|len| len <= missing_max)
+            && self.inbound.decoder.missing_len(&bytes[*start..*end]).is_some_and(|len| len <= missing_max)
     }
 
     /// Whether [`decode`](Self::decode) may return something without further bytes.
@@ -434,7 +433,7 @@ impl Reader {
     fn payload(&self) -> &[u8] {
         match self.place {
             Place::Input { at, len } => &self.buffer.bytes[at..at + len],
-            Place::Assembly => self.inbound.receiver().assembly().as_slice(),
+            Place::Assembly => self.inbound.assembly.as_slice(),
         }
     }
 
@@ -458,7 +457,7 @@ impl Reader {
         let data = match self.place {
             Place::Input { at, len } => Bytes::copy_from_slice(&self.buffer.bytes[at..at + len]),
             // The assembly is empty afterwards.
-            Place::Assembly => self.inbound.receiver_mut().assembly_mut().take_with(share),
+            Place::Assembly => self.inbound.assembly.take_with(share),
         };
         owned(self.part, data)
     }
@@ -468,19 +467,19 @@ impl Reader {
     /// Whether there is a buffer to assemble messages in.
     #[inline]
     pub fn has_memory(&self) -> bool {
-        self.inbound.receiver().assembly().has_memory()
+        self.inbound.assembly.has_memory()
     }
 
     /// Gives the reader a buffer to assemble messages in if it has none.
     pub fn set_memory(&mut self, memory: Vec<u8>) {
-        self.inbound.receiver_mut().assembly_mut().set_memory(memory);
+        self.inbound.assembly.set_memory(memory);
     }
 
     /// Takes the buffer in which messages are assembled, if it is not needed while nothing arrives. The last message can no longer be
     /// borrowed.
     pub fn take_memory(&mut self) -> Option<Vec<u8>> {
         (self.part, self.place) = NO_MESSAGE;
-        self.inbound.receiver_mut().take_memory()
+        self.inbound.take_memory()
     }
 
     /// See [`Inbound::set_inflated_max`].

@@ -18,10 +18,9 @@ use crate::config::Config;
 use crate::deflate::{Decompressor, DeflateConfig, DeflateParams};
 use crate::error::Error;
 use crate::event::{Event, Payload};
-use crate::inbound::{self, Inbound};
+use crate::inbound::{self, Arrival, Inbound};
 use crate::keys::MaskKeys;
 use crate::outbound::Outbound;
-use crate::receive::Arrival;
 use crate::role::Role;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -143,7 +142,7 @@ impl Connection {
         if !self.outbound.accepts_input() {
             return Ok((input.len(), None));
         }
-        if let Some((whole, at, len)) = self.inbound.whole_message(input) {
+        if let Some((whole, at, len)) = self.inbound.decoder.whole_message(input) {
             self.outbound.handle_activity(now);
             let payload = Payload::Input(&mut input[at..at + len]);
             return Ok((at + len, Some(inbound::message(whole, payload))));

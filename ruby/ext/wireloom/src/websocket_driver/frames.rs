@@ -1,5 +1,5 @@
 //! Frames of one direction into parts of messages, validated in the order and with the messages of `websocket-driver`, which
-//! differ from the core's [`wireloom_ws::Decoder`]: masking is optional unless the rules require or refuse it, and each broken rule has a sentence of
+//! differ from those of the core: masking is optional unless the rules require or refuse it, and each broken rule has a sentence of
 //! its own.
 //!
 //! Owns the position in the stream and the bytes that were not used yet. It reads no payload and makes no object: the codec
