@@ -187,14 +187,13 @@ impl Subscribers {
                 let recovered = engine.recover(channel, since.as_ref(), RecoveryMode::Stream, KEEP).await;
                 let mut subscribers = self.0.lock().unwrap();
                 let subscriber = subscribers.get_mut(channel).unwrap();
-                match (recovered, std::mem::take(&mut subscriber.phase)) {
-                    (Ok(recovery), Phase::Recovering(waiting)) => {
-                        subscriber.reader.handle_recovery(recovery);
-                        subscriber.phase = Phase::Following;
-                        waiting.into_iter().for_each(|one| subscriber.handle(one));
-                    }
-                    // It failed, or the history was lost meanwhile.
-                    (_, _) => {}
+                // Otherwise it failed, or the history was lost meanwhile.
+                if let (Ok(recovery), Phase::Recovering(waiting)) =
+                    (recovered, std::mem::take(&mut subscriber.phase))
+                {
+                    subscriber.reader.handle_recovery(recovery);
+                    subscriber.phase = Phase::Following;
+                    waiting.into_iter().for_each(|one| subscriber.handle(one));
                 }
             }
             sleep(Duration::from_millis(10)).await;
