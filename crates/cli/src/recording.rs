@@ -22,11 +22,22 @@ pub(crate) enum Side {
 /// A recording in progress; `None` after a write failed.
 type Recording = Mutex<Option<Recorder<BufWriter<File>>>>;
 
-/// Starts a recording if the arguments ask for one. The returned tap writes each event to the file before the next one.
+/// Writes an event of the connection with this number.
+pub(crate) type Observer = Box<dyn Fn(u64, TapEvent<'_>) + Send + Sync>;
+
+/// Starts a recording if the arguments ask for one.
 ///
 /// # Errors
 /// The file cannot be written; the text names it.
 pub(crate) fn start(args: &Record, side: Side) -> Result<Option<Tap>, String> {
+    Ok(observer(args, side)?.map(Tap::new))
+}
+
+/// As [`start`], without the tap. The observer writes each event to the file before the next one.
+///
+/// # Errors
+/// The file cannot be written; the text names it.
+pub(crate) fn observer(args: &Record, side: Side) -> Result<Option<Observer>, String> {
     let Some(path) = &args.record else { return Ok(None) };
     let named = |error: std::io::Error| format!("--record {}: {error}", path.display());
     let file = File::create(path).map_err(named)?;
@@ -39,7 +50,7 @@ pub(crate) fn start(args: &Record, side: Side) -> Result<Option<Tap>, String> {
         Side::Client => (Direction::ToClient, Direction::ToServer),
         Side::Server => (Direction::ToServer, Direction::ToClient),
     };
-    Ok(Some(Tap::new(move |connection, event| {
+    Ok(Some(Box::new(move |connection, event| {
         let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(recorder) = recording.as_mut() else { return };
         let offset = started.elapsed();

@@ -1,13 +1,12 @@
 //! The arguments of `wireloom connect`.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::record::Record;
-use super::value;
+use super::value::{self, Resolve};
 use crate::exit::exit_codes;
 
 const AFTER: &str = concat!(
@@ -19,9 +18,8 @@ messages are escaped on a terminal.
 
 When the input ends, connect goes on receiving. It closes the WebSocket
   on a terminal (Ctrl-D): at once;
-  if the input was empty (</dev/null, cron): never; it ends when the server closes;
   otherwise: after --linger without a message, or after 250ms when there were as many messages as
-  lines sent. If there were fewer, it says so.
+  lines sent. If there were fewer, or the input was empty (</dev/null, cron), it says so.
 --no-close never closes, --recv-only does not read the input, and --expect and --count close once
 they are met. SIGINT and SIGTERM close with 1001. What the server sent before its Close is printed.
 
@@ -41,7 +39,7 @@ Formats of --in and --out:
   lines     a message per line
   raw       in: the whole input is one message; out: payloads, and nothing else
   base64    a message per line, in base64
-  hex       a message per line, in hexadecimal
+  hex       a message per line, in hexadecimal; connect URL --in hex --send 00ff sends two bytes
   prefixed  before each message its length, as 4 bytes, big-endian
 
 ",
@@ -61,8 +59,8 @@ Try it:
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
 pub(crate) struct Connect {
-    /// ws:// or wss:// for a WebSocket, http:// or https:// for a request
-    #[arg(value_name = "URL")]
+    /// ws:// or wss:// for a WebSocket, http:// or https:// for a request; without a scheme ws://
+    #[arg(value_name = "URL", value_parser = value::url)]
     pub(crate) url: String,
     /// Add a header; may be repeated. Host and Origin replace the usual ones
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = value::header, allow_hyphen_values = true)]
@@ -70,6 +68,12 @@ pub(crate) struct Connect {
     /// Send a user name and password (Basic authentication)
     #[arg(long, short = 'u', value_name = "USER:PASSWORD")]
     pub(crate) user: Option<String>,
+    /// Send these cookies; may be repeated
+    #[arg(long, short = 'b', value_name = "NAME=VALUE", value_parser = value::cookies)]
+    pub(crate) cookie: Vec<String>,
+    /// The User-Agent to send
+    #[arg(long, short = 'A', value_name = "NAME")]
+    pub(crate) user_agent: Option<String>,
     /// Offer a subprotocol; may be repeated, the preferred one first
     #[arg(long, value_name = "NAME")]
     pub(crate) subprotocol: Vec<String>,
@@ -109,9 +113,21 @@ impl Connect {
         !self.script.expect.is_empty() || self.script.count.is_some()
     }
 
+    /// Whether the input is read. A script reads no terminal.
+    pub(crate) fn reads_input(&self) -> bool {
+        use std::io::IsTerminal as _;
+        let is_scripts_terminal = self.is_expecting() && std::io::stdin().is_terminal();
+        !self.closing.recv_only && !self.has_sends() && !is_scripts_terminal
+    }
+
     /// Whether the URL asks for a request rather than a WebSocket.
     pub(crate) fn is_request(&self) -> bool {
         has_scheme(&self.url, "http") || has_scheme(&self.url, "https")
+    }
+
+    /// Whether the head of the response is printed.
+    pub(crate) fn shows_head(&self) -> bool {
+        self.display.include || self.request.head
     }
 
     /// Whether messages are sent as binary.
@@ -131,6 +147,7 @@ impl Connect {
         let of_requests = [
             ("--method", self.request.method.is_some()),
             ("--data", self.request.data.is_some()),
+            ("--head", self.request.head),
             ("--response-timeout", self.request.response_timeout.is_some()),
             ("--stall-timeout", self.request.stall_timeout.is_some()),
             ("--http1.1", self.route.http1),
@@ -225,14 +242,6 @@ pub(crate) struct Route {
     pub(crate) reconnect: bool,
 }
 
-/// An address to use instead of what the resolver would find.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Resolve {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) address: IpAddr,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     Lines,
@@ -288,13 +297,14 @@ pub(crate) struct Closing {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Scripts")]
 pub(crate) struct Script {
-    /// Send this message, or the content of @FILE (@- is the standard input, @@ an @); may be repeated
+    /// Send this message, or the content of @FILE (@- is the standard input, @@ an @); may be repeated. With --in base64 or hex it is
+    /// in that format and sent as binary
     #[arg(long, value_name = "MESSAGE", allow_hyphen_values = true)]
     pub(crate) send: Vec<String>,
     /// Send the content of this file as a binary message, after all --send; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) send_file: Vec<PathBuf>,
-    /// Expect this message next; may be repeated
+    /// Expect this message next; may be repeated. With --out base64 or hex it is in that format
     #[arg(long, value_name = "MESSAGE", allow_hyphen_values = true)]
     pub(crate) expect: Vec<String>,
     /// Close after this many messages
@@ -311,6 +321,9 @@ pub(crate) struct Request {
     /// The content: a text, @FILE, or @- for the standard input, which is sent as it is read
     #[arg(long, short = 'd', value_name = "DATA", allow_hyphen_values = true)]
     pub(crate) data: Option<String>,
+    /// Ask for the head alone (HEAD), and print it
+    #[arg(long, short = 'I', conflicts_with_all = ["method", "data"])]
+    pub(crate) head: bool,
     /// How long the head of the response may take; 30s by default
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub(crate) response_timeout: Option<Duration>,

@@ -5,7 +5,13 @@ use std::time::Duration;
 
 use wireloom::OriginPolicy;
 
-use super::connect::Resolve;
+/// An address to use instead of what the resolver would find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolve {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) address: IpAddr,
+}
 
 /// Bytes: `65536`, `64KiB`, `64K`, `16M`, `1G`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
@@ -76,6 +82,19 @@ pub(super) fn address(text: &str) -> Result<String, String> {
         text.to_socket_addrs().map_err(|_| SHAPE.to_owned())?;
     }
     Ok(text.into())
+}
+
+/// A URL. Without a scheme it is that of a WebSocket: `localhost:8080/echo`.
+pub(super) fn url(text: &str) -> Result<String, String> {
+    let is_bare = !text.contains("://")
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[')
+        && !text.contains(char::is_whitespace);
+    Ok(if is_bare { format!("ws://{text}") } else { text.to_owned() })
+}
+
+/// `NAME=VALUE; NAME=VALUE`, as in curl; a file of cookies is not read.
+pub(super) fn cookies(text: &str) -> Result<String, String> {
+    if text.contains('=') { Ok(text.into()) } else { Err("cookies are NAME=VALUE; NAME=VALUE".into()) }
 }
 
 /// `*`, or an origin as browsers send it.
@@ -176,6 +195,20 @@ mod tests {
         }
         for wrong in ["", "G T", "GET\r\n", "CONNECT", "GÉT"] {
             assert!(method(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn completes_urls() {
+        for (text, expected) in [
+            ("localhost:8080/echo", "ws://localhost:8080/echo"),
+            ("[::1]:80", "ws://[::1]:80"),
+            ("example.com", "ws://example.com"),
+            ("https://example.com", "https://example.com"),
+            ("not a url", "not a url"),
+            ("/path", "/path"),
+        ] {
+            assert_eq!(url(text).unwrap(), expected);
         }
     }
 

@@ -305,6 +305,8 @@ fn wrong_arguments_are_explained() {
         (&["connect", "not a url"], "begins with neither"),
         (&["connect", "http://127.0.0.1/", "-X", "G T"], "a method is"),
         (&["flurb"], "unrecognized subcommand"),
+        (&["conect"], "'connect'"),
+        (&["connect", "ws://127.0.0.1/", "--exspect", "a"], "a similar argument exists: '--expect'"),
     ] {
         let (code, out, errors) = run(args);
         assert_eq!((code, &*out), (2, ""), "{args:?}: {errors}");
@@ -577,7 +579,7 @@ async fn makes_requests_to_servers_without_http2() {
     });
     let (code, out, errors) = connect(&[&url, "-v"], "").await;
     assert_eq!((code, &*out), (0, "well met\n"), "{errors}");
-    assert!(errors.contains("\n< HTTP/1.1 200\n< x-old: 1\n"), "{errors}");
+    assert!(errors.contains("\n< HTTP/1.1 200 OK\n< X-Old: 1\n"), "{errors}");
     let (code, _, errors) = connect(&[&url, "--http2"], "").await;
     assert!(code == 3 && errors.contains("does not speak HTTP/2"), "{code} {errors}");
 }

@@ -51,6 +51,18 @@ async fn a_room_delivers_everything_that_was_published_before_close() {
     }
 }
 
+/// Cron and `</dev/null` do not wait for ever, and receive while messages arrive.
+#[tokio::test]
+async fn an_empty_input_ends_after_the_last_message_and_says_so() {
+    let server = Server::start(&[]).await;
+    let (code, out, errors) = connect(&[&server.url("/echo"), "--linger", "200ms"], "").await;
+    assert_eq!((code, &*out), (0, ""));
+    assert_eq!(
+        errors,
+        "* no input: closing after 0.2 s without a message (--no-close waits for the server)\n"
+    );
+}
+
 #[tokio::test]
 async fn an_empty_input_does_not_end_receiving() {
     let server = Server::start(&[]).await;
@@ -108,6 +120,88 @@ async fn evictions_are_counted_logged_and_printed() {
     assert!(metrics.contains("wireloom_hub_evictions_total{reason=\"slow\"} 1\n"), "{metrics}");
     let line = server.logged("client evicted").await;
     assert!(line.contains("reason=\"slow\"") && line.contains("WARN"), "{line}");
+}
+
+#[tokio::test]
+async fn arguments_are_in_the_formats_of_input_and_output() {
+    let server = Server::start(&[]).await;
+    let url = server.url("/echo");
+    for (format, message, shown) in
+        [("hex", "00 ff", "00ff\n"), ("base64", "AP8=", "AP8=\n"), ("raw", "a", "a")]
+    {
+        let args = [&url, "--in", format, "--out", format, "--send", message, "--expect", message];
+        let (code, out, errors) = connect(&args, "").await;
+        assert_eq!((code, &*out), (0, shown), "{format}: {errors}");
+    }
+    // Binary: the server's frame says so.
+    let (_, out, _) = connect(&[&url, "--in", "hex", "--send", "00ff", "--json", "--count", "1"], "").await;
+    assert!(out.contains(r#""type":"binary","length":2,"base64":"AP8=""#), "{out}");
+    let (code, _, errors) = connect(&[&url, "--in", "hex", "--send", "0g"], "").await;
+    assert!(code == 2 && errors.contains("--send 0g: it is not hexadecimal (--in hex)"), "{errors}");
+    let args = [&url, "--out", "hex", "--send", "a", "--expect", "62"];
+    let (code, _, errors) = connect(&args, "").await;
+    assert!(code == 4 && errors.contains("expected 62, received 61"), "{errors}");
+}
+
+#[tokio::test]
+async fn lines_may_end_as_on_windows() {
+    let server = Server::start(&[]).await;
+    let (code, out, errors) = connect(&[&server.url("/echo"), "--out", "hex"], "a\r\nb\r\n").await;
+    assert_eq!((code, &*out), (0, "61\n62\n"), "{errors}");
+}
+
+/// What was on the wire: the reason phrase, and the names as the server spells them.
+#[tokio::test]
+async fn heads_are_shown_as_they_arrived() {
+    const HEAD: &str = "HTTP/1.1 200 Quite Right\r\nX-ODD-Name:  a  b\r\nContent-Length: 0\r\n\r\n";
+    let (address, _heads) = raw_server(HEAD, "").await;
+    let (code, out, errors) = connect(&[&format!("http://{address}/"), "-i", "-v"], "").await;
+    assert_eq!((code, &*out), (0, HEAD), "{errors}");
+    for line in ["< HTTP/1.1 200 Quite Right\n", "< X-ODD-Name: a  b\n"] {
+        assert!(errors.contains(line), "{errors}");
+    }
+    // Of a WebSocket -i and -v show the same.
+    let server = Server::start(&[]).await;
+    let args = [&server.url("/echo"), "-i", "-v", "--send", "a", "--count", "1"];
+    let (_, out, errors) = connect(&args, "").await;
+    let (head, message) = out.split_once("\r\n\r\n").expect(&out);
+    assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n") && message == "a\n", "{out}");
+    let shown: Vec<&str> = errors.lines().filter_map(|line| line.strip_prefix("< ")).collect();
+    assert_eq!(head.lines().collect::<Vec<_>>(), shown);
+}
+
+#[tokio::test]
+async fn options_of_curl_ask_for_heads_and_send_cookies_and_agents() {
+    let (address, mut heads) = raw_server("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "").await;
+    let url = format!("http://{address}/");
+    let args = [&url, "-I", "-A", "probe/1", "-b", "a=1", "-b", "b=2"];
+    let (code, out, errors) = connect(&args, "").await;
+    assert_eq!((code, &*out), (0, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"), "{errors}");
+    let head = heads.recv().await.unwrap();
+    assert!(head.starts_with("HEAD / HTTP/1.1\r\n"), "{head}");
+    let lower = head.to_ascii_lowercase();
+    for field in ["user-agent: probe/1\r\n", "cookie: a=1; b=2\r\n"] {
+        assert!(lower.contains(field) && lower.matches(&field[..6]).count() == 1, "{head}");
+    }
+    let (code, _, errors) = connect(&[&url, "-b", "jar.txt"], "").await;
+    assert!(code == 2 && errors.contains("cookies are NAME=VALUE"), "{errors}");
+}
+
+#[tokio::test]
+async fn a_url_may_have_no_scheme() {
+    let server = Server::start(&[]).await;
+    let url = format!("{}/echo", server.addresses[0]);
+    let (code, out, errors) = connect(&[&url, "--send", "a", "--expect", "a"], "").await;
+    assert_eq!((code, &*out), (0, "a\n"), "{errors}");
+}
+
+/// A page is for a browser.
+#[tokio::test]
+async fn a_page_is_not_printed_as_the_reason_of_a_refusal() {
+    let server = Server::start(&[]).await;
+    let (code, _, errors) = connect(&[&server.url("/")], "").await;
+    assert!(code == 3 && errors.contains("there is no WebSocket at this URL"), "{code} {errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
 #[tokio::test]

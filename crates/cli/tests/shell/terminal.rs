@@ -187,6 +187,9 @@ async fn commands_ping_send_binary_and_close() {
     let url = server.url("/echo");
     let home = folder("commands");
     let mut terminal = Terminal::start(&url, &home);
+    terminal.wait_for(&[&format!(
+        "* {url} is open over HTTP/1.1. Ctrl-D leaves; /ping, /close and /binary are commands"
+    )]);
     terminal.send_keys("/ping\r");
     terminal.wait_for(&["< pong, 0 bytes, round trip "]);
     terminal.send_keys("/binary 00ff\r");
@@ -196,6 +199,7 @@ async fn commands_ping_send_binary_and_close() {
     terminal.send_keys("/nonsense\r");
     terminal.wait_for(&["commands are /ping, /close and /binary"]);
     terminal.send_keys("/close 4000 enough\r");
+    terminal.wait_for(&["* closed by this end with 4000: enough"]);
     assert_eq!(terminal.exit_code(), 0);
     std::fs::remove_dir_all(home).unwrap();
 }

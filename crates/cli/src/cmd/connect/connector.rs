@@ -77,12 +77,18 @@ pub(super) fn new(
     Ok(connector)
 }
 
-/// The headers to add, with the credentials of `--user`.
+/// The headers to add, with those of `--user`, `--cookie` and `--user-agent`.
 pub(super) fn headers(args: &Connect) -> Vec<(String, String)> {
     let mut headers = args.header.clone();
     if let Some(user) = &args.user {
         let credentials = if user.contains(':') { user.clone() } else { format!("{user}:") };
         headers.push(("Authorization".into(), format!("Basic {}", STANDARD.encode(credentials))));
+    }
+    if !args.cookie.is_empty() {
+        headers.push(("Cookie".into(), args.cookie.join("; ")));
+    }
+    if let Some(name) = &args.user_agent {
+        headers.push(("User-Agent".into(), name.clone()));
     }
     headers
 }

@@ -16,7 +16,7 @@ use wireloom::{Observer, ObserverEvent};
 
 use super::notes::{Notes, timestamp};
 use super::output::Output;
-use crate::args::Connect;
+use crate::args::{Connect, Format};
 use crate::terminal::{self, count};
 
 /// The number of characters of a message that `-vv` shows.
@@ -35,6 +35,8 @@ struct Inner {
     verbose: u8,
     is_quiet: bool,
     is_json: bool,
+    /// A person types the messages.
+    is_interactive: bool,
     /// When the unanswered pings were sent.
     pings: Mutex<VecDeque<Instant>>,
     /// The user asked for a ping: the round-trip time is printed without `-vv` too.
@@ -65,6 +67,7 @@ impl Journal {
             verbose: args.display.verbose,
             is_quiet: args.display.quiet,
             is_json: args.display.json,
+            is_interactive: is_interactive(args),
             pings: Mutex::default(),
             shows_pongs: AtomicBool::new(false),
         }))
@@ -88,15 +91,19 @@ impl Journal {
         })
     }
 
-    /// Records that the WebSocket is open.
-    pub(super) fn opened(&self, opened: &Opened, includes_head: bool) -> io::Result<()> {
+    /// Records that the WebSocket at this URL is open. `head` is that of the response, if it is to be printed.
+    pub(super) fn opened(&self, url: &str, opened: &Opened, head: Option<&[u8]>) -> io::Result<()> {
         let Opened { version, status, headers, socket, .. } = opened;
-        if self.0.verbose > 0 {
-            let compressed = if socket.is_compressed() { ", compressed" } else { "" };
-            let subprotocol =
-                socket.subprotocol().map(|name| format!(", subprotocol {name}")).unwrap_or_default();
-            let version = super::trace::version_name(*version);
-            self.0.notes.print(&format!("* open over {version}{compressed}{subprotocol}"));
+        let compressed = if socket.is_compressed() { ", compressed" } else { "" };
+        let subprotocol =
+            socket.subprotocol().map(|name| format!(", subprotocol {name}")).unwrap_or_default();
+        let over = format!("over {}{compressed}{subprotocol}", super::trace::version_name(*version));
+        if self.0.is_interactive && !self.0.is_json {
+            let url = super::trace::without_secrets(url);
+            let keys = "Ctrl-D leaves; /ping, /close and /binary are commands";
+            self.0.notes.print(&format!("* {url} is open {over}. {keys}"));
+        } else if self.0.verbose > 0 {
+            self.0.notes.print(&format!("* open {over}"));
         }
         if self.0.is_json {
             let headers: Vec<Value> =
@@ -107,7 +114,7 @@ impl Journal {
                 event.insert("headers".into(), json!(headers));
             });
         }
-        if includes_head { self.output().head(*version, *status, headers) } else { Ok(()) }
+        head.map_or(Ok(()), |head| self.output().head(head))
     }
 
     /// Records a message that was sent or received.
@@ -141,9 +148,10 @@ impl Journal {
     /// Records that the WebSocket is closed.
     pub(super) fn closed(&self, end: &End) {
         let is_local = end.by == Initiator::Local;
-        // The code and reason of the peer's Close frame are always printed. Errors are printed elsewhere.
-        let is_peers = end.by == Initiator::Peer && matches!(end.cause, Cause::Close { .. });
-        if self.0.verbose > 0 || (is_peers && !self.0.is_json) {
+        // The code and reason of the peer's Close frame are always printed, those of ours to a person. Errors are printed elsewhere.
+        let is_close = matches!(end.cause, Cause::Close { .. });
+        let is_shown = is_close && (end.by == Initiator::Peer || self.0.is_interactive);
+        if self.0.verbose > 0 || (is_shown && !self.0.is_json) {
             let by = match end.by {
                 Initiator::Local => "this end",
                 Initiator::Peer => "the peer",
@@ -221,6 +229,15 @@ impl Journal {
         let line = terminal::visible_json(&Value::Object(event).to_string());
         self.output().line(&line)
     }
+}
+
+/// Whether lines are edited on a terminal.
+pub(super) fn is_interactive(args: &Connect) -> bool {
+    use std::io::IsTerminal as _;
+    args.reads_input()
+        && args.messages.input == Format::Lines
+        && io::stdin().is_terminal()
+        && io::stdout().is_terminal()
 }
 
 fn preview(bytes: &[u8], is_text: bool) -> String {

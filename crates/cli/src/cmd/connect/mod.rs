@@ -4,13 +4,15 @@ pub(super) mod connector;
 mod editor;
 mod input;
 mod journal;
+mod messages;
 mod notes;
 mod output;
 mod reconnecting;
 mod request;
-mod sends;
+mod script;
 mod session;
 pub(super) mod trace;
+mod wire;
 
 use crate::args::{Connect, Format};
 use crate::exit::Exit;
@@ -20,6 +22,7 @@ use crate::terminal;
 use journal::Journal;
 use notes::Notes;
 use output::Output;
+use script::Script;
 use trace::Trace;
 
 pub(crate) fn run(args: Connect) -> Exit {
@@ -48,8 +51,8 @@ async fn connect(args: Connect) -> Exit {
         notes.print_error(&error);
         Exit::Usage
     };
-    let sends = match sends::read(&args) {
-        Ok(sends) => sends,
+    let script = match Script::read(&args) {
+        Ok(script) => script,
         Err(error) => return usage(error),
     };
     let format = if is_request { Format::Raw } else { args.messages.output };
@@ -61,11 +64,11 @@ async fn connect(args: Connect) -> Exit {
         Ok(signals) => signals,
         Err(error) => return usage(error.to_string()),
     };
-    let tap = match recording::start(&args.record, Side::Client) {
-        Ok(tap) => tap,
+    let record = match recording::observer(&args.record, Side::Client) {
+        Ok(record) => record,
         Err(error) => return usage(error),
     };
-    let trace = Trace::new(&args, &notes, tap);
+    let trace = Trace::new(&args, &notes, record);
     if is_request {
         return tokio::select! {
             exit = request::run(&args, output, &trace, &notes) => exit,
@@ -87,10 +90,11 @@ async fn connect(args: Connect) -> Exit {
     };
     match opened {
         Ok(opened) => {
-            if let Err(error) = journal.opened(&opened, args.display.include) {
+            let head = args.shows_head().then(|| trace.head(opened.version, opened.status, &opened.headers));
+            if let Err(error) = journal.opened(&args.url, &opened, head.as_deref()) {
                 return notes.unwritable(&error);
             }
-            session::run(&args, opened.socket, &sends, &mut signals, &journal).await
+            session::run(&args, opened.socket, &script, &mut signals, &journal).await
         }
         Err(error) => {
             trace::print_failure(&args, &error, &notes);

@@ -7,10 +7,8 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use wireloom::{Headers, Version};
 
 use super::notes::{Notes, timestamp};
-use super::trace::version_name;
 use crate::args::{Display, Format};
 use crate::terminal;
 
@@ -80,19 +78,12 @@ impl Output {
     }
 
     /// Writes the head of a response.
-    pub(super) fn head(&mut self, version: Version, status: u16, headers: &Headers) -> io::Result<()> {
-        let mut head = format!("{} {status}\r\n", version_name(version)).into_bytes();
-        for (name, value) in headers.iter() {
-            head.extend_from_slice(name.as_bytes());
-            head.extend_from_slice(b": ");
-            head.extend_from_slice(value);
-            head.extend_from_slice(b"\r\n");
+    pub(super) fn head(&mut self, head: &[u8]) -> io::Result<()> {
+        if !self.is_terminal {
+            return self.bytes(head);
         }
-        head.extend_from_slice(b"\r\n");
-        if self.is_terminal {
-            head.retain(|&byte| byte != b'\r');
-        }
-        self.bytes(&head)
+        let shown: Vec<u8> = head.iter().copied().filter(|&byte| byte != b'\r').collect();
+        self.bytes(&shown)
     }
 
     /// Writes a line of text.

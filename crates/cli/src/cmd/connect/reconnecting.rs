@@ -6,8 +6,9 @@ use std::pin::pin;
 use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting};
 use wireloom::{CloseCode, Connector, Error};
 
-use super::input::{Command, Input, Messages};
+use super::input::{Command, Input};
 use super::journal::{Direction, Journal, describe};
+use super::messages::Messages;
 use super::session::is_normal;
 use super::trace;
 use crate::args::Connect;
@@ -24,7 +25,7 @@ pub(super) async fn run(
 ) -> Exit {
     let notes = journal.notes();
     let mut socket = connector.reconnecting(&*args.url, ReconnectPolicy::default());
-    let read = || Messages::read(notes, args.messages.input, !args.messages.no_history);
+    let read = || Messages::read(notes, args);
     let mut messages = (!args.closing.recv_only).then(read);
     let result = talk(args, &mut socket, &mut messages, signals, journal).await;
     let unwritten = journal.flush().err();

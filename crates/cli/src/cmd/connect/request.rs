@@ -80,6 +80,7 @@ async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &No
     let (mut url, mut redirects, mut is_same_origin) = (args.url.clone(), args.redirects_max(), true);
     let mut method = match &args.request.method {
         Some(method) => method.clone(),
+        None if args.request.head => "HEAD".to_owned(),
         None if args.request.data.is_some() => "POST".to_owned(),
         None => "GET".to_owned(),
     };
@@ -128,7 +129,7 @@ async fn send(
     let head = async {
         while let Some(interim) = exchange.informational().await? {
             if args.display.verbose > 0 {
-                trace.response(wireloom::Version::Http11, interim.status, "", interim.headers.iter());
+                trace.response(wireloom::Version::Http11, interim.status, &interim.headers);
             }
         }
         exchange.response().await
@@ -136,7 +137,7 @@ async fn send(
     let limit = args.request.response_timeout.unwrap_or(RESPONSE_TIMEOUT);
     let response = timeout(limit, head).await.map_err(|_| Failure::TimedOut("--response-timeout"))??;
     if args.display.verbose > 0 {
-        trace.response(response.version, response.status, "", response.headers.iter());
+        trace.response(response.version, response.status, &response.headers);
     }
     Ok(response)
 }
@@ -149,8 +150,9 @@ async fn receive(
     trace: &Trace,
     notes: &Notes,
 ) -> Result<u16, Failure> {
-    if args.display.include {
-        output.head(response.version, response.status, &response.headers).map_err(Failure::Output)?;
+    if args.shows_head() {
+        let head = trace.head(response.version, response.status, &response.headers);
+        output.head(&head).map_err(Failure::Output)?;
     }
     let kind = response.headers.get("content-type").unwrap_or_default();
     let is_event_stream = kind.starts_with(b"text/event-stream");
@@ -187,7 +189,7 @@ async fn receive(
     output.flush().map_err(Failure::Output)?;
     if args.display.verbose > 0 {
         let trailers: Headers = response.body.trailers().unwrap_or_default();
-        trace.headers(trailers.iter());
+        trace.trailers(trailers.iter());
         notes.print(&format!("* {} received", count(len as u64, "byte")));
     }
     let status = response.status;

@@ -6,15 +6,19 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval};
 use wireloom::wireloom_ws::Initiator;
 use wireloom::{CloseCode, Message, Receiver, Sender, WebSocket, WebSocketError};
 
-use super::input::{Command, Input, Messages};
+use super::input::{Command, Input};
 use super::journal::{Direction, Journal, describe};
-use super::sends::Send;
-use crate::args::Connect;
+use super::messages::Messages;
+use super::output::encode_hex;
+use super::script::{Payload, Script};
+use crate::args::{Connect, Format};
 use crate::exit::Exit;
 use crate::signals::Signals;
 use crate::terminal::count;
@@ -35,7 +39,7 @@ const LINGER_STEP: Duration = Duration::from_millis(25);
 pub(super) async fn run(
     args: &Connect,
     socket: WebSocket,
-    sends: &[Send],
+    script: &Script,
     signals: &mut Signals,
     journal: &Journal,
 ) -> Exit {
@@ -44,8 +48,8 @@ pub(super) async fn run(
     let (mut sender, mut receiver) = socket.split();
     let (close, close_request) = watch::channel(None);
     let received = Cell::new(0);
-    let mut inbox = Inbox::new(args, journal, &close, &received);
-    let mut outbox = Outbox::new(args, journal, sends, close_request, &received);
+    let mut inbox = Inbox::new(args, &script.expected, journal, &close, &received);
+    let mut outbox = Outbox::new(args, journal, &script.sends, close_request, &received);
     let result = talk(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &close, signals).await;
     let unwritten = journal.flush().err();
     if let Ok(Some(_)) = result {
@@ -138,7 +142,7 @@ struct Inbox<'a> {
     journal: &'a Journal,
     close: &'a watch::Sender<Option<CloseCode>>,
     /// Messages that are still expected.
-    expected: VecDeque<&'a str>,
+    expected: VecDeque<&'a [u8]>,
     /// Messages until the WebSocket is closed.
     remaining: Option<u64>,
     received: &'a Cell<u64>,
@@ -148,11 +152,12 @@ struct Inbox<'a> {
 impl<'a> Inbox<'a> {
     fn new(
         args: &'a Connect,
+        expected: &'a [Vec<u8>],
         journal: &'a Journal,
         close: &'a watch::Sender<Option<CloseCode>>,
         received: &'a Cell<u64>,
     ) -> Self {
-        let expected = args.script.expect.iter().map(String::as_str).collect();
+        let expected = expected.iter().map(Vec::as_slice).collect();
         Self { args, journal, close, expected, remaining: args.script.count, received, bytes: 0 }
     }
 
@@ -178,10 +183,11 @@ impl<'a> Inbox<'a> {
             return Some(self.journal.notes().unwritable(&error));
         }
         if let Some(expected) = self.expected.pop_front()
-            && expected.as_bytes() != bytes
+            && expected != bytes
         {
-            let received = String::from_utf8_lossy(bytes);
-            self.journal.notes().print_error(&format!("expected {expected:?}, received {received:?}"));
+            let format = self.args.messages.output;
+            let (expected, received) = (shown(expected, format), shown(bytes, format));
+            self.journal.notes().print_error(&format!("expected {expected}, received {received}"));
             self.request_close();
             return Some(Exit::Unmet);
         }
@@ -219,6 +225,15 @@ impl<'a> Inbox<'a> {
     }
 }
 
+/// A message in an error: as text, or in the format of the output.
+fn shown(message: &[u8], format: Format) -> String {
+    match format {
+        Format::Hex => encode_hex(message),
+        Format::Base64 => STANDARD.encode(message),
+        Format::Lines | Format::Raw | Format::Prefixed => format!("{:?}", String::from_utf8_lossy(message)),
+    }
+}
+
 /// Whether a WebSocket that was closed with this code ended well.
 pub(super) fn is_normal(code: CloseCode) -> bool {
     matches!(code, CloseCode::NORMAL | CloseCode::GOING_AWAY | CloseCode::NO_STATUS)
@@ -245,7 +260,7 @@ async fn next<'a>(
 struct Outbox<'a> {
     args: &'a Connect,
     journal: &'a Journal,
-    sends: &'a [Send],
+    sends: &'a [Payload],
     messages: Option<Messages>,
     pings: Option<Interval>,
     close_request: watch::Receiver<Option<CloseCode>>,
@@ -260,15 +275,12 @@ impl<'a> Outbox<'a> {
     fn new(
         args: &'a Connect,
         journal: &'a Journal,
-        sends: &'a [Send],
+        sends: &'a [Payload],
         close_request: watch::Receiver<Option<CloseCode>>,
         received: &'a Cell<u64>,
     ) -> Self {
-        use std::io::IsTerminal as _;
-        // With `--expect` or `--count` (a script), a terminal is not read.
-        let is_scripts_terminal = args.is_expecting() && std::io::stdin().is_terminal();
-        let reads = !args.closing.recv_only && !args.has_sends() && !is_scripts_terminal;
-        let read = || Messages::read(journal.notes(), args.messages.input, !args.messages.no_history);
+        let reads = args.reads_input();
+        let read = || Messages::read(journal.notes(), args);
         let pings = args.messages.ping.map(|every| tokio::time::interval_at(Instant::now() + every, every));
         Self { args, journal, sends, messages: reads.then(read), pings, close_request, received, sent: 0 }
     }
@@ -288,7 +300,7 @@ impl<'a> Outbox<'a> {
     /// Sends all input, then waits while messages may still arrive.
     async fn send_all(&mut self, sender: &mut Sender) -> Result<CloseRequest, WebSocketError> {
         for send in self.sends {
-            self.send(sender, &send.payload, send.is_binary).await?;
+            self.send(sender, &send.bytes, send.is_binary).await?;
         }
         if self.args.is_expecting() && self.args.script.count == Some(0) && self.args.script.expect.is_empty()
         {
@@ -374,19 +386,25 @@ async fn linger(args: &Connect, journal: &Journal, sent: u64, received: &Cell<u6
     if !waits_for_peer && is_interactive {
         return;
     }
-    if waits_for_peer || sent == 0 {
+    if waits_for_peer {
         if args.display.verbose > 0 {
             journal.notes().print("* no more input: receiving until the server closes");
         }
         return std::future::pending().await;
     }
     let linger = args.closing.linger.unwrap_or(LINGER);
+    if sent == 0 && !linger.is_zero() {
+        let linger = linger.as_secs_f64();
+        journal.notes().print(&format!(
+            "* no input: closing after {linger} s without a message (--no-close waits for the server)"
+        ));
+    }
     let (mut seen, mut since) = (received.get(), Instant::now());
     loop {
-        let is_answered = seen >= sent;
+        let is_answered = sent > 0 && seen >= sent;
         let limit = if is_answered { linger.min(LINGER_ANSWERED) } else { linger };
         if since.elapsed() >= limit {
-            if !is_answered && !linger.is_zero() {
+            if !is_answered && sent > 0 && !linger.is_zero() {
                 let (received, sent) = (count(seen, "message"), count(sent, "message"));
                 let linger = linger.as_secs_f64();
                 journal.notes().print(&format!(

@@ -3,27 +3,43 @@
 
 use wireloom::client::ConnectEvent;
 use wireloom::http::TlsInfo;
-use wireloom::{Error, HttpError, Tap, Version};
+use wireloom::{Error, Headers, HttpError, Tap, Version};
 use wireloom_inspect::secret::is_secret_field;
 
 use super::notes::Notes;
+use super::wire::Wire;
 use crate::args::Connect;
+use crate::recording::Observer;
 
 /// Prints heads and steps.
 #[derive(Clone)]
 pub(super) struct Trace {
     notes: Notes,
     shows_secrets: bool,
-    /// `--record`.
+    /// The heads as they arrived, if they are shown.
+    wire: Option<Wire>,
+    /// For `wire` and `--record`.
     tap: Option<Tap>,
 }
 
 impl Trace {
-    pub(super) fn new(args: &Connect, notes: &Notes, tap: Option<Tap>) -> Self {
-        Self { notes: notes.clone(), shows_secrets: args.display.show_secrets, tap }
+    /// `record` is what `--record` writes.
+    pub(super) fn new(args: &Connect, notes: &Notes, record: Option<Observer>) -> Self {
+        let shows_heads = args.shows_head() || args.display.verbose > 0;
+        let wire = shows_heads.then(|| Wire::new(args.route.max_head));
+        let tap = match (wire.clone(), record) {
+            (None, None) => None,
+            (None, Some(record)) => Some(Tap::new(record)),
+            (Some(wire), None) => Some(Tap::new(move |connection, event| wire.observe(connection, event))),
+            (Some(wire), Some(record)) => Some(Tap::new(move |connection, event| {
+                wire.observe(connection, event);
+                record(connection, event);
+            })),
+        };
+        Self { notes: notes.clone(), shows_secrets: args.display.show_secrets, wire, tap }
     }
 
-    /// The recording of the connections.
+    /// Observes the bytes of the connections.
     pub(super) fn tap(&self) -> Option<Tap> {
         self.tap.clone()
     }
@@ -38,8 +54,8 @@ impl Trace {
                 self.notes.print(&format!("* {version}{alpn}"));
             }
             ConnectEvent::Request { version, fields } => self.request(*version, fields),
-            ConnectEvent::Response { version, status, reason, headers } => {
-                self.response(*version, *status, reason, headers.iter());
+            ConnectEvent::Response { version, status, headers, .. } => {
+                self.response(*version, *status, headers);
             }
             _ => {}
         }
@@ -60,20 +76,41 @@ impl Trace {
         }
     }
 
-    /// Prints the head of a response.
-    pub(super) fn response<'a>(
-        &self,
-        version: Version,
-        status: u16,
-        reason: &str,
-        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
-    ) {
-        self.notes.print(format!("< {} {status} {reason}", version_name(version)).trim_end());
-        self.headers(headers);
+    /// The head of a response: over HTTP/1.1 as it arrived; over HTTP/2, which has neither reason phrases nor capitals, in the same form.
+    pub(super) fn head(&self, version: Version, status: u16, headers: &Headers) -> Vec<u8> {
+        let arrived =
+            self.wire.as_ref().filter(|_| version != Version::Http2).and_then(|wire| wire.head(status));
+        arrived.unwrap_or_else(|| {
+            let mut head = format!("{} {status}\r\n", version_name(version)).into_bytes();
+            for (name, value) in headers.iter() {
+                head.extend_from_slice(name.as_bytes());
+                head.extend_from_slice(b": ");
+                head.extend_from_slice(value);
+                head.extend_from_slice(b"\r\n");
+            }
+            head.extend_from_slice(b"\r\n");
+            head
+        })
     }
 
-    /// Prints headers or trailers of a response.
-    pub(super) fn headers<'a>(&self, headers: impl Iterator<Item = (&'a str, &'a [u8])>) {
+    /// Prints the head of a response.
+    pub(super) fn response(&self, version: Version, status: u16, headers: &Headers) {
+        let head = self.head(version, status, headers);
+        let lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        for line in lines.filter(|line| !line.is_empty()) {
+            match line.iter().position(|byte| *byte == b':') {
+                Some(colon) if !line.starts_with(b"HTTP/") => {
+                    let (name, value) =
+                        (String::from_utf8_lossy(&line[..colon]), line[colon + 1..].trim_ascii());
+                    self.notes.print(&format!("< {name}: {}", self.value(&name, value)));
+                }
+                _ => self.notes.print(&format!("< {}", String::from_utf8_lossy(line))),
+            }
+        }
+    }
+
+    /// Prints the trailers of a response.
+    pub(super) fn trailers<'a>(&self, headers: impl Iterator<Item = (&'a str, &'a [u8])>) {
         for (name, value) in headers {
             self.notes.print(&format!("< {name}: {}", self.value(name, value)));
         }
@@ -132,6 +169,14 @@ pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
         _ => String::new(),
     };
     notes.print_error(format!("{url}{through}: {}{hint}", error_text.trim_end()).trim_end());
+    // A page is for a browser.
+    let is_page = response.header("content-type").is_some_and(|kind| {
+        kind.to_ascii_lowercase().starts_with(b"text/html")
+            || kind.to_ascii_lowercase().starts_with(b"application/xhtml")
+    });
+    if is_page && args.display.verbose == 0 {
+        return;
+    }
     let body = String::from_utf8_lossy(response.body());
     let (lines, chars) = if args.display.verbose > 0 { (usize::MAX, usize::MAX) } else { SHOWN };
     for line in body.trim_end().lines().take(lines) {
@@ -157,7 +202,7 @@ mod tests {
 
     #[test]
     fn hides_secret_headers() {
-        let mut trace = Trace { notes: Notes::new(false), shows_secrets: false, tap: None };
+        let mut trace = Trace { notes: Notes::new(false), shows_secrets: false, wire: None, tap: None };
         for name in ["Authorization", "Proxy-Authorization", "set-cookie", "X-Auth-Token", "x-api-key"] {
             assert_eq!(trace.value(name, b"secret"), "…", "{name}");
         }
