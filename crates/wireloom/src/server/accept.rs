@@ -29,14 +29,24 @@ pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 impl Connection {
     /// Waits for the first byte, and then for a permit: a silent client needs no permit, and one that waits for a permit needs no
-    /// buffer. With `secured`, bytes that may be TLS stay in the socket. `None` when the client has disconnected or the server shuts
-    /// down.
+    /// buffer, unless its transport cannot tell that it is readable. With `secured`, bytes that may be TLS stay in the socket. `None` when
+    /// the client has disconnected or the server shuts down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
         let Self { io, bytes, config, timeouts, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         loop {
-            let readable = timeouts.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
-            readable.await.ok()?.ok()?;
+            let may_read = if secured || io.tells_readiness() {
+                let ready = timeouts.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
+                ready.await.ok()?.is_ok()
+            } else {
+                let reading = timeouts.within(&mut deadline, Phase::Draining, |cx| {
+                    poll_read_at_most(cx, io, bytes, READ_LEN_MAX)
+                });
+                matches!(reading.await, Ok(Ok(1..)))
+            };
+            if !may_read {
+                return None;
+            }
             let turn = match handshakes.clone().try_acquire_owned() {
                 Ok(turn) => turn,
                 Err(_) => {
@@ -45,6 +55,9 @@ impl Connection {
                     turn.await.ok()?.ok()?
                 }
             };
+            if !bytes.is_empty() {
+                return Some(turn);
+            }
             let first = poll_fn(|cx| {
                 Poll::Ready(if secured {
                     poll_tls(cx, io, bytes)

@@ -76,6 +76,11 @@ impl Io {
         Poll::Ready(Ok(into.filled().len()))
     }
 
+    /// Whether [`poll_read_ready`](Self::poll_read_ready) waits. If not, only reading does.
+    pub(crate) fn tells_readiness(&self) -> bool {
+        matches!(self, Self::Tcp(_) | Self::Tunnel(_))
+    }
+
     /// Waits, without a buffer, until the transport is readable, if it can report that.
     pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {

@@ -117,3 +117,37 @@ async fn the_queue_of_connections_is_long() {
     }
     drop(server);
 }
+
+// A pipe cannot tell whether it is readable: waiting for its first byte must not take the thread from the others.
+#[test]
+fn silent_clients_of_any_transport_hold_up_no_other() {
+    let (report, reported) = std::sync::mpsc::channel();
+    // A thread of its own: if the runtime hangs, no timeout of it expires.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (pipes, accepted) = mpsc::channel(10);
+            let server = Server::new(Pipes { failures: VecDeque::new(), pipes: accepted });
+            let serving = tokio::spawn(server.serve(tell_peer));
+            let mut silent = Vec::new();
+            for _ in 0..5 {
+                let (client, pipe) = tokio::io::duplex(1_000);
+                pipes.send(pipe).await.unwrap();
+                silent.push(client);
+            }
+            let (client, pipe) = tokio::io::duplex(1_000);
+            pipes.send(pipe).await.unwrap();
+            report.send(get(client).await).unwrap();
+            // They are served when they begin to speak.
+            for client in silent {
+                report.send(get(client).await).unwrap();
+            }
+            serving.abort();
+        });
+    });
+    for _ in 0..6 {
+        let answer =
+            reported.recv_timeout(std::time::Duration::from_secs(60)).expect("no answer in a minute");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    }
+}
