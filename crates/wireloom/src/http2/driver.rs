@@ -61,6 +61,8 @@ pub(crate) struct Driver {
     budget: Budget,
     /// The number of tasks that were woken since the driver last yielded.
     woken_len: usize,
+    /// The transport is not read, for lack of memory or of processor time.
+    is_stopped: bool,
     /// The peer sends no more.
     is_half_closed: bool,
     /// The transport has failed, or what is left has no receiver.
@@ -84,6 +86,8 @@ enum Read {
     Some,
     /// The transport has none, and wakes the driver when it does.
     Pending,
+    /// The connection may not read now, for lack of memory or of processor time: the peer may have sent something.
+    Stopped,
     /// Output must leave before more is read.
     Paused,
     /// End of stream, or the transport failed.
@@ -116,6 +120,7 @@ impl Driver {
             memory: MemoryReport::default(),
             budget: Budget::default(),
             woken_len: 0,
+            is_stopped: false,
             is_half_closed: false,
             is_disconnected: false,
             ended: false,
@@ -269,15 +274,13 @@ impl Driver {
             return Ok(Read::Some);
         }
         // Other connections first, once the tasks of this one have had their share.
-        if self.budget.poll_paid(self.memory.account(), cx).is_pending() {
-            return Ok(Read::Pending);
-        }
-        if self.memory.poll_read_allowed(cx).is_pending() {
+        if self.budget.poll_paid(self.memory.account(), cx).is_pending()
+            || self.memory.poll_read_allowed(cx).is_pending()
+        {
             if let Some(keepalive) = &mut self.keepalive {
-                // The peer may have sent something.
                 keepalive.handle_activity(Instant::now());
             }
-            return Ok(Read::Pending);
+            return Ok(Read::Stopped);
         }
         match self.input.poll_fill(cx, &mut self.io)? {
             Poll::Ready(0) => Ok(Read::Eof),
@@ -303,6 +306,12 @@ impl Driver {
         read: io::Result<Read>,
         incoming: &mut IncomingRequests<'_>,
     ) -> Read {
+        let is_stopped = matches!(read, Ok(Read::Stopped));
+        if is_stopped != self.is_stopped {
+            // A peer that is not read cannot be late.
+            self.is_stopped = is_stopped;
+            state.core.set_reading(state.now(), !is_stopped);
+        }
         match read {
             Ok(Read::Some) => {}
             Ok(Read::Eof) => {
@@ -551,6 +560,7 @@ mod tests {
     use wireloom_testing::http2::{Frame, GET, PREFACE, code, join};
 
     use super::*;
+    use crate::memory::{Category, Memory};
 
     /// A client that sends PING as fast as it is read.
     struct Flood {
@@ -697,6 +707,39 @@ mod tests {
         }
         tokio::time::sleep(timeout).await;
         assert!(shared.lock().core.is_going_away());
+    }
+
+    // Its acknowledgement of SETTINGS and the rest of its frame are not read, and arrive in time.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_is_not_read_for_lack_of_memory_is_not_late() {
+        const MAX: usize = 64 << 20;
+        let memory = Memory::new(MAX);
+        let account = memory.account();
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let get = Frame::get(1).to_bytes();
+        client.write_all(&[PREFACE, &Frame::settings(&[]).to_bytes(), &get[..5]].concat()).await.unwrap();
+        let mut driver =
+            Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+        driver = driver.with_account(&account);
+        let shared = driver.shared().clone();
+        let (answered, answering) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let mut incoming = Vec::new();
+            let progress = poll_fn(|cx| driver.poll(cx, &mut incoming)).await;
+            answered.send((progress, driver)).ok().unwrap();
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut held = account.reservation(Category::Body);
+        held.set(MAX - 1);
+        client.write_all(&[&get[5..], &Frame::settings_ack().to_bytes()].concat()).await.unwrap();
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert_eq!(shared.lock().core.ended(), None);
+        }
+        drop(held);
+        let (progress, _driver) = answering.await.unwrap();
+        assert_eq!(progress, Progress::Incoming);
+        assert_eq!(shared.lock().core.ended(), None);
     }
 
     /// A byte that no head has.

@@ -73,7 +73,8 @@ impl Requests {
     /// first, names in lower case.
     ///
     /// # Errors
-    /// [`HttpError::NotProcessed`] when the connection is going away: the request may be sent on another one.
+    /// [`HttpError::NotProcessed`] when the connection is going away or has ended, for whatever reason: nothing was sent, and the request
+    /// may be sent on another one.
     pub(crate) fn open<'f, I>(
         &self,
         fields: I,
@@ -84,8 +85,13 @@ impl Requests {
         I::IntoIter: Clone,
     {
         let stream = self.shared.command(|state| {
-            state.check_alive()?;
-            let key = state.core.send_request(fields, end_stream)?;
+            if state.failure.is_some() {
+                return Err(HttpError::NotProcessed);
+            }
+            let key = match state.core.send_request(fields, end_stream).map_err(HttpError::from) {
+                Err(HttpError::Closed) => return Err(HttpError::NotProcessed),
+                opened => opened?,
+            };
             // One reference for each half.
             state.slots.refer(key, Receiving::Open);
             let stream = state.slots.refer(key, Receiving::Open);
@@ -104,5 +110,46 @@ impl Requests {
     /// Ends the connection gracefully.
     pub(crate) fn shut_down(&self) {
         self.shared.shut_down();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded, Scope};
+    use wireloom_http2::field::Token;
+    use wireloom_http2::{Config, Role};
+
+    use super::super::Driver;
+    use super::*;
+    use crate::transport::Io;
+
+    #[test]
+    fn a_request_on_a_connection_that_has_ended_was_not_processed() {
+        let io = std::io::ErrorKind::TimedOut;
+        for failure in [
+            HttpError::Closed,
+            HttpError::ConnectionLost,
+            HttpError::Io(io.into()),
+            HttpError::GoAway(ErrorCode::INTERNAL_ERROR),
+            HttpError::KeepaliveTimeout,
+            HttpError::Http2(CoreError::Limit { exceeded: Exceeded::Stalled, scope: Scope::Connection }),
+        ] {
+            let io = Io::Other(Box::new(tokio::io::empty()));
+            let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
+            let requests = driver.requests();
+            driver.shared().lock().fail(failure.clone());
+            let opened = requests.open([Field::known(Token::Method, b"GET")], true);
+            assert_eq!(opened.err(), Some(HttpError::NotProcessed), "{failure:?}");
+        }
+    }
+
+    // It could not be sent on another connection either.
+    #[test]
+    fn a_request_that_is_malformed_is_the_callers_mistake() {
+        let io = Io::Other(Box::new(tokio::io::empty()));
+        let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
+        let opened = driver.requests().open([Field::new(b"Name", b"value")], true);
+        assert!(matches!(opened.err(), Some(HttpError::Http2(CoreError::Misuse(_)))));
     }
 }

@@ -139,11 +139,7 @@ async fn request(requests: Requests, plan: Plan) -> Result<(), HttpError> {
     let more = [Field::new(b"x-seed", seed.as_bytes()), Field::new(b"x-filler", &filler)];
     let fields = fields.into_iter().chain(plan.is_tunnel.then_some(protocol)).chain(more);
     let fields: Vec<Field<'_>> = fields.collect();
-    let (mut send, mut recv) = match requests.open(fields.iter().copied(), false) {
-        // The connection has drained.
-        Err(HttpError::Closed) => return Err(HttpError::NotProcessed),
-        opened => opened?,
-    };
+    let (mut send, mut recv) = requests.open(fields.iter().copied(), false)?;
     plan.pause().await;
     if plan.is_tunnel {
         let head = recv.head().await?;

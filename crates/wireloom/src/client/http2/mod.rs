@@ -199,7 +199,7 @@ impl Http2 {
         ];
         self.emit_request(&fields, &headers);
         let fields = fields.into_iter().chain(crate::http2::to_fields(&headers));
-        let (send, recv) = self.requests.open(fields, is_empty).map_err(unsent)?;
+        let (send, recv) = self.requests.open(fields, is_empty)?;
         let content = match whole {
             Some(bytes) if bytes.is_empty() => None,
             Some(bytes) => Some((send, bytes.into())),
@@ -241,7 +241,7 @@ impl Http2 {
         let version = Version::Http2;
         connector.events.emit(&ConnectEvent::Request { version, fields: &fields });
         let sent = fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-        let (send, recv) = self.requests.open(sent, false).map_err(unsent)?;
+        let (send, recv) = self.requests.open(sent, false)?;
         let answered = self.answered(&options, fields, send, recv);
         tokio::time::timeout(connector.handshake_timeout, answered)
             .await
@@ -365,16 +365,6 @@ impl Http2 {
     /// The outcome of the TLS handshake; `None` without TLS.
     pub fn tls(&self) -> Option<&TlsInfo> {
         self.about.tls.as_ref()
-    }
-}
-
-/// A request that could not be sent because the connection has ended was not processed.
-fn unsent(error: HttpError) -> HttpError {
-    match error {
-        HttpError::Closed | HttpError::ConnectionLost | HttpError::GoAway(_) | HttpError::Io(_) => {
-            HttpError::NotProcessed
-        }
-        error => error,
     }
 }
 
