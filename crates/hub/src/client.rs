@@ -9,6 +9,7 @@ use std::time::Duration;
 use wireloom::PreparedMessage;
 
 use crate::hooks::{Failure, Refusal};
+use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, ErrorCode, Push, Reply};
 use crate::shards::lock;
@@ -49,6 +50,8 @@ pub(crate) struct Client {
     expires_at: Mutex<Option<Duration>>,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
+    /// Set if the end of the connection is reported to the backend.
+    pub(crate) opened: Mutex<Option<Opened>>,
 }
 
 /// A connection's subscription to a channel.
@@ -77,6 +80,8 @@ pub(crate) struct Active {
     pub(crate) server_side: bool,
     /// Whether the backend is asked to renew it.
     pub(crate) renewed_by_backend: bool,
+    /// Set if its end is reported to the backend.
+    pub(crate) opened: Option<Opened>,
 }
 
 impl Client {
@@ -90,6 +95,7 @@ impl Client {
             subscriptions: Mutex::default(),
             expires_at: Mutex::default(),
             has_expiring_subscriptions: AtomicBool::new(false),
+            opened: Mutex::default(),
         }
     }
 

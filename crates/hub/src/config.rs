@@ -45,6 +45,8 @@ pub struct HubConfig {
     pub rpc: ProxyConfig,
     /// The endpoints that decide about other operations.
     pub proxy: ProxiesConfig,
+    /// The endpoint that learns which connections and subscriptions have ended.
+    pub events: EventsConfig,
     /// The memory of histories.
     pub history: HistoryConfig,
     /// The default namespace.
@@ -245,6 +247,37 @@ pub struct ProxiesConfig {
     pub publish: ProxyConfig,
 }
 
+/// An HTTP endpoint of the application's backend that learns which connections and subscriptions have ended, at least once each.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsConfig {
+    /// Its URL. Without one nothing is reported. It reports connections that began while it was set, and in namespaces with
+    /// `unsubscribe_events` their subscriptions. A connection whose beginning the engine cannot store is refused.
+    pub url: Option<String>,
+    /// How long it may take to answer. Any answer with the status 200 and without an `error` accepts the events of a request; others
+    /// are sent again.
+    #[serde(with = "duration")]
+    pub timeout: Duration,
+    /// Header fields that every request has, such as a secret that the endpoint checks.
+    pub headers: HashMap<String, String>,
+    /// The maximum number of events in a request.
+    pub batch_max: usize,
+}
+
+impl Default for EventsConfig {
+    fn default() -> Self {
+        Self { url: None, timeout: Duration::from_secs(10), headers: HashMap::new(), batch_max: 256 }
+    }
+}
+
+impl EventsConfig {
+    /// As an endpoint.
+    pub(crate) fn proxy(&self) -> ProxyConfig {
+        let Self { url, timeout, headers, .. } = self.clone();
+        ProxyConfig { url, timeout, headers, forward_headers: Vec::new() }
+    }
+}
+
 /// The memory of histories; takes effect when the hub is built.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -313,6 +346,8 @@ pub struct ChannelOptions {
     pub publish_proxy: bool,
     /// The endpoint `[proxy.sub_refresh]` is asked to renew subscriptions that expire.
     pub sub_refresh_proxy: bool,
+    /// The end of each subscription is reported to the endpoint `[events]`.
+    pub unsubscribe_events: bool,
     /// Presence: the clients of a channel are listed.
     pub presence: bool,
     /// Clients that subscribe and unsubscribe are announced, to clients that ask for it.
@@ -373,6 +408,7 @@ impl Default for ChannelOptions {
             subscribe_proxy: false,
             publish_proxy: false,
             sub_refresh_proxy: false,
+            unsubscribe_events: false,
             presence: false,
             join_leave: false,
             force_push_join_leave: false,
@@ -424,6 +460,7 @@ impl HubConfig {
             ("client.queue_len_max", client.queue_len_max == 0),
             ("client.message_len_max", client.message_len_max == 0),
             ("client.commands_per_s_max", client.commands_per_s_max == 0),
+            ("events.batch_max", config.events.batch_max == 0),
         ];
         if let Some((name, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
             return Err(ConfigError(format!("{name} must not be 0")));

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `events`, `metrics`, `rights`,
 //! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -18,6 +18,7 @@ mod config;
 mod encoded;
 mod endpoint;
 pub mod engine;
+mod events;
 mod filter;
 mod fossil;
 #[cfg(fuzzing)]
@@ -31,6 +32,7 @@ mod jwks;
 mod jwt;
 mod metrics;
 mod node;
+mod opened;
 mod outbox;
 pub mod protocol;
 mod proxy;
@@ -49,8 +51,8 @@ mod transport;
 
 pub use centrifugo::{Converted, convert_centrifugo};
 pub use config::{
-    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, HistoryConfig, HubConfig,
-    ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
+    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, EventsConfig, HistoryConfig,
+    HubConfig, ProxiesConfig, ProxyConfig, RecoveryMode, SlowPolicy, TokenConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

@@ -16,10 +16,12 @@ use crate::clock::{Clock, WarningLimit, seconds};
 use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
 use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
+use crate::events::{Events, Host};
 use crate::history::{History, HistoryQuery, Position, Retention};
 use crate::hooks::{DisconnectEvent, Hooks};
 use crate::idempotency::Idempotency;
 use crate::metrics::{HubStats, Metrics, SlowClient};
+use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::proxy::Headers;
@@ -42,6 +44,7 @@ pub(crate) struct Node {
     /// For warnings about what clients ask for.
     pub(crate) warnings: WarningLimit,
     pub(crate) channel_limits: ChannelLimits,
+    pub(crate) events: Arc<Events>,
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
@@ -134,6 +137,7 @@ impl Node {
             idempotency: Idempotency::default(),
             warnings: WarningLimit::default(),
             channel_limits: ChannelLimits::default(),
+            events: Arc::new(Events::new(engine.clone())),
             engine,
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
@@ -165,6 +169,8 @@ impl Node {
             if let Some(node) = self.this.upgrade() {
                 let delivery: Arc<dyn Delivery> = node;
                 self.engine.start(Arc::downgrade(&delivery));
+                let host: Weak<dyn Host> = self.this.clone();
+                self.events.start(&host);
                 tokio::spawn(maintain(self.this.clone()));
                 tokio::spawn(refresh_presence(self.this.clone()));
             }
@@ -245,7 +251,7 @@ impl Node {
         for (channel, subscription) in subscriptions {
             if let Subscription::Active(active) = subscription {
                 self.channels.remove(&channel, active.key);
-                self.leave(&channel, client, *active).await;
+                self.leave(&channel, client, *active, reason.code().into(), reason.reason()).await;
             }
         }
     }
@@ -263,14 +269,33 @@ impl Node {
                 }
             }
         }
+        if let Some(opened) = lock(&client.opened).take() {
+            self.events.end(opened, reason.code().into(), reason.reason());
+        }
         if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
             hook(DisconnectEvent { client: client.id.clone(), user: client.user().into(), reason }).await;
         }
     }
 
-    /// Informs the engine and the other subscribers of the end of a subscription.
-    pub(crate) async fn leave(&self, channel: &str, client: &Client, active: Active) {
+    /// What is about to be opened, if its end is to be reported.
+    pub(crate) fn prepare(&self, client: &Client, channel: Option<&str>) -> Option<Opened> {
+        self.settings().events.as_ref()?;
+        Some(self.events.prepare(&client.id, client.user(), channel))
+    }
+
+    /// Informs the engine, the backend and the other subscribers of the end of a subscription.
+    pub(crate) async fn leave(
+        &self,
+        channel: &str,
+        client: &Client,
+        active: Active,
+        code: u32,
+        reason: &str,
+    ) {
         self.engine.unsubscribe(channel);
+        if let Some(opened) = active.opened {
+            self.events.end(opened, code, reason);
+        }
         if active.presence
             && let Err(error) = self.engine.remove_presence(channel, &client.id).await
         {
@@ -289,7 +314,7 @@ impl Node {
         let Some(active) = end_subscription(&self.channels, channel, client, code) else { return };
         let Some(node) = self.this.upgrade() else { return };
         let (channel, client) = (channel.to_owned(), client.clone());
-        self.spawn(async move { node.leave(&channel, &client, active).await });
+        self.spawn(async move { node.leave(&channel, &client, active, code.code(), code.reason()).await });
     }
 
     /// Handles a client that can no longer follow a channel. If it subscribed by a command, its subscription ends so
@@ -339,7 +364,7 @@ impl Node {
         };
         clients.iter().for_each(|client| client.outbox.end(Disconnect::Shutdown));
         let gone = async {
-            while !lock(&self.clients).all.is_empty() {
+            while !lock(&self.clients).all.is_empty() || !self.events.is_done() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -392,6 +417,33 @@ impl Node {
 /// How much of a channel's history is kept; `None` if it has no history.
 pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
     options.has_history().then_some(Retention { size: options.history_size, ttl: options.history_ttl })
+}
+
+impl Host for Node {
+    fn settings(&self) -> Arc<Settings> {
+        Self::settings(self)
+    }
+
+    fn opened(&self) -> Vec<Opened> {
+        let clients: Vec<_> = lock(&self.clients).all.iter().map(|listed| listed.0.clone()).collect();
+        let mut all = Vec::new();
+        for client in clients {
+            all.extend(lock(&client.opened).clone());
+            let subscriptions = lock(&client.subscriptions);
+            all.extend(subscriptions.values().filter_map(|subscription| match subscription {
+                Subscription::Active(active) => active.opened.clone(),
+                Subscription::Pending => None,
+            }));
+        }
+        all
+    }
+
+    fn end_opened(&self) {
+        let clients: Vec<_> = lock(&self.clients).all.iter().map(|listed| listed.0.clone()).collect();
+        for client in clients.iter().filter(|client| lock(&client.opened).is_some()) {
+            client.outbox.end(Disconnect::ForceReconnect);
+        }
+    }
 }
 
 impl Delivery for Node {

@@ -187,6 +187,7 @@ impl Proxies {
         for (section, proxy) in named {
             check(section, proxy)?;
         }
+        check("events", &config.events.proxy())?;
         let forwarded = named.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
         Ok(Self {
             connect: Endpoint::new(&proxies.connect, CallsAgain::Yes),

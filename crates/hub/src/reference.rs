@@ -10,7 +10,7 @@ use crate::config::{ConfigError, HubConfig};
 const SOURCE: &str = include_str!("config.rs");
 
 /// The sections of the file, and the structs that declare them.
-const SECTIONS: [(&str, &str); 12] = [
+const SECTIONS: [(&str, &str); 13] = [
     ("client", "ClientConfig"),
     ("token", "TokenConfig"),
     ("token.subscription", "TokenConfig"),
@@ -22,6 +22,7 @@ const SECTIONS: [(&str, &str); 12] = [
     ("proxy.sub_refresh", "ProxyConfig"),
     ("proxy.publish", "ProxyConfig"),
     ("rpc", "ProxyConfig"),
+    ("events", "EventsConfig"),
     ("channel", "ChannelOptions"),
 ];
 

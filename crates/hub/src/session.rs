@@ -439,6 +439,14 @@ impl Session {
         if !self.client.connect(identity) || !self.node.identify(&self.client) {
             return Err(Disconnect::ConnectionLimit);
         }
+        if let Some(opened) = self.node.prepare(&self.client, None) {
+            // First, so that its end is reported whatever happens.
+            *lock(&self.client.opened) = Some(opened.clone());
+            if let Err(error) = self.node.events.open(&opened).await {
+                tracing::warn!(%error, "a connection was not stored");
+                return Err(Disconnect::Internal);
+            }
+        }
         let settings = self.node.settings();
         let config = &settings.config.client;
         let now = self.node.clock.now();

@@ -4,6 +4,7 @@ use wireloom::OriginPolicy;
 
 use crate::auth::Verifier;
 use crate::config::{ConfigError, HubConfig};
+use crate::endpoint::{CallsAgain, Endpoint};
 use crate::proxy::Proxies;
 
 /// The state that a new configuration replaces.
@@ -11,6 +12,8 @@ pub(crate) struct Settings {
     pub(crate) config: HubConfig,
     pub(crate) verifier: Verifier,
     pub(crate) proxies: Proxies,
+    /// The endpoint that learns what has ended.
+    pub(crate) events: Option<Endpoint>,
     /// The pages whose clients may connect.
     pub(crate) pages: OriginPolicy,
 }
@@ -27,6 +30,9 @@ impl Settings {
             origins if origins.iter().any(|origin| origin == "*") => OriginPolicy::any(),
             origins => OriginPolicy::listed(origins).with_same_origin([""; 0]),
         };
-        Ok(Self { verifier: Verifier::new(&config.token)?, proxies: Proxies::new(&config)?, pages, config })
+        let (verifier, proxies) = (Verifier::new(&config.token)?, Proxies::new(&config)?);
+        // Whoever receives an event twice knows it by its id.
+        let events = Endpoint::new(&config.events.proxy(), CallsAgain::Yes);
+        Ok(Self { verifier, proxies, events, pages, config })
     }
 }

@@ -16,6 +16,7 @@ use crate::filter::Filter;
 use crate::history::Position;
 use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant};
 use crate::node::{Node, Origin, retention};
+use crate::opened::Opened;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::proxy::{Caller, Headers, Overrides, expiry};
 use crate::rights::{self, Decision, Grant, Operation, Requester};
@@ -53,6 +54,8 @@ struct Reserved {
     client: Arc<Client>,
     channel: Arc<str>,
     step: Step,
+    /// Set if its end is reported to the backend.
+    opened: Option<Opened>,
 }
 
 /// The steps that a drop undoes.
@@ -74,6 +77,10 @@ impl Drop for Reserved {
         }
         if let Step::Followed { .. } = self.step {
             self.node.engine().unsubscribe(&self.channel);
+        }
+        if let Some(opened) = self.opened.take() {
+            let code = ErrorCode::Internal;
+            self.node.events.end(opened, code.code(), "not established");
         }
         if !matches!(self.step, Step::Done) {
             let mut subscriptions = lock(&self.client.subscriptions);
@@ -128,7 +135,7 @@ pub(crate) async fn subscribe(
         subscriptions.insert(name.into(), Subscription::Pending);
     }
     let (node, client) = (node.clone(), client.clone());
-    let reserved = Reserved { node, client, channel: name.into(), step: Step::Listed };
+    let reserved = Reserved { node, client, channel: name.into(), step: Step::Listed, opened: None };
     let grant = authorise(&reserved.node, &reserved.client, &request).await?;
     let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
     options.apply(grant.overrides);
@@ -220,6 +227,12 @@ async fn add(
     node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
     reserved.step = Step::Followed { key };
     let (start, mut result) = position(&reserved, command, &options).await?;
+    if options.unsubscribe_events {
+        reserved.opened = node.prepare(&client, Some(&command.channel));
+        if let Some(opened) = &reserved.opened {
+            node.events.open(opened).await.map_err(refusal)?;
+        }
+    }
     // Where the backend renews subscriptions, clients need not.
     let renewed_by_backend = options.sub_refresh_proxy;
     let client_renews_at = grant.expires_at.filter(|_| !renewed_by_backend);
@@ -234,6 +247,7 @@ async fn add(
         expires_at: grant.expires_at,
         server_side: grant.server_side,
         renewed_by_backend,
+        opened: None,
     };
     Ok(Established { reserved, active, start, options, result })
 }
@@ -309,13 +323,16 @@ impl Established {
     /// Sends the replies, then the kept and all further publications, then announces the join. One reply may be for
     /// several subscriptions. Returns false, without doing any of this, if the server has ended the subscription.
     pub(crate) async fn start(self, replies: Vec<Reply>) -> bool {
-        let Self { mut reserved, active, start, options, .. } = self;
+        let Self { mut reserved, mut active, start, options, .. } = self;
         let (node, client, channel) =
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
         let (info, key) = (client.info(active.info.clone()), active.key);
         client.note_subscription_expiry(active.expires_at);
         match lock(&client.subscriptions).get_mut(&*channel) {
-            Some(subscription) => *subscription = Subscription::Active(Box::new(active)),
+            Some(subscription) => {
+                active.opened = reserved.opened.take();
+                *subscription = Subscription::Active(Box::new(active));
+            }
             // The connection ended, or the server API ended the subscription.
             None => return false,
         }

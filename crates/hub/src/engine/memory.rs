@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use super::event_queue::MemoryQueue;
 use super::logs::{Decision, Logs};
-use super::{Control, Delivery, Engine, EngineError, EngineFuture, Membership};
+use super::{Control, Delivery, Engine, EngineError, EngineFuture, EventQueue, Membership};
 use crate::clock::Clock;
 #[cfg(doc)]
 use crate::config::HistoryConfig;
@@ -25,6 +26,7 @@ pub struct MemoryEngine {
     logs: Logs,
     presence: Shards<BTreeMap<String, ClientInfo>>,
     delivery: OnceLock<Weak<dyn Delivery>>,
+    events: MemoryQueue,
 }
 
 impl MemoryEngine {
@@ -37,6 +39,7 @@ impl MemoryEngine {
             logs: Logs::new(channels_max),
             presence: Shards::new(),
             delivery: OnceLock::new(),
+            events: MemoryQueue::default(),
         }
     }
 
@@ -199,6 +202,10 @@ impl Engine for MemoryEngine {
             delivery.deliver_control(&control);
         }
         ready(Ok(()))
+    }
+
+    fn events(&self) -> Option<&dyn EventQueue> {
+        Some(&self.events)
     }
 
     fn maintain(&self) {

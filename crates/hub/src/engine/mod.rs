@@ -1,6 +1,7 @@
 //! Engines: where histories and presence are kept, and how publications reach the other nodes.
 
 mod disk;
+mod event_queue;
 mod logs;
 mod memory;
 #[cfg(feature = "nats")]
@@ -21,6 +22,7 @@ use crate::protocol::{ClientInfo, Publication};
 
 pub use crate::idempotency::IDEMPOTENCY_TTL;
 pub use disk::{DiskEngine, DiskError, FileReport};
+pub use event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
 pub use memory::MemoryEngine;
 #[cfg(feature = "nats")]
 pub use nats::NatsEngine;
@@ -183,6 +185,11 @@ pub trait Engine: Send + Sync + 'static {
     /// The names of the other nodes that are alive.
     fn peers(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The queue of events for the application's backend, if the engine has one.
+    fn events(&self) -> Option<&dyn EventQueue> {
+        None
     }
 
     /// Drops expired publications. Called every second.

@@ -10,6 +10,7 @@
 //! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is the time at
 //! which the stream was made.
 
+mod events;
 mod follower;
 mod history;
 mod newest;
@@ -34,7 +35,9 @@ use tracing::{info, warn};
 use self::follower::Follower;
 use self::nodes::{Announcements, Peers};
 use self::streams::{Nats, encoded, epoch};
-use super::{Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, Membership, MemoryEngine};
+use super::{
+    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership, MemoryEngine,
+};
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
@@ -55,6 +58,7 @@ pub struct NatsEngine {
     name: String,
     channels: Shards<Followed>,
     presence: OnceCell<kv::Store>,
+    events: events::Shared,
     /// Presence of this node's clients, used while NATS cannot be reached.
     local: MemoryEngine,
     peers: Arc<Peers>,
@@ -135,6 +139,7 @@ impl NatsEngine {
             name,
             channels: Shards::new(),
             presence: OnceCell::new(),
+            events: events::Shared::default(),
             local: MemoryEngine::new(0),
             peers: Arc::default(),
             announcements: Mutex::new(Some(announcements)),
@@ -392,6 +397,10 @@ impl Engine for NatsEngine {
 
     fn peers(&self) -> Vec<String> {
         self.peers.names()
+    }
+
+    fn events(&self) -> Option<&dyn EventQueue> {
+        Some(self)
     }
 
     fn health(&self) -> EngineHealth {

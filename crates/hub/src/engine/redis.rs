@@ -12,6 +12,7 @@
 //! clients are told that they cannot recover.
 
 mod connection;
+mod events;
 mod live;
 mod script;
 
@@ -24,7 +25,8 @@ use self::connection::Connection;
 use self::live::Live;
 use self::script::{Part, Reading};
 use super::{
-    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, Membership, PRESENCE_REFRESH,
+    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
+    PRESENCE_REFRESH,
 };
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
@@ -44,6 +46,7 @@ pub struct RedisEngine {
     name: String,
     ticks: AtomicU64,
     delivery: OnceLock<Weak<dyn Delivery>>,
+    events: events::Events,
 }
 
 impl std::fmt::Debug for RedisEngine {
@@ -67,7 +70,8 @@ impl RedisEngine {
         let name = token();
         let live = Arc::new(Live::new(connection.clone(), name.clone()));
         live.connect().await?;
-        Ok(Self { connection, live, name, ticks: AtomicU64::new(0), delivery: OnceLock::new() })
+        let (events, delivery) = Default::default();
+        Ok(Self { connection, live, name, ticks: AtomicU64::new(0), delivery, events })
     }
 }
 
@@ -194,6 +198,10 @@ impl Engine for RedisEngine {
 
     fn peers(&self) -> Vec<String> {
         self.live.peers()
+    }
+
+    fn events(&self) -> Option<&dyn EventQueue> {
+        Some(self)
     }
 
     fn maintain(&self) {

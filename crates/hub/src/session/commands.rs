@@ -88,7 +88,7 @@ impl Session {
             }
         };
         self.node.channels.remove(channel, active.key);
-        self.node.leave(channel, &self.client, active).await;
+        self.node.leave(channel, &self.client, active, 0, "client unsubscribed").await;
         Ok(())
     }
 

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use wireloom_hub::RecoveryMode;
 use wireloom_hub::engine::{
-    Control, Delivery, DiskEngine, Engine, Membership, MemoryEngine, NatsEngine, RedisEngine,
+    Control, Delivery, DiskEngine, Engine, EventQueue, Lease, Membership, MemoryEngine, NatsEngine,
+    QueuedEvent, RedisEngine,
 };
 use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{HistoryQuery, Position, Retention};
@@ -244,6 +245,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
 async fn memory() {
     let engine = MemoryEngine::new(100);
     contract(&engine, &engine).await;
+    events(&engine, &engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -251,6 +253,7 @@ async fn disk() {
     let directory = tempfile::tempdir().unwrap();
     let engine = DiskEngine::open(directory.path(), MemoryEngine::new(100)).unwrap();
     contract(&engine, &engine).await;
+    events(&engine, &engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -265,13 +268,16 @@ async fn nats() {
     };
     let (one, two) = (connect().await, connect().await);
     contract(&one, &two).await;
+    events(&one, &two).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() {
     let Some(redis) = Redis::start() else { return };
     let (one, two) = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
-    contract(&one.unwrap(), &two.unwrap()).await;
+    let (one, two) = (one.unwrap(), two.unwrap());
+    contract(&one, &two).await;
+    events(&one, &two).await;
 }
 
 /// A node that was paused has not been listening, so silence says nothing about Redis.
@@ -325,4 +331,91 @@ async fn redis_fails_over_to_a_replica() {
     recorder.until(|events| events.contains(&Event::Lost("a".into()))).await;
     let after = publish(&engine, "a", "2").await;
     recorder.until(|events| events.contains(&Event::Published("a".into(), after.clone(), "2".into()))).await;
+}
+
+/// The queue of events: `one` and `two` are two nodes, or the same one.
+async fn events(one: &dyn Engine, two: &dyn Engine) {
+    let (one, two) = (one.events().unwrap(), two.events().unwrap());
+    let take = async |queue: &dyn EventQueue| loop {
+        let taken = queue.take(10).await.unwrap();
+        if !taken.is_empty() {
+            return taken;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let texts = |taken: &[QueuedEvent]| {
+        taken.iter().map(|one| String::from_utf8(one.event.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    let is_one = std::ptr::addr_eq(one, two);
+    for key in ["a", "b", "c/ä.*>"] {
+        one.open("n", key, b"\"lost\"").await.unwrap();
+    }
+    assert!(
+        matches!(one.renew("n").await.unwrap(), Lease::Renewed(nodes) if nodes.iter().any(|(name, _)| name == "n"))
+    );
+    assert_eq!(two.take(10).await.unwrap(), []);
+    one.end("n", "a", b"\"ended\"").await.unwrap();
+    let taken = take(two).await;
+    assert_eq!(texts(&taken), ["\"ended\""]);
+    two.acknowledge(&[taken[0].id.clone()]).await.unwrap();
+    let mut open = two.open_on("n", 10).await.unwrap();
+    open.sort();
+    assert_eq!(open.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["b", "c/ä.*>"]);
+    if is_one {
+        one.end("n", "b", b"\"b\"").await.unwrap();
+        assert_eq!(texts(&take(one).await), ["\"b\""]);
+        return;
+    }
+    // A lease that is renewed changes.
+    let number = async |queue: &dyn EventQueue, of: &str| match queue.renew("m").await.unwrap() {
+        Lease::Renewed(nodes) => nodes.into_iter().find(|(name, _)| name == of).map(|(_, number)| number),
+        Lease::Lost => panic!("m is not lost"),
+    };
+    let first = number(two, "n").await;
+    assert_eq!(number(two, "n").await, first);
+    one.renew("n").await.unwrap();
+    assert!(number(two, "n").await > first);
+    // Another node reports what a lost one has left, and the lost one reports nothing twice.
+    two.lose("n").await.unwrap();
+    for (key, event) in open {
+        two.end("n", &key, &event).await.unwrap();
+    }
+    assert_eq!(two.open_on("n", 10).await.unwrap(), []);
+    two.forget("n").await.unwrap();
+    assert_eq!(one.renew("n").await.unwrap(), Lease::Lost);
+    one.end("n", "b", b"\"late\"").await.unwrap();
+    let mut all = Vec::new();
+    while all.len() < 2 {
+        let taken = take(one).await;
+        one.acknowledge(&taken.iter().map(|one| one.id.clone()).collect::<Vec<_>>()).await.unwrap();
+        all.extend(texts(&taken));
+    }
+    assert_eq!(all, ["\"lost\"", "\"lost\""]);
+    assert_eq!(one.take(10).await.unwrap(), []);
+    assert_eq!(number(two, "n").await, None);
+}
+
+/// The next process reports what was open when the one before ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_events_survives_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || DiskEngine::open(directory.path(), MemoryEngine::new(100)).unwrap();
+    let engine = open();
+    let queue = engine.events().unwrap();
+    for key in ["a", "b", "c"] {
+        queue.open("n", key, b"\"lost\"").await.unwrap();
+    }
+    queue.end("n", "a", b"\"ended\"").await.unwrap();
+    let texts = async |engine: &DiskEngine| {
+        let taken = engine.events().unwrap().take(10).await.unwrap();
+        let texts: Vec<_> = taken.iter().map(|one| String::from_utf8(one.event.to_vec()).unwrap()).collect();
+        (texts, taken)
+    };
+    drop(engine);
+    let engine = open();
+    let (found, taken) = texts(&engine).await;
+    assert_eq!(found, ["\"ended\"", "\"lost\"", "\"lost\""]);
+    engine.events().unwrap().acknowledge(&[taken[0].id.clone()]).await.unwrap();
+    drop(engine);
+    assert_eq!(texts(&open()).await.0, ["\"lost\"", "\"lost\""]);
 }

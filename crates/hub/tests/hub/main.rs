@@ -7,6 +7,7 @@ mod application;
 mod calls;
 mod compatibility;
 mod deltas;
+mod events;
 mod gate;
 mod hostile;
 mod keys;

@@ -3,6 +3,7 @@
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used)]
 
+mod events;
 mod node;
 mod roaming;
 mod server;

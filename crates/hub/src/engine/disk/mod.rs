@@ -11,6 +11,7 @@
 
 #[cfg(test)]
 mod crash;
+mod events;
 mod file;
 mod writer;
 
@@ -22,7 +23,9 @@ use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 
 use self::writer::{Job, Status, Writer};
-use super::{Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, Membership, MemoryEngine};
+use super::{
+    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership, MemoryEngine,
+};
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
@@ -39,6 +42,7 @@ const FILE: &str = "history.redb";
 pub struct DiskEngine {
     memory: Arc<MemoryEngine>,
     status: Arc<Status>,
+    events: events::DiskQueue,
     /// `None` while the engine is being dropped: the writer ends when its sender is dropped.
     jobs: Option<SyncSender<Job>>,
     writer: Option<std::thread::JoinHandle<()>>,
@@ -110,10 +114,14 @@ impl DiskEngine {
         let open = Box::new(move || file::open(&reopened).map_err(|error| error.to_string()));
         let writer = Writer::load(memory.clone(), database, open)
             .map_err(|reason| DiskError::Damaged { path, reason })?;
-        Self::start_writer(memory, writer).map_err(io)
+        Self::start_writer(memory, writer, directory).map_err(io)
     }
 
-    fn start_writer(memory: Arc<MemoryEngine>, mut writer: Writer) -> std::io::Result<Self> {
+    fn start_writer(
+        memory: Arc<MemoryEngine>,
+        mut writer: Writer,
+        directory: &Path,
+    ) -> std::io::Result<Self> {
         let status = writer.status();
         let (jobs, received) = sync_channel(64 * BATCH_MAX);
         let run = move || {
@@ -133,7 +141,8 @@ impl DiskEngine {
             }
         };
         let writer = std::thread::Builder::new().name("wireloom-history".into()).spawn(run)?;
-        Ok(Self { memory, status, jobs: Some(jobs), writer: Some(writer) })
+        let events = events::DiskQueue::new(directory);
+        Ok(Self { memory, status, events, jobs: Some(jobs), writer: Some(writer) })
     }
 
     /// Checks the file of histories in a directory, and repairs what a crash left behind. The file must not be in use.
@@ -280,6 +289,10 @@ impl Engine for DiskEngine {
         let drops = overdue.map(|(channel, decision)| Job::Drop { channel, decision, done: None });
         // What finds no room in the queue is decided again in a second.
         drops.chain([Job::ExpireKeys]).for_each(|job| drop(self.submit(job)));
+    }
+
+    fn events(&self) -> Option<&dyn EventQueue> {
+        Some(&self.events)
     }
 
     fn health(&self) -> EngineHealth {

@@ -108,6 +108,14 @@ impl Connection {
         self.run(async |connection| script.invoke_async(connection).await).await
     }
 
+    pub(super) async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, EngineError> {
+        self.run(async |connection| command.query_async(connection).await).await
+    }
+
+    pub(super) async fn pipeline(&self, pipeline: &redis::Pipeline) -> Result<(), EngineError> {
+        self.run(async |connection| pipeline.query_async(connection).await).await
+    }
+
     /// Announces a message to the nodes that listen.
     pub(super) async fn publish(&self, channel: &str, message: &[u8]) -> Result<(), EngineError> {
         let command = redis::cmd("PUBLISH").arg(channel).arg(message).clone();

@@ -1,0 +1,133 @@
+//! The queue of events for the application's backend, and the list of what is open on each node, so that its end is reported even if
+//! the node is lost.
+//!
+//! ```text
+//! open(node, key) --> open --end(node, key)--> queue --take--> taken --acknowledge--> gone
+//!                      '-- another node: lose(node), open_on(node), end, forget --'      '-- TAKEN_TIMEOUT --> queue
+//! ```
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{EngineError, EngineFuture};
+use crate::shards::lock;
+
+/// How long an event that was taken and not acknowledged stays away from other callers.
+pub const TAKEN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The maximum number of events in the queue. Beyond it, the oldest are dropped.
+pub const QUEUE_MAX: usize = 1_000_000;
+
+/// An event in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuedEvent {
+    /// Its id in the queue.
+    pub id: String,
+    /// The event, as JSON.
+    pub event: Bytes,
+}
+
+/// Whether a node that renews its lease still has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// All nodes with a lease, this one included, and a number of each that changes when it renews.
+    Renewed(Vec<(String, u64)>),
+    /// Another node has considered this one lost, and reports the end of what was open here.
+    Lost,
+}
+
+/// A queue of events, and what is open on each node. What a call has returned is stored as safely as the engine stores publications.
+pub trait EventQueue: Send + Sync {
+    /// Notes what is open on a node, with the event that reports that it was lost with its node.
+    fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()>;
+
+    /// Queues the event of something that has ended. If the node was lost, and the event of its loss has been queued, this does
+    /// nothing.
+    fn end<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()>;
+
+    /// Renews the lease of a node.
+    fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease>;
+
+    /// Takes the lease of a node that is lost.
+    fn lose<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()>;
+
+    /// At most `max` keys that are open on a node, with their events.
+    fn open_on<'a>(&'a self, node: &'a str, max: usize) -> EngineFuture<'a, Vec<(String, Bytes)>>;
+
+    /// Forgets a lost node on which nothing is open any more.
+    fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()>;
+
+    /// Takes at most `max` of the oldest events.
+    fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>>;
+
+    /// Removes events that were delivered.
+    fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()>;
+}
+
+/// A queue in the memory of one process, which takes from it alone.
+#[derive(Debug, Default)]
+pub(super) struct MemoryQueue(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    open: HashMap<String, BTreeMap<String, Bytes>>,
+    queue: VecDeque<QueuedEvent>,
+    last: u64,
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> EngineFuture<'a, T> {
+    Box::pin(std::future::ready(Ok::<T, EngineError>(value)))
+}
+
+impl EventQueue for MemoryQueue {
+    fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
+        let event = Bytes::copy_from_slice(event);
+        lock(&self.0).open.entry(node.to_owned()).or_default().insert(key.to_owned(), event);
+        ready(())
+    }
+
+    fn end<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
+        let mut state = lock(&self.0);
+        if let Some(open) = state.open.get_mut(node) {
+            open.remove(key);
+        }
+        state.last += 1;
+        let id = state.last.to_string();
+        state.queue.push_back(QueuedEvent { id, event: Bytes::copy_from_slice(event) });
+        if state.queue.len() > QUEUE_MAX {
+            state.queue.pop_front();
+        }
+        ready(())
+    }
+
+    fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
+        ready(Lease::Renewed(vec![(node.to_owned(), 0)]))
+    }
+
+    fn lose<'a>(&'a self, _: &'a str) -> EngineFuture<'a, ()> {
+        ready(())
+    }
+
+    fn open_on<'a>(&'a self, node: &'a str, max: usize) -> EngineFuture<'a, Vec<(String, Bytes)>> {
+        let state = lock(&self.0);
+        let open = state.open.get(node).into_iter().flatten().take(max);
+        ready(open.map(|(key, event)| (key.clone(), event.clone())).collect())
+    }
+
+    fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
+        lock(&self.0).open.remove(node);
+        ready(())
+    }
+
+    fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
+        ready(lock(&self.0).queue.iter().take(max).cloned().collect())
+    }
+
+    fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
+        lock(&self.0).queue.retain(|event| !ids.contains(&event.id));
+        ready(())
+    }
+}

@@ -1,0 +1,228 @@
+//! The queue of events in NATS: a bucket of what is open on each node, a bucket of leases, and a stream as a work queue.
+//!
+//! An end is queued before it is removed from the bucket. If the node is lost in between, another one queues it again; the id of the
+//! message lets the stream drop the second one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::{kv, stream};
+use bytes::Bytes;
+use tokio::sync::Mutex;
+use tokio_stream::StreamExt as _;
+
+use super::history::{self, From};
+use super::streams::encoded;
+use super::{NOT_CONNECTED, NatsEngine, unavailable};
+use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
+use crate::engine::{EngineError, EngineFuture, IDEMPOTENCY_TTL};
+
+const OPEN: &str = "WL_EVENTS_OPEN";
+const LEASES: &str = "WL_EVENTS_NODES";
+const QUEUE: &str = "WL_EVENTS";
+const SUBJECT: &str = "wl.events";
+
+/// The end of the value of a lease that was taken from its node.
+const LOST: &[u8] = b"lost";
+
+/// The value once everything that was open on the node has been queued. It stays for a while, so that a node that was suspended for
+/// long knows what has become of it.
+const GONE: &[u8] = b"gone, lost";
+
+/// How long a lease that is not renewed stays.
+const LEASE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What the queue is made of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    open: kv::Store,
+    leases: kv::Store,
+    consumer: PullConsumer,
+}
+
+impl NatsEngine {
+    async fn parts(&self) -> Result<Arc<Parts>, EngineError> {
+        if !self.nats.is_connected() {
+            return Err(unavailable(NOT_CONNECTED));
+        }
+        let mut parts = self.events.lock().await;
+        if let Some(parts) = &*parts {
+            return Ok(parts.clone());
+        }
+        Ok(parts.insert(Arc::new(self.make_parts().await?)).clone())
+    }
+
+    async fn make_parts(&self) -> Result<Parts, EngineError> {
+        let jetstream = &self.nats.jetstream;
+        let bucket = |bucket: &str| kv::Config { bucket: bucket.into(), history: 1, ..kv::Config::default() };
+        let open = jetstream.create_or_update_key_value(bucket(OPEN)).await.map_err(unavailable)?;
+        let config = kv::Config { max_age: LEASE_TTL, ..bucket(LEASES) };
+        let leases = jetstream.create_or_update_key_value(config).await.map_err(unavailable)?;
+        let config = stream::Config {
+            name: QUEUE.into(),
+            subjects: vec![SUBJECT.into()],
+            retention: stream::RetentionPolicy::WorkQueue,
+            max_messages: QUEUE_MAX as i64,
+            duplicate_window: IDEMPOTENCY_TTL,
+            ..stream::Config::default()
+        };
+        let queue = jetstream.get_or_create_stream(config).await.map_err(unavailable)?;
+        let config = pull::Config {
+            durable_name: Some("hub".into()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: TAKEN_TIMEOUT,
+            max_ack_pending: -1,
+            ..pull::Config::default()
+        };
+        let consumer = queue.get_or_create_consumer("hub", config).await.map_err(unavailable)?;
+        Ok(Parts { open, leases, consumer })
+    }
+
+    async fn renew_lease(&self, node: &str) -> Result<Lease, EngineError> {
+        let parts = self.parts().await?;
+        let leases = &parts.leases;
+        let revision = match leases.entry(node).await.map_err(unavailable)? {
+            Some(entry) if entry.value.ends_with(LOST) => return Ok(Lease::Lost),
+            Some(entry) if entry.operation == kv::Operation::Put => entry.revision,
+            _ => 0,
+        };
+        // Unless the lease is taken meanwhile.
+        let value = row(node, revision.to_string().as_bytes());
+        if revision == 0 {
+            leases.create(node, value).await.map_err(unavailable)?;
+        } else {
+            leases.update(node, value, revision).await.map_err(unavailable)?;
+        }
+        let rows = self.rows(leases, ">", usize::MAX).await?.into_iter();
+        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
+        let live = rows.filter(|(_, value)| value != GONE);
+        Ok(Lease::Renewed(live.map(|(name, value)| (name, number(&value).unwrap_or(u64::MAX))).collect()))
+    }
+
+    /// The keys, which are the first line, and the values below a prefix of a bucket.
+    async fn rows(
+        &self,
+        bucket: &kv::Store,
+        keys: &str,
+        max: usize,
+    ) -> Result<Vec<(String, Bytes)>, EngineError> {
+        let config = &bucket.stream.cached_info().config;
+        let subject = format!("$KV.{}.{keys}", bucket.name);
+        let (mut rows, mut from) = (Vec::new(), 1);
+        while rows.len() < max {
+            let batch =
+                history::batch(&self.nats, &config.name, &subject, From::Sequence(from), max - rows.len())
+                    .await?;
+            let (last, has_more) = (batch.last(), batch.has_more());
+            rows.extend(batch.into_payloads().filter_map(|row| {
+                let at = row.iter().position(|byte| *byte == b'\n')?;
+                Some((String::from_utf8(row[..at].to_vec()).ok()?, row.slice(at + 1..)))
+            }));
+            match last {
+                Some(last) if has_more => from = last + 1,
+                _ => break,
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// A row of a bucket.
+fn row(key: &str, value: &[u8]) -> Bytes {
+    [key.as_bytes(), b"\n", value].concat().into()
+}
+
+fn open_key(node: &str, key: &str) -> String {
+    format!("{node}.{}", encoded(key))
+}
+
+/// The type of the field of the engine.
+pub(super) type Shared = Mutex<Option<Arc<Parts>>>;
+
+impl EventQueue for NatsEngine {
+    fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            let parts = self.parts().await?;
+            let open = &parts.open;
+            open.put(open_key(node, key), row(key, event)).await.map_err(unavailable).map(drop)
+        })
+    }
+
+    fn end<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            let parts = self.parts().await?;
+            let Parts { open, leases, .. } = &*parts;
+            let own = open_key(node, key);
+            let lease = leases.get(node).await.map_err(unavailable)?;
+            let is_lost = lease.is_some_and(|lease| lease.ends_with(LOST));
+            if is_lost && open.get(&*own).await.map_err(unavailable)?.is_none() {
+                return Ok(());
+            }
+            let message = PublishMessage::build().payload(event.to_vec().into()).message_id(&own);
+            let sent = self.nats.jetstream.send_publish(SUBJECT, message).await.map_err(unavailable)?;
+            sent.await.map_err(unavailable)?;
+            open.purge(own).await.map_err(unavailable)
+        })
+    }
+
+    fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
+        Box::pin(async move {
+            let renewed = self.renew_lease(node).await;
+            if renewed.is_err() {
+                // The server may have lost its data: what is missing is made again.
+                *self.events.lock().await = None;
+            }
+            renewed
+        })
+    }
+
+    fn lose<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            let parts = self.parts().await?;
+            parts.leases.put(node, row(node, LOST)).await.map_err(unavailable).map(drop)
+        })
+    }
+
+    fn open_on<'a>(&'a self, node: &'a str, max: usize) -> EngineFuture<'a, Vec<(String, Bytes)>> {
+        Box::pin(async move {
+            let parts = self.parts().await?;
+            self.rows(&parts.open, &format!("{node}.*"), max).await
+        })
+    }
+
+    fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            let parts = self.parts().await?;
+            parts.leases.put(node, row(node, GONE)).await.map_err(unavailable).map(drop)
+        })
+    }
+
+    fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
+        Box::pin(async move {
+            let parts = self.parts().await?;
+            let mut messages =
+                parts.consumer.fetch().max_messages(max).messages().await.map_err(unavailable)?;
+            let mut taken = Vec::new();
+            while let Some(message) = messages.next().await {
+                let message = message.map_err(unavailable)?;
+                if let Some(id) = &message.reply {
+                    taken.push(QueuedEvent { id: id.to_string(), event: message.payload.clone() });
+                }
+            }
+            Ok(taken)
+        })
+    }
+
+    fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            for id in ids {
+                // With a reply, so that it is known that the server has received it.
+                let acknowledged = self.nats.client.request(id.clone(), Bytes::from_static(b"+ACK")).await;
+                acknowledged.map_err(unavailable)?;
+            }
+            Ok(())
+        })
+    }
+}

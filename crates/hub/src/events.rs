@@ -1,0 +1,339 @@
+//! Events for the application's backend: connections and subscriptions that have ended. Each is delivered at least once.
+//!
+//! ```text
+//! open: stored in the engine --> end: kept here --flush--> queue of the engine --deliver--> POST --> acknowledged
+//!                             '-- the node is lost: another node, or the next process --^
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, sleep};
+use tracing::{info, warn};
+
+use crate::clock::{Clock, WarningLimit};
+use crate::concurrently::concurrently;
+use crate::engine::{Engine, EngineError, EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
+use crate::opened::Opened;
+use crate::random::token;
+use crate::settings::Settings;
+use crate::shards::lock;
+
+/// The interval at which a node renews its lease, and looks at those of others.
+const RENEWAL: Duration = Duration::from_secs(2);
+
+/// A node is lost if its lease did not change in this number of looks. Looks are counted, not time: a node that was suspended itself
+/// has not looked meanwhile.
+const UNCHANGED_MAX: u32 = 5;
+
+/// The maximum number of events that are queued at the same time.
+const CONCURRENT_MAX: usize = 64;
+
+/// The delays before a failed delivery is repeated.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// The owner of the connections.
+pub(crate) trait Host: Send + Sync {
+    fn settings(&self) -> Arc<Settings>;
+    /// Everything that is open and reported.
+    fn opened(&self) -> Vec<Opened>;
+    /// Ends every connection that is reported: the end of each has been reported already.
+    fn end_opened(&self);
+}
+
+#[derive(Serialize)]
+struct Batch<'a> {
+    events: Vec<&'a RawValue>,
+}
+
+/// The events of a node.
+pub(crate) struct Events {
+    engine: Arc<dyn Engine>,
+    clock: Clock,
+    lease: Mutex<Arc<str>>,
+    /// What has ended and is not in the engine's queue yet, with its event.
+    ended: Mutex<VecDeque<(Opened, Vec<u8>)>>,
+    /// The number of those that are being queued.
+    queueing: AtomicUsize,
+    has_ended: Notify,
+    /// How many were queued by this node, and how many of them had been when the queue was found empty.
+    queued: AtomicU64,
+    delivered: AtomicU64,
+    has_queued: Notify,
+    /// Whether anything was ever opened: without, no lease is needed.
+    is_used: AtomicBool,
+    warnings: WarningLimit,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Events")
+    }
+}
+
+impl Events {
+    pub(crate) fn new(engine: Arc<dyn Engine>) -> Self {
+        Self {
+            engine,
+            clock: Clock::new(),
+            lease: Mutex::new(token().into()),
+            ended: Mutex::default(),
+            queueing: AtomicUsize::new(0),
+            has_ended: Notify::new(),
+            queued: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            has_queued: Notify::new(),
+            is_used: AtomicBool::new(false),
+            warnings: WarningLimit::default(),
+        }
+    }
+
+    fn queue(&self) -> Result<&dyn EventQueue, EngineError> {
+        self.engine
+            .events()
+            .ok_or_else(|| EngineError::Unavailable("the engine has no queue of events".into()))
+    }
+
+    /// What is about to be opened. Its end must be reported by [`end`](Self::end), also if storing it fails.
+    pub(crate) fn prepare(&self, client: &str, user: &str, channel: Option<&str>) -> Opened {
+        self.is_used.store(true, Ordering::Relaxed);
+        let lease = lock(&self.lease).clone();
+        Opened::new(lease, client, user, channel)
+    }
+
+    /// Stores that something is open. Done before the client knows it.
+    pub(crate) async fn open(&self, opened: &Opened) -> Result<(), EngineError> {
+        let event = opened.event_of_loss(self.clock.now());
+        self.queue()?.open(&opened.lease, &opened.id, &event).await
+    }
+
+    /// Reports an end. It is stored as soon as the engine can.
+    pub(crate) fn end(&self, opened: Opened, code: u32, reason: &str) {
+        let event = opened.event(code, reason, self.clock.now());
+        let mut ended = lock(&self.ended);
+        ended.push_back((opened, event));
+        let dropped = (ended.len() > QUEUE_MAX).then(|| ended.pop_front());
+        drop(ended);
+        if dropped.is_some() && self.warnings.may_warn(self.clock.now()) {
+            warn!("the engine stores no events; the oldest are dropped");
+        }
+        self.has_ended.notify_one();
+    }
+
+    /// Whether everything that has ended was delivered.
+    pub(crate) fn is_done(&self) -> bool {
+        let is_queued = lock(&self.ended).is_empty() && self.queueing.load(Ordering::SeqCst) == 0;
+        is_queued && self.queued.load(Ordering::SeqCst) == self.delivered.load(Ordering::SeqCst)
+    }
+
+    /// Starts the tasks, which end with the host.
+    pub(crate) fn start(self: &Arc<Self>, host: &Weak<dyn Host>) {
+        tokio::spawn(self.clone().flush(host.clone()));
+        tokio::spawn(self.clone().keep_lease(host.clone()));
+        tokio::spawn(self.clone().deliver(host.clone()));
+    }
+
+    fn warn(&self, what: &str, error: &EngineError) {
+        if self.warnings.may_warn(self.clock.now()) {
+            warn!(%error, "{what}; trying again");
+        }
+    }
+
+    /// Moves what has ended into the engine's queue.
+    async fn flush(self: Arc<Self>, host: Weak<dyn Host>) {
+        loop {
+            let batch: Vec<_> = {
+                let mut ended = lock(&self.ended);
+                let len = ended.len().min(4 * CONCURRENT_MAX);
+                self.queueing.store(len, Ordering::SeqCst);
+                ended.drain(..len).collect()
+            };
+            if batch.is_empty() {
+                if host.strong_count() == 0 {
+                    return;
+                }
+                let _ = tokio::time::timeout(RENEWAL, self.has_ended.notified()).await;
+                continue;
+            }
+            let ends = batch.into_iter().map(|(opened, event)| {
+                let events = self.clone();
+                async move {
+                    let ended = match events.queue() {
+                        Ok(queue) => queue.end(&opened.lease, &opened.id, &event).await,
+                        Err(error) => Err(error),
+                    };
+                    ended.err().map(|error| (error, opened, event))
+                }
+            });
+            let results = concurrently(CONCURRENT_MAX, ends).await;
+            let len = results.len();
+            let mut failed: Vec<_> = results.into_iter().flatten().collect();
+            self.queued.fetch_add((len - failed.len()) as u64, Ordering::SeqCst);
+            self.has_queued.notify_one();
+            let error = failed.first().map(|(error, ..)| error.clone());
+            {
+                let mut ended = lock(&self.ended);
+                failed.drain(..).rev().for_each(|(_, opened, event)| ended.push_front((opened, event)));
+            }
+            self.queueing.store(0, Ordering::SeqCst);
+            if let Some(error) = error {
+                self.warn("an event was not stored", &error);
+                sleep(RETRY_MIN).await;
+            }
+        }
+    }
+
+    /// Renews the lease of this node, and reports what was open on nodes that are lost.
+    async fn keep_lease(self: Arc<Self>, host: Weak<dyn Host>) {
+        let mut ticks = tokio::time::interval(RENEWAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Of each node: the number of its lease, and in how many looks that was the same.
+        let mut seen = HashMap::<String, (u64, u32)>::new();
+        let mut own_number = 0;
+        loop {
+            ticks.tick().await;
+            let Some(host) = host.upgrade() else { return };
+            if host.settings().events.is_none() && !self.is_used.load(Ordering::Relaxed) {
+                continue;
+            }
+            let Ok(queue) = self.queue() else { continue };
+            let lease = lock(&self.lease).clone();
+            let nodes = match queue.renew(&lease).await {
+                Ok(Lease::Renewed(nodes)) => nodes,
+                Ok(Lease::Lost) => {
+                    warn!("this node was considered lost; its clients connect again");
+                    *lock(&self.lease) = token().into();
+                    (own_number, seen) = Default::default();
+                    host.end_opened();
+                    continue;
+                }
+                Err(error) => {
+                    self.warn("the lease of this node was not renewed", &error);
+                    continue;
+                }
+            };
+            seen.retain(|name, _| nodes.iter().any(|(node, _)| node == name));
+            for (name, number) in nodes {
+                if *name == *lease {
+                    // The engine has lost its data, and with it what is open.
+                    if number < own_number {
+                        self.store_again(&host.opened()).await;
+                    }
+                    own_number = number;
+                    continue;
+                }
+                let (last, unchanged) = seen.entry(name.clone()).or_insert((number, 0));
+                *unchanged = if *last == number { *unchanged + 1 } else { 0 };
+                *last = number;
+                if *unchanged >= UNCHANGED_MAX {
+                    *unchanged = 0;
+                    if let Err(error) = self.report_lost(&name).await {
+                        self.warn("the clients of a lost node were not reported", &error);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn store_again(&self, opened: &[Opened]) {
+        for one in opened {
+            if let Err(error) = self.open(one).await {
+                return self.warn("what is open was not stored again", &error);
+            }
+        }
+    }
+
+    /// Queues the events of everything that was open on a node that is lost.
+    async fn report_lost(&self, node: &str) -> Result<(), EngineError> {
+        let queue = self.queue()?;
+        queue.lose(node).await?;
+        let mut count = 0;
+        loop {
+            let open = queue.open_on(node, 4 * CONCURRENT_MAX).await?;
+            if open.is_empty() {
+                break;
+            }
+            for (key, event) in open {
+                queue.end(node, &key, &event).await?;
+                count += 1;
+            }
+            self.has_queued.notify_one();
+        }
+        if count > 0 {
+            info!(node, count, "a node is lost; the end of what was open there is reported");
+        }
+        queue.forget(node).await
+    }
+
+    /// Delivers events to the backend.
+    async fn deliver(self: Arc<Self>, host: Weak<dyn Host>) {
+        loop {
+            let Some(settings) = host.upgrade().map(|host| host.settings()) else { return };
+            if settings.events.is_none() {
+                drop(settings);
+                sleep(RENEWAL).await;
+                continue;
+            }
+            let queued = self.queued.load(Ordering::SeqCst);
+            let taken = match self.queue() {
+                Ok(queue) => queue.take(settings.config.events.batch_max).await,
+                Err(error) => Err(error),
+            };
+            let taken = match taken {
+                Ok(taken) => taken,
+                Err(error) => {
+                    self.warn("events were not read", &error);
+                    sleep(RETRY_MAX / 10).await;
+                    continue;
+                }
+            };
+            if taken.is_empty() {
+                self.delivered.store(queued, Ordering::SeqCst);
+                drop(settings);
+                let _ = tokio::time::timeout(RENEWAL / 2, self.has_queued.notified()).await;
+                continue;
+            }
+            self.deliver_batch(&host, &settings, &taken).await;
+        }
+    }
+
+    /// Delivers a batch, until others may take it, or the configuration has changed.
+    async fn deliver_batch(&self, host: &Weak<dyn Host>, settings: &Arc<Settings>, taken: &[QueuedEvent]) {
+        let (until, mut delay) = (Instant::now() + TAKEN_TIMEOUT / 2, RETRY_MIN);
+        let body = body(taken);
+        loop {
+            let is_current = host.upgrade().is_some_and(|host| Arc::ptr_eq(&host.settings(), settings));
+            let Some(endpoint) = settings.events.as_ref().filter(|_| is_current && Instant::now() < until)
+            else {
+                return;
+            };
+            if endpoint.call::<IgnoredAny>(&[], body.clone()).await.is_ok() {
+                break;
+            }
+            sleep(delay).await;
+            delay = (2 * delay).min(RETRY_MAX);
+        }
+        let ids: Vec<_> = taken.iter().map(|one| one.id.clone()).collect();
+        let acknowledged = match self.queue() {
+            Ok(queue) => queue.acknowledge(&ids).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = acknowledged {
+            // They are delivered once more.
+            self.warn("delivered events were not removed from the queue", &error);
+        }
+    }
+}
+
+/// The request with these events.
+fn body(taken: &[QueuedEvent]) -> Vec<u8> {
+    let events = taken.iter().filter_map(|one| serde_json::from_slice(&one.event).ok()).collect();
+    serde_json::to_vec(&Batch { events }).unwrap_or_default()
+}
