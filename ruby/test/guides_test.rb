@@ -12,7 +12,7 @@ require "wireloom"
 # Runs every block of Ruby in the guides, as a program of its own, against a peer in this process. Hosts and ports are replaced.
 class GuidesTest < Wireloom::TestCase
   ROOT = File.expand_path("..", __dir__)
-  TESTED = { "bundler" => 2, "chat" => 2, "concurrency" => 1, "firehose" => 2, "http2" => 4, "troubleshooting" => 0, "web_socket" => 2 }.freeze
+  TESTED = { "bundler" => 2, "chat" => 2, "concurrency" => 1, "firehose" => 4, "http2" => 4, "troubleshooting" => 0, "web_socket" => 2 }.freeze
   SECONDS = 30
   # The command is called after the version of Ruby on Debian.
   BUNDLE = [RbConfig.ruby, "-e", 'load Gem.bin_path("bundler", "bundle")'].freeze
@@ -196,6 +196,34 @@ class GuidesTest < Wireloom::TestCase
     thread = serve(tls: true) { |socket| serve_events(socket, ["a" * 5000, "b"]) }
     assert_equal "5000\n1\n", run_program("def handle(data) = puts(data.bytesize)\n#{program}")
     thread.join
+  end
+
+  # The publisher of the guide compresses what its consumer reads; any bytes are a dictionary.
+  def test_firehose_with_a_zstd_dictionary
+    zstd?
+    dictionary = (0..255).to_a.pack("C*") * 4
+    compress = "frame = Zstd::Compressor.new($stdin.read).call('x' * 5000 + 'é'); $stdout.binmode.write(frame)"
+    frame, status = Open3.capture2(RbConfig.ruby, "-W0", "-I#{ROOT}/lib", "-e", "#{blocks("firehose").fetch(3)}\n#{compress}",
+                                   stdin_data: dictionary, binmode: true)
+    assert status.success?
+    assert_operator frame.bytesize, :<, 200
+    thread = Thread.new do
+      socket = @listener.accept
+      assert_includes socket.gets, "/dictionary"
+      socket.write("HTTP/1.1 200 OK\r\nContent-Length: #{dictionary.bytesize}\r\nConnection: close\r\n\r\n#{dictionary}")
+      socket.close
+      serve { |other| serve_events(other, [frame]) }.join
+    end
+    program = blocks("firehose").fetch(2).gsub("8080", @port.to_s)
+    assert_equal "5001 UTF-8\n", run_program("def handle(event) = puts(\"\#{event.size} \#{event.encoding}\")\n#{program}")
+    thread.join
+  end
+
+  def zstd?
+    require "fiddle"
+    Fiddle.dlopen("libzstd.so.1")
+  rescue LoadError, Fiddle::DLError
+    skip "no libzstd.so.1"
   end
 
   # Clients of a chat server.

@@ -17,3 +17,12 @@ pub use end::{End, Received};
 pub use frame::Frame;
 pub use pair::Pair;
 pub use rng::{Rng, generator, generators, rounds, runs_all};
+
+/// The examples of these pages compile. They need crates that no test of another crate should have to build.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../docs/src/guides/firehose.md")]
+    mod firehose {}
+    #[doc = include_str!("../../../docs/src/migrating/back.md")]
+    mod back {}
+}

@@ -72,8 +72,10 @@ mod pages {
     mod rust {}
     #[doc = include_str!("../../../docs/src/start/cores.md")]
     mod cores {}
-    #[doc = include_str!("../../../docs/src/guides/firehose.md")]
-    mod firehose {}
+    #[doc = include_str!("../../../docs/src/guides/cookbook.md")]
+    mod cookbook {}
+    #[doc = include_str!("../../../docs/src/guides/testing.md")]
+    mod testing {}
     #[doc = include_str!("../../../docs/src/guides/http2.md")]
     mod http2 {}
     #[doc = include_str!("../../../docs/src/guides/axum.md")]
