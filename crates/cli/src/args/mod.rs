@@ -6,6 +6,8 @@ mod hub;
 mod inspect;
 mod load;
 mod record;
+#[cfg(test)]
+mod reference;
 mod serve;
 mod value;
 

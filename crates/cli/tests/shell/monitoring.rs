@@ -1,6 +1,7 @@
-//! The dashboard and the alert rules in `packaging`: each metric in them is one that `wireloom serve` prints.
+//! The dashboard and the alert rules in `packaging`, and the book's page of metrics: each metric in them is one that `wireloom serve` prints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use crate::process::Server;
 
@@ -28,5 +29,70 @@ async fn dashboard_and_alerts_use_metrics_that_exist() {
             let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert!(dashboard["panels"].as_array().is_some_and(|panels| panels.len() >= 12));
         }
+    }
+}
+
+const INTRODUCTION: &str = "\
+# All metrics
+
+What `wireloom serve` prints at `/metrics`, in its order. [Observability](guides/observability.md) says where it is served, and what to watch.
+
+| metric | type | labels | |
+|---|---|---|---|
+";
+
+/// The page of metrics: their types and explanations, and the labels of their samples.
+fn reference(printed: &str) -> String {
+    let (mut order, mut types, mut about) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for line in printed.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|line| line.split_once(' ')) {
+            order.push(name);
+            about.insert(name, help);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' '))
+        {
+            types.insert(name, kind);
+        } else if let Some((name, rest)) = line.split_once('{')
+            && let Some((set, _)) = rest.split_once('}')
+        {
+            let names = set.split(',').filter_map(|label| label.split('=').next());
+            labels.entry(name).or_default().extend(names);
+        }
+    }
+    let mut page = INTRODUCTION.to_owned();
+    for name in order {
+        let labels: Vec<String> =
+            labels.get(name).into_iter().flatten().map(|label| format!("`{label}`")).collect();
+        let (kind, about) = (types[name], about[name]);
+        writeln!(page, "| `{name}` | {kind} | {} | {about} |", labels.join(", ")).unwrap();
+    }
+    page
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_page_of_metrics_is_current() {
+    let server = Server::start(&[]).await;
+    // A response, a refused command and a connection that ends, so that their codes are among the labels.
+    server.get("/healthz").await;
+    let mut socket = wireloom::connect(&server.url("/connection/websocket")).await.unwrap();
+    socket.send(r#"{"id":1,"connect":{}}"#).await.unwrap();
+    socket.send(r#"{"id":2,"rpc":{}}"#).await.unwrap();
+    socket.send("no command").await.unwrap();
+    while socket.recv().await.unwrap().is_some() {}
+    let printed = server.get("/metrics").await;
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/metrics.md");
+    if std::env::var_os("WIRELOOM_RENEW_REFERENCE").is_some() {
+        std::fs::write(path, reference(&printed)).unwrap();
+    }
+    let page = std::fs::read_to_string(path).unwrap();
+    assert!(
+        page == reference(&printed),
+        "WIRELOOM_RENEW_REFERENCE=1 cargo test -p wireloom-cli --test shell metrics_is writes it again"
+    );
+    for labels in
+        ["`wireloom_hub_refused_total` | counter | `code`", "`wireloom_hub_ended_total` | counter | `code`"]
+    {
+        assert!(page.contains(labels), "{page}");
     }
 }
