@@ -40,7 +40,7 @@ pub mod websocket;
 #[cfg(all(feature = "client", feature = "tls"))]
 pub use client::tls::ClientTls;
 #[cfg(feature = "client")]
-pub use client::{Connector, Proxy, ProxyError, connect};
+pub use client::{Connector, Proxy, ProxyError, connect, connect_over};
 pub use error::{Error, HttpError, IoError, WebSocketError};
 pub use headers::Headers;
 #[cfg(any(feature = "client", feature = "server"))]
@@ -55,7 +55,7 @@ pub use transport::tls::{self, ServerTls};
 pub use transport::{Tap, TapEvent, Transport};
 pub use websocket::{
     Message, Observer, ObserverEvent, OwnedMessage, Payload, PreparedMessage, Receiver, Sender, Session,
-    SlowPeer, Traffic, Utf8Bytes, WebSocket, WebSocketConfig,
+    SlowPeer, Traffic, Utf8Bytes, WebSocket, WebSocketConfig, accept,
 };
 #[cfg(feature = "http2")]
 pub use wireloom_http2;

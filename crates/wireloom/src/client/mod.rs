@@ -97,12 +97,35 @@ use target::Target;
 #[cfg(feature = "tls")]
 use tls::ClientTls;
 
+/// What identifies this client to servers by default.
+const USER_AGENT: &str = concat!("wireloom/", env!("CARGO_PKG_VERSION"));
+
+fn is_user_agent(name: &str) -> bool {
+    name.eq_ignore_ascii_case("user-agent")
+}
+
 /// Opens a WebSocket: `ws://` or `wss://`, with the defaults of [`Connector`].
 ///
 /// # Errors
 /// As for [`Connector::connect`].
 pub async fn connect(url: &str) -> Result<WebSocket, Error> {
     Connector::new().connect(url).await
+}
+
+/// Opens a WebSocket over a stream that is open already; see [`Connector::connect_over`].
+///
+/// ```
+/// # async fn example() -> Result<(), wireloom::Error> {
+/// let stream = tokio::net::TcpStream::connect("127.0.0.1:8080").await?;
+/// let socket = wireloom::connect_over(stream, "ws://127.0.0.1:8080/echo").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As for [`Connector::connect_over`].
+pub async fn connect_over(transport: impl Transport, url: &str) -> Result<WebSocket, Error> {
+    Connector::new().connect_over(transport, url).await
 }
 
 /// The options of connections: requests, timeouts, TLS, proxies.
@@ -125,6 +148,7 @@ pub struct Connector {
     subprotocols: Vec<String>,
     headers: Vec<(String, String)>,
     origin: Option<String>,
+    user_agent: Option<Cow<'static, str>>,
     deflate: Option<DeflateConfig>,
     connect_timeout: Duration,
     handshake_timeout: Duration,
@@ -176,6 +200,7 @@ impl Default for Connector {
             subprotocols: Vec::new(),
             headers: Vec::new(),
             origin: None,
+            user_agent: Some(Cow::Borrowed(USER_AGENT)),
             deflate: None,
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
@@ -231,6 +256,13 @@ impl Connector {
     /// Sends the origin of a web page, as browsers do.
     pub fn origin(mut self, origin: impl Into<String>) -> Self {
         self.origin = Some(origin.into());
+        self
+    }
+
+    /// Sends this `User-Agent` (RFC 9110 §10.1.5) with handshakes and requests, or none; `wireloom/` and the version of this crate by
+    /// default. A [`header`](Self::header) of that name, or one of the request, takes precedence.
+    pub fn user_agent(mut self, user_agent: Option<&str>) -> Self {
+        self.user_agent = user_agent.map(|user_agent| Cow::Owned(user_agent.to_owned()));
         self
     }
 
@@ -398,6 +430,9 @@ impl Connector {
 
     /// Opens a WebSocket. A user and a password in the URL are sent as Basic credentials (RFC 7617).
     ///
+    /// `ws+unix:/run/app.sock:/chat` is the resource `/chat` of the server at a Unix socket, and `http+unix:` is such a URL for requests;
+    /// proxies do not apply.
+    ///
     /// # Cancel safety
     /// Dropping the future closes what was opened.
     ///
@@ -406,6 +441,21 @@ impl Connector {
     /// refuses with a response ([`Error::Refused`]), or sends an invalid one.
     pub async fn connect(&self, url: &str) -> Result<WebSocket, Error> {
         Ok(self.open(url).await?.socket)
+    }
+
+    /// Opens a WebSocket over a stream that is open already: one of a proxy or a TLS library of your own, of a Unix socket, or of a pipe
+    /// in memory. The stream is used as it is, so for a `wss` URL its TLS is done already; the URL is that of the handshake. No
+    /// redirect is followed.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect), without those of dialing.
+    pub async fn connect_over(&self, transport: impl Transport, url: &str) -> Result<WebSocket, Error> {
+        let target = Target::websocket(url)?;
+        let handshake = self.handshake(&target, &self.headers_for(&target)?)?;
+        let opening = self.exchange_handshake(self.observed(Io::of(transport)), handshake);
+        let opened = tokio::time::timeout(self.handshake_timeout, opening).await;
+        let (socket, ..) = opened.map_err(|_| Error::HandshakeTimeout)??;
+        Ok(socket)
     }
 
     /// As [`connect`](Self::connect), with the response and the facts of the connection.
@@ -433,7 +483,7 @@ impl Connector {
             let location = response.header("location").ok_or(Error::Redirect)?;
             let next = target.redirected(location).ok_or(Error::Redirect)?;
             if !next.is_same_origin(&target) {
-                headers.clear();
+                headers.retain(|(name, _)| is_user_agent(name));
                 // They name the server of the URL, and identify the client to it.
                 connector = Cow::Owned(Self {
                     host: None,
@@ -458,6 +508,11 @@ impl Connector {
             let basic = credentials.basic().ok_or(Error::InvalidUrl(UriError::UserInfo))?;
             headers.push(("Authorization".to_owned(), basic));
         }
+        if let Some(user_agent) = &self.user_agent
+            && !headers.iter().any(|(name, _)| is_user_agent(name))
+        {
+            headers.push(("User-Agent".to_owned(), user_agent.to_string()));
+        }
         Ok(headers)
     }
 
@@ -468,10 +523,7 @@ impl Connector {
         if self.is_http2 {
             return self.http2_to(target.clone(), headers.to_vec()).await?.open_at(target).await;
         }
-        let mut nonce = [0; 16];
-        getrandom::getrandom(&mut nonce)
-            .map_err(|error| Error::Io(io::Error::other(error.to_string()).into()))?;
-        let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.response_limits)?;
+        let handshake = self.handshake(target, headers)?;
         let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await
             .map_err(|_| Error::ConnectTimeout)??;
@@ -484,6 +536,14 @@ impl Connector {
             Ok(Opened { socket, version, status, headers, peer, tls, request })
         };
         tokio::time::timeout(self.handshake_timeout, opening).await.map_err(|_| Error::HandshakeTimeout)?
+    }
+
+    /// A handshake over HTTP/1.1 that has not been sent.
+    fn handshake(&self, target: &Target, headers: &[(String, String)]) -> Result<ClientHandshake, Error> {
+        let mut nonce = [0; 16];
+        getrandom::getrandom(&mut nonce)
+            .map_err(|error| Error::Io(io::Error::other(error.to_string()).into()))?;
+        Ok(ClientHandshake::new(self.options(target, headers), nonce, self.response_limits)?)
     }
 
     fn options(&self, target: &Target, headers: &[(String, String)]) -> ClientOptions {
@@ -511,6 +571,10 @@ impl Connector {
     /// A transport to the server, directly or through a proxy, and the address at its other end.
     async fn dial(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
         let Target { secure, host, port, .. } = target;
+        #[cfg(unix)]
+        if let Some(path) = &target.unix {
+            return Ok((Io::Other(Box::new(tokio::net::UnixStream::connect(path).await?)), None));
+        }
         let found;
         let proxy = match &self.route {
             Route::Direct => None,

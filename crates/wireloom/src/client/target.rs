@@ -20,11 +20,16 @@ pub(crate) struct Target {
     pub(super) resource: String,
     /// The user information before the `@`.
     pub(super) credentials: Option<Credentials>,
+    /// The path of a Unix socket, which is dialed instead of host and port.
+    pub(super) unix: Option<String>,
 }
 
 impl Target {
     /// The URL of a WebSocket (RFC 6455 §3).
     pub(super) fn websocket(url: &str) -> Result<Self, Error> {
+        if let Some(rest) = without_scheme(url, &["ws+unix"]) {
+            return Self::unix(rest);
+        }
         let (scheme, rest) = url.split_once("://").ok_or(Error::InvalidUrl(UriError::Scheme))?;
         if ["ws", "wss"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
             Self::split(scheme, rest)
@@ -35,6 +40,9 @@ impl Target {
 
     /// The URL of anything that HTTP reaches. A fragment is left out: it is the client's own (RFC 9110 §7.1).
     pub(super) fn http(url: &str) -> Result<Self, Error> {
+        if let Some(rest) = without_scheme(url, &["http+unix", "ws+unix"]) {
+            return Self::unix(rest.split('#').next().unwrap_or_default());
+        }
         let (scheme, rest) = url.split_once("://").ok_or(Error::InvalidUrl(UriError::Scheme))?;
         let scheme = match &*scheme.to_ascii_lowercase() {
             "http" | "ws" => "ws",
@@ -53,7 +61,8 @@ impl Target {
         } else {
             String::new()
         };
-        Self::split(scheme, &format!("{}{port}{resource}", self.authority))
+        let target = Self::split(scheme, &format!("{}{port}{resource}", self.authority))?;
+        Ok(Self { unix: self.unix.clone(), ..target })
     }
 
     /// `scheme` is `ws` or `wss`.
@@ -76,12 +85,28 @@ impl Target {
             authority: uri.authority().to_owned(),
             resource: uri.resource().to_owned(),
             credentials,
+            unix: None,
         })
+    }
+
+    /// `ws+unix:/path/of/socket:/resource`, with an optional `//` before the path and an optional resource.
+    fn unix(rest: &str) -> Result<Self, Error> {
+        let path = rest.strip_prefix("//").unwrap_or(rest);
+        let (path, resource) = path.split_once(':').unwrap_or((path, "/"));
+        if cfg!(not(unix)) || path.is_empty() {
+            return Err(Error::InvalidUrl(UriError::Scheme));
+        }
+        if !resource.starts_with('/') {
+            return Err(Error::InvalidUrl(UriError::Authority));
+        }
+        let target = Self::split("ws", &format!("localhost{resource}"))?;
+        Ok(Self { unix: Some(path.to_owned()), ..target })
     }
 
     /// RFC 6454 §5.
     pub(super) fn is_same_origin(&self, other: &Self) -> bool {
-        self.secure == other.secure && self.port == other.port && self.host.eq_ignore_ascii_case(&other.host)
+        let is_same_host = self.unix == other.unix && self.host.eq_ignore_ascii_case(&other.host);
+        self.secure == other.secure && self.port == other.port && is_same_host
     }
 
     /// Where a `Location` leads (RFC 9110 §10.2.2); `None` when it is none, or not to be followed: it leaves TLS, has another
@@ -89,6 +114,7 @@ impl Target {
     pub(super) fn redirected(&self, location: &[u8]) -> Option<Self> {
         let location = std::str::from_utf8(location).ok()?.trim_ascii();
         let location = location.split('#').next()?;
+        let mut unix = None;
         let (scheme, rest) = match split_scheme(location) {
             Some((scheme, rest)) => {
                 let scheme = match &*scheme.to_ascii_lowercase() {
@@ -102,12 +128,15 @@ impl Target {
                 let scheme = if self.secure { "wss" } else { "ws" };
                 let rest = match location.strip_prefix("//") {
                     Some(rest) => rest.to_owned(),
-                    None => format!("{}{}", self.authority, self.resolve(location)),
+                    None => {
+                        unix.clone_from(&self.unix);
+                        format!("{}{}", self.authority, self.resolve(location))
+                    }
                 };
                 (scheme, rest)
             }
         };
-        let to = Self::split(scheme, &rest).ok()?;
+        let to = Self { unix, ..Self::split(scheme, &rest).ok()? };
         let leaves_tls = self.secure && !to.secure;
         (!leaves_tls && to.credentials.is_none()).then_some(to)
     }
@@ -134,9 +163,18 @@ impl Target {
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, _) = split_query(&self.resource);
+        if let Some(unix) = &self.unix {
+            return write!(f, "ws+unix:{unix}:{path}");
+        }
         let scheme = if self.secure { "wss" } else { "ws" };
         write!(f, "{scheme}://{}{path}", self.authority)
     }
+}
+
+/// What follows the colon of a URL that has one of these schemes.
+fn without_scheme<'a>(url: &'a str, schemes: &[&str]) -> Option<&'a str> {
+    let (scheme, rest) = url.split_once(':')?;
+    schemes.iter().any(|known| scheme.eq_ignore_ascii_case(known)).then_some(rest)
 }
 
 /// RFC 3986 §3.1; the rest begins behind the colon.
@@ -188,6 +226,27 @@ mod tests {
         assert_eq!(Target::websocket("ws://a%zz@h/"), Err(Error::InvalidUrl(UriError::UserInfo)));
         assert_eq!(Target::websocket("http://h/"), Err(Error::InvalidUrl(UriError::Scheme)));
         assert_eq!(Target::websocket("ws://h/#a"), Err(Error::InvalidUrl(UriError::Fragment)));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn takes_the_path_of_a_socket_out_of_a_url() {
+        let parts = |url| {
+            let target = Target::websocket(url).unwrap();
+            (target.unix.clone().unwrap(), target.authority.clone(), target.resource)
+        };
+        let expected =
+            |path: &str, resource: &str| (path.to_owned(), "localhost".to_owned(), resource.to_owned());
+        assert_eq!(parts("ws+unix:/run/a.sock"), expected("/run/a.sock", "/"));
+        assert_eq!(parts("ws+unix:///run/a.sock:/chat?b"), expected("/run/a.sock", "/chat?b"));
+        assert_eq!(parts("WS+UNIX:a.sock:/chat"), expected("a.sock", "/chat"));
+        assert_eq!(Target::websocket("ws+unix:"), Err(Error::InvalidUrl(UriError::Scheme)));
+        assert_eq!(Target::websocket("ws+unix:/a:b"), Err(Error::InvalidUrl(UriError::Authority)));
+        let from = Target::websocket("ws+unix:/run/a.sock:/x").unwrap();
+        assert_eq!(from.redirected(b"/y").unwrap().unix, from.unix);
+        assert!(from.is_same_origin(&from.redirected(b"y").unwrap()));
+        let leaves = from.redirected(b"ws://localhost/").unwrap();
+        assert!(leaves.unix.is_none() && !from.is_same_origin(&leaves));
     }
 
     #[test]

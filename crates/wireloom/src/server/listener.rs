@@ -1,12 +1,11 @@
 //! Sources of connections: TCP, Unix sockets, or anything else that accepts transports.
 
-use std::any::Any;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::transport::{Io, Transport};
+use crate::transport::Transport;
 
 /// The length of the queue of connections that wait to be accepted. The kernel limits it (`net.core.somaxconn`). A burst of clients that
 /// connect again at once, such as after a restart, overflows the 128 of the standard library.
@@ -72,6 +71,31 @@ impl Listener for tokio::net::UnixListener {
 /// The address of a peer that has none.
 pub(super) const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
+/// A listener on a Unix socket. A socket that a server has left behind, so that nobody accepts its connections, is replaced; the
+/// permissions of the new one are those of the process (umask).
+///
+/// # Errors
+/// The path cannot be used, or another process listens there.
+#[cfg(unix)]
+pub fn bind_unix(path: impl AsRef<std::path::Path>) -> io::Result<tokio::net::UnixListener> {
+    use std::os::unix::fs::FileTypeExt as _;
+
+    let path = path.as_ref();
+    match tokio::net::UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            match std::os::unix::net::UnixStream::connect(path) {
+                Err(refused) if is_socket && refused.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path)?;
+                    tokio::net::UnixListener::bind(path)
+                }
+                _ => Err(error),
+            }
+        }
+        bound => bound,
+    }
+}
+
 /// A listener on the first of these addresses that can be bound, with a longer queue than the standard library's, for a listener of one's own.
 ///
 /// # Errors
@@ -97,17 +121,4 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-/// A transport, with its own type if this crate knows it.
-pub(super) fn into_io(transport: impl Transport) -> Io {
-    let mut transport = Some(transport);
-    let any: &mut dyn Any = &mut transport;
-    if let Some(tcp) = any.downcast_mut::<Option<TcpStream>>().and_then(Option::take) {
-        return Io::Tcp(tcp);
-    }
-    match transport {
-        Some(transport) => Io::Other(Box::new(transport)),
-        None => Io::Other(Box::new(tokio::io::empty())),
-    }
 }

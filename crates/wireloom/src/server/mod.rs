@@ -35,6 +35,8 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tracing::Instrument as _;
 
 pub use config::ServerConfig;
+#[cfg(unix)]
+pub use listener::bind_unix;
 pub use listener::{Listener, bind};
 
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
@@ -208,7 +210,7 @@ impl<L: Listener> Server<L> {
             let Some(registration) = registry.admit(peer.ip(), config.connections_per_address_max) else {
                 continue;
             };
-            let io = listener::into_io(transport);
+            let io = Io::of(transport);
             if let Io::Tcp(stream) = &io
                 && !inherited
             {
@@ -277,8 +279,7 @@ pub async fn serve_connection(transport: impl Transport, handler: impl Handler) 
         #[cfg(feature = "tls")]
         tls: None,
     });
-    let connection =
-        Connection::new(listener::into_io(transport), origin, config, registry.clone(), registration);
+    let connection = Connection::new(Io::of(transport), origin, config, registry.clone(), registration);
     if let Some(websocket) = Box::pin(state.serve(connection)).await {
         websocket.await;
     }

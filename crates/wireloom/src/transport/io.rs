@@ -37,6 +37,19 @@ pub(crate) enum Io {
 }
 
 impl Io {
+    /// A transport, with its own type if this crate knows it.
+    pub(crate) fn of(transport: impl Transport) -> Self {
+        let mut transport = Some(transport);
+        let any: &mut dyn Any = &mut transport;
+        if let Some(tcp) = any.downcast_mut::<Option<TcpStream>>().and_then(Option::take) {
+            return Self::Tcp(tcp);
+        }
+        match transport {
+            Some(transport) => Self::Other(Box::new(transport)),
+            None => Self::Other(Box::new(tokio::io::empty())),
+        }
+    }
+
     /// The transport as a trait object.
     pub(crate) fn into_transport(self) -> Box<dyn Transport> {
         match self {

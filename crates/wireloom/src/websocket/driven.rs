@@ -9,6 +9,7 @@ use pin_project_lite::pin_project;
 
 use super::flush::{LINGER, replace_driven};
 use super::linger::Linger;
+use super::receiver::discard_in_task;
 use super::state::Shared;
 use super::wakers::Waiter;
 
@@ -88,11 +89,16 @@ impl<F: Future> Future for Driven<F> {
             polled
         };
         if let Some(shared) = this.shared.upgrade() {
-            let mut state = shared.lock();
-            state.flush_driven(cx);
-            if polled.is_ready() {
-                // It is not polled again, although its owner may keep it.
-                state.handle_driver_end();
+            {
+                let mut state = shared.lock();
+                state.flush_driven(cx);
+                if polled.is_ready() {
+                    // It is not polled again, although its owner may keep it.
+                    state.handle_driver_end();
+                }
+            }
+            if shared.take_detached() {
+                discard_in_task(&shared);
             }
         }
         polled

@@ -82,7 +82,7 @@ pub(super) fn replace_driven(id: usize) -> usize {
 }
 
 /// Whether this thread polls the future of this connection. While the thread ends it polls none.
-fn is_driven(id: usize) -> bool {
+pub(super) fn is_driven(id: usize) -> bool {
     #[cfg(test)]
     if sync::Model::is_entered() {
         return MODEL_DRIVEN.with(|driven| driven.get() == id);

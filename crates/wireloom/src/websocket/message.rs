@@ -17,6 +17,28 @@ pub struct Message<'a> {
     reader: &'a Reader,
 }
 
+impl Message<'static> {
+    /// A text message to send or to keep.
+    ///
+    /// ```
+    /// # async fn example(mut socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
+    /// use wireloom::Message;
+    ///
+    /// socket.send(Message::text("hello")).await?;
+    /// socket.send(Message::binary(vec![1, 2, 3])).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn text(text: impl Into<Utf8Bytes>) -> OwnedMessage {
+        OwnedMessage::Text(text.into())
+    }
+
+    /// A binary message to send or to keep.
+    pub fn binary(data: impl Into<Bytes>) -> OwnedMessage {
+        OwnedMessage::Binary(data.into())
+    }
+}
+
 impl<'a> Message<'a> {
     /// The last message found by `reader`.
     #[inline]

@@ -13,8 +13,9 @@
 //! decides when the batch leaves. Messages that arrived together are received without a lock, and nothing is decoded while it is held.
 //!
 //! Layers: `clock`, `codecs`, `linger`, `observer`, `prepared`, `wakers` → `active_receiver`, `config`, `flush`, `link`, `message`,
-//! `notifications` → `slow` → `state` → `driven`, `receiver`, `sender` → `pump`, `stream`.
+//! `notifications` → `slow` → `state` → `receiver`, `sender` → `driven` → `accept`, `pump`, `stream`.
 
+mod accept;
 mod active_receiver;
 mod clock;
 mod codecs;
@@ -44,6 +45,7 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, Connection, End, Role};
 
+pub use accept::accept;
 pub(crate) use config::SharedConfig;
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
@@ -295,6 +297,16 @@ impl WebSocket {
         // Not an async function, whose future would keep room for the WebSocket beside the future of `run`.
         let shared = self.shared().clone();
         Driven::new(&shared, Box::pin(run(self)))
+    }
+
+    /// The round-trip time that the last answered ping has measured; see [`Sender::latency`].
+    pub fn latency(&self) -> Option<Duration> {
+        self.sender.latency()
+    }
+
+    /// Whether messages can be sent; see [`Sender::is_open`].
+    pub fn is_open(&self) -> bool {
+        self.sender.is_open()
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.

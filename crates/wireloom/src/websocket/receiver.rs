@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use wireloom_ws::{Cause, Delivery, End, Event, Inbound, LimitExceeded, Step};
@@ -36,6 +36,10 @@ const HEADER_READ_LEN: usize = 4 << 10;
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
+///
+/// A connection that is only sent to needs no receiver: when it is dropped while a [`Sender`](super::Sender) lives, a task of the runtime
+/// takes its place. It drops the messages that arrive, and ends with the connection or with the last sender. (Outside of a tokio runtime
+/// nothing receives then, and only a failing write shows that the peer has left.)
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
     /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while it is parked in [`State`], where the
@@ -161,31 +165,7 @@ impl Receiver {
     /// [failure](Self::take_failure).
     #[inline(never)]
     fn poll_found(&mut self, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
-        let Self { shared, active } = self;
-        let active = active.get_or_insert_with(|| shared.take_receiver());
-        if active.ended {
-            return Poll::Ready(false);
-        }
-        let found = active.poll_next(shared, cx, mode);
-        active.spend(found == Poll::Ready(true));
-        if found.is_pending() && active.is_idle() {
-            self.active.take().into_iter().for_each(ActiveReceiver::recycle);
-        } else if found.is_pending() && active.memory.is_some() {
-            self.park();
-        }
-        found
-    }
-
-    /// Moves the state, which holds the memory of an unfinished message, to where the server can free it.
-    #[cold]
-    fn park(&mut self) {
-        let Some(active) = self.active.take() else { return };
-        let refused = self.shared.lock().park(active);
-        if let Some(mut active) = refused {
-            // The connection has ended in the meantime, and this task is woken.
-            active.free();
-            self.active = Some(active);
-        }
+        poll_found(&self.shared, &mut self.active, cx, mode)
     }
 
     /// Takes the input that has not been decoded.
@@ -200,6 +180,39 @@ impl Receiver {
     #[cold]
     fn take_failure(&mut self) -> Option<Box<WebSocketError>> {
         self.active.as_mut()?.failed.take()
+    }
+}
+
+/// [`Receiver::poll_found`].
+fn poll_found(
+    shared: &Arc<Shared>,
+    held: &mut Option<Box<ActiveReceiver>>,
+    cx: &mut Context<'_>,
+    mode: DeliveryMode,
+) -> Poll<bool> {
+    let active = held.get_or_insert_with(|| shared.take_receiver());
+    if active.ended {
+        return Poll::Ready(false);
+    }
+    let found = active.poll_next(shared, cx, mode);
+    active.spend(found == Poll::Ready(true));
+    if found.is_pending() && active.is_idle() {
+        held.take().into_iter().for_each(ActiveReceiver::recycle);
+    } else if found.is_pending() && active.memory.is_some() {
+        park(shared, held);
+    }
+    found
+}
+
+/// Moves the state, which holds the memory of an unfinished message, to where the server can free it.
+#[cold]
+fn park(shared: &Shared, held: &mut Option<Box<ActiveReceiver>>) {
+    let Some(active) = held.take() else { return };
+    let refused = shared.lock().park(active);
+    if let Some(mut active) = refused {
+        // The connection has ended in the meantime, and this task is woken.
+        active.free();
+        *held = Some(active);
     }
 }
 
@@ -308,7 +321,7 @@ impl ActiveReceiver {
     fn release(&mut self, state: &mut State) {
         self.release_memory();
         state.return_read_buffer();
-        state.last_len = self.last_len;
+        state.keep_last_len(self.last_len);
         if self.reader.inbound().is_compressed() && state.take_release() {
             self.reader.release_buffers();
         }
@@ -332,13 +345,13 @@ impl ActiveReceiver {
                 Ok(Step::Control(mut event)) => {
                     if shared.is_observed() {
                         let mut state = shared.lock();
-                        state.core.handle_event(clock::now(), &mut event);
+                        state.handle_control(&mut event);
                         let notification = control_notification(&event);
                         state.queue_frames(self.reader.take_headers());
                         notification.into_iter().for_each(|event| state.queue_notification(|| event));
                     } else {
                         has_applied = true;
-                        shared.apply(|state| state.core.handle_event(clock::now(), &mut event));
+                        shared.apply(|state| state.handle_control(&mut event));
                     }
                 }
                 Ok(Step::NeedsInput) => break false,
@@ -618,17 +631,48 @@ impl<'a> Future for Receiving<'a> {
 }
 
 impl Drop for Receiver {
-    /// Nothing will be received any more: messages that are sent from now on are written at once.
+    /// No message is returned any more: those that are sent from now on are written at once. Senders keep the connection.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
-        let parked = {
+        let active = self.active.take();
+        let (detached, unused) = {
             let mut state = self.shared.lock();
             state.return_read_buffer();
-            // It would be held as long as there is a sender. It is dropped after the state is unlocked.
-            state.unpark()
+            if state.link.is_closed() || Arc::strong_count(&self.shared) == 1 {
+                // It would be held as long as there is a sender. It is dropped after the state is unlocked.
+                (None, (active, state.unpark()))
+            } else {
+                (Some(state.detach_receiver(active)), (None, None))
+            }
         };
-        drop(parked);
+        drop(unused);
+        match detached {
+            None => {}
+            Some(true) => discard_in_task(&self.shared),
+            // At the end of the poll.
+            Some(false) => self.shared.detach(),
+        }
     }
+}
+
+/// Spawns a task that receives in the place of a receiver that was dropped while senders live: messages are dropped, pings answered,
+/// deadlines watched, and the connection ends when the peer leaves. Outside of a runtime nothing receives.
+pub(super) fn discard_in_task(shared: &Arc<Shared>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(discard_all(Arc::downgrade(shared)));
+    }
+}
+
+/// Ready when the connection has ended, or all senders are dropped, whose end wakes this.
+async fn discard_all(shared: Weak<Shared>) {
+    let mut active = None;
+    poll_fn(|cx| {
+        let Some(shared) = shared.upgrade() else { return Poll::Ready(()) };
+        // The messages that one poll drops are paid for as those that are received.
+        while ready!(poll_found(&shared, &mut active, cx, DeliveryMode::Configured)) {}
+        Poll::Ready(())
+    })
+    .await;
 }
 
 #[cfg(test)]

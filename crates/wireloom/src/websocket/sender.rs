@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use wireloom_ws::{CloseCode, Misuse};
+use wireloom_ws::{CloseCode, End, Misuse};
 
 use super::clock;
 use super::config::SlowPeer;
@@ -274,6 +274,50 @@ impl Sender {
         // The deadline has changed.
         state.wake();
         Ok(())
+    }
+
+    /// Waits until the connection has ended: after the closing handshake, or when the transport has failed. [`end`](Self::end) tells why.
+    ///
+    /// ```
+    /// # async fn example(mut sender: wireloom::Sender) {
+    /// let watcher = sender.clone();
+    /// tokio::spawn(async move {
+    ///     watcher.closed().await;
+    ///     println!("{:?}", watcher.end());
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect.
+    pub async fn closed(&self) {
+        // Each future needs a waker of its own.
+        let own = self.clone();
+        poll_fn(|cx| {
+            let mut state = own.shared.lock();
+            if state.link.write_error().is_some() {
+                return Poll::Ready(());
+            }
+            state.link.register(Some((own.waiter, cx)));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Whether messages can be sent: neither end has begun the closing handshake, and the transport has not failed.
+    pub fn is_open(&self) -> bool {
+        self.shared.lock().is_open()
+    }
+
+    /// Why the connection ended, and who began it; `None` while it is open.
+    pub fn end(&self) -> Option<End> {
+        self.shared.lock().core.end().cloned()
+    }
+
+    /// The round-trip time that the last answered ping has measured, by [`ping`](Self::ping) or by keepalive
+    /// ([`wireloom_ws::Config::keepalive`]); `None` before. It is measured in microseconds, and costs nothing for messages.
+    pub fn latency(&self) -> Option<Duration> {
+        self.shared.lock().latency()
     }
 
     /// Bytes that are queued for writing.

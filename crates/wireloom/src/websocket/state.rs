@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use wireloom_ws::frame::Header;
 use wireloom_ws::handshake::Negotiated;
-use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
+use wireloom_ws::{CloseCode, Event, IdleInbound, Initiator, Kind, Outbound, Pong, Role, Transport};
 
 use super::active_receiver::ActiveReceiver;
 use super::config::{SharedConfig, SlowPeer, WebSocketConfig};
@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     more_buffered: AtomicBool,
     /// A server that shuts down has sent its Close frame: messages that arrive are dropped.
     is_discarding: AtomicBool,
+    /// The receiver was dropped within a poll of the future that is driven, and no task receives yet.
+    is_detached: AtomicBool,
     senders: AtomicU32,
     is_observed: bool,
     /// `None` if neither a subprotocol nor compression was negotiated.
@@ -88,12 +90,14 @@ impl Shared {
                 parked: None,
                 rare,
                 read_buffer: ReadBuffer::None,
-                last_len: 0,
+                last_len: LenClass::default(),
+                latency_us: 0,
                 config,
                 deferred: Deferred::default(),
             }),
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
+            is_detached: AtomicBool::new(false),
             senders: AtomicU32::new(0),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| Box::new(negotiated)),
@@ -145,6 +149,21 @@ impl Shared {
         self.more_buffered.store(more, Ordering::Relaxed);
     }
 
+    /// The receiver was dropped within a poll of the driven future.
+    pub(super) fn detach(&self) {
+        self.is_detached.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the receiver was dropped within this poll of the driven future, once.
+    pub(super) fn take_detached(&self) -> bool {
+        // The thread that polls the future has set it.
+        let is_detached = self.is_detached.load(Ordering::Relaxed);
+        if is_detached {
+            self.is_detached.store(false, Ordering::Relaxed);
+        }
+        is_detached
+    }
+
     /// Whether messages that arrive are dropped.
     #[inline]
     pub(super) fn is_discarding(&self) -> bool {
@@ -176,7 +195,7 @@ impl Shared {
     pub(super) fn take_receiver(&self) -> Box<ActiveReceiver> {
         let (parked, idle, last_len, account) = self.state.with(|state| {
             let idle = IdleInbound::new(state.core.role(), &state.config.core);
-            (state.parked.take(), idle, state.last_len, state.account().clone())
+            (state.parked.take(), idle, state.last_len.len(), state.account().clone())
         });
         parked.unwrap_or_else(|| ActiveReceiver::from_idle(idle, last_len, account))
     }
@@ -312,7 +331,9 @@ pub(super) struct State {
     rare: Option<Box<Rare>>,
     read_buffer: ReadBuffer,
     /// See [`ActiveReceiver::last_len`]: kept while the connection is idle.
-    pub(super) last_len: u32,
+    last_len: LenClass,
+    /// The round-trip time of the last ping that was answered, in microseconds; 0 before.
+    latency_us: u32,
     /// Shared by the WebSockets of a server.
     config: Arc<WebSocketConfig>,
     deferred: Deferred,
@@ -352,6 +373,20 @@ enum GoingAway {
     Discarding,
 }
 
+/// The length of a message, rounded down to a power of two: one byte, because every idle connection holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LenClass(u8);
+
+impl LenClass {
+    fn of(len: u32) -> Self {
+        Self((u32::BITS - len.leading_zeros()) as u8)
+    }
+
+    fn len(self) -> u32 {
+        if self.0 == 0 { 0 } else { 1 << (self.0 - 1) }
+    }
+}
+
 /// Whether bytes have been transferred lately.
 ///
 /// ```text
@@ -387,6 +422,38 @@ impl State {
             self.activity = Activity::Released;
         }
         releases
+    }
+
+    /// Applies a control frame that has arrived.
+    pub(super) fn handle_control(&mut self, event: &mut Event<'_>) {
+        self.core.handle_event(clock::now(), event);
+        if let Event::Pong(Pong { round_trip: Some(round_trip), .. }) = event {
+            self.latency_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).max(1);
+        }
+    }
+
+    /// The round-trip time of the last ping that was answered.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        (self.latency_us > 0).then(|| Duration::from_micros(self.latency_us.into()))
+    }
+
+    /// Whether messages can be sent.
+    pub(super) fn is_open(&self) -> bool {
+        self.core.is_open() && self.link.write_error().is_none()
+    }
+
+    /// The receiver was dropped while senders live, with the state of what it has read. True if a task has to be spawned that receives
+    /// in its place now, and not at the end of the poll of the driven future.
+    pub(super) fn detach_receiver(&mut self, active: Option<Box<ActiveReceiver>>) -> bool {
+        if let Some(active) = active {
+            self.parked = Some(active);
+        }
+        !flush::is_driven(self.id())
+    }
+
+    /// Keeps the length of the last message while the connection is idle.
+    pub(super) fn keep_last_len(&mut self, len: u32) {
+        self.last_len = LenClass::of(len);
     }
 
     /// A read has brought `len` bytes. False if that was the end of the transport.

@@ -85,7 +85,9 @@ async fn falls_back_to_http1() {
     assert!(response.headers.get("content-length").is_some());
     let received = String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap();
     let host = url.strip_prefix("http://").unwrap();
-    let expected = format!("GET /request?a=b Host: {host}, X-One: 1, x-two: 3, Connection: close");
+    let expected = format!(
+        "GET /request?a=b Host: {host}, X-One: 1, User-Agent: wireloom/0.1.0, x-two: 3, Connection: close"
+    );
     assert_eq!(received, expected);
     // RFC 9110 §10.1.4: a sender of TE names it in Connection.
     let request = Request::get(format!("{url}/request")).header("TE", "trailers");

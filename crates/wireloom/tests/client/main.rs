@@ -14,6 +14,9 @@ mod redirect;
 mod scripted;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(unix)]
+mod unix;
+mod user_agent;
 
 use std::net::SocketAddr;
 
@@ -28,8 +31,8 @@ async fn handle(request: Request) -> Response {
     let headers: Vec<String> = request
         .headers()
         .filter(|(name, _)| {
-            !name.to_ascii_lowercase().starts_with("sec-")
-                && !["Host", "Upgrade", "Connection", "host"].contains(name)
+            let name = name.to_ascii_lowercase();
+            !name.starts_with("sec-") && !["host", "upgrade", "connection", "user-agent"].contains(&&*name)
         })
         .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
         .collect();

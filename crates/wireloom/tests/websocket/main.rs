@@ -5,11 +5,13 @@
 mod backlog;
 mod batches;
 mod closing;
+mod ends;
 mod fairness;
 mod flush;
 mod load;
 mod messages;
 mod observer;
+mod opening;
 #[path = "../pace/mod.rs"]
 mod pace;
 mod prepared;

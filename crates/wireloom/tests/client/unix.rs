@@ -1,0 +1,53 @@
+//! Servers and clients at Unix sockets.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use wireloom::client::Request;
+use wireloom::server::bind_unix;
+use wireloom::{Connector, Server};
+
+/// A path for a socket that no other test uses, in a folder of its own.
+fn socket_path(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("wireloom-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder.join("socket")
+}
+
+#[tokio::test]
+async fn websockets_and_requests_over_a_unix_socket() {
+    let path = socket_path("unix");
+    tokio::spawn(Server::new(bind_unix(&path).unwrap()).serve(super::handle));
+    let path_text = path.to_str().unwrap();
+    let connector = Connector::new().user_agent(None);
+    let mut socket = connector.connect(&format!("ws+unix:{path_text}:/chat?a=1")).await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("/chat?a=1 "));
+    // A redirect stays at the socket.
+    let follower = connector.redirects_max(1);
+    let mut socket = follower.connect(&format!("ws+unix://{path_text}:/x?to=/y")).await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("/y "));
+    let url = format!("http+unix:{path_text}:/");
+    let response = Connector::new().request(Request::get(&url)).await.unwrap();
+    assert!(matches!(response.status, 400 | 426));
+    let http2 = Connector::new().connect_http2(&url).await.unwrap();
+    let status = http2.request(Request::get("/z")).await.unwrap().status;
+    assert!(matches!(status, 400 | 426));
+
+    let used = bind_unix(&path).unwrap_err();
+    assert_eq!(used.kind(), ErrorKind::AddrInUse);
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_was_left_behind_is_replaced() {
+    let path = socket_path("left");
+    drop(bind_unix(&path).unwrap());
+    assert!(path.exists());
+    drop(bind_unix(&path).unwrap());
+    // What is no socket stays.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "a file").unwrap();
+    assert!(bind_unix(&path).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
