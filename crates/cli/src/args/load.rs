@@ -302,8 +302,8 @@ impl Load {
     }
 }
 
-/// The minimum number of rounds: with fewer, the order statistics give no interval of 95%.
-pub(crate) const ROUNDS_MIN: usize = 6;
+/// The minimum number of rounds: with fewer, the order statistics give no interval of 95% for three metrics together.
+pub(crate) const ROUNDS_MIN: usize = 8;
 
 /// The minimum length of a room's message in bytes: its number and its time.
 pub(crate) const ROOM_SIZE_MIN: usize = 32;
@@ -456,7 +456,7 @@ mod tests {
             ("ws://h/ --scenario rooms --rate 1 --size 31", "a --size of at least 32"),
             ("http://h/ --check", "--check needs --size or --messages"),
             ("ws://h/ --fail-if-slower 5%", "--fail-if-slower needs --compare or --against"),
-            ("ws://h/ --against ws://i/ --rounds 5", "--rounds must be at least 6"),
+            ("ws://h/ --against ws://i/ --rounds 5", "--rounds must be at least 8"),
             ("ws://h/ --json --prometheus -", "both write to the standard output"),
         ] {
             let conflict = load(args).conflict();

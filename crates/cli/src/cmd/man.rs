@@ -42,7 +42,11 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     man.render_title(&mut out)?;
     man.render_name_section(&mut out)?;
-    man.render_synopsis_section(&mut out)?;
+    // As the help: clap_mangen would list each option here, without its value.
+    let usage = command.clone().render_usage().to_string();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]).text([roman(usage.trim_start_matches("Usage:").trim())]);
+    roff.to_writer(&mut out)?;
     man.render_description_section(&mut out)?;
     let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let (listed, plain): (Vec<&str>, Vec<&str>) =

@@ -47,7 +47,7 @@ async fn results_follow_the_schema() {
         &["--duration", "1100ms", "--rate", "100", "--expect", "p50<1s", "--expect", "p99.9999>0ms"][..],
         &["--stage", "1100ms@100", "--size", "1..2K"],
         &["--count", "9", "--size", "10:1,20:2", "--binary", "--compress"],
-        &["--duration", "900ms", "--against", &url, "--rounds", "6"],
+        &["--duration", "900ms", "--against", &url, "--rounds", "8"],
     ] {
         let (code, report) = measure(&url, args).await;
         assert_eq!(code, 0, "{report}");

@@ -277,6 +277,9 @@ fn completions_and_manual_pages_are_generated() {
     }
     let (code, page, _) = run(&["man", "serve"]);
     assert!(code == 0 && page.contains(".TH") && page.contains(".SH \"EXIT STATUS\""), "{page}");
+    // Options are with their values, or not at all.
+    assert!(page.contains(".SH SYNOPSIS\nwireloom serve [OPTIONS]\n"), "{page}");
+    assert!(page.contains("\\-\\-slow\\-policy\\fR \\fI<POLICY>"), "{page}");
     let dir = folder("man").join("pages");
     assert_eq!(run(&["man", "--dir", dir.to_str().unwrap()]).0, 0);
     for page in ["wireloom.1", "wireloom-serve.1", "wireloom-connect.1"] {

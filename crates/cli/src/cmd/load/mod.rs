@@ -152,9 +152,9 @@ async fn measure(
     let mut sides = [Side::new(own), Side::new(other)];
     let rounds = args.comparison.rounds;
     let duration = args.duration() / u32::try_from(rounds).unwrap_or(u32::MAX);
-    'rounds: for round in 0..rounds {
-        // Alternate which server is first.
-        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+    'rounds: for _ in 0..rounds {
+        // By chance: whatever load the machine has, each server is as likely to meet it, in each round anew.
+        let order = if fastrand::bool() { [0, 1] } else { [1, 0] };
         for side in order {
             let side = &mut sides[side];
             let outcome =

@@ -55,13 +55,40 @@ impl Progress {
 fn line(second: &Second, has_max: bool) -> String {
     let Second { at, errors, connections, .. } = second;
     let max = if has_max { format!("  max {}", time(second.max as f64)) } else { String::new() };
+    // Without a latency there is nothing to show: 0 would be the best.
+    let latencies = match second.max {
+        0 => "  no latencies".to_owned(),
+        _ => format!("  p50 {}  p99 {}{max}", time(second.p50 as f64), time(second.p99 as f64)),
+    };
     format!(
-        "{:>4.0}s {:>8.0}/s  p50 {}  p99 {}{max}  {}, {}",
+        "{:>4.0}s {:>8.0}/s{latencies}  {}, {}",
         at.as_secs_f64(),
         second.rate(second.received),
-        time(second.p50 as f64),
-        time(second.p99 as f64),
         count(*errors, "error"),
         count(*connections as u64, "connection"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_without_latencies_shows_none() {
+        let second = Second {
+            at: Duration::from_secs(3),
+            time: Duration::from_secs(1),
+            sent: 0,
+            received: 5,
+            errors: 0,
+            connections: 2,
+            p50: 0,
+            p99: 0,
+            max: 0,
+        };
+        assert_eq!(line(&second, true), "   3s        5/s  no latencies  0 errors, 2 connections");
+        let second = Second { p50: 1_000, p99: 2_000, max: 3_000, ..second };
+        let shown = "   3s        5/s  p50 1.0µs  p99 2.0µs  max 3.0µs  0 errors, 2 connections";
+        assert_eq!(line(&second, true), shown);
+    }
 }

@@ -22,6 +22,9 @@ const CPU_MAX: f64 = 0.9;
 /// The send delay of the open loop, in nanoseconds, above which it distorts the latency.
 const SEND_DELAY_MAX: u64 = 1_000_000;
 
+/// The length of a round of a comparison, in seconds, below which it is a short sample.
+const ROUND_MIN_S: f64 = 1.0;
+
 /// The minimum number of connections for which memory per connection is reported: with fewer, most of it is shared
 /// buffers.
 const MEMORY_CONNECTIONS_MIN: usize = 1000;
@@ -197,6 +200,15 @@ impl Report {
             Metric::Percentile(percentile) => Some(percentile),
             _ => None,
         });
+        if args.comparison.against.is_some() && !self.is_interrupted {
+            let round = args.duration().as_secs_f64() / args.comparison.rounds as f64;
+            if round < ROUND_MIN_S {
+                let enough = ROUND_MIN_S * args.comparison.rounds as f64;
+                warnings.push(format!(
+                    "rounds of {round:.1} s are short samples: what else the machine does may look like a difference; -d {enough:.0}"
+                ));
+            }
+        }
         // The most used percentile; a scenario without latencies has none.
         let usual = (self.latency.samples > 0).then_some(99.0);
         for percentile in

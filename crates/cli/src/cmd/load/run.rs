@@ -283,7 +283,13 @@ pub(super) async fn run(
     let cpu = process::cpu_time().saturating_sub(cpu_before);
     let mut recorder = std::mem::replace(&mut *lock(&recorder), Recorder::new());
     recorder.end_errors(elapsed);
-    let sending_end = if is_interrupted { Some(Instant::now()) } else { run.plan.end.or(recorder.last_sent) };
+    // The server may have closed all connections before the end.
+    let ended = Instant::now();
+    let sending_end = match run.plan.end {
+        _ if is_interrupted => Some(ended),
+        Some(end) => Some(end.min(ended)),
+        None => recorder.last_sent,
+    };
     let last = sending_end.max(recorder.last_answer).unwrap_or(run.plan.measured_from);
     let measured = last.saturating_duration_since(run.plan.measured_from);
     let memory = result.memory_max.zip(memory_before).and_then(|(after, (before, open))| {
