@@ -136,14 +136,11 @@ async fn serve(
     let mut compressor = Compressor::with_dictionary(LEVEL.into(), dictionary).map_err(|_| Error::Closed)?;
     let begin = clock::now();
     for event in events {
-        match scheme {
-            Scheme::DeflateEach => {
-                for sender in &mut senders {
-                    sender.send(event).await?;
-                }
-                continue;
+        if scheme == Scheme::DeflateEach {
+            for sender in &mut senders {
+                sender.send(event).await?;
             }
-            _ => {}
+            continue;
         }
         let message = match scheme {
             Scheme::Zstd => {
