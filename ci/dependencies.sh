@@ -5,10 +5,14 @@
 missing_tools() {
     tools=()
     has_tool cargo-deny "$cargo_deny" || tools+=("cargo-deny@$cargo_deny")
+    has_mdbook || tools+=("mdbook@$mdbook")
     if [ -n "$gungraun" ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
         has_tool gungraun-runner "$gungraun" || tools+=("gungraun-runner@$gungraun")
     fi
 }
+
+# It prints its version as v0.5.4.
+has_mdbook() { [ "$(mdbook --version 2>/dev/null)" = "mdbook v$mdbook" ]; }
 
 step_tools() {
     missing_tools
@@ -16,13 +20,25 @@ step_tools() {
     [ "$consent" = yes ] || { skip "not installed: ${tools[*]} (./test --yes, or cargo install --locked ${tools[*]})"; return; }
     local tool rc=0
     # They run for seconds: unoptimized, they take less time to build and run.
-    for tool in "${tools[@]}"; do cargo install --locked --debug "$tool" || rc=77; done
+    for tool in "${tools[@]}"; do
+        local features=()
+        # Without a server and a watcher of files.
+        [[ $tool != mdbook@* ]] || features=(--no-default-features --features search)
+        cargo install --locked --debug ${features[@]+"${features[@]}"} "$tool" || rc=77
+    done
     [ $rc = 0 ] || skip "cargo could not install: ${tools[*]}"
 }
 
 step_deny() {
     have cargo-deny || { skip "cargo-deny is not installed: cargo install --locked cargo-deny@$cargo_deny"; return; }
     cargo deny --locked check bans licenses sources
+}
+
+# The book as it is published, and every link of it.
+step_book() {
+    has_mdbook || { skip "mdbook is not installed: cargo install --locked mdbook@$mdbook"; return; }
+    have python3 || { skip "no python3: apt-get install python3"; return; }
+    docs/build
 }
 
 step_advisories() {

@@ -4,6 +4,8 @@
 # For Miri and the sanitizers.
 nightly=nightly-2026-05-20
 cargo_deny=0.20.2
+# Builds the book.
+mdbook=0.5.4
 # Used by ci/release once an earlier version is tagged.
 semver_checks=0.51.0
 h2spec=v2.2.1+incompatible
