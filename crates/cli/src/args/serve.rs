@@ -163,8 +163,8 @@ pub(crate) struct Channels {
     /// Share channels with the other nodes that are connected to this NATS server; it needs JetStream
     #[arg(long, value_name = "URL", conflicts_with = "redis")]
     pub(crate) nats: Option<String>,
-    /// Share channels with the other nodes that are connected to this Redis or Valkey server: redis://HOST:PORT, or
-    /// redis+sentinel://HOST:PORT,HOST:PORT/MASTER
+    /// Share channels with the other nodes that are connected to this Redis or Valkey server: redis://HOST:PORT,
+    /// redis+sentinel://HOST:PORT,HOST:PORT/MASTER or redis+cluster://HOST:PORT,HOST:PORT; rediss for TLS
     #[arg(long, value_name = "URL")]
     pub(crate) redis: Option<String>,
 }

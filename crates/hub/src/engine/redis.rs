@@ -60,8 +60,10 @@ pub(super) fn unavailable(error: impl std::fmt::Display) -> EngineError {
 }
 
 impl RedisEngine {
-    /// Connects to a server, `redis://HOST:PORT`, or to the master that sentinels name,
-    /// `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`. The server is Redis 7.0 or later, or Valkey.
+    /// Connects to a server, `redis://HOST:PORT`; to the master that sentinels name, `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`; or
+    /// to a cluster, of which some nodes are named, `redis+cluster://HOST:PORT,HOST:PORT`. The server is Redis 7.0 or later, or Valkey.
+    ///
+    /// `rediss://` and `rediss+cluster://` use TLS; `?ca=FILE` names the root certificate in PEM, if it is not one of the platform's.
     ///
     /// # Errors
     /// The URL cannot be read, or the server cannot be reached.

@@ -280,6 +280,81 @@ async fn redis() {
     events(&one, &two).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_cluster() {
+    let Some(mut cluster) = Redis::start_cluster(3) else { return };
+    let hosts: Vec<_> = cluster.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+    let url = format!("redis+cluster://{}", hosts.join(","));
+    let (one, two) = (RedisEngine::connect(&url).await.unwrap(), RedisEngine::connect(&url).await.unwrap());
+    contract(&one, &two).await;
+    events(&one, &two).await;
+    let (one, two) = (RedisEngine::connect(&url).await.unwrap(), RedisEngine::connect(&url).await.unwrap());
+    let recorder = started(&one);
+    // Channels are on all servers. One that restarts begins new histories; those of the others stay.
+    let channels: Vec<_> = (0..12).map(|n| format!("c{n}")).collect();
+    let mut positions = Vec::new();
+    for channel in &channels {
+        one.subscribe(channel).await.unwrap();
+        positions.push(publish(&two, channel, "0").await);
+    }
+    cluster[0].kill();
+    cluster[0].restart();
+    let (mut kept, mut begun) = (0, 0);
+    for (channel, at) in channels.iter().zip(&positions) {
+        let begin = std::time::Instant::now();
+        let next = loop {
+            match two.publish(channel, publication("1"), Some(KEEP), "k").await {
+                Ok(position) => break position,
+                Err(error) => assert!(begin.elapsed() < Duration::from_secs(60), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        // The first command after the loss may fail.
+        while one.recover(channel, None, RecoveryMode::Stream, KEEP).await.is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        match missed(&one, channel, at).await {
+            Some(missed) => {
+                kept += 1;
+                assert_eq!((missed, &next.epoch), (vec!["1".to_owned()], &at.epoch));
+            }
+            None => {
+                begun += 1;
+                assert_ne!(next.epoch, at.epoch);
+            }
+        }
+    }
+    assert!(kept > 0 && begun > 0, "{kept} {begun}");
+    // Those of the server that is listened to, which may be another one now, are delivered too.
+    for channel in &channels {
+        let at = publish(&two, channel, "2").await;
+        let event = Event::Published(channel.clone(), at, "2".into());
+        recorder.until(|events| events.contains(&event)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_over_tls() {
+    let Some((redis, certificate)) = Redis::start_tls() else { return };
+    let url = format!("rediss://127.0.0.1:{}", redis.port);
+    let error = RedisEngine::connect(&url).await.unwrap_err().to_string();
+    assert!(error.contains("certificate") || error.contains("InvalidCertificate"), "{error}");
+    let plain = RedisEngine::connect(&redis.url()).await;
+    assert!(plain.is_err(), "the server speaks TLS alone");
+    let url = format!("{url}?ca={}", certificate.display());
+    let (one, two) = (RedisEngine::connect(&url).await.unwrap(), RedisEngine::connect(&url).await.unwrap());
+    contract(&one, &two).await;
+    for url in [
+        "redis://127.0.0.1:1?ca=x",
+        "rediss://127.0.0.1:1?x",
+        "rediss://127.0.0.1:1?ca=/none",
+        "http://x",
+        "x",
+    ] {
+        assert!(RedisEngine::connect(url).await.is_err(), "{url}");
+    }
+}
+
 /// A node that was paused has not been listening, so silence says nothing about Redis.
 #[tokio::test]
 async fn redis_is_not_lost_by_a_node_that_was_paused() {

@@ -22,12 +22,17 @@ impl Redis {
     }
 
     pub(crate) fn start_with(args: &[&str]) -> Option<Self> {
+        Self::start_with_port("--port", args)
+    }
+
+    /// `option` takes the port.
+    fn start_with_port(option: &str, args: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
         loop {
             // Another program may take the port meanwhile; then the server ends.
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let Ok(mut process) = run(port, directory.path(), &args) else {
+            let Ok(mut process) = run(option, port, directory.path(), &args) else {
                 println!("limited: redis-server is not on the PATH; the tests of Redis did not run");
                 return None;
             };
@@ -61,16 +66,82 @@ impl Redis {
         }
     }
 
+    /// A cluster in which each server has a part of the slots.
+    pub(crate) fn start_cluster(size: usize) -> Option<Vec<Self>> {
+        let mut nodes = Vec::new();
+        for _ in 0..size {
+            let bus = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+            let args =
+                ["--cluster-enabled", "yes", "--cluster-port", &bus, "--appendonly", "yes", "--save", ""];
+            nodes.push((Self::start_with(&args)?, bus));
+        }
+        let slots = 16_384 / size;
+        for (number, (node, _)) in nodes.iter().enumerate() {
+            let last = if number + 1 == size { 16_383 } else { (number + 1) * slots - 1 };
+            node.command(&format!("CLUSTER ADDSLOTSRANGE {} {last}", number * slots));
+            node.command(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1));
+        }
+        for (node, bus) in &nodes[1..] {
+            nodes[0].0.command(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", node.port));
+        }
+        let begin = Instant::now();
+        let is_ready = |node: &Self| {
+            let info = node.command("CLUSTER INFO");
+            info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{size}"))
+        };
+        while !nodes.iter().all(|(node, _)| is_ready(node)) {
+            assert!(
+                begin.elapsed() < DEADLINE,
+                "the cluster is not ready: {}",
+                nodes[0].0.command("CLUSTER INFO")
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(nodes.into_iter().map(|(node, _)| node).collect())
+    }
+
+    /// A server that speaks TLS alone, and its certificate.
+    pub(crate) fn start_tls() -> Option<(Self, std::path::PathBuf)> {
+        let directory = tempfile::tempdir().unwrap();
+        let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+        std::fs::write(&certificate, certified.cert.pem()).unwrap();
+        std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
+        let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+        let (cert_arg, key_arg) = (path(&certificate), path(&key));
+        let args = [
+            "--tls-cert-file",
+            &cert_arg,
+            "--tls-key-file",
+            &key_arg,
+            "--tls-auth-clients",
+            "no",
+            "--save",
+            "",
+        ];
+        let mut server = Self::start_with_port("--tls-port", &args)?;
+        let kept = server.directory.path().join("cert.pem");
+        std::fs::copy(&certificate, &kept).unwrap();
+        server.args.clear();
+        Some((server, kept))
+    }
+
+    /// The answer to an inline command.
+    fn command(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// How many connections it has accepted, with that of this question.
     pub(crate) fn connections(&self) -> u64 {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.write_all(b"INFO stats\r\nQUIT\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = self.command("INFO stats");
         let count = answer.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
         count.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{answer}"))
     }
@@ -84,7 +155,7 @@ impl Redis {
     pub(crate) fn restart(&mut self) {
         let begin = Instant::now();
         loop {
-            self.process = run(self.port, self.directory.path(), &self.args).unwrap();
+            self.process = run("--port", self.port, self.directory.path(), &self.args).unwrap();
             if wait(&mut self.process, self.port) {
                 return;
             }
@@ -106,9 +177,10 @@ impl Drop for Redis {
     }
 }
 
-fn run(port: u16, directory: &std::path::Path, args: &[String]) -> std::io::Result<Child> {
+fn run(option: &str, port: u16, directory: &std::path::Path, args: &[String]) -> std::io::Result<Child> {
     Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
+        // Another option's port is the only one.
+        .args(["--port", "0", option, &port.to_string(), "--bind", "127.0.0.1", "--dir"])
         .arg(directory)
         .args(args)
         .stdout(Stdio::null())

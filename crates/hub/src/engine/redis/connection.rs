@@ -4,9 +4,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::aio::{MultiplexedConnection, PubSub};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
 use redis::sentinel::Sentinel;
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult,
+    ScriptInvocation, TlsCertificates, Value,
+};
 
 use super::unavailable;
 use crate::engine::{EngineError, EngineHealth};
@@ -19,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Connection {
     source: Source,
     /// `None` after a failure. Tokio's mutex, so that one task connects, and the others wait for it.
-    open: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    open: tokio::sync::Mutex<Option<Open>>,
     failure: Mutex<Option<String>>,
     failures: AtomicU64,
 }
@@ -27,48 +32,161 @@ pub(super) struct Connection {
 /// How the address of the server is found.
 enum Source {
     Server(Client),
-    Sentinels { sentinels: Box<tokio::sync::Mutex<Sentinel>>, master: String },
+    Sentinels {
+        sentinels: Box<tokio::sync::Mutex<Sentinel>>,
+        master: String,
+    },
+    /// Announcements reach every node of a cluster, so one of them is listened to.
+    Cluster {
+        cluster: Box<ClusterClient>,
+        nodes: Vec<Client>,
+    },
+}
+
+/// An open connection.
+#[derive(Clone)]
+enum Open {
+    Server(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl ConnectionLike for Open {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::Server(server) => server.req_packed_command(command),
+            Self::Cluster(cluster) => cluster.req_packed_command(command),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::Server(server) => server.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(cluster) => cluster.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::Server(server) => server.get_db(),
+            Self::Cluster(cluster) => cluster.get_db(),
+        }
+    }
+}
+
+/// The parts of `SCHEME://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/REST][?ca=FILE]`.
+struct Address<'a> {
+    scheme: &'a str,
+    /// Of each server.
+    servers: Vec<String>,
+    rest: &'a str,
+    certificates: Option<TlsCertificates>,
+}
+
+impl<'a> Address<'a> {
+    fn parse(url: &'a str) -> Result<Self, EngineError> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| unavailable("the URL has no scheme"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (servers, rest) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = servers.rsplit_once('@').map_or(("", servers), |(user, hosts)| (user, hosts));
+        let is_secure = scheme.starts_with("rediss");
+        let certificates = match query.strip_prefix("ca=") {
+            None if query.is_empty() => None,
+            Some(file) if is_secure => {
+                let root =
+                    std::fs::read(file).map_err(|error| unavailable(format_args!("{file}: {error}")))?;
+                Some(TlsCertificates { client_tls: None, root_cert: Some(root) })
+            }
+            _ => return Err(unavailable(format_args!("the URL has an unknown parameter: {query}"))),
+        };
+        let (plain, at) =
+            (if is_secure { "rediss" } else { "redis" }, if user.is_empty() { "" } else { "@" });
+        let servers = hosts.split(',').map(|host| format!("{plain}://{user}{at}{}", host.trim())).collect();
+        Ok(Self { scheme, servers, rest, certificates })
+    }
+
+    fn client(&self, url: &str) -> Result<Client, EngineError> {
+        match &self.certificates {
+            Some(certificates) => Client::build_with_tls(url, certificates.clone()),
+            None => Client::open(url),
+        }
+        .map_err(unavailable)
+    }
 }
 
 impl Connection {
     pub(super) fn new(url: &str) -> Result<Self, EngineError> {
-        let source = match url.strip_prefix("redis+sentinel://") {
-            None => Source::Server(Client::open(url).map_err(unavailable)?),
-            Some(rest) => {
-                let (addresses, master) =
-                    rest.split_once('/').ok_or_else(|| unavailable("the URL names no master"))?;
-                let addresses: Vec<_> =
-                    addresses.split(',').map(|address| format!("redis://{address}")).collect();
-                let sentinels = Sentinel::build(addresses).map_err(unavailable)?;
-                Source::Sentinels { sentinels: Box::new(sentinels.into()), master: master.to_owned() }
+        let address = Address::parse(url)?;
+        let source = match address.scheme {
+            "redis" | "rediss" => {
+                let server = address.servers.first().map_or("", String::as_str);
+                Source::Server(address.client(&format!("{server}/{}", address.rest))?)
             }
+            "redis+sentinel" => {
+                if address.rest.is_empty() {
+                    return Err(unavailable("the URL names no master"));
+                }
+                let sentinels = Sentinel::build(address.servers).map_err(unavailable)?;
+                Source::Sentinels { sentinels: Box::new(sentinels.into()), master: address.rest.to_owned() }
+            }
+            "redis+cluster" | "rediss+cluster" => {
+                let mut cluster = ClusterClient::builder(address.servers.clone())
+                    .connection_timeout(TIMEOUT)
+                    .response_timeout(TIMEOUT);
+                if let Some(certificates) = &address.certificates {
+                    cluster = cluster.certs(certificates.clone());
+                }
+                let nodes: Result<_, _> = address.servers.iter().map(|url| address.client(url)).collect();
+                Source::Cluster { cluster: Box::new(cluster.build().map_err(unavailable)?), nodes: nodes? }
+            }
+            other => return Err(unavailable(format_args!("{other} is not a scheme of Redis"))),
         };
         Ok(Self { source, open: Default::default(), failure: Mutex::default(), failures: AtomicU64::new(0) })
     }
 
-    async fn client(&self) -> RedisResult<Client> {
-        match &self.source {
-            Source::Server(client) => Ok(client.clone()),
-            Source::Sentinels { sentinels, master } => {
-                sentinels.lock().await.async_master_for(master, None).await
-            }
-        }
-    }
-
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    async fn connect(&self) -> RedisResult<Open> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(TIMEOUT))
             .set_response_timeout(Some(TIMEOUT));
-        self.client().await?.get_multiplexed_async_connection_with_config(&config).await
+        let client = match &self.source {
+            Source::Server(client) => client.clone(),
+            Source::Sentinels { sentinels, master } => {
+                sentinels.lock().await.async_master_for(master, None).await?
+            }
+            Source::Cluster { cluster, .. } => {
+                return cluster.get_async_connection().await.map(Open::Cluster);
+            }
+        };
+        client.get_multiplexed_async_connection_with_config(&config).await.map(Open::Server)
     }
 
     /// A connection that receives announcements.
     pub(super) async fn listen(&self) -> Result<PubSub, EngineError> {
-        let connecting = async { self.client().await?.get_async_pubsub().await };
-        tokio::time::timeout(TIMEOUT, connecting).await.map_err(unavailable)?.map_err(unavailable)
+        let clients = match &self.source {
+            Source::Server(client) => vec![client.clone()],
+            Source::Sentinels { sentinels, master } => {
+                let asking = async { sentinels.lock().await.async_master_for(master, None).await };
+                let asked = tokio::time::timeout(TIMEOUT, asking).await.map_err(unavailable)?;
+                vec![asked.map_err(unavailable)?]
+            }
+            Source::Cluster { nodes, .. } => nodes.clone(),
+        };
+        let mut failure = unavailable("the URL names no server");
+        for client in clients {
+            match tokio::time::timeout(TIMEOUT, client.get_async_pubsub()).await {
+                Ok(Ok(listening)) => return Ok(listening),
+                Ok(Err(error)) => failure = unavailable(error),
+                Err(error) => failure = unavailable(error),
+            }
+        }
+        Err(failure)
     }
 
-    async fn get(&self) -> RedisResult<MultiplexedConnection> {
+    async fn get(&self) -> RedisResult<Open> {
         let mut open = self.open.lock().await;
         if let Some(connection) = &*open {
             return Ok(connection.clone());
@@ -79,10 +197,7 @@ impl Connection {
     }
 
     /// Runs a command. After a failure the next one uses a new connection, and asks the sentinels again.
-    async fn run<T>(
-        &self,
-        command: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
-    ) -> Result<T, EngineError> {
+    async fn run<T>(&self, command: impl AsyncFnOnce(&mut Open) -> RedisResult<T>) -> Result<T, EngineError> {
         let result = match self.get().await {
             Ok(mut connection) => command(&mut connection).await,
             Err(error) => Err(error),
