@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use wireloom_ws::handshake::{is_field_value, is_token};
+
 use crate::error::HttpError;
 
 /// Fields in order. A name may occur more than once; lookups ignore its case.
@@ -74,9 +76,7 @@ impl Headers {
     /// character.
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HttpError> {
         let value = value.as_ref();
-        let sendable = is_token(name.as_bytes())
-            && value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7F));
-        if !sendable {
+        if !is_token(name.as_bytes()) || !is_field_value(value) {
             return Err(HttpError::InvalidHeader);
         }
         self.push_unchecked(name.as_bytes(), value.trim_ascii());
@@ -258,33 +258,6 @@ pub(crate) fn is_connection_specific(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 6] =
         [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
-}
-
-/// The bytes of a token (RFC 9110 §5.6.2).
-static TOKEN: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 128 {
-        table[byte] = (byte as u8).is_ascii_alphanumeric();
-        byte += 1;
-    }
-    let others = b"!#$%&'*+-.^_`|~";
-    let mut at = 0;
-    while at < others.len() {
-        table[others[at] as usize] = true;
-        at += 1;
-    }
-    table
-};
-
-/// Whether this byte may be in a token: the name of a header, a method.
-pub(crate) fn is_token_byte(byte: u8) -> bool {
-    TOKEN[usize::from(byte)]
-}
-
-/// Whether this is a token.
-pub(crate) fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
 /// Shows names only: values may contain secrets.

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use wireloom_ws::handshake::is_token;
+
 use crate::error::{Error, HttpError};
-use crate::headers::{Headers, is_connection_specific, is_token};
+use crate::headers::{Headers, is_connection_specific};
 use crate::http::Body;
 
 /// A request to send: a method, a URL or path, headers, content.

@@ -4,13 +4,13 @@ use std::io::BufRead as _;
 use std::mem::MaybeUninit;
 
 use wireloom_ws::handshake::uri::is_authority;
-use wireloom_ws::handshake::{lower_minor_version, replace_obs_fold};
+use wireloom_ws::handshake::{HandshakeLimits, lower_minor_version, replace_obs_fold};
 
 use crate::headers::{Headers, Span};
 use crate::version::Version;
 
-/// Header lines in the head of a request, as in [`wireloom_ws::handshake::HandshakeLimits`].
-const HEADERS_MAX: usize = 100;
+/// Header lines in the head of a request.
+const HEADERS_MAX: usize = HandshakeLimits::DEFAULT.headers_max;
 
 /// The head of a request.
 #[derive(Debug)]

@@ -3,6 +3,8 @@
 
 use std::io::Write as _;
 
+use wireloom_ws::handshake::reason_phrase;
+
 use super::date;
 use crate::headers::Headers;
 
@@ -28,7 +30,7 @@ pub(crate) fn head(
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(&digits(status));
     out.extend_from_slice(b" ");
-    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(reason_phrase(status).as_bytes());
     out.extend_from_slice(b"\r\n");
     fields(out, headers);
     // RFC 9110 §6.6.1: one Date; the application's own takes precedence.
@@ -84,40 +86,5 @@ pub(crate) fn fields(out: &mut Vec<u8>, headers: &Headers) {
         out.extend_from_slice(b": ");
         out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
-    }
-}
-
-/// RFC 9110 §15; a phrase may be empty (RFC 9112 §4).
-fn reason(status: u16) -> &'static str {
-    match status {
-        101 => "Switching Protocols",
-        200 => "OK",
-        201 => "Created",
-        202 => "Accepted",
-        204 => "No Content",
-        205 => "Reset Content",
-        301 => "Moved Permanently",
-        302 => "Found",
-        303 => "See Other",
-        304 => "Not Modified",
-        307 => "Temporary Redirect",
-        308 => "Permanent Redirect",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        413 => "Content Too Large",
-        414 => "URI Too Long",
-        417 => "Expectation Failed",
-        426 => "Upgrade Required",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        501 => "Not Implemented",
-        503 => "Service Unavailable",
-        505 => "HTTP Version Not Supported",
-        _ => "",
     }
 }

@@ -14,6 +14,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use wireloom_http2::upgrade::PREFACE;
 #[cfg(feature = "http2")]
 use wireloom_http2::{Role as Http2Role, StreamKey};
+use wireloom_ws::handshake::is_token_byte;
 
 use super::Handler;
 use super::accept::TLS_HANDSHAKE;
@@ -23,7 +24,6 @@ use super::http2;
 use super::panic;
 use super::timeouts::{Deadline, Stopped, Timeouts, until};
 use crate::error::HttpError;
-use crate::headers::is_token_byte;
 use crate::http::{Afterwards, Body, Open, Origin, Request, Response, Running, Version};
 use crate::http1::head::{self, Refusal};
 use crate::http1::write::{self, Ending};

@@ -15,11 +15,14 @@ pub struct HandshakeLimits {
 
 impl Default for HandshakeLimits {
     fn default() -> Self {
-        Self { head_len_max: 16 * 1024, headers_max: 100 }
+        Self::DEFAULT
     }
 }
 
 impl HandshakeLimits {
+    /// The default limits.
+    pub const DEFAULT: Self = Self { head_len_max: 16 * 1024, headers_max: 100 };
+
     /// The same limits with this many bytes for a head.
     #[must_use]
     pub fn with_head_len_max(self, head_len_max: usize) -> Self {

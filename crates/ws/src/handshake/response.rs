@@ -267,15 +267,19 @@ pub(super) fn check_header(name: &str, value: &str) -> Result<(), Misuse> {
     if is_field_value(value.as_bytes()) { Ok(()) } else { Err(Misuse::HeaderValue) }
 }
 
-/// The reason phrases of RFC 9110 §15 for answers to handshakes. A phrase may be empty (RFC 9112 §4).
-fn reason_phrase(status: u16) -> &'static str {
+/// The reason phrase of a status (RFC 9110 §15, RFC 6585); empty for others, which RFC 9112 §4 allows.
+pub fn reason_phrase(status: u16) -> &'static str {
     match status {
         101 => "Switching Protocols",
         200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
         204 => "No Content",
+        205 => "Reset Content",
         301 => "Moved Permanently",
         302 => "Found",
         303 => "See Other",
+        304 => "Not Modified",
         307 => "Temporary Redirect",
         308 => "Permanent Redirect",
         400 => "Bad Request",
@@ -285,6 +289,9 @@ fn reason_phrase(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         410 => "Gone",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        417 => "Expectation Failed",
         421 => "Misdirected Request",
         426 => "Upgrade Required",
         429 => "Too Many Requests",

@@ -15,13 +15,13 @@ const TOKEN: [bool; 256] = {
     table
 };
 
-/// Whether a token may contain this byte.
-pub(crate) fn is_token_byte(byte: u8) -> bool {
+/// Whether a token may contain this byte (RFC 9110 §5.6.2): the names of methods and fields are tokens.
+pub fn is_token_byte(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// Whether this is a token: at least one byte, all of them token bytes.
-pub(crate) fn is_token(bytes: &[u8]) -> bool {
+/// Whether this is a token (RFC 9110 §5.6.2): at least one byte, all of them token bytes.
+pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn list_contains(value: &[u8], element: &str) -> bool {
 
 /// Whether a header field may have this value (RFC 9110 §5.5): no control byte except the tab, so that it can neither end its line
 /// (CR, LF) nor be truncated by a reader in C (NUL).
-pub(crate) fn is_field_value(bytes: &[u8]) -> bool {
+pub fn is_field_value(bytes: &[u8]) -> bool {
     // Without a branch on each byte this is a vector loop.
     !bytes.iter().fold(false, |bad, &byte| bad | (byte != b'\t' && byte.is_ascii_control()))
 }

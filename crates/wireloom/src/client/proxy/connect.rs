@@ -5,12 +5,10 @@ use crate::client::credentials::Credentials;
 use crate::error::Error;
 use crate::http1::head;
 use crate::transport::Io;
+use wireloom_ws::handshake::HandshakeLimits;
 
-/// Bytes of the heads of a response, interim ones included. As for [`wireloom_ws::handshake::HandshakeLimits`].
-const HEAD_LEN_MAX: usize = 16 << 10;
-
-/// Header lines of such a head.
-const HEADERS_MAX: usize = 100;
+/// Limits of all heads of the response together, interim ones included.
+const LIMITS: HandshakeLimits = HandshakeLimits::DEFAULT;
 
 pub(super) async fn open(
     io: &mut Io,
@@ -28,7 +26,7 @@ pub(super) async fn open(
     }
     request.push_str("\r\n");
     write_all(io, request.as_bytes()).await?;
-    let mut room = HEAD_LEN_MAX;
+    let mut room = LIMITS.head_len_max;
     loop {
         match read_head(io, &mut room).await? {
             // RFC 9110 §15.2.
@@ -54,6 +52,6 @@ async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
             return Err(ProxyError::Malformed.into());
         }
     }
-    let (status, ..) = head::parse_response(head, HEADERS_MAX).map_err(|_| ProxyError::Malformed)?;
+    let (status, ..) = head::parse_response(head, LIMITS.headers_max).map_err(|_| ProxyError::Malformed)?;
     Ok(status)
 }
