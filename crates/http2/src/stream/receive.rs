@@ -12,14 +12,15 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{RecvPhase, Streams};
+use super::{RecvPhase, Stream, Streams};
 use crate::Limits;
 use crate::config::Config;
 use crate::error::{Error, Misuse, Violation};
-use crate::flow_control::{WINDOW_DEFAULT, WINDOW_MAX, grant, spend, window};
+use crate::flow_control::{WINDOW_DEFAULT, WINDOW_MAX, WindowTuner, grant, spend, window};
 use crate::frame::{StreamId, WindowUpdate};
 use crate::message::ContentLeft;
 use crate::rate_limit::Charge;
+use crate::settings::Settings;
 
 /// The minimum increment of a WINDOW_UPDATE of the connection, in bytes.
 const UPDATE_MIN: i64 = 4096;
@@ -41,6 +42,60 @@ pub(crate) enum DataCheck {
     Refused(Error),
 }
 
+/// The receive windows, and the memory that bounds them.
+pub(super) struct RecvSide {
+    /// The window of the connection. It is not negative, unless the peer has exceeded it and the connection ends.
+    window: i64,
+    /// The largest SETTINGS_INITIAL_WINDOW_SIZE of this side that the peer may use: acknowledged or in flight.
+    initial: u32,
+    tuner: WindowTuner,
+    /// DATA of all streams that was passed to the caller and not released, in bytes.
+    held: u64,
+    /// The part of `held` whose streams have ended; always 0 if their end releases it.
+    held_ended: u64,
+    release_at_end: bool,
+    /// Other memory that the caller uses for this connection, in bytes. It shares the bound with `held`.
+    caller_memory: u64,
+}
+
+impl RecvSide {
+    pub(super) const fn new(config: &Config) -> Self {
+        Self {
+            window: WINDOW_DEFAULT as i64,
+            initial: Settings::INITIAL.initial_window_size,
+            tuner: WindowTuner::new(config.settings.initial_window_size, config.stream_window_max),
+            held: 0,
+            held_ended: 0,
+            release_at_end: config.release_at_end,
+            caller_memory: 0,
+        }
+    }
+
+    /// The receive window of a stream, as much of which may still arrive after a reset.
+    pub(super) fn window_left(&self, stream: &Stream) -> u32 {
+        match stream.recv.is_open() {
+            true => window(self.initial, stream.recv_delta).clamp(0, WINDOW_MAX) as u32,
+            false => 0,
+        }
+    }
+
+    /// An upper bound of the window of a stream that the peer has just opened.
+    pub(super) fn window_new(&self) -> u32 {
+        self.initial.max(self.tuner.target())
+    }
+
+    /// A stream has ended of which the caller holds `held` bytes. Returns whether they are released to the window of the connection.
+    #[inline]
+    pub(super) fn end_stream(&mut self, held: u32) -> bool {
+        if !self.release_at_end {
+            self.held_ended += u64::from(held);
+            return false;
+        }
+        self.held -= u64::from(held);
+        held > 0
+    }
+}
+
 impl Streams {
     /// Validates a DATA frame by its header: `flow_len` bytes of both windows, `data_len` of content. Changes nothing.
     #[inline(always)]
@@ -52,7 +107,7 @@ impl Streams {
         end_stream: bool,
     ) -> DataCheck {
         // RFC 9113 §6.9.1: the window of the connection is checked first, because DATA on closed streams counts as well.
-        if i64::from(flow_len) > self.recv_window {
+        if i64::from(flow_len) > self.recv.window {
             return DataCheck::Refused(Error::peer(
                 Violation::ConnectionWindowExceeded,
                 StreamId::CONNECTION,
@@ -72,7 +127,7 @@ impl Streams {
             _ => return refused(Violation::DataBeforeHeaders),
         };
         // RFC 9113 §6.9.1: no more than the stream's window. An empty frame is allowed even if the window is negative.
-        if flow_len > 0 && i64::from(flow_len) > window(self.recv_initial, stream.recv_delta) {
+        if flow_len > 0 && i64::from(flow_len) > window(self.recv.initial, stream.recv_delta) {
             return refused(Violation::StreamWindowExceeded);
         }
         // RFC 9113 §8.1.1
@@ -115,8 +170,8 @@ impl Streams {
     /// Subtracts DATA from the window of the connection. DATA that is ignored counts too (RFC 9113 §5.1, §6.9).
     #[inline]
     pub(crate) fn spend_connection(&mut self, flow_len: u32) {
-        self.recv_window -= i64::from(flow_len);
-        self.window_tuner.received(flow_len);
+        self.recv.window -= i64::from(flow_len);
+        self.recv.tuner.received(flow_len);
     }
 
     /// Counts content that is passed to the caller. The caller holds it if the stream releases manually.
@@ -125,7 +180,7 @@ impl Streams {
         let stream = self.slab.get_mut(slot);
         if stream.releases_manually() {
             stream.held = stream.held.saturating_add(len);
-            self.held += u64::from(len);
+            self.recv.held += u64::from(len);
         }
     }
 
@@ -137,21 +192,21 @@ impl Streams {
         let stream = self.slab.get_mut(slot);
         let len = u32::try_from(len).map_err(|_| Misuse::ReleaseTooMuch)?;
         stream.held = stream.held.checked_sub(len).ok_or(Misuse::ReleaseTooMuch)?;
-        self.held -= u64::from(len);
+        self.recv.held -= u64::from(len);
         Ok(())
     }
 
     /// The caller releases `len` bytes of a stream that has ended. DATA that the end of the stream has released is not counted again.
     pub(crate) fn release_ended(&mut self, len: usize) {
-        let len = (len as u64).min(self.held_ended);
-        self.held_ended -= len;
-        self.held -= len;
+        let len = (len as u64).min(self.recv.held_ended);
+        self.recv.held_ended -= len;
+        self.recv.held -= len;
     }
 
     /// The WINDOW_UPDATE of a stream, if its deficit is large enough.
     #[inline]
     pub(crate) fn stream_update(&mut self, slot: u32) -> Option<WindowUpdate> {
-        let (initial, target) = (self.recv_initial, i64::from(self.window_tuner.target()));
+        let (initial, target) = (self.recv.initial, i64::from(self.recv.tuner.target()));
         let stream = self.slab.get_mut(slot);
         if !stream.recv.is_open() {
             return None;
@@ -175,18 +230,17 @@ impl Streams {
         // The bound is for granted window and held DATA together. The peer may always use the initial window of the connection (RFC
         // 9113 §6.9.2).
         let bound = config.receive_max().max(i64::from(WINDOW_DEFAULT));
-        let target =
-            i64::from(config.connection_window).max(i64::from(self.window_tuner.target())).min(bound);
-        let used = self.held.saturating_add(self.caller_memory).saturating_add(u64::from(arriving));
+        let target = i64::from(config.connection_window).max(i64::from(self.recv.tuner.target())).min(bound);
+        let used = self.recv.held.saturating_add(self.recv.caller_memory).saturating_add(u64::from(arriving));
         let room = bound.saturating_sub_unsigned(used).max(0);
         // Half of the possible window, not of the target: if slow readers hold much DATA, the other streams use the rest.
         let allowed = target.min(room);
-        let deficit = allowed - self.recv_window;
+        let deficit = allowed - self.recv.window;
         if deficit < UPDATE_MIN.min(target / 2).max(1) || deficit * 2 < allowed {
             return None;
         }
         let increment = deficit.min(WINDOW_MAX) as u32;
-        self.recv_window += i64::from(increment);
+        self.recv.window += i64::from(increment);
         Some(WindowUpdate { stream_id: StreamId::CONNECTION, increment })
     }
 
@@ -198,7 +252,7 @@ impl Streams {
     ///
     /// Returns the streams whose windows have shrunk. O(streams).
     pub(crate) fn set_recv_initial(&mut self, initial_window_max: u32) -> Vec<u32> {
-        let before = core::mem::replace(&mut self.recv_initial, initial_window_max);
+        let before = core::mem::replace(&mut self.recv.initial, initial_window_max);
         let mut shrunk = Vec::new();
         if initial_window_max < before {
             self.slab.for_each(|slot, _| shrunk.push(slot));
@@ -208,24 +262,60 @@ impl Streams {
 
     /// Adapts the target of the windows to a new SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) fn announce_initial_window(&mut self, before: u32, after: u32, config: &Config) {
-        self.window_tuner.set_initial(before, after, config.stream_window_max);
+        self.recv.tuner.set_initial(before, after, config.stream_window_max);
     }
 
     /// A WINDOW_UPDATE is sent, with which the round trip can be measured.
     #[inline]
     pub(crate) fn request_probe(&mut self) {
-        self.window_tuner.request_probe();
+        self.recv.tuner.request_probe();
     }
 
     /// Whether to send a PING that measures the round trip. If `true`, it counts as sent.
     #[inline]
     pub(crate) fn start_probe(&mut self, now: Duration) -> bool {
-        self.window_tuner.start_probe(now)
+        self.recv.tuner.start_probe(now)
+    }
+
+    /// DATA that was passed to the caller and not released, in bytes.
+    pub(crate) const fn held(&self) -> u64 {
+        self.recv.held
+    }
+
+    /// Memory that the caller uses for this connection in addition to the DATA it holds, in bytes.
+    pub(crate) const fn caller_memory(&self) -> u64 {
+        self.recv.caller_memory
+    }
+
+    pub(crate) const fn set_caller_memory(&mut self, bytes: u64) {
+        self.recv.caller_memory = bytes;
     }
 
     /// Handles the acknowledgement of the PING.
     pub(crate) fn finish_probe(&mut self, now: Duration) {
-        self.window_tuner.finish_probe(now);
+        self.recv.tuner.finish_probe(now);
+    }
+}
+
+#[cfg(test)]
+impl Streams {
+    /// The target of the receive windows of streams.
+    pub(crate) fn recv_target(&self) -> u32 {
+        self.recv.tuner.target()
+    }
+
+    pub(crate) fn recv_window(&self) -> i64 {
+        self.recv.window
+    }
+
+    /// The receive window of a stream.
+    pub(super) fn recv_window_of(&self, slot: u32) -> i64 {
+        window(self.recv.initial, self.slab.get(slot).recv_delta)
+    }
+
+    /// The part of [`Streams::held`] whose streams have ended.
+    pub(super) fn held_ended(&self) -> u64 {
+        self.recv.held_ended
     }
 }
 

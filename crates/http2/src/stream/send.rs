@@ -1,16 +1,23 @@
 //! Sending on streams: DATA within the windows, in the order of the scheduler (RFC 9113 §5.2, §6.9; RFC 9218 §10).
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::{CloseEffects, List, NONE, SendPhase, Stream, StreamKey, Streams};
+use super::stall::Stall;
+use super::{
+    ChunkPool, CloseEffects, List, NONE, Scheduler, SendPhase, Slab, Stream, StreamKey, Streams, TrailerPool,
+};
 use crate::Limits;
+use crate::config::Config;
 use crate::error::{Error, Misuse, Violation};
-use crate::field::Field;
-use crate::flow_control::{WINDOW_MAX, grant, spend, window};
+use crate::field::{Field, FieldList};
+use crate::flow_control::{WINDOW_DEFAULT, WINDOW_MAX, grant, spend, window};
 use crate::frame::{StreamId, WindowUpdate};
 use crate::message::ContentLeft;
+use crate::priority::Priority;
+use crate::settings::Settings;
 
 /// The next frame of a stream. The connection writes it before it requests another one.
 pub(crate) enum NextFrame {
@@ -41,35 +48,82 @@ pub(crate) fn check_content(
     Ok(left)
 }
 
+/// The send windows, the queues, and the order in which streams send.
+pub(super) struct SendSide {
+    /// The window of the connection.
+    window: i64,
+    /// The peer's SETTINGS_INITIAL_WINDOW_SIZE.
+    initial: u32,
+    /// An upper bound of `send_delta` of all streams.
+    delta_max: i32,
+    scheduler: Scheduler,
+    chunks: ChunkPool,
+    trailers: TrailerPool,
+    stall: Stall,
+}
+
+impl SendSide {
+    pub(super) const fn new(config: &Config) -> Self {
+        Self {
+            window: WINDOW_DEFAULT as i64,
+            initial: Settings::INITIAL.initial_window_size,
+            delta_max: 0,
+            scheduler: Scheduler::new(),
+            chunks: ChunkPool::new(),
+            trailers: TrailerPool::new(),
+            stall: Stall::new(config.limits.stall_timeout),
+        }
+    }
+
+    /// Discards what a stream has queued.
+    #[inline]
+    pub(super) fn remove(&mut self, slab: &mut Slab, slot: u32) {
+        let stream = slab.get_mut(slot);
+        if stream.trailers != NONE {
+            self.trailers.remove(stream.trailers);
+        }
+        if stream.last_chunk != NONE {
+            self.chunks.clear(stream);
+        }
+        self.scheduler.remove(slab, slot);
+    }
+
+    /// Frees unused memory.
+    pub(super) fn shrink(&mut self) {
+        self.chunks.shrink();
+        self.trailers.shrink();
+    }
+}
+
 impl Streams {
     /// The send window of a stream.
     #[inline]
     fn send_window_of(&self, stream: &Stream) -> i64 {
-        window(self.send_initial, stream.send_delta)
+        window(self.send.initial, stream.send_delta)
     }
 
     /// The send window of the connection.
     #[inline]
     pub(crate) const fn send_window(&self) -> i64 {
-        self.send_window
+        self.send.window
     }
 
     /// Whether a stream has DATA that its window allows.
     #[inline]
     pub(crate) const fn has_ready(&self) -> bool {
-        !self.scheduler.is_idle()
+        !self.send.scheduler.is_idle()
     }
 
     /// Whether DATA is ready, but the window of the connection is closed.
     #[inline]
     pub(crate) const fn is_window_closed(&self) -> bool {
-        self.has_ready() && self.send_window <= 0
+        self.has_ready() && self.send.window <= 0
     }
 
     /// Whether a frame of a stream can be written.
     #[inline]
     pub(crate) fn wants_write(&self) -> bool {
-        (self.has_ready() && self.send_window > 0) || self.has_request()
+        (self.has_ready() && self.send.window > 0) || self.has_request()
     }
 
     /// Whether the caller may send content or trailers.
@@ -92,8 +146,8 @@ impl Streams {
         stream.list == List::None
             && !self.is_waiting(stream.id)
             && (len == 0
-                || (self.scheduler.is_idle()
-                    && len as i64 <= self.send_window
+                || (self.send.scheduler.is_idle()
+                    && len as i64 <= self.send.window
                     && len as i64 <= self.send_window_of(stream)))
     }
 
@@ -102,7 +156,7 @@ impl Streams {
     pub(crate) fn spend_send(&mut self, slot: u32, len: u32) -> StreamId {
         let stream = self.slab.get_mut(slot);
         stream.send_delta = spend(stream.send_delta, len);
-        self.send_window -= i64::from(len);
+        self.send.window -= i64::from(len);
         stream.id
     }
 
@@ -120,7 +174,7 @@ impl Streams {
     ) -> Result<(), Misuse> {
         let stream = self.slab.get_mut(slot);
         let is_empty = data.is_empty();
-        if !is_empty && !self.chunks.push(stream, data) {
+        if !is_empty && !self.send.chunks.push(stream, data) {
             return Err(Misuse::StreamQueueFull);
         }
         stream.send_content = content;
@@ -145,7 +199,7 @@ impl Streams {
     /// Queues trailers after the content.
     pub(crate) fn queue_trailers<'f>(&mut self, slot: u32, fields: impl Iterator<Item = Field<'f>>) {
         let stream = self.slab.get_mut(slot);
-        let (at, list) = self.trailers.add();
+        let (at, list) = self.send.trailers.add();
         list.extend(fields);
         stream.trailers = at;
         stream.send = SendPhase::TrailersQueued;
@@ -156,14 +210,14 @@ impl Streams {
     pub(super) fn schedule(&mut self, slot: u32) {
         let stream = self.slab.get(slot);
         if stream.list == List::None && !self.is_waiting(stream.id) {
-            self.scheduler.add_ready(&mut self.slab, slot);
+            self.send.scheduler.add_ready(&mut self.slab, slot);
         }
     }
 
     /// The stream that sends next.
     #[inline]
     pub(crate) fn next_ready(&self) -> Option<u32> {
-        self.scheduler.next()
+        self.send.scheduler.next()
     }
 
     /// The next frame of a stream, with at most `frame_len_max` bytes.
@@ -176,21 +230,21 @@ impl Streams {
     ) -> NextFrame {
         let stream = self.slab.get_mut(slot);
         let id = stream.id;
-        let stream_window = window(self.send_initial, stream.send_delta);
-        let room = stream_window.min(self.send_window).min(i64::from(frame_len_max));
+        let stream_window = window(self.send.initial, stream.send_delta);
+        let room = stream_window.min(self.send.window).min(i64::from(frame_len_max));
         if room <= 0 {
             if stream_window <= 0 {
-                self.scheduler.remove(&mut self.slab, slot);
-                self.block(slot, now);
+                self.send.scheduler.remove(&mut self.slab, slot);
+                self.send.stall.block(&mut self.slab, &mut self.send.scheduler, slot, now);
             }
             return NextFrame::None;
         }
-        let len = self.chunks.frame_len(stream, room as usize) as u32;
+        let len = self.send.chunks.frame_len(stream, room as usize) as u32;
         let left = stream.queued - len;
         if room >= i64::from(Limits::PROGRESS_MIN) || left == 0 {
             stream.set_stalled_since(None);
         } else {
-            self.stall.postpone(stream, len, now);
+            self.send.stall.postpone(stream, len, now);
         }
         let end_stream = left == 0 && stream.send == SendPhase::EndQueued;
         // RFC 9113 §5.2.1: flow control applies only to DATA, so trailers do not wait for another turn.
@@ -200,40 +254,71 @@ impl Streams {
             stream.set_wants_writable(false);
         }
         stream.send_delta = spend(stream.send_delta, len);
-        self.send_window -= i64::from(len);
+        self.send.window -= i64::from(len);
         if left == 0 {
-            self.scheduler.remove(&mut self.slab, slot);
+            self.send.scheduler.remove(&mut self.slab, slot);
         } else if stream_window == i64::from(len) {
-            self.scheduler.remove(&mut self.slab, slot);
-            self.block(slot, now);
+            self.send.scheduler.remove(&mut self.slab, slot);
+            self.send.stall.block(&mut self.slab, &mut self.send.scheduler, slot, now);
         } else {
-            self.scheduler.rotate(&mut self.slab, slot);
+            self.send.scheduler.rotate(&mut self.slab, slot);
         }
         let writable = has_room.then(|| StreamKey::new(slot, id));
         NextFrame::Data { id, len, end_stream, trailers, writable }
     }
 
     /// Moves the chunks of streams that have ended to `to`.
-    pub(crate) fn take_spent(&mut self, to: &mut alloc::vec::Vec<Bytes>) {
-        self.chunks.take_spent(to);
+    pub(crate) fn take_spent(&mut self, to: &mut Vec<Bytes>) {
+        self.send.chunks.take_spent(to);
     }
 
     /// Drops the chunks of streams that have ended.
     #[inline]
     pub(crate) fn drop_spent(&mut self) {
-        self.chunks.drop_spent();
+        self.send.chunks.drop_spent();
     }
 
     /// Removes at most `max` bytes from the queue of a stream.
     #[inline]
     pub(crate) fn take_chunk(&mut self, slot: u32, max: usize) -> Option<Bytes> {
-        self.chunks.pop(self.slab.get_mut(slot), max)
+        self.send.chunks.pop(self.slab.get_mut(slot), max)
     }
 
     /// Ends a stream whose trailers were written.
     pub(crate) fn finish_trailers(&mut self, slot: u32) -> CloseEffects {
-        self.trailers.remove(core::mem::replace(&mut self.slab.get_mut(slot).trailers, NONE));
+        self.send.trailers.remove(core::mem::replace(&mut self.slab.get_mut(slot).trailers, NONE));
         self.end_send(slot)
+    }
+
+    /// The queued trailers of a stream.
+    pub(crate) fn trailers(&self, slot: u32) -> &FieldList {
+        self.send.trailers.fields(self.slab.get(slot).trailers)
+    }
+
+    /// The queued DATA of all streams, in bytes.
+    pub(crate) const fn queued(&self) -> u64 {
+        self.send.chunks.queued()
+    }
+
+    /// Changes the priority of a stream.
+    pub(crate) fn set_priority(&mut self, slot: u32, priority: Priority) {
+        self.send.scheduler.set_priority(&mut self.slab, slot, priority);
+    }
+
+    /// A stream with DATA that no window allows.
+    pub(crate) fn without_window(&self) -> Option<StreamKey> {
+        let ready = self.send.scheduler.next().filter(|_| self.send.window <= 0);
+        self.send.scheduler.first_blocked().or(ready).map(|slot| self.slab.key(slot))
+    }
+
+    /// The time at which to call [`Streams::stalled`].
+    pub(crate) fn stall_deadline(&self) -> Option<Duration> {
+        self.send.stall.deadline(&self.send.scheduler)
+    }
+
+    /// The streams that have had DATA but no window for the timeout.
+    pub(crate) fn stalled(&mut self, now: Duration) -> Vec<StreamKey> {
+        self.send.stall.expired(&self.slab, &self.send.scheduler, now)
     }
 
     /// Applies a WINDOW_UPDATE of the connection.
@@ -242,9 +327,9 @@ impl Streams {
     /// [`Violation::WindowOverflow`] beyond 2^31-1 (RFC 9113 §6.9.1).
     #[inline]
     pub(crate) fn grant_connection(&mut self, increment: u32) -> Result<(), Error> {
-        self.send_window += i64::from(increment);
+        self.send.window += i64::from(increment);
         // RFC 9113 §6.9.1: a connection error if the window exceeds 2^31-1.
-        if self.send_window > WINDOW_MAX {
+        if self.send.window > WINDOW_MAX {
             return Err(Error::peer(Violation::WindowOverflow, StreamId::CONNECTION));
         }
         Ok(())
@@ -261,12 +346,12 @@ impl Streams {
         if stream.send == SendPhase::Reserved {
             return Err(Error::peer(Violation::FrameOnReservedStream, StreamId::CONNECTION));
         }
-        let Some(delta) = grant(self.send_initial, stream.send_delta, update.increment) else {
+        let Some(delta) = grant(self.send.initial, stream.send_delta, update.increment) else {
             return Err(Error::peer(Violation::WindowOverflow, update.stream_id));
         };
         stream.send_delta = delta;
-        let unblocked = stream.list == List::Blocked && window(self.send_initial, delta) > 0;
-        self.send_delta_max = self.send_delta_max.max(delta);
+        let unblocked = stream.list == List::Blocked && window(self.send.initial, delta) > 0;
+        self.send.delta_max = self.send.delta_max.max(delta);
         if unblocked {
             self.unblock(slot);
         }
@@ -274,23 +359,28 @@ impl Streams {
     }
 
     fn unblock(&mut self, slot: u32) {
-        self.scheduler.remove(&mut self.slab, slot);
-        self.scheduler.add_ready(&mut self.slab, slot);
+        self.send.scheduler.remove(&mut self.slab, slot);
+        self.send.scheduler.add_ready(&mut self.slab, slot);
     }
 
-    /// Unblocks streams after the peer has increased SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.9.2). Returns `false` if the window of
-    /// a stream exceeds 2^31-1.
-    pub(super) fn send_windows_grew(&mut self) -> bool {
-        if window(self.send_initial, self.send_delta_max) > WINDOW_MAX {
+    /// Applies the peer's SETTINGS_INITIAL_WINDOW_SIZE. Returns `false` if the window of a stream exceeds 2^31-1 (RFC 9113 §6.9.2).
+    pub(super) fn set_send_initial(&mut self, initial: u32) -> bool {
+        let before = core::mem::replace(&mut self.send.initial, initial);
+        initial <= before || self.send_windows_grew()
+    }
+
+    /// Unblocks streams whose windows were closed, after all windows have grown.
+    fn send_windows_grew(&mut self) -> bool {
+        if window(self.send.initial, self.send.delta_max) > WINDOW_MAX {
             // The bound includes streams that have been closed. Compute the maximum of the open ones.
             let mut max = 0;
             self.slab.for_each(|_, stream| max = max.max(stream.send_delta));
-            self.send_delta_max = max;
-            if window(self.send_initial, max) > WINDOW_MAX {
+            self.send.delta_max = max;
+            if window(self.send.initial, max) > WINDOW_MAX {
                 return false;
             }
         }
-        let mut at = self.scheduler.first_blocked();
+        let mut at = self.send.scheduler.first_blocked();
         while let Some(slot) = at {
             let stream = self.slab.get(slot);
             at = (stream.next != NONE).then_some(stream.next);
@@ -303,11 +393,18 @@ impl Streams {
 }
 
 #[cfg(test)]
+impl Streams {
+    /// The send window of a stream.
+    pub(super) fn send_window_at(&self, slot: u32) -> i64 {
+        self.send_window_of(self.slab.get(slot))
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::Role;
     use crate::stream::RecvPhase;
-    use crate::{Role, Settings};
     use alloc::vec;
 
     /// A server's streams, of which one sends content in a window of `initial`.
@@ -336,11 +433,11 @@ mod tests {
         queue(&mut streams, slot, 5);
         assert!(streams.wants_write(), "the timeout needs the time");
         block(&mut streams, slot);
-        assert_eq!((streams.next_ready(), streams.scheduler.first_blocked()), (None, Some(slot)));
+        assert_eq!((streams.next_ready(), streams.send.scheduler.first_blocked()), (None, Some(slot)));
         assert!(!streams.wants_write() && !streams.is_window_closed());
         let (mut streams, slot) = sending(1);
         queue(&mut streams, slot, 5);
-        assert_eq!((streams.next_ready(), streams.scheduler.first_blocked()), (Some(slot), None));
+        assert_eq!((streams.next_ready(), streams.send.scheduler.first_blocked()), (Some(slot), None));
         assert!(streams.wants_write());
     }
 
@@ -360,7 +457,7 @@ mod tests {
     #[test]
     fn the_window_of_the_connection_is_closed_while_content_is_ready() {
         let (mut streams, slot) = sending(100_000);
-        streams.send_window = 0;
+        streams.send.window = 0;
         assert!(!streams.is_window_closed() && !streams.wants_write());
         queue(&mut streams, slot, 5);
         assert!(streams.is_window_closed() && !streams.wants_write());
@@ -375,7 +472,7 @@ mod tests {
         let (streams, slot) = sending(10);
         assert!(streams.may_send_now(slot, 10) && !streams.may_send_now(slot, 11));
         let (mut streams, slot) = sending(100);
-        streams.send_window = 10;
+        streams.send.window = 10;
         assert!(streams.may_send_now(slot, 10) && !streams.may_send_now(slot, 11));
         assert!(!streams.must_queue_trailers(slot));
         queue(&mut streams, slot, 1);

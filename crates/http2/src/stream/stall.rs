@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{NONE, Stream, StreamKey, Streams};
+use super::{NONE, Scheduler, Slab, Stream, StreamKey};
 use crate::Limits;
 
 /// The maximum number of scans of the blocked streams per timeout. It bounds the work that a peer can cause.
@@ -44,41 +44,41 @@ const fn millis(now: Duration) -> u32 {
     now.as_millis() as u32
 }
 
-impl Streams {
+impl Stall {
     /// Adds a stream with DATA but without window to the blocked ones.
-    pub(super) fn block(&mut self, slot: u32, now: Duration) {
-        if self.scheduler.first_blocked().is_none() {
-            self.stall.next_scan = None;
+    pub(super) fn block(&mut self, slab: &mut Slab, scheduler: &mut Scheduler, slot: u32, now: Duration) {
+        if scheduler.first_blocked().is_none() {
+            self.next_scan = None;
         }
-        let stream = self.slab.get_mut(slot);
+        let stream = slab.get_mut(slot);
         let since_ms = stream.stalled_since().unwrap_or_else(|| millis(now));
         stream.set_stalled_since(Some(since_ms));
         let age = Duration::from_millis(u64::from(millis(now).wrapping_sub(since_ms)));
-        let deadline = now.saturating_sub(age).saturating_add(self.stall.timeout).max(self.stall.scan_min);
-        self.stall.next_scan = Some(self.stall.next_scan.map_or(deadline, |next| next.min(deadline)));
-        self.scheduler.add_blocked(&mut self.slab, slot);
+        let deadline = now.saturating_sub(age).saturating_add(self.timeout).max(self.scan_min);
+        self.next_scan = Some(self.next_scan.map_or(deadline, |next| next.min(deadline)));
+        scheduler.add_blocked(slab, slot);
     }
 
-    /// The time at which to call [`Streams::stalled`].
-    pub(crate) fn stall_deadline(&self) -> Option<Duration> {
-        self.scheduler.first_blocked().and(self.stall.next_scan)
+    /// The time at which to call [`Stall::expired`].
+    pub(super) fn deadline(&self, scheduler: &Scheduler) -> Option<Duration> {
+        scheduler.first_blocked().and(self.next_scan)
     }
 
     /// The streams that have had DATA but no window for the timeout.
-    pub(crate) fn stalled(&mut self, now: Duration) -> Vec<StreamKey> {
-        let mut stalled = Vec::new();
-        if self.stall_deadline().is_none_or(|deadline| deadline > now) {
-            return stalled;
+    pub(super) fn expired(&mut self, slab: &Slab, scheduler: &Scheduler, now: Duration) -> Vec<StreamKey> {
+        let mut expired = Vec::new();
+        if self.deadline(scheduler).is_none_or(|deadline| deadline > now) {
+            return expired;
         }
-        let timeout = self.stall.timeout;
+        let timeout = self.timeout;
         let mut oldest_ms = 0;
-        let mut at = self.scheduler.first_blocked();
+        let mut at = scheduler.first_blocked();
         while let Some(slot) = at {
-            let stream = self.slab.get(slot);
+            let stream = slab.get(slot);
             if let Some(since_ms) = stream.stalled_since() {
                 let age_ms = millis(now).wrapping_sub(since_ms);
                 if u128::from(age_ms) >= timeout.as_millis() {
-                    stalled.push(StreamKey::new(slot, stream.id));
+                    expired.push(StreamKey::new(slot, stream.id));
                 } else {
                     oldest_ms = oldest_ms.max(age_ms);
                 }
@@ -86,8 +86,8 @@ impl Streams {
             at = (stream.next != NONE).then_some(stream.next);
         }
         let oldest = now.saturating_sub(Duration::from_millis(u64::from(oldest_ms))).saturating_add(timeout);
-        self.stall.scan_min = now.saturating_add(timeout / SCANS_MAX);
-        self.stall.next_scan = Some(oldest.max(self.stall.scan_min));
-        stalled
+        self.scan_min = now.saturating_add(timeout / SCANS_MAX);
+        self.next_scan = Some(oldest.max(self.scan_min));
+        expired
     }
 }

@@ -1,18 +1,20 @@
-//! [`Streams`]: opens, counts and closes the streams of a connection.
+//! [`Streams`]: opens, counts and closes the streams of a connection. [`SendSide`] and [`RecvSide`] have the state of each direction, which
+//! only `send` and `receive` access.
 //!
 //! Its methods return what the connection has to write. Waiting requests are opened only by [`Streams::next_request`], which the
 //! connection calls when it fills the output: the HEADERS of a request never precede the RST_STREAM that made room for it.
 
 use super::opening::Request;
+use super::receive::RecvSide;
+use super::send::SendSide;
 use super::{
-    ChunkPool, Closed, ClosedStreams, IdlePriorities, LateFrame, LocalReset, NONE, Opening, RecvPhase,
-    Scheduler, SendPhase, Slab, Stream, StreamKey, TrailerPool,
+    Closed, ClosedStreams, IdlePriorities, LateFrame, LocalReset, Opening, RecvPhase, SendPhase, Slab,
+    Stream, StreamKey,
 };
 use crate::Role;
 use crate::config::Config;
 use crate::error::{ErrorCode, Misuse};
 use crate::field::{Field, FieldList};
-use crate::flow_control::{WINDOW_DEFAULT, WINDOW_MAX, WindowTuner, window};
 use crate::frame::{RstStream, StreamId};
 use crate::message::ContentLeft;
 use crate::priority::Priority;
@@ -23,10 +25,7 @@ pub(crate) struct Streams {
     role: Role,
     pub(super) slab: Slab,
     closed_streams: ClosedStreams,
-    pub(super) idle_priorities: IdlePriorities,
-    pub(super) scheduler: Scheduler,
-    pub(super) chunks: ChunkPool,
-    pub(super) trailers: TrailerPool,
+    idle_priorities: IdlePriorities,
     /// Requests of this side that wait to open.
     opening: Opening,
     /// The next stream that this side opens; `None` if all identifiers are used.
@@ -40,26 +39,8 @@ pub(crate) struct Streams {
     reserved: u32,
     /// The peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     open_local_max: u32,
-
-    /// The send window of the connection.
-    pub(super) send_window: i64,
-    /// The peer's SETTINGS_INITIAL_WINDOW_SIZE.
-    pub(super) send_initial: u32,
-    /// An upper bound of `send_delta` of all streams.
-    pub(super) send_delta_max: i32,
-    /// The receive window of the connection. It is not negative, unless the peer has exceeded it and the connection ends.
-    pub(super) recv_window: i64,
-    /// The largest SETTINGS_INITIAL_WINDOW_SIZE of this side that the peer may use: acknowledged or in flight.
-    pub(super) recv_initial: u32,
-    /// DATA of all streams that was passed to the caller and not released, in bytes.
-    pub(super) held: u64,
-    /// The part of `held` whose streams have ended; always 0 if their end releases it.
-    pub(super) held_ended: u64,
-    release_at_end: bool,
-    /// Other memory that the caller uses for this connection, in bytes. It shares the bound with `held`.
-    pub(super) caller_memory: u64,
-    pub(super) window_tuner: WindowTuner,
-    pub(super) stall: super::stall::Stall,
+    pub(super) send: SendSide,
+    pub(super) recv: RecvSide,
 }
 
 /// The actions of the connection after a stream was closed, in the order of the fields.
@@ -95,9 +76,6 @@ impl Streams {
             slab: Slab::new(config.hash_key),
             closed_streams: ClosedStreams::new(config.limits.resets_remembered_max),
             idle_priorities: IdlePriorities::new(),
-            scheduler: Scheduler::new(),
-            chunks: ChunkPool::new(),
-            trailers: TrailerPool::new(),
             opening: Opening::new(),
             next_local: Some(next_local),
             highest_peer: StreamId::CONNECTION,
@@ -105,17 +83,8 @@ impl Streams {
             open_peer: 0,
             reserved: 0,
             open_local_max: Settings::INITIAL.max_concurrent_streams,
-            send_window: i64::from(WINDOW_DEFAULT),
-            send_initial: Settings::INITIAL.initial_window_size,
-            send_delta_max: 0,
-            recv_window: i64::from(WINDOW_DEFAULT),
-            recv_initial: Settings::INITIAL.initial_window_size,
-            held: 0,
-            held_ended: 0,
-            release_at_end: config.release_at_end,
-            caller_memory: 0,
-            window_tuner: WindowTuner::new(config.settings.initial_window_size, config.stream_window_max),
-            stall: super::stall::Stall::new(config.limits.stall_timeout),
+            send: SendSide::new(config),
+            recv: RecvSide::new(config),
         }
     }
 
@@ -191,8 +160,8 @@ impl Streams {
 
     /// Remembers RST_STREAM for a stream without a record, whose peer may send as much as a new stream allows.
     pub(crate) fn remember_reset(&mut self, id: StreamId) {
-        let window = self.recv_initial.max(self.window_tuner.target());
-        self.closed_streams.add_local_reset(id, LocalReset { window, is_tunnel: false });
+        let reset = LocalReset { window: self.recv.window_new(), is_tunnel: false };
+        self.closed_streams.add_local_reset(id, reset);
     }
 
     /// Remembers a stream without a record that both sides have ended.
@@ -285,11 +254,6 @@ impl Streams {
             stream.send = SendPhase::End;
         }
         Some(OpenedRequest { request, end_stream })
-    }
-
-    /// The queued trailers of a stream.
-    pub(crate) fn trailers(&self, slot: u32) -> &FieldList {
-        self.trailers.fields(self.slab.get(slot).trailers)
     }
 
     /// Schedules the DATA of a waiting request whose HEADERS were written. Returns whether trailers follow at once.
@@ -390,11 +354,7 @@ impl Streams {
     }
 
     fn local_reset(&self, stream: &Stream) -> LocalReset {
-        let window = match stream.recv.is_open() {
-            true => window(self.recv_initial, stream.recv_delta).clamp(0, WINDOW_MAX) as u32,
-            false => 0,
-        };
-        LocalReset { window, is_tunnel: stream.recv == RecvPhase::Tunnel }
+        LocalReset { window: self.recv.window_left(stream), is_tunnel: stream.recv == RecvPhase::Tunnel }
     }
 
     /// Closes a stream that the peer will not process (RFC 9113 §6.8). Nothing is sent.
@@ -443,12 +403,6 @@ impl Streams {
         keys
     }
 
-    /// A stream with DATA that no window allows.
-    pub(crate) fn without_window(&self) -> Option<StreamKey> {
-        let ready = self.scheduler.next().filter(|_| self.send_window <= 0);
-        self.scheduler.first_blocked().or(ready).map(|slot| self.slab.key(slot))
-    }
-
     /// Removes a stream in any phase. Returns whether the caller held DATA of it, which is released to the window of the
     /// connection.
     #[inline]
@@ -458,7 +412,7 @@ impl Streams {
         if was_waiting {
             self.opening.cancel(id);
         }
-        let stream = self.slab.get_mut(slot);
+        let stream = self.slab.get(slot);
         if was_waiting {
             // Waiting requests are not counted.
         } else if stream.is_reserved() {
@@ -469,20 +423,9 @@ impl Streams {
             self.open_peer -= 1;
         }
         let held = stream.held;
-        if stream.trailers != NONE {
-            self.trailers.remove(stream.trailers);
-        }
-        if stream.last_chunk != NONE {
-            self.chunks.clear(stream);
-        }
-        self.scheduler.remove(&mut self.slab, slot);
+        self.send.remove(&mut self.slab, slot);
         self.slab.remove(slot);
-        if !self.release_at_end {
-            self.held_ended += u64::from(held);
-            return false;
-        }
-        self.held -= u64::from(held);
-        held > 0
+        self.recv.end_stream(held)
     }
 
     // ---- settings, priorities, memory
@@ -490,8 +433,7 @@ impl Streams {
     /// Applies changed settings of the peer. Returns `false` if the window of a stream exceeds 2^31-1 (RFC 9113 §6.9.2).
     pub(crate) fn apply_peer_settings(&mut self, settings: &Settings) -> bool {
         self.open_local_max = settings.max_concurrent_streams;
-        let before = core::mem::replace(&mut self.send_initial, settings.initial_window_size);
-        settings.initial_window_size <= before || self.send_windows_grew()
+        self.set_send_initial(settings.initial_window_size)
     }
 
     /// Applies a priority signal of the client. A tunnel stays incremental: it has no end that others could wait for (RFC 9218 §11).
@@ -500,11 +442,6 @@ impl Streams {
         let priority = Priority { incremental: signal.incremental || is_tunnel, ..signal };
         self.set_priority(slot, priority);
         priority
-    }
-
-    /// Changes the priority of a stream.
-    pub(crate) fn set_priority(&mut self, slot: u32, priority: Priority) {
-        self.scheduler.set_priority(&mut self.slab, slot, priority);
     }
 
     /// Sets the priority of a request that has not arrived. Returns `false` if there would be more than `streams_max` streams that
@@ -525,32 +462,12 @@ impl Streams {
         true
     }
 
-    /// DATA that was passed to the caller and not released, in bytes.
-    pub(crate) const fn held(&self) -> u64 {
-        self.held
-    }
-
-    /// The queued DATA of all streams, in bytes.
-    pub(crate) const fn queued(&self) -> u64 {
-        self.chunks.queued()
-    }
-
-    /// Memory that the caller uses for this connection in addition to the DATA it holds, in bytes.
-    pub(crate) const fn caller_memory(&self) -> u64 {
-        self.caller_memory
-    }
-
-    pub(crate) const fn set_caller_memory(&mut self, bytes: u64) {
-        self.caller_memory = bytes;
-    }
-
     /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.slab.shrink();
         self.closed_streams.shrink();
         self.idle_priorities.shrink();
-        self.chunks.shrink();
-        self.trailers.shrink();
+        self.send.shrink();
         self.opening.shrink();
     }
 
@@ -572,18 +489,9 @@ impl Streams {
         self.next_local = Some(id);
     }
 
-    /// The target of the receive windows of streams.
-    pub(crate) fn recv_target(&self) -> u32 {
-        self.window_tuner.target()
-    }
-
     /// The number of pages and buckets for which memory is allocated.
     pub(crate) fn capacity(&self) -> usize {
         self.slab.capacity()
-    }
-
-    pub(crate) fn recv_window(&self) -> i64 {
-        self.recv_window
     }
 
     pub(crate) fn open_local(&self) -> u32 {
@@ -592,8 +500,7 @@ impl Streams {
 
     /// The send window and the receive window of a stream.
     pub(crate) fn windows(&self, slot: u32) -> (i64, i64) {
-        let stream = self.slab.get(slot);
-        (window(self.send_initial, stream.send_delta), window(self.recv_initial, stream.recv_delta))
+        (self.send_window_at(slot), self.recv_window_of(slot))
     }
 
     pub(crate) fn for_each(&self, visit: impl FnMut(u32, &Stream)) {
@@ -625,8 +532,8 @@ impl Streams {
             }
         });
         let counted =
-            (self.open_local, self.open_peer, self.reserved, self.opening.len(), self.held, self.queued());
-        assert_eq!((local, peer, reserved, waiting, held + self.held_ended, queued), counted);
-        assert!(self.send_window >= 0);
+            (self.open_local, self.open_peer, self.reserved, self.opening.len(), self.held(), self.queued());
+        assert_eq!((local, peer, reserved, waiting, held + self.held_ended(), queued), counted);
+        assert!(self.send_window() >= 0);
     }
 }
