@@ -2,7 +2,7 @@
 //!
 //! ## Modules
 //!
-//! Layers: `field` + `hpack`, `flow_control`, `limits`, `role` → `priority`, `stream_id` → `error` → `frame`, `rate_limit` → `message`,
+//! Layers: `field`, `flow_control`, `limits`, `role` → `hpack`, `priority`, `stream_id` → `error` → `frame`, `rate_limit` → `message`,
 //! `settings` → `config`, `memory`, `upgrade` → `stream` → `event` → `connection`.
 
 #![no_std]

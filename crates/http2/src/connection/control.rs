@@ -142,9 +142,7 @@ impl Connection {
             // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR.
             return Err(peer(Violation::WindowOverflowBySettings));
         }
-        let start = self.out.bytes.len();
-        frame::SettingsFrame::encode_ack(&mut self.out.bytes);
-        self.out.count_answer(start);
+        self.out.answer(frame::SettingsFrame::encode_ack);
         Ok(Some(PendingEvent::Settings))
     }
 
@@ -184,7 +182,7 @@ impl Connection {
         if self.control.unacknowledged.len() >= self.limits().settings_unacknowledged_max {
             return Err(Misuse::SettingsUnacknowledged.into());
         }
-        frame::SettingsFrame::encode(settings.entries_since(&before), &mut self.out.bytes);
+        frame::SettingsFrame::encode(settings.entries_since(&before), self.out.frames());
         self.config.settings = settings;
         self.settings_written(before.initial_window_size);
         Ok(())
@@ -208,9 +206,8 @@ impl Connection {
         if !ping.ack {
             self.charge(Charge::Ping)?;
             // RFC 9113 §6.7: the acknowledgement has the same payload.
-            let start = self.out.bytes.len();
-            Ping { ack: true, payload: ping.payload }.encode(&mut self.out.bytes);
-            self.out.count_answer(start);
+            let answer = Ping { ack: true, payload: ping.payload };
+            self.out.answer(|out| answer.encode(out));
             return Ok(None);
         }
         let pings = &mut self.control.pings;
@@ -234,7 +231,7 @@ impl Connection {
 
     fn write_ping(&mut self, purpose: PingPurpose, payload: [u8; 8]) {
         self.control.pings.push_back(SentPing { payload, purpose, sent_at: self.now });
-        Ping { ack: false, payload }.encode(&mut self.out.bytes);
+        Ping { ack: false, payload }.encode(self.out.frames());
     }
 
     /// Sends PING to measure the round trip for flow control.
@@ -335,7 +332,8 @@ impl Connection {
     }
 
     pub(super) fn write_priority_update(&mut self, prioritized_id: StreamId, priority: Priority) {
-        PriorityUpdate { prioritized_id, value: priority.as_str().as_bytes() }.encode(&mut self.out.bytes);
+        let update = PriorityUpdate { prioritized_id, value: priority.as_str().as_bytes() };
+        update.encode(self.out.frames());
     }
 
     // ---- alternative services and origins
@@ -383,7 +381,7 @@ impl Connection {
             Some(key) if self.contains(key) => key.stream_id(),
             Some(_) => return Err(Misuse::StreamGone.into()),
         };
-        AltSvc { stream_id, origin, value }.encode(&mut self.out.bytes);
+        AltSvc { stream_id, origin, value }.encode(self.out.frames());
         Ok(())
     }
 
@@ -393,7 +391,7 @@ impl Connection {
     /// [`Misuse::NotServer`]
     pub fn send_origin<'b>(&mut self, origins: impl IntoIterator<Item = &'b [u8]>) -> Result<(), Error> {
         self.check_server()?;
-        Origin::encode(origins, &mut self.out.bytes);
+        Origin::encode(origins, self.out.frames());
         Ok(())
     }
 

@@ -117,9 +117,7 @@ impl Connection {
         if self.has_ended() {
             return;
         }
-        let start = self.out.bytes.len();
-        update.encode(&mut self.out.bytes);
-        self.out.count_answer(start);
+        self.out.answer(|out| update.encode(out));
         // A WINDOW_UPDATE of a stream means that much DATA arrives, so the round trip is measured.
         if self.reader.has_settings() && !update.stream_id.is_connection() {
             self.streams.request_probe();

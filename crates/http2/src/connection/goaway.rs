@@ -128,7 +128,7 @@ impl Connection {
         let highest = self.streams.highest_peer();
         // RFC 9113 §6.8: the last stream ID MUST NOT increase.
         let last_stream_id = self.closing.last().map_or(highest, |last| last.min(highest));
-        Goaway { last_stream_id, code, debug_data }.encode(&mut self.out.bytes);
+        Goaway { last_stream_id, code, debug_data }.encode(self.out.frames());
         last_stream_id
     }
 
@@ -140,8 +140,8 @@ impl Connection {
         }
         self.closing.phase = Phase::Announced;
         // RFC 9113 §6.8: the first GOAWAY has the maximum stream ID. The actual one follows after a round trip.
-        Goaway { last_stream_id: StreamId::MAX, code: ErrorCode::NO_ERROR, debug_data: b"" }
-            .encode(&mut self.out.bytes);
+        let goaway = Goaway { last_stream_id: StreamId::MAX, code: ErrorCode::NO_ERROR, debug_data: b"" };
+        goaway.encode(self.out.frames());
         self.write_drain_ping();
         self.refuse_waiting();
     }

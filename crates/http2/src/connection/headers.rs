@@ -9,7 +9,7 @@ use crate::Role;
 use crate::error::{Error, ErrorCode, Exceeded, Violation};
 use crate::event::PendingEvent;
 use crate::field::{Field, FieldLimits, Token};
-use crate::frame::{Continuation, Headers, PushPromise, RstStream, StreamId};
+use crate::frame::{BlockWriter, Continuation, Headers, PushPromise, RstStream, StreamId};
 use crate::message;
 use crate::priority::Priority;
 use crate::rate_limit::Charge;
@@ -240,16 +240,21 @@ impl Connection {
         }
         // CVE-2025-8671: it causes an answer, as a reset does.
         self.charge(Charge::StreamError)?;
-        let start = self.out.bytes.len();
-        self.write_headers(id, core::iter::once(status), true);
+        let (encoder, frame_len_max) = (&mut self.encoder, self.control.peer.max_frame_size);
+        self.out.answer(|out| {
+            let headers = BlockWriter::headers(id, true, out);
+            encoder.encode(core::iter::once(status), out);
+            headers.finish(frame_len_max, out);
+            if !block.end_stream {
+                // RFC 9113 §8.1: the response is complete, and the client should stop sending the request.
+                RstStream { stream_id: id, code: ErrorCode::NO_ERROR }.encode(out);
+            }
+        });
         if block.end_stream {
             self.streams.remember_finished(id);
         } else {
-            // RFC 9113 §8.1: the response is complete, and the client should stop sending the request.
-            RstStream { stream_id: id, code: ErrorCode::NO_ERROR }.encode(&mut self.out.bytes);
             self.streams.remember_reset(id);
         }
-        self.out.count_answer(start);
         Ok(None)
     }
 

@@ -30,17 +30,8 @@ impl Connection {
     fn write_reset(&mut self, reset: RstStream) {
         // RFC 9113 §6.8: nothing follows the GOAWAY that ends the connection.
         if !self.has_ended() {
-            reset.encode(&mut self.out.bytes);
+            reset.encode(self.out.frames());
         }
-    }
-
-    /// Writes RST_STREAM as an answer to a frame of the peer.
-    fn answer_reset(&mut self, reset: Option<RstStream>) {
-        let start = self.out.bytes.len();
-        if let Some(reset) = reset {
-            self.write_reset(reset);
-        }
-        self.out.count_answer(start);
     }
 
     /// Handles a frame on a stream that has no record. `Ok` if it is ignored.
@@ -77,14 +68,16 @@ impl Connection {
         if let Some(slot) = slot {
             let stream = self.streams.key(slot);
             let mut closed = self.streams.reset(slot, code);
-            self.answer_reset(closed.reset.take());
+            if let Some(reset) = closed.reset.take() {
+                self.out.answer(|out| reset.encode(out));
+            }
             self.apply_close(closed);
             return Ok(Some(PendingEvent::Reset { stream, code, error: Some(error) }));
         }
         if !matches!(self.streams.closed(id), Closed::LocalReset(_)) {
             // RFC 9113 §5.4.2: at most one RST_STREAM for each stream.
             self.streams.remember_reset(id);
-            self.answer_reset(Some(RstStream { stream_id: id, code }));
+            self.out.answer(|out| RstStream { stream_id: id, code }.encode(out));
         }
         Ok(None)
     }

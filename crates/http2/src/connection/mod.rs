@@ -215,10 +215,10 @@ impl Connection {
     /// RFC 9113 §3.4: the client's preface is 24 bytes and SETTINGS, the server's is SETTINGS.
     fn send_preface(&mut self) {
         if self.role == Role::Client {
-            self.out.bytes.extend_from_slice(PREFACE);
+            self.out.frames().extend_from_slice(PREFACE);
         }
         let settings = self.config.settings;
-        frame::SettingsFrame::encode(settings.entries_since(&Settings::INITIAL), &mut self.out.bytes);
+        frame::SettingsFrame::encode(settings.entries_since(&Settings::INITIAL), self.out.frames());
         self.settings_written(settings.initial_window_size);
         self.release_connection();
     }

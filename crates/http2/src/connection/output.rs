@@ -24,7 +24,7 @@ struct Reference {
 }
 
 pub(super) struct Output {
-    pub(super) bytes: Vec<u8>,
+    bytes: Vec<u8>,
     head: usize,
     refs: VecDeque<Reference>,
     refs_len: usize,
@@ -59,10 +59,23 @@ impl Output {
         self.len() == 0
     }
 
-    /// Counts the bytes from `start` on, which were just written, as an answer to a frame of the peer.
+    /// The end of the output, to write frames to.
     #[inline]
-    pub(super) fn count_answer(&mut self, start: usize) {
+    pub(super) const fn frames(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Writes frames that answer a frame of the peer.
+    #[inline]
+    pub(super) fn answer(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        encode(&mut self.bytes);
         self.answers.push(start, self.bytes.len());
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// The length of the buffered answers to frames of the peer, in bytes.

@@ -191,9 +191,11 @@ impl Connection {
         if self.streams.reserved() >= self.streams.open_capacity() {
             return Err(Misuse::PushRefused.into());
         }
-        let block = BlockWriter::push_promise(stream.stream_id(), promised, &mut self.out.bytes);
-        self.encoder.encode(fields, &mut self.out.bytes);
-        block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
+        let (encoder, frame_len_max) = (&mut self.encoder, self.control.peer.max_frame_size);
+        let out = self.out.frames();
+        let block = BlockWriter::push_promise(stream.stream_id(), promised, out);
+        encoder.encode(fields, out);
+        block.finish(frame_len_max, out);
         let send = SendPhase::Headers(outgoing.kind);
         let stream = self.streams.record(promised, RecvPhase::Reserved, send, &self.config);
         Ok(self.streams.reserve_local(stream))
@@ -325,7 +327,8 @@ impl Connection {
     #[inline]
     fn write_data_header(&mut self, stream_id: StreamId, len: usize, end_stream: bool) {
         let flags = Flags::NONE.with(Flags::END_STREAM, end_stream);
-        FrameHeader { len: len as u32, kind: Kind::DATA, flags, stream_id }.encode(&mut self.out.bytes);
+        let header = FrameHeader { len: len as u32, kind: Kind::DATA, flags, stream_id };
+        header.encode(self.out.frames());
         self.rates.data_sent(len, &self.config.limits);
     }
 
@@ -397,9 +400,10 @@ impl Connection {
 
     /// Writes the queued trailers of a stream.
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
-        let block = BlockWriter::headers(id, true, &mut self.out.bytes);
-        self.encoder.encode(self.streams.trailers(slot), &mut self.out.bytes);
-        block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
+        let out = self.out.frames();
+        let block = BlockWriter::headers(id, true, out);
+        self.encoder.encode(self.streams.trailers(slot), out);
+        block.finish(self.control.peer.max_frame_size, out);
         let closed = self.streams.finish_trailers(slot);
         self.apply_close(closed);
     }
@@ -411,9 +415,11 @@ impl Connection {
         fields: impl Iterator<Item = Field<'f>>,
         end_stream: bool,
     ) {
-        let block = BlockWriter::headers(stream_id, end_stream, &mut self.out.bytes);
-        self.encoder.encode(fields, &mut self.out.bytes);
-        block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
+        let (encoder, frame_len_max) = (&mut self.encoder, self.control.peer.max_frame_size);
+        let out = self.out.frames();
+        let block = BlockWriter::headers(stream_id, end_stream, out);
+        encoder.encode(fields, out);
+        block.finish(frame_len_max, out);
     }
 
     /// Checks a message before it is sent: it has the required field, and its list is not larger than the peer accepts (RFC 9113

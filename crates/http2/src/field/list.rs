@@ -6,13 +6,12 @@
 //! spans  {token: ContentType, start, value_len} {token: Unknown, start, name_len, value_len}
 //! ```
 //!
-//! Names with a [`Token`] and values of the static table (RFC 7541 Appendix A) are not copied. The decoder writes strings after
+//! Names with a [`Token`] and static values are not copied. The decoder writes strings after
 //! `used` and then adds them to the list, or overwrites them.
 
 use alloc::vec::Vec;
 
 use super::{Field, Malformed, Token};
-use crate::hpack::STATIC_TABLE;
 
 /// The limits of a field section. Fields above them are decoded but not stored, because the dynamic tables of both ends have to
 /// stay equal. Four times the size is a connection error.
@@ -45,17 +44,15 @@ impl Default for FieldLimits {
 
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// The offset of the name (if the token is unknown), which the value follows. An index of the static table if `STATIC_VALUE`
-    /// is set.
+    /// The offset of the name (if the token is unknown), which the value follows.
     start: u32,
     name_len: u32,
     value_len: u32,
     token: Token,
-    flags: u8,
+    is_sensitive: bool,
+    /// The value, if it is static: it is not in the arena.
+    value: Option<&'static [u8]>,
 }
-
-const SENSITIVE: u8 = 1;
-const STATIC_VALUE: u8 = 2;
 
 /// Fields in their order. Clearing a list keeps its memory for the next one.
 ///
@@ -190,10 +187,9 @@ impl FieldList {
     #[inline]
     fn field(&self, span: &Span) -> Field<'_> {
         let start = span.start as usize;
-        let sensitive = span.flags & SENSITIVE != 0;
-        if span.flags & STATIC_VALUE != 0 {
-            let entry = &STATIC_TABLE[start];
-            return Field::from_parts(span.token, span.token.name().as_bytes(), entry.value, sensitive);
+        let sensitive = span.is_sensitive;
+        if let Some(value) = span.value {
+            return Field::from_parts(span.token, span.token.name().as_bytes(), value, sensitive);
         }
         let value_start = start + span.name_len as usize;
         let value = &self.bytes[value_start..value_start + span.value_len as usize];
@@ -227,16 +223,17 @@ impl FieldList {
             name_len: name_len as u32,
             value_len: value_len as u32,
             token,
-            flags: if sensitive { SENSITIVE } else { 0 },
+            is_sensitive: sensitive,
+            value: None,
         });
         self.used += name_len + value_len;
     }
 
-    /// Appends the entry of the static table at an index from 0, without a copy.
+    /// Appends a field with a static value, without a copy.
     #[inline]
-    pub(crate) fn push_static(&mut self, index: usize) {
-        let token = STATIC_TABLE[index].token;
-        self.spans.push(Span { start: index as u32, name_len: 0, value_len: 0, token, flags: STATIC_VALUE });
+    pub(crate) fn push_static(&mut self, token: Token, value: &'static [u8]) {
+        let value = Some(value);
+        self.spans.push(Span { start: 0, name_len: 0, value_len: 0, token, is_sensitive: false, value });
     }
 
     /// Counts a field of this size. Returns whether it may be stored.
@@ -379,7 +376,7 @@ mod tests {
         list.clear();
         for _ in 0..3 {
             assert!(list.admit(1, &limits));
-            list.push_static(1);
+            list.push_static(Token::Authority, b"");
         }
         assert!(!list.admit(1, &limits) && list.too_large());
     }

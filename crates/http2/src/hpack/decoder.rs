@@ -108,7 +108,7 @@ impl Decoder {
         }
         if let Some(entry) = STATIC_TABLE.get(index as usize - 1) {
             if out.admit(entry.token.name().len() + entry.value.len() + 32, limits) {
-                out.push_static(index as usize - 1);
+                out.push_static(entry.token, entry.value);
             }
             return Ok(());
         }

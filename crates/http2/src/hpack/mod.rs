@@ -31,7 +31,6 @@ mod static_table;
 pub use decoder::Decoder;
 pub use encoder::{Encoder, HuffmanPolicy, IndexPolicy};
 pub use error::DecodeError;
-pub(crate) use static_table::STATIC_TABLE;
 pub use static_table::{
     LEN as STATIC_LEN, find as static_find, get as static_get, name_index as static_name_index,
 };
