@@ -302,6 +302,12 @@ impl Connection {
         Ok(())
     }
 
+    /// The priority of a stream: what the last signal of either end says (RFC 9218 §4, §7.1). `None` once the stream is gone.
+    pub fn priority(&self, stream: StreamKey) -> Option<Priority> {
+        let slot = self.streams.slot(stream)?;
+        Some(self.streams.get(slot).priority())
+    }
+
     /// Sets the priority of a stream. Later signals of the peer are ignored (RFC 9218 §8).
     ///
     /// # Errors

@@ -263,6 +263,19 @@ impl Exchange {
         self.response.take().ok_or(Error::Http(HttpError::Closed))
     }
 
+    /// Asks the server for another priority of the response, by PRIORITY_UPDATE (RFC 9218 §7.1), such as when an image comes into view. The
+    /// first one is the request's header `priority`. Over HTTP/1.1, and once the response has arrived, it has no effect.
+    ///
+    /// # Errors
+    /// The stream or the connection has ended.
+    #[cfg(feature = "http2")]
+    pub fn set_priority(&self, priority: wireloom_http2::priority::Priority) -> Result<(), HttpError> {
+        match &self.protocol {
+            ProtocolState::Http2(stream) => stream.set_priority(priority),
+            ProtocolState::Http1(_) => Ok(()),
+        }
+    }
+
     /// The address of the server, or of the proxy before it.
     pub fn peer(&self) -> Option<SocketAddr> {
         match &self.protocol {

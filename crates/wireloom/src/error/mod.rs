@@ -39,6 +39,8 @@ pub enum Error {
     Handshake(HandshakeError),
     /// The server answered with another response than a WebSocket.
     Refused(Box<Response>),
+    /// The server answered the request for a tunnel with this status.
+    TunnelRefused(u16),
     /// The URL is not one of a WebSocket, or of a request, or leads to another server than the connection does.
     InvalidUrl(UriError),
     /// No address is known for the host; the resolver's error, if it gave one.
@@ -98,6 +100,7 @@ impl fmt::Display for Error {
             Self::Refused(response) => {
                 write!(f, "the server answered {} {}", response.status(), response.reason())
             }
+            Self::TunnelRefused(status) => write!(f, "the server opens no tunnel: it answered {status}"),
             Self::InvalidUrl(UriError::Scheme) => f.write_str(
                 "the URL begins with neither ws:// nor wss:// (nor, for requests, http:// or https://)",
             ),

@@ -23,6 +23,8 @@ pub(crate) use request::{Origin, RequestConfig};
 pub(crate) use response::Afterwards;
 #[cfg(feature = "server")]
 pub use response::{IntoResponse, Response};
+#[cfg(all(feature = "server", feature = "http2"))]
+pub use upgrade::TunnelUpgrade;
 #[cfg(feature = "server")]
 pub use upgrade::Upgrade;
 

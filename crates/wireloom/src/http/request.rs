@@ -7,15 +7,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 #[cfg(feature = "http2")]
+use wireloom_http2::StreamKey;
+#[cfg(feature = "http2")]
+use wireloom_http2::field::{Field, Token};
+#[cfg(feature = "http2")]
 use wireloom_http2::message::RequestKind;
+#[cfg(feature = "http2")]
+use wireloom_http2::priority::Priority;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, HandshakeError};
 
+#[cfg(feature = "http2")]
+use super::TunnelUpgrade;
 use super::{Body, Carrier, OriginPolicy, Response, TlsInfo, Upgrade, Version};
 use crate::error::HttpError;
 use crate::headers::{Headers, Span};
 #[cfg(feature = "http2")]
-use crate::http2::Incoming;
+use crate::http2::{Incoming, Shared};
 use crate::memory::Account;
 use crate::websocket::SharedConfig;
 
@@ -30,6 +38,9 @@ pub struct Request {
     body: Body,
     origin: Arc<Origin>,
     carrier: Carrier,
+    /// The stream of HTTP/2 on which this server received it.
+    #[cfg(feature = "http2")]
+    stream: Option<(Arc<Shared>, StreamKey)>,
 }
 
 /// The part of a server's configuration that requests need.
@@ -40,6 +51,8 @@ pub(crate) struct RequestConfig {
     pub(crate) websocket: SharedConfig,
     pub(crate) deflate: Option<DeflateConfig>,
     pub(crate) origins: OriginPolicy,
+    #[cfg(feature = "http2")]
+    pub(crate) connect_protocols: Vec<String>,
 }
 
 impl Default for RequestConfig {
@@ -50,6 +63,8 @@ impl Default for RequestConfig {
             websocket: SharedConfig::default(),
             deflate: None,
             origins: OriginPolicy::default(),
+            #[cfg(feature = "http2")]
+            connect_protocols: Vec::new(),
         }
     }
 }
@@ -90,6 +105,8 @@ impl Request {
             body: Body::empty(),
             origin: origin.clone(),
             carrier: Carrier::Own,
+            #[cfg(feature = "http2")]
+            stream: None,
         }
     }
 
@@ -114,6 +131,12 @@ impl Request {
         let request = Self::http1(head, method, target, version, origin);
         let (scheme, protocol) = extended.unzip();
         Self { scheme, protocol, carrier, ..request }
+    }
+
+    /// Sets the stream on which it was received.
+    #[cfg(feature = "http2")]
+    pub(crate) fn set_stream(&mut self, shared: &Arc<Shared>, key: StreamKey) {
+        self.stream = Some((shared.clone(), key));
     }
 
     /// The scheme, over HTTP/2.
@@ -226,6 +249,94 @@ impl Request {
     /// Takes the body, for reading it as it arrives or forwarding it.
     pub fn into_body(self) -> Body {
         self.body
+    }
+
+    /// Sends an interim response before the final one, over HTTP/2: such as 103 with links to what the client will need (RFC 8297).
+    /// Over HTTP/1.1 nothing is sent, because many clients of it take an interim response for the final one (RFC 8297 §3).
+    ///
+    /// ```
+    /// use wireloom::{Headers, HttpError, Request, Response};
+    ///
+    /// async fn page(request: Request) -> Result<Response, HttpError> {
+    ///     let mut hints = Headers::new();
+    ///     hints.push("link", "</style.css>; rel=preload; as=style")?;
+    ///     request.send_informational(103, &hints)?;
+    ///     // The page takes longer.
+    ///     Ok(Response::text(200, "…"))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`HttpError::InvalidHeader`] for a status that is not from 102 to 199; the client has left.
+    #[cfg_attr(not(feature = "http2"), expect(unused_variables, reason = "HTTP/1.1 sends none"))]
+    pub fn send_informational(&self, status: u16, headers: &Headers) -> Result<(), HttpError> {
+        if !(102..=199).contains(&status) {
+            return Err(HttpError::InvalidHeader);
+        }
+        #[cfg(feature = "http2")]
+        if let Some((shared, key)) = &self.stream {
+            let mut headers = headers.clone();
+            headers.make_names_lowercase();
+            let status = status.to_string();
+            let first = Field::known(Token::Status, status.as_bytes());
+            let fields = std::iter::once(first).chain(crate::http2::to_fields(&headers));
+            return shared.send_informational(*key, fields);
+        }
+        Ok(())
+    }
+
+    /// The priority of the response over HTTP/2, as the client has signalled it by now, in the header `priority` or by PRIORITY_UPDATE
+    /// (RFC 9218); `None` over HTTP/1.1, and when the stream has ended.
+    #[cfg(feature = "http2")]
+    pub fn priority(&self) -> Option<Priority> {
+        let (shared, key) = self.stream.as_ref()?;
+        shared.priority(*key)
+    }
+
+    /// Sets the priority of the response over HTTP/2; signals of the client are ignored from then on (RFC 9218 §8). Over HTTP/1.1 it has
+    /// no effect.
+    ///
+    /// # Errors
+    /// The client has left.
+    #[cfg(feature = "http2")]
+    pub fn set_priority(&self, priority: Priority) -> Result<(), HttpError> {
+        match &self.stream {
+            Some((shared, key)) => shared.set_priority(*key, priority),
+            None => Ok(()),
+        }
+    }
+
+    /// The protocol of an extended CONNECT (RFC 8441 §4), such as `websocket` or `connect-udp`.
+    pub fn protocol(&self) -> Option<&str> {
+        self.protocol.map(|protocol| self.head.text(protocol))
+    }
+
+    /// Accepts the tunnel of an extended CONNECT for another protocol than WebSocket: one of those that
+    /// [`ServerConfig::connect_protocols`](crate::ServerConfig::connect_protocols) names.
+    ///
+    /// ```
+    /// use tokio::io::copy;
+    /// use wireloom::{Request, Response};
+    ///
+    /// async fn handle(request: Request) -> Response {
+    ///     match request.tunnel() {
+    ///         Ok(tunnel) => tunnel.on_open(|stream| async move {
+    ///             let (mut reader, mut writer) = tokio::io::split(stream);
+    ///             let _ = copy(&mut reader, &mut writer).await;
+    ///         }),
+    ///         Err(refusal) => refusal,
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The response that refuses a request which opens no such tunnel.
+    #[cfg(feature = "http2")]
+    pub fn tunnel(&self) -> Result<TunnelUpgrade, Response> {
+        match (&self.stream, self.protocol) {
+            (Some(_), Some(_)) if !self.is_websocket() => Ok(TunnelUpgrade::new()),
+            _ => Err(Response::text(400, "this requires an extended CONNECT\n")),
+        }
     }
 
     /// The address of the connection's peer.

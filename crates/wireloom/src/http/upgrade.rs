@@ -14,10 +14,16 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 
 use super::Response;
+#[cfg(feature = "http2")]
+use crate::error::HttpError;
+#[cfg(feature = "http2")]
+use crate::headers::Headers;
 use crate::registry::Registration;
 #[cfg(feature = "hyper")]
 use crate::registry::Registry;
 use crate::transport::Io;
+#[cfg(feature = "http2")]
+use crate::transport::Transport;
 use crate::websocket::{
     Driven, Linger, Shared, SharedConfig, WebSocket, WebSocketConfig, poll_ended, poll_linger,
 };
@@ -115,6 +121,66 @@ impl Upgrade {
             run,
         }));
         response
+    }
+}
+
+/// An extended CONNECT that has not been answered ([`Request::tunnel`](super::Request::tunnel)): [`on_open`](Self::on_open) accepts it,
+/// any other response refuses it.
+#[cfg(feature = "http2")]
+#[derive(Debug)]
+pub struct TunnelUpgrade {
+    headers: Headers,
+}
+
+#[cfg(feature = "http2")]
+impl TunnelUpgrade {
+    pub(super) fn new() -> Self {
+        Self { headers: Headers::new() }
+    }
+
+    /// Adds a header to the answer, such as `capsule-protocol`.
+    ///
+    /// # Errors
+    /// [`HttpError::InvalidHeader`]
+    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, HttpError> {
+        self.headers.push(name, value)?;
+        Ok(self)
+    }
+
+    /// Accepts the tunnel: returns the response, with status 200, for the handler to return. Once it has been sent, `run` is called with
+    /// the stream of bytes. Dropping the stream before its end resets it.
+    pub fn on_open<F, Fut>(self, run: F) -> Response
+    where
+        F: FnOnce(Box<dyn Transport>) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let mut response = Response::new(200);
+        response.headers = self.headers;
+        response.opening = Some(Box::new(OpeningTunnel(run)));
+        response
+    }
+}
+
+#[cfg(feature = "http2")]
+struct OpeningTunnel<F>(F);
+
+#[cfg(feature = "http2")]
+impl<F, Fut> Open for OpeningTunnel<F>
+where
+    F: FnOnce(Box<dyn Transport>) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    fn open(self: Box<Self>, io: Io, _: &[u8], registration: Option<Registration>) -> Running {
+        let running = (self.0)(io.into_transport());
+        Box::pin(async move {
+            running.await;
+            drop(registration);
+        })
+    }
+
+    #[cfg(feature = "hyper")]
+    fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
+        Some(self)
     }
 }
 

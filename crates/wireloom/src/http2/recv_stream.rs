@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::{Field, Token};
+use wireloom_http2::priority::Priority;
 use wireloom_http2::{Role, StreamKey};
 
 use super::recv_buffer::RecvBuffer;
@@ -39,6 +40,14 @@ impl RecvStream {
         if let Some(slot) = self.shared.lock().slots.get(self.stream) {
             slot.is_tunnel = true;
         }
+    }
+
+    /// Asks the server for another priority of the response (RFC 9218 §7.1).
+    ///
+    /// # Errors
+    /// The stream or the connection has ended.
+    pub(crate) fn send_priority_update(&self, priority: Priority) -> Result<(), HttpError> {
+        self.shared.send_priority_update(self.stream.key, priority)
     }
 
     /// Whether the stream or the connection has failed.

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::message::RequestKind;
+use wireloom_http2::priority::Priority;
 use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
 use super::incoming::IncomingRequests;
@@ -218,6 +219,42 @@ impl Shared {
             state.finish(key, is_accepted);
             Ok(())
         })
+    }
+
+    /// Sends an interim response; `fields` begin with `:status`, from 100 to 199.
+    ///
+    /// # Errors
+    /// As for [`send_response`](Self::send_response).
+    pub(crate) fn send_informational<'f, I>(&self, key: StreamKey, fields: I) -> Result<(), HttpError>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        self.command(|state| {
+            state.check_alive()?;
+            Ok(state.core.send_informational(key, fields)?)
+        })
+    }
+
+    /// The priority of a stream (RFC 9218); `None` when it has ended.
+    pub(crate) fn priority(&self, key: StreamKey) -> Option<Priority> {
+        self.lock().core.priority(key)
+    }
+
+    /// Sets the priority of a response.
+    ///
+    /// # Errors
+    /// The stream has ended.
+    pub(crate) fn set_priority(&self, key: StreamKey, priority: Priority) -> Result<(), HttpError> {
+        self.command(|state| Ok(state.core.set_priority(key, priority)?))
+    }
+
+    /// Asks the server for this priority of a response (RFC 9218 §7.1).
+    ///
+    /// # Errors
+    /// The stream or the connection has ended.
+    pub(super) fn send_priority_update(&self, key: StreamKey, priority: Priority) -> Result<(), HttpError> {
+        self.command(|state| Ok(state.core.send_priority_update(key, priority)?))
     }
 
     /// Resets a stream; does nothing when it has ended.

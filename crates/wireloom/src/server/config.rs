@@ -1,7 +1,10 @@
 //! The configuration of a server: limits on connections, heads, bodies, time and memory.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+#[cfg(feature = "http2")]
+use wireloom_ws::Keepalive;
 use wireloom_ws::deflate::DeflateConfig;
 
 use crate::http::{OriginPolicy, RequestConfig};
@@ -23,6 +26,10 @@ pub struct ServerConfig {
     /// Connections at once from one address (from one network of 64 bits, with IPv6); further ones are closed at once. Not
     /// limited by default, because all clients come from one address behind a proxy.
     pub connections_per_address_max: Option<usize>,
+    /// Addresses of proxies in front of the server that send a header of the PROXY protocol, version 1 or 2, first on each connection:
+    /// [`Request::peer`](crate::Request::peer) is the client that it names. They must send it, their connections are not counted per
+    /// address, and no one else's header is believed. 0.0.0.0 stands for peers without an address, such as those of a Unix socket. None.
+    pub proxy_protocol_from: Vec<IpAddr>,
     /// Connections at once that are in the TLS handshake or within their first head. Further ones wait, for at most
     /// `handshake_timeout`. 10,000: a TLS handshake costs up to 40 KiB, and slow clients must open a thousand a second to block
     /// others.
@@ -57,6 +64,15 @@ pub struct ServerConfig {
     /// for a peer that does not read.
     #[cfg(feature = "http2")]
     pub http2: wireloom_http2::Config,
+    /// Sends a PING (RFC 9113 §6.7) to HTTP/2 clients that have been silent, also while no request is open, and ends the connection when no
+    /// byte follows. Off by default: TCP keepalive finds clients that have lost their network, and idle connections end after
+    /// `keep_alive_timeout`.
+    #[cfg(feature = "http2")]
+    pub http2_keepalive: Option<Keepalive>,
+    /// Values of `:protocol`, beside `websocket`, with which an extended CONNECT (RFC 8441 §4) reaches the handler, which may accept it by
+    /// [`Request::tunnel`](crate::Request::tunnel): such as `connect-udp`. Others are answered 501 (RFC 9220 §3). None.
+    #[cfg(feature = "http2")]
+    pub connect_protocols: Vec<String>,
     /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2). Off: RFC 9113 §3.1 deprecates it,
     /// and behind a reverse proxy that forwards `Upgrade`, HTTP/2 requests would bypass the rules of the proxy. Prior knowledge and ALPN
     /// do not depend on it.
@@ -82,6 +98,7 @@ impl Default for ServerConfig {
         Self {
             connections_max: 100_000,
             connections_per_address_max: None,
+            proxy_protocol_from: Vec::new(),
             handshakes_max: 10_000,
             handshake_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(60),
@@ -92,6 +109,10 @@ impl Default for ServerConfig {
             memory_max: crate::memory::default_max(),
             #[cfg(feature = "http2")]
             http2: http2_config(),
+            #[cfg(feature = "http2")]
+            http2_keepalive: None,
+            #[cfg(feature = "http2")]
+            connect_protocols: Vec::new(),
             #[cfg(feature = "http2")]
             http2_upgrade: false,
             shutdown_grace: Duration::from_secs(10),
@@ -112,6 +133,16 @@ fn http2_config() -> wireloom_http2::Config {
 }
 
 impl ServerConfig {
+    /// Whether the PROXY protocol is spoken with this peer.
+    pub(super) fn trusts_proxy(&self, peer: IpAddr) -> bool {
+        self.proxy_protocol_from.iter().any(|trusted| trusted.to_canonical() == peer.to_canonical())
+    }
+
+    /// The limit on connections from this address. A proxy connects for many clients.
+    pub(super) fn connections_max_of(&self, peer: IpAddr) -> Option<usize> {
+        self.connections_per_address_max.filter(|_| !self.trusts_proxy(peer))
+    }
+
     pub(crate) fn for_requests(&self) -> RequestConfig {
         RequestConfig {
             body_len_max: self.body_len_max,
@@ -119,6 +150,8 @@ impl ServerConfig {
             websocket: self.websocket.clone().into(),
             deflate: self.deflate.clone(),
             origins: self.origins.clone(),
+            #[cfg(feature = "http2")]
+            connect_protocols: self.connect_protocols.clone(),
         }
     }
 }

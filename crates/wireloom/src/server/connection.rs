@@ -224,7 +224,7 @@ impl Connection {
             },
         };
         let driver = driver.with_read_ahead(&bytes).with_idle_timeout(config.keep_alive_timeout);
-        let driver = driver.with_account(registration.account());
+        let driver = driver.with_account(registration.account()).with_keepalive(config.http2_keepalive);
         drop(bytes);
         // At least one message of the maximum length.
         let message_len_max = config.websocket.core.limits.message_len_max;

@@ -118,8 +118,11 @@ impl<H: Handler> ConnectionState<H> {
         let mut exchange =
             Exchange { key, request: Request::http2(incoming, &self.origin), tunnel: None, head };
         let request = &mut exchange.request;
+        request.set_stream(&self.shared, key);
         match (kind, content) {
-            (RequestKind::ExtendedConnect, content) if request.is_websocket() => exchange.tunnel = content,
+            (RequestKind::ExtendedConnect, content) if self.knows_protocol(request) => {
+                exchange.tunnel = content;
+            }
             // RFC 8441 §4, RFC 9220 §3: an unknown protocol. RFC 9110 §9.3.6: this server is not a proxy.
             (RequestKind::ExtendedConnect | RequestKind::Connect, _) => {
                 let refusal = Response::text(501, "this server is not a proxy\n");
@@ -137,6 +140,13 @@ impl<H: Handler> ConnectionState<H> {
             (_, None) => {}
         }
         self.start(cx, exchange, tasks);
+    }
+
+    /// Whether the handler is asked about an extended CONNECT.
+    fn knows_protocol(&self, request: &Request) -> bool {
+        let known = &self.origin.config.connect_protocols;
+        request.is_websocket()
+            || request.protocol().is_some_and(|named| known.iter().any(|one| one.eq_ignore_ascii_case(named)))
     }
 
     /// Polls the handler once, and spawns it if it is pending.
@@ -216,7 +226,7 @@ async fn answer(
     }
     if is_connect && response.status() / 100 == 2 {
         // RFC 9110 §9.3.6, RFC 8441 §5: every 2xx response opens the tunnel, which the handler does not use.
-        response = Response::text(400, "a 2xx response to CONNECT requires a WebSocket\n");
+        response = Response::text(400, "a 2xx response to CONNECT requires a tunnel\n");
     }
     let answered = match response.body_mut().is_whole() {
         true => send_whole(&shared, key, response, is_head),

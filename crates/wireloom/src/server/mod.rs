@@ -16,6 +16,7 @@ mod connection;
 mod http2;
 mod listener;
 mod panic;
+mod proxy_protocol;
 mod timeouts;
 
 use std::any::Any;
@@ -207,7 +208,7 @@ impl<L: Listener> Server<L> {
                 None => break,
             };
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
-            let Some(registration) = registry.admit(peer.ip(), config.connections_per_address_max) else {
+            let Some(registration) = registry.admit(peer.ip(), config.connections_max_of(peer.ip())) else {
                 continue;
             };
             let io = Io::of(transport);
@@ -305,6 +306,10 @@ impl<H: Handler> ServerState<H> {
             let secured = self.tls.is_some();
             #[cfg(not(feature = "tls"))]
             let secured = false;
+            if !connection.config.proxy_protocol_from.is_empty() {
+                // Boxed: few servers are behind such a proxy.
+                Box::pin(connection.read_proxy_header()).await?;
+            }
             let handshaking = connection.begin(secured, &self.handshakes).await?;
             #[cfg(feature = "tls")]
             if let Some(tls) = &self.tls {

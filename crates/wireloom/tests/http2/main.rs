@@ -12,6 +12,7 @@ mod requests;
 #[path = "../running/mod.rs"]
 mod running;
 mod runtime;
+mod signals;
 mod stress;
 mod tunnels;
 

@@ -11,6 +11,7 @@ mod listeners;
 #[path = "../pace/mod.rs"]
 mod pace;
 mod panic;
+mod proxy_protocol;
 mod requests;
 #[path = "../running/mod.rs"]
 mod running;

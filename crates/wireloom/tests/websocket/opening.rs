@@ -41,7 +41,7 @@ async fn what_is_no_handshake_is_refused_and_reported() {
 async fn the_bytes_behind_the_request_belong_to_the_connection() {
     let (mut client, there) = duplex(1 << 10);
     let mut request = wireloom_testing::frame::upgrade_request("/").into_bytes();
-    request.extend_from_slice(&wireloom_testing::frame::masked(0x81, b"early".to_vec()));
+    request.extend_from_slice(&wireloom_testing::frame::masked(0x81, b"early"));
     client.write_all(&request).await.unwrap();
     let mut server = accept(there).await.unwrap();
     assert_eq!(server.recv().await.unwrap().unwrap().as_text(), Some("early"));

@@ -30,7 +30,7 @@ use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http2::{Driver, RecvStream, Requests, SendStream, Tunnel};
-use crate::transport::Io;
+use crate::transport::{Io, Transport};
 use crate::websocket::WebSocket;
 
 /// An HTTP/2 connection to one server. Clones refer to the same connection, which ends when the last of them is dropped and
@@ -246,6 +246,54 @@ impl Http2 {
         tokio::time::timeout(connector.handshake_timeout, answered)
             .await
             .map_err(|_| Error::HandshakeTimeout)?
+    }
+
+    /// Opens a tunnel of bytes by an extended CONNECT with this `:protocol` (RFC 8441 §4), such as `connect-udp` (RFC 9298). `url` is a
+    /// path, or a URL of this server. For WebSockets see [`websocket`](Self::websocket).
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// [`Error::NoExtendedConnect`] when the server does not offer it; [`Error::TunnelRefused`] when it refuses; and as for
+    /// [`send`](Self::send).
+    pub async fn tunnel(&self, protocol: &str, url: &str) -> Result<Box<dyn Transport>, Error> {
+        let target = self.target_of(url)?;
+        if !self.requests.supports_extended_connect() {
+            self.requests.ready().await?;
+            return Err(Error::NoExtendedConnect);
+        }
+        let connector = &self.about.connector;
+        let mut headers = Headers::new();
+        for (name, value) in &self.about.headers {
+            headers.push(name, value)?;
+        }
+        headers.make_names_lowercase();
+        let fields = [
+            Field::known(Token::Method, b"CONNECT"),
+            Field::known(Token::Protocol, protocol.as_bytes()),
+            Field::known(Token::Scheme, if target.secure { b"https" } else { b"http" }),
+            Field::known(Token::Authority, connector.host_of(&target).as_bytes()),
+            Field::known(Token::Path, target.resource.as_bytes()),
+        ];
+        self.emit_request(&fields, &headers);
+        let fields = fields.into_iter().chain(crate::http2::to_fields(&headers));
+        let (send, mut recv) = self.requests.open(fields, false)?;
+        let answering = async {
+            loop {
+                let head = recv.head().await?;
+                if head.status >= 200 {
+                    return Ok::<_, HttpError>(head);
+                }
+            }
+        };
+        let head = tokio::time::timeout(connector.handshake_timeout, answering).await;
+        let head = head.map_err(|_| Error::HandshakeTimeout)??;
+        self.emit_response(&head);
+        if head.status / 100 != 2 {
+            return Err(Error::TunnelRefused(head.status));
+        }
+        Ok(Box::new(Tunnel::new(send, recv).with_requests(self.requests.clone())))
     }
 
     async fn answered(

@@ -7,6 +7,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
+use wireloom_http2::priority::Priority;
 
 use super::Http2;
 use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response};
@@ -55,6 +56,11 @@ impl Stream {
                 None => drop(tokio::spawn(pump(send, body))),
             }
         }
+    }
+
+    /// Asks for another priority of the response.
+    pub(in crate::client) fn set_priority(&self, priority: Priority) -> Result<(), HttpError> {
+        self.recv.as_ref().map_or(Ok(()), |recv| recv.send_priority_update(priority))
     }
 
     pub(in crate::client) async fn head(&mut self) -> Result<Head, HttpError> {
