@@ -13,7 +13,7 @@ mod sent_messages;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_core::Stream;
@@ -256,7 +256,7 @@ impl Reconnecting {
                         Poll::Pending => {}
                     }
                     open.link.confirm(open.socket.halves().0);
-                    match open.next_check(&self.policy, cx.waker()) {
+                    match open.next_check(&self.policy, cx) {
                         None => {
                             self.timer = None;
                             return Poll::Pending;
@@ -423,9 +423,9 @@ enum Check {
 }
 
 impl Open {
-    /// The next deadline. `waker` is woken when a [`ReconnectingSender`] changes it.
-    fn next_check(&self, policy: &ReconnectPolicy, waker: &Waker) -> Option<Check> {
-        let sent_messages = self.link.sent_messages_with_waker(waker);
+    /// The next deadline. The task is woken when a [`ReconnectingSender`] changes it.
+    fn next_check(&self, policy: &ReconnectPolicy, cx: &Context<'_>) -> Option<Check> {
+        let sent_messages = self.link.poll_sent_messages(cx);
         // A deadline that the clock cannot represent never expires.
         if sent_messages.needs_ping() {
             sent_messages.pinged_at.checked_add(policy.confirm_after).map(Check::Ping)

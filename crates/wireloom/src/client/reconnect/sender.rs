@@ -1,8 +1,9 @@
 //! Sending over the current connection, from any task.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 use super::lock;
 use super::sent_messages::SentMessages;
 use crate::error::WebSocketError;
+use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::websocket::{Payload, Sender};
 
 /// Sends over the current connection of a [`Reconnecting`](super::Reconnecting) WebSocket, from any task. Clones send one message
@@ -65,7 +67,8 @@ pub(super) struct Links(Arc<Mutex<Option<Arc<Link>>>>);
 
 impl Links {
     pub(super) fn set(&self, link: Option<Arc<Link>>) {
-        *lock(&self.0) = link;
+        // The old one is dropped after the unlock.
+        let _old = std::mem::replace(&mut *lock(&self.0), link);
     }
 
     fn get(&self) -> Option<Arc<Link>> {
@@ -74,19 +77,37 @@ impl Links {
 }
 
 /// One connection, and the messages that were sent over it.
-#[derive(Debug)]
 pub(super) struct Link {
     /// Held while a message is recorded and queued: a ping confirms the messages that were recorded before it.
     sender: tokio::sync::Mutex<Sender>,
     confirm_after: Duration,
-    sent: Mutex<Sent>,
+    sent: Guarded<Sent>,
 }
 
-#[derive(Debug)]
 struct Sent {
     sent_messages: SentMessages,
     /// The task that waits for the next confirmation.
-    waker: Option<Waker>,
+    waker: WakerSlot,
+    deferred: Deferred,
+}
+
+impl Guardable for Sent {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
+
+    fn before_unlock(&mut self) {
+        let forgotten = self.sent_messages.take_forgotten();
+        if !forgotten.is_empty() {
+            self.deferred.drop_later(Box::new(forgotten));
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("confirm_after", &self.confirm_after).finish_non_exhaustive()
+    }
 }
 
 impl Link {
@@ -94,23 +115,25 @@ impl Link {
         Arc::new(Self {
             sender: tokio::sync::Mutex::new(sender),
             confirm_after,
-            sent: Mutex::new(Sent { sent_messages, waker: None }),
+            sent: Guarded::new(Sent {
+                sent_messages,
+                waker: WakerSlot::default(),
+                deferred: Deferred::default(),
+            }),
         })
     }
 
     /// The messages that were sent.
     pub(super) fn sent_messages(&self) -> impl DerefMut<Target = SentMessages> {
-        SentGuard(lock(&self.sent))
+        SentGuard(self.sent.lock())
     }
 
-    /// As [`sent_messages`](Self::sent_messages); `waker` is woken when another message is sent.
-    pub(super) fn sent_messages_with_waker(&self, waker: &Waker) -> impl Deref<Target = SentMessages> {
-        let mut sent = lock(&self.sent);
-        match &mut sent.waker {
-            Some(own) => own.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
-        SentGuard(sent)
+    /// As [`sent_messages`](Self::sent_messages); the task is woken when another message is sent.
+    pub(super) fn poll_sent_messages(&self, cx: &Context<'_>) -> impl Deref<Target = SentMessages> {
+        let mut guard = self.sent.lock();
+        let Sent { waker, deferred, .. } = &mut *guard;
+        deferred.register(waker, cx);
+        SentGuard(guard)
     }
 
     /// Sends a message, after those that are being sent.
@@ -134,14 +157,15 @@ impl Link {
             Err(_) => {}
         }
         drop(sender);
-        if let Some(waker) = lock(&self.sent).waker.take() {
-            waker.wake();
-        }
+        let mut guard = self.sent.lock();
+        let Sent { waker, deferred, .. } = &mut *guard;
+        deferred.wake(waker);
+        drop(guard);
         sent
     }
 
     /// Sends a ping, whose pong confirms the messages sent before it. False while a message is being sent: then its sender sends
-    /// the ping, or wakes the task of [`sent_messages_with_waker`](Self::sent_messages_with_waker).
+    /// the ping, or wakes the task of [`poll_sent_messages`](Self::poll_sent_messages).
     pub(super) fn try_ping(&self) -> bool {
         self.sender.try_lock().map(|mut sender| self.ping(&mut sender)).is_ok()
     }
@@ -171,7 +195,7 @@ impl Link {
     }
 }
 
-struct SentGuard<'a>(MutexGuard<'a, Sent>);
+struct SentGuard<'a>(Guard<'a, Sent>);
 
 impl Deref for SentGuard<'_> {
     type Target = SentMessages;
@@ -190,12 +214,70 @@ impl DerefMut for SentGuard<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use bytes::Bytes;
     use tokio::io::AsyncReadExt as _;
     use wireloom_ws::Role;
     use wireloom_ws::handshake::Negotiated;
 
     use super::*;
     use crate::websocket::{WebSocket, WebSocketConfig};
+
+    // A message that the application shares, and a task that is woken in place.
+    #[tokio::test]
+    async fn code_of_the_application_may_use_the_connection() {
+        struct CallBack(Arc<Link>, Arc<AtomicUsize>);
+
+        impl CallBack {
+            fn call(&self) {
+                assert!(self.0.sent_messages().sent() > 0);
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        impl AsRef<[u8]> for CallBack {
+            fn as_ref(&self) -> &[u8] {
+                b"message"
+            }
+        }
+
+        impl Drop for CallBack {
+            fn drop(&mut self) {
+                self.call();
+            }
+        }
+
+        impl Wake for CallBack {
+            fn wake(self: Arc<Self>) {
+                self.call();
+            }
+        }
+
+        let (_peer, transport) = tokio::io::duplex(1 << 10);
+        let config = WebSocketConfig::default();
+        let (sender, _receiver) =
+            WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[])
+                .split();
+        let link = Link::new(sender, SentMessages::new(100, Instant::now()), Duration::ZERO);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let call_back = || CallBack(link.clone(), calls.clone());
+        link.sent_messages().record(&Payload::Shared(Bytes::from_owner(call_back())));
+        link.sent_messages().record_ping(1, Instant::now());
+        for _ in 0..2 {
+            // The second one replaces the first, whose last reference this is.
+            let waker = Waker::from(Arc::new(call_back()));
+            drop(link.poll_sent_messages(&Context::from_waker(&waker)));
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        // The message has arrived, and is dropped.
+        link.sent_messages().handle_pong(1);
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        // Wakes the task, whose last reference is dropped too.
+        link.send("text".into()).await.unwrap();
+        assert_eq!(calls.load(Ordering::Relaxed), 4);
+    }
 
     // Waiting for its pong would end in a loss of a connection that works.
     #[tokio::test]

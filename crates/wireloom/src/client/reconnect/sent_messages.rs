@@ -23,6 +23,8 @@ pub(super) struct SentMessages {
     kept: VecDeque<OwnedMessage>,
     kept_len: usize,
     keep_len_max: usize,
+    /// Messages that are not kept any more. They may have destructors of the application.
+    forgotten: Vec<OwnedMessage>,
 }
 
 impl SentMessages {
@@ -35,6 +37,7 @@ impl SentMessages {
             kept: VecDeque::new(),
             kept_len: 0,
             keep_len_max,
+            forgotten: Vec::new(),
         }
     }
 
@@ -70,6 +73,7 @@ impl SentMessages {
         self.sent -= 1;
         if let Some(message) = self.kept.pop_back() {
             self.kept_len -= message.as_bytes().len();
+            self.forgotten.push(message);
         }
     }
 
@@ -102,7 +106,15 @@ impl SentMessages {
     }
 
     fn forget(&mut self, count: usize) {
-        self.kept_len -= self.kept.drain(..count).map(|message| message.as_bytes().len()).sum::<usize>();
+        for message in self.kept.drain(..count) {
+            self.kept_len -= message.as_bytes().len();
+            self.forgotten.push(message);
+        }
+    }
+
+    /// Takes the messages that are not kept any more, to drop them while nothing is locked.
+    pub(super) fn take_forgotten(&mut self) -> Vec<OwnedMessage> {
+        std::mem::take(&mut self.forgotten)
     }
 
     /// Takes the messages that were kept.
