@@ -11,7 +11,7 @@ fn help_lists_the_workloads() {
     let output = bench(&["--help"]);
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).expect("text");
-    for workload in ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "h2load", "hpack", "deflate"] {
+    for workload in ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "fairness", "h2load", "hpack", "deflate"] {
         assert!(help.contains(&format!("\n  {workload} ")), "{workload} is missing in:\n{help}");
     }
 }

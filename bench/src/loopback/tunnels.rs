@@ -4,9 +4,10 @@
 use super::echo::{Load, Ring, Until, matches};
 use super::opening;
 use crate::corpus::{Content, Corpus, End};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// RFC 9113 §6: the frame types that are handled.
 mod frame {
@@ -57,6 +58,8 @@ pub(crate) struct Tunnels {
     out: Vec<u8>,
     /// Messages that came back since they were last asked for.
     back: Vec<u64>,
+    /// Whether answers are not looked at.
+    is_hostile: bool,
 }
 
 impl Tunnels {
@@ -67,7 +70,26 @@ impl Tunnels {
     pub(crate) fn open(address: SocketAddr, load: Load) -> Result<Self, String> {
         let count = load.depth.max(16);
         let corpus = |end| Corpus::new(Content::Binary, load.payload_len, count, end).frames.to_vec();
-        let (frames, answers) = (corpus(End::Server), corpus(End::Client));
+        Self::open_with(address, load, corpus(End::Server), corpus(End::Client), count)
+    }
+
+    /// Opens one connection, and `streams` WebSockets over it, for [`flood`](Self::flood) with copies of a compressed frame.
+    ///
+    /// # Errors
+    /// The server refuses them.
+    pub(crate) fn open_hostile(address: SocketAddr, streams: usize, frame: Vec<u8>) -> Result<Self, String> {
+        let load = Load { payload_len: 0, connections: streams, depth: 1 };
+        Self::open_with(address, load, frame, Vec::new(), 1)
+    }
+
+    fn open_with(
+        address: SocketAddr,
+        load: Load,
+        frames: Vec<u8>,
+        answers: Vec<u8>,
+        count: usize,
+    ) -> Result<Self, String> {
+        let is_hostile = answers.is_empty();
         let mut tunnels = Self {
             stream: opening::connect(address)?,
             tunnels: vec![Tunnel::default(); load.connections],
@@ -84,6 +106,7 @@ impl Tunnels {
             filled: 0,
             out: Vec::new(),
             back: vec![0; load.connections],
+            is_hostile,
         };
         tunnels.out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         // ENABLE_PUSH 0, INITIAL_WINDOW_SIZE the largest.
@@ -93,7 +116,7 @@ impl Tunnels {
         while !tunnels.takes_connect {
             tunnels.turn()?;
         }
-        let fields = fields(address);
+        let fields = fields(address, is_hostile);
         for index in 0..tunnels.tunnels.len() {
             tunnels.tunnels[index].window = tunnels.window_initial;
             // END_HEADERS.
@@ -146,6 +169,46 @@ impl Tunnels {
         Ok(messages)
     }
 
+    /// Sends as much as the windows allow, until `stops` is set or the server closes.
+    ///
+    /// # Errors
+    /// The server closed the connection.
+    pub(crate) fn flood(&mut self, stops: &AtomicBool) -> Result<(), String> {
+        const COPIES: u64 = 1 << 30;
+        self.stream.set_read_timeout(Some(Duration::from_millis(50))).map_err(|error| error.to_string())?;
+        (0..self.tunnels.len()).for_each(|index| self.tunnels[index].allowed = COPIES * self.frame_len);
+        while !stops.load(Ordering::Relaxed) {
+            (0..self.tunnels.len()).for_each(|index| self.send(index, 0));
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Sends `count` messages over the first WebSocket.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub(super) fn send_now(&mut self, count: u64) -> Result<(), String> {
+        self.send(0, count);
+        self.flush()
+    }
+
+    /// Reads once; returns the number of answers that the first WebSocket has received.
+    ///
+    /// # Errors
+    /// The connection or the stream ended, or an answer differs from its message.
+    pub(super) fn receive(&mut self) -> Result<u64, String> {
+        self.turn()?;
+        // Messages that had no window.
+        self.send(0, 0);
+        self.flush()?;
+        Ok(std::mem::take(&mut self.back[0]))
+    }
+
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// Queues the rest of earlier messages and `more` new ones, within the windows.
     fn send(&mut self, index: usize, more: u64) {
         self.tunnels[index].allowed += more * self.frame_len;
@@ -182,7 +245,10 @@ impl Tunnels {
     /// Writes what is queued, reads once, and handles every complete frame.
     fn turn(&mut self) -> Result<(), String> {
         self.flush()?;
-        let len = self.stream.read(&mut self.inbox[self.filled..]).map_err(|error| error.to_string())?;
+        let len = match self.stream.read(&mut self.inbox[self.filled..]) {
+            Err(error) if self.is_hostile && error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            read => read.map_err(|error| error.to_string())?,
+        };
         if len == 0 {
             return Err("the server closed the connection".into());
         }
@@ -208,6 +274,7 @@ impl Tunnels {
         let index = (id as usize).wrapping_sub(1) / 2;
         let number = |bytes: &[u8]| bytes.iter().fold(0_i64, |number, byte| number << 8 | i64::from(*byte));
         match kind {
+            frame::DATA if self.is_hostile => {}
             frame::DATA => {
                 let tunnel = self.tunnels.get_mut(index).ok_or("DATA on a stream that is not")?;
                 let before = tunnel.received;
@@ -274,17 +341,19 @@ fn head(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, index: usize) {
 }
 
 /// RFC 8441 §4: the request, as literals without indexing.
-fn fields(address: SocketAddr) -> Vec<u8> {
+fn fields(address: SocketAddr, with_deflate: bool) -> Vec<u8> {
     let mut block = Vec::new();
     let authority = address.to_string();
-    for (name, value) in [
+    let deflate = with_deflate.then_some(("sec-websocket-extensions", "permessage-deflate"));
+    let fields = [
         (":method", "CONNECT"),
         (":protocol", "websocket"),
         (":scheme", "http"),
         (":path", "/echo"),
         (":authority", &authority),
         ("sec-websocket-version", "13"),
-    ] {
+    ];
+    for (name, value) in fields.into_iter().chain(deflate) {
         block.push(0);
         for text in [name, value] {
             // RFC 7541 §5.2: all of them are shorter than 127 bytes.

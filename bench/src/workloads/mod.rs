@@ -4,6 +4,8 @@
 mod contestants;
 mod deflate;
 #[cfg(target_os = "linux")]
+mod fairness;
+#[cfg(target_os = "linux")]
 mod h2load;
 mod hpack;
 mod w1;
@@ -49,6 +51,8 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "w6", about: "echo over loopback, idle connections, handshakes", run: w6::run },
     #[cfg(target_os = "linux")]
     Workload { name: "w7", about: "fan-out over loopback, memory of subscribed connections", run: w7::run },
+    #[cfg(target_os = "linux")]
+    Workload { name: "fairness", about: "an honest client beside 200 hostile ones", run: fairness::run },
     #[cfg(target_os = "linux")]
     Workload { name: "workers", about: "one runtime against a listener for each core", run: workers::run },
     #[cfg(target_os = "linux")]

@@ -193,6 +193,26 @@ pub(crate) fn tunnels() -> Vec<Server> {
     ]
 }
 
+/// Servers that accept compressed messages.
+pub(crate) fn inflating() -> Vec<Server> {
+    vec![
+        Server::own("wireloom-deflate", "wireloom", Role::Wireloom),
+        Server::own("yawc-deflate", format!("{}, permessage-deflate", with_version("yawc")), Role::Rival),
+    ]
+}
+
+/// Servers that accept compressed messages over HTTP/2.
+pub(crate) fn inflating_http2() -> Vec<Server> {
+    vec![
+        Server::own("wireloom-deflate", "wireloom", Role::Wireloom),
+        Server::own(
+            "yawc-http2-deflate",
+            format!("{} on hyper, permessage-deflate", with_version("yawc")),
+            Role::Rival,
+        ),
+    ]
+}
+
 const BY_NPM: &str = "Install Node and npm; the bench installs the package when it runs without --smoke";
 const BY_GO: &str = "Install Go 1.21 or later from go.dev/dl; the bench builds it";
 
@@ -404,6 +424,7 @@ fn on_tokio(argument: &str, listener: TcpListener) -> std::io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         match argument {
             "wireloom" => return wireloom::serve(listener).await,
+            "wireloom-deflate" => return wireloom::serve_deflate(listener).await,
             "wireloom-kept" => return wireloom::serve_kept(listener).await,
             "hub" => return hub::node(listener).await,
             "tokio-broadcast" => return hub::tungstenite(listener).await,
@@ -425,6 +446,8 @@ fn on_tokio(argument: &str, listener: TcpListener) -> std::io::Result<()> {
                 "sockudo-ws-send" => tokio::spawn(sockudo_ws::echo_by_send(stream)),
                 "yawc" => tokio::spawn(yawc::echo(stream)),
                 "yawc-http2" => tokio::spawn(yawc::echo_http2(stream)),
+                "yawc-deflate" => tokio::spawn(yawc::echo_deflate(stream)),
+                "yawc-http2-deflate" => tokio::spawn(yawc::echo_http2_deflate(stream)),
                 "yawc-batched" => tokio::spawn(yawc::echo_batched(stream)),
                 "tokio-tungstenite" => tokio::spawn(tungstenite::echo(stream)),
                 "tokio-tungstenite-small" => tokio::spawn(tungstenite::echo_small(stream)),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
-use wireloom::{Request, Response, Server, ServerTls};
+use wireloom::{DeflateConfig, Request, Response, Server, ServerConfig, ServerTls};
 
 static LARGE_BODY: LazyLock<Bytes> = LazyLock::new(|| large().into());
 
@@ -56,6 +56,13 @@ pub(super) async fn serve_kept(listener: TcpListener) -> io::Result<()> {
 
 pub(super) async fn serve(listener: TcpListener) -> io::Result<()> {
     Server::new(listener).serve(handle).await
+}
+
+/// With permessage-deflate.
+pub(super) async fn serve_deflate(listener: TcpListener) -> io::Result<()> {
+    let mut config = ServerConfig::default();
+    config.deflate = Some(DeflateConfig::default());
+    Server::new(listener).config(config).serve(handle).await
 }
 
 /// Over TLS, with a certificate that is made for the run.

@@ -20,12 +20,21 @@ fn options() -> Options {
 }
 
 pub(super) async fn echo(stream: TcpStream) {
-    serve(stream, options(), |upgrade| async move {
-        if let Ok(socket) = upgrade.await {
-            messages::echo(socket, answer).await;
-        }
-    })
-    .await;
+    serve(stream, options(), run).await;
+}
+
+fn with_deflate() -> Options {
+    Options::default().with_low_latency_compression().with_utf8().with_limits(64 << 20, 64 << 20)
+}
+
+async fn run(upgrade: UpgradeFut) {
+    if let Ok(socket) = upgrade.await {
+        messages::echo(socket, answer).await;
+    }
+}
+
+pub(super) async fn echo_deflate(stream: TcpStream) {
+    serve(stream, with_deflate(), run).await;
 }
 
 /// With the buffers of its own benchmark.
@@ -45,7 +54,18 @@ pub(super) async fn echo_batched(stream: TcpStream) {
 
 /// Over HTTP/2, also tuned.
 pub(super) async fn echo_http2(stream: TcpStream) {
-    let service = service_fn(|request| accept(request, tuned(), run_batched));
+    serve_http2(stream, tuned(), run_batched).await;
+}
+
+pub(super) async fn echo_http2_deflate(stream: TcpStream) {
+    serve_http2(stream, with_deflate(), run).await;
+}
+
+async fn serve_http2<F>(stream: TcpStream, options: Options, run: fn(UpgradeFut) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let service = service_fn(|request| accept(request, options.clone(), run));
     let connection = http2::Builder::new(TokioExecutor::new())
         .enable_connect_protocol()
         .initial_stream_window_size(1 << 20)
