@@ -1,17 +1,18 @@
 //! The send queue of one connection, bounded in bytes.
 //!
 //! ```text
-//!             batch.write() wrote all              the transport is full
-//!            +----------------------+        +------------------------------+
-//!            v                      |        |                              v
-//!  Batch { is_due: false } ---> Batch { is_due: true }                   Stalled
-//!            ^      a publication                                           |
-//!            |                   poll_take() finds messages                 |
-//!            +------ Task <-----------------------------------(any)---------+
+//!             all is written                                     the transport is full, or more was queued
+//!            +-----------------------------------------------+   +-------------------------------+
+//!            v                                               |   |                               v
+//!  Batch { is_due: false } ---> Batch { is_due: true } ---> Writing                           Stalled
+//!            ^      a publication               batch.write()                                    |
+//!            |                   poll_take() finds messages                                      |
+//!            +------ Task <--------------------------------------------(any but Writing)---------+
 //!   poll_take() finds none
 //! ```
 //!
-//! In `Task` the connection's task has messages that it has not written: no other task may write then, or messages would be reordered.
+//! In `Task` the connection's task has messages that it has not written, in `Writing` a batch has: no other task may write then, or
+//! messages would be reordered. Nothing is written, woken or dropped while the queue is locked.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -51,6 +52,8 @@ struct Queue {
     /// The sender for batches; `None` if they cannot write.
     sender: Option<Sender>,
     writer: Writer,
+    /// The number of messages that a batch is writing.
+    in_batch: usize,
     /// The waker of the connection's task, while it waits.
     task: Option<Waker>,
 }
@@ -62,6 +65,8 @@ enum Writer {
     Task,
     /// A batch. `is_due`: a batch has been scheduled.
     Batch { is_due: bool },
+    /// A batch, now.
+    Writing,
     /// The connection's task, once it runs: the transport has not accepted all bytes of a batch.
     Stalled,
 }
@@ -118,6 +123,7 @@ impl Outbox {
                 end: None,
                 sender: None,
                 writer: Writer::Task,
+                in_batch: 0,
                 task: None,
             }),
         }
@@ -153,7 +159,9 @@ impl Outbox {
                 SlowPolicy::DropNewest if may_drop => return Pushed::Dropped,
                 SlowPolicy::DropOldest if may_drop && queue.make_room(cost) => pushed = Pushed::Dropped,
                 _ => {
-                    queue.end(Disconnect::Slow);
+                    let ended = queue.end(Disconnect::Slow);
+                    drop(queue);
+                    ended.finish();
                     return Pushed::Overflowed;
                 }
             }
@@ -165,6 +173,10 @@ impl Outbox {
         {
             return if std::mem::replace(is_due, true) { pushed } else { Pushed::Unwritten };
         }
+        if let Writer::Writing = queue.writer {
+            // The task writes it after the batch.
+            return pushed;
+        }
         // The task takes all messages at once, so one wake-up is enough for all that are queued until it runs.
         if let Some(task) = queue.task.take() {
             drop(queue);
@@ -175,31 +187,64 @@ impl Outbox {
 
     /// Writes messages until the transport is full, unless the connection's task writes.
     pub(crate) fn write(&self) {
-        let mut queue = lock(&self.queue);
-        let Queue { waiting, len, writing, written, sender: Some(sender), writer, task, .. } = &mut *queue
-        else {
-            return;
-        };
-        let Writer::Batch { is_due } = writer else { return };
-        *is_due = false;
-        let sent = sender.try_send_all(waiting.iter().map(|waiting| &waiting.message));
-        let mut sent_len = 0;
-        for sent in waiting.drain(..sent.unwrap_or(0)) {
-            *len -= cost(&sent.message);
-            sent_len += sent.message.as_bytes().len();
-        }
+        let Some((mut sender, messages)) = self.begin_batch() else { return };
+        // The task handles errors of the connection.
+        let sent = sender.try_send_all(messages.iter().map(|waiting| &waiting.message)).unwrap_or(0);
         let queued_len = sender.queued_len();
-        *writing = queued_len.min(sent_len);
-        *written += (sent_len - *writing) as u64;
-        if waiting.capacity() > CAPACITY_KEPT && waiting.is_empty() {
-            *waiting = VecDeque::new();
+        self.end_batch(sender, messages, sent, queued_len);
+    }
+
+    /// Takes the messages for a batch, and the sender.
+    fn begin_batch(&self) -> Option<(Sender, VecDeque<Waiting>)> {
+        let mut queue = lock(&self.queue);
+        let Writer::Batch { is_due } = &mut queue.writer else { return None };
+        *is_due = false;
+        let sender = queue.sender.take()?;
+        queue.writer = Writer::Writing;
+        let messages = std::mem::take(&mut queue.waiting);
+        queue.in_batch = messages.len();
+        Some((sender, messages))
+    }
+
+    /// A batch has sent the first `sent` of its messages, of which `queued_len` bytes are not written yet.
+    fn end_batch(&self, sender: Sender, mut messages: VecDeque<Waiting>, sent: usize, queued_len: usize) {
+        let count = messages.len();
+        let mut unsent = messages.split_off(sent);
+        let sent_cost: usize = messages.iter().map(|waiting| cost(&waiting.message)).sum();
+        let sent_len = sent_cost - messages.len() * MESSAGE_COST;
+        messages.clear();
+        let mut queue = lock(&self.queue);
+        queue.writing = queued_len.min(sent_len);
+        queue.written += (sent_len - queue.writing) as u64;
+        // A connection that was ended as too slow has dropped its messages.
+        if std::mem::take(&mut queue.in_batch) == count {
+            queue.len -= sent_cost;
+            unsent.append(&mut queue.waiting);
+            std::mem::swap(&mut queue.waiting, &mut unsent);
         }
-        if !waiting.is_empty() || queued_len > 0 {
-            // The task limits the time for the rest, and handles errors of the connection.
-            *writer = Writer::Stalled;
-            if let Some(task) = task.take() {
-                task.wake();
+        if queue.waiting.is_empty() && messages.capacity() <= CAPACITY_KEPT {
+            std::mem::swap(&mut queue.waiting, &mut messages);
+        }
+        let is_open = matches!(queue.writer, Writer::Writing);
+        let mut closed = None;
+        if is_open {
+            queue.writer = Writer::Batch { is_due: false };
+            queue.sender = Some(sender);
+        } else {
+            closed = Some(sender);
+        }
+        let mut task = None;
+        if !queue.waiting.is_empty() || queued_len > 0 || queue.end.is_some() {
+            if is_open {
+                // The task limits the time for the rest, and handles errors of the connection.
+                queue.writer = Writer::Stalled;
             }
+            task = queue.task.take();
+        }
+        drop(queue);
+        drop((closed, messages, unsent));
+        if let Some(task) = task {
+            task.wake();
         }
     }
 
@@ -228,7 +273,9 @@ impl Outbox {
         if queue.end.is_some() {
             return Poll::Ready(());
         }
-        queue.task = Some(cx.waker().clone());
+        let old = queue.register(cx);
+        drop(queue);
+        drop(old);
         Poll::Pending
     }
 
@@ -242,6 +289,12 @@ impl Outbox {
     /// batch has stalled: then its bytes must be flushed.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);
+        if let Writer::Writing = queue.writer {
+            let old = queue.register(cx);
+            drop(queue);
+            drop(old);
+            return Poll::Pending;
+        }
         let is_stalled = matches!(queue.writer, Writer::Stalled);
         if !is_stalled {
             // The task polls again after it has written everything that it took.
@@ -263,9 +316,9 @@ impl Outbox {
         if queue.sender.is_some() {
             queue.writer = Writer::Batch { is_due: false };
         }
-        if !queue.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            queue.task = Some(cx.waker().clone());
-        }
+        let old = queue.register(cx);
+        drop(queue);
+        drop(old);
         Poll::Pending
     }
 }
@@ -286,7 +339,7 @@ impl Drop for OpenToBatches<'_> {
 impl Queue {
     /// The number of bytes of the queued messages.
     fn bytes(&self) -> usize {
-        self.len - self.waiting.len() * MESSAGE_COST
+        self.len - (self.waiting.len() + self.in_batch) * MESSAGE_COST
     }
 
     /// Drops the oldest droppable messages until `cost` fits; returns false if it does not fit even then.
@@ -300,12 +353,34 @@ impl Queue {
         true
     }
 
+    /// Registers the task. Returns the waker that it replaces, to drop after the unlock.
+    #[must_use]
+    fn register(&mut self, cx: &Context<'_>) -> Option<Waker> {
+        if self.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            return None;
+        }
+        self.task.replace(cx.waker().clone())
+    }
+
     /// Ends a connection that is too slow and drops its messages.
-    fn end(&mut self, reason: Disconnect) {
+    fn end(&mut self, reason: Disconnect) -> Ended {
         self.end = Some(reason);
-        self.waiting = VecDeque::new();
         self.len = 0;
-        if let Some(task) = self.task.take() {
+        self.in_batch = 0;
+        Ended { _dropped: std::mem::take(&mut self.waiting), task: self.task.take() }
+    }
+}
+
+/// What is left to do after the unlock when a connection is ended.
+#[must_use]
+struct Ended {
+    _dropped: VecDeque<Waiting>,
+    task: Option<Waker>,
+}
+
+impl Ended {
+    fn finish(self) {
+        if let Some(task) = self.task {
             task.wake();
         }
     }
@@ -318,6 +393,9 @@ fn cost(message: &PreparedMessage) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
     use tokio::io::{AsyncReadExt as _, DuplexStream};
     use wireloom::wireloom_ws::{Role, handshake::Negotiated};
     use wireloom::{WebSocket, WebSocketConfig};
@@ -436,6 +514,88 @@ mod tests {
         assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
         outbox.write();
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["5".into()]));
+    }
+
+    #[tokio::test]
+    async fn what_is_queued_while_a_batch_writes_is_left_to_the_task() {
+        let (socket, mut peer) = open(1 << 10);
+        let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
+        let open = outbox.open_to_batches(socket.split().0);
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        assert_eq!(outbox.publish(text("1"), true), Pushed::Unwritten);
+        let (mut sender, messages) = outbox.begin_batch().unwrap();
+        assert_eq!(outbox.publish(text("2"), true), Pushed::Queued);
+        assert_eq!(outbox.backlog(), Backlog { queued: 2, written: 0 });
+        outbox.write();
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]), "another task writes");
+        let sent = sender.try_send_all(messages.iter().map(|waiting| &waiting.message)).unwrap();
+        outbox.end_batch(sender, messages, sent, 0);
+        assert_eq!(read(&mut peer, 3).await, b"\x81\x011");
+        assert_eq!(outbox.backlog(), Backlog { queued: 1, written: 1 });
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["2".into()]));
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        // A connection that is ended meanwhile.
+        for (reason, left) in [(Disconnect::Slow, 0), (Disconnect::Shutdown, 1)] {
+            outbox.publish(text("3"), true);
+            let (sender, messages) = outbox.begin_batch().unwrap();
+            if left == 0 {
+                let ended = lock(&outbox.queue).end(reason);
+                ended.finish();
+            }
+            outbox.end_batch(sender, messages, 0, 0);
+            assert_eq!(outbox.backlog().queued, left);
+            lock(&outbox.queue).end = None;
+            assert_eq!(take(&outbox).1.len(), left);
+            assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        }
+        // One that is closed meanwhile.
+        outbox.publish(text("4"), true);
+        let (sender, messages) = outbox.begin_batch().unwrap();
+        drop(open);
+        outbox.end_batch(sender, messages, 0, 0);
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["4".into()]));
+        assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
+    }
+
+    // An executor that polls the task in place, or drops it with its last waker.
+    #[test]
+    fn wakers_may_use_the_outbox() {
+        struct CallBack(Arc<Outbox>, Arc<AtomicUsize>);
+
+        impl CallBack {
+            fn call(&self) {
+                let _ = self.0.backlog();
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        impl Wake for CallBack {
+            fn wake(self: Arc<Self>) {
+                self.call();
+            }
+        }
+
+        impl Drop for CallBack {
+            fn drop(&mut self) {
+                self.call();
+            }
+        }
+
+        let outbox = Arc::new(Outbox::new(MESSAGE_COST + 1, SlowPolicy::Disconnect));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let wait = || {
+            let waker = Waker::from(Arc::new(CallBack(outbox.clone(), calls.clone())));
+            assert!(outbox.poll_ended(&mut Context::from_waker(&waker)).is_pending());
+        };
+        wait();
+        // Replaces it.
+        wait();
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        outbox.push(text("1"));
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
+        wait();
+        assert_eq!(outbox.push(text("2")), Pushed::Overflowed);
+        assert_eq!(calls.load(Ordering::Relaxed), 5);
     }
 
     #[tokio::test]
