@@ -199,11 +199,17 @@ impl Memory {
         self.added(category, before, len);
     }
 
-    /// As [`add`](Self::add), within the limit.
+    /// As [`add`](Self::add), within the limit; heads within half of it.
     fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
         let max = self.max();
         let within = |total: usize| total.checked_add(len).filter(|&total| total <= max);
-        match self.total.fetch_update(Ordering::AcqRel, Ordering::Relaxed, within) {
+        // Heads that do not end cannot be evicted: they must not bring others near the limit.
+        let heads_len = self.categories[Category::Head as usize].load(Ordering::Relaxed);
+        let is_refused = category == Category::Head && heads_len + len > max / 2;
+        let added = self
+            .total
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |total| within(total).filter(|_| !is_refused));
+        match added {
             Ok(before) => {
                 self.added(category, before, len);
                 Ok(())

@@ -129,6 +129,17 @@ mod tests {
         assert_eq!(memory.stats().bodies, MAX);
     }
 
+    // Nobody can be evicted for them.
+    #[test]
+    fn heads_use_at_most_half_of_the_memory() {
+        let memory = Memory::new(MAX);
+        let account = memory.account();
+        let mut heads: Vec<Reservation> = (0..33).map(|_| account.reservation(Category::Head)).collect();
+        let refused = heads.iter_mut().filter_map(|head| head.try_set(GRANULE).err()).count();
+        assert_eq!((refused, memory.stats().heads), (1, MAX / 2));
+        assert_eq!(account.reservation(Category::Body).try_set(MAX / 2), Ok(()));
+    }
+
     #[test]
     fn a_group_has_a_limit_of_its_own() {
         let memory = Memory::new(100 * GRANULE);

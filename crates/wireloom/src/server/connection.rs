@@ -253,7 +253,10 @@ impl Connection {
             if let Some(arrived) = scan_head(bytes, &mut scanned, preface_allowed, config.head_len_max) {
                 return arrived;
             }
-            reservation.set(bytes.len());
+            if reservation.try_set(bytes.capacity()).is_err() {
+                // RFC 9110 §15.6.4.
+                return HeadOutcome::Refused((503, "the server is overloaded"));
+            }
             // An empty line, of which half has arrived, does not begin a request.
             let quiet = matches!(**bytes, [] | [b'\r']);
             if !quiet && !std::mem::replace(&mut has_begun, true) {

@@ -171,8 +171,15 @@ impl Drop for Buffer {
     }
 }
 
-/// The maximum of memory for assembling messages that a thread keeps for its connections, in bytes.
-const MEMORY_LEN_MAX: usize = 16 << 20;
+/// The maximum of memory for assembling long messages that all threads of a process keep for connections, in bytes. No connection is
+/// charged for it.
+const LARGE_LEN_MAX: usize = 16 << 20;
+
+/// The memory for long messages that the threads of this process keep, in bytes.
+static LARGE_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// The maximum of memory for short messages that a thread keeps, in bytes.
+const SMALL_TOTAL_MAX: usize = 2 << 20;
 
 /// The maximum number of allocations of this memory.
 const MEMORIES_MAX: usize = 64;
@@ -182,41 +189,62 @@ const MEMORIES_MAX: usize = 64;
 const SMALL_LEN_MAX: usize = 128 << 10;
 
 thread_local! {
-    static FREE_BUFFERS: RefCell<FreeBuffers> =
-        const { RefCell::new(FreeBuffers { small: Vec::new(), large: Vec::new(), len: 0 }) };
+    static FREE_BUFFERS: RefCell<FreeBuffers> = const { RefCell::new(FreeBuffers::new(&LARGE_LEN)) };
 }
 
-#[derive(Default)]
 struct FreeBuffers {
     small: Vec<Vec<u8>>,
     /// Those above [`SMALL_LEN_MAX`].
     large: Vec<Vec<u8>>,
-    /// The sum of all capacities, in bytes.
-    len: usize,
+    /// The capacities of `small`, in bytes.
+    small_len: usize,
+    /// The capacities of `large`, in bytes.
+    large_len: usize,
+    /// The capacities of `large` of all threads, in bytes.
+    large_len_of_all: &'static AtomicUsize,
 }
 
 impl FreeBuffers {
+    const fn new(large_len_of_all: &'static AtomicUsize) -> Self {
+        Self { small: Vec::new(), large: Vec::new(), small_len: 0, large_len: 0, large_len_of_all }
+    }
+
     fn give(&mut self, memory: Vec<u8>, len_max: usize) {
         let len = memory.capacity();
-        let is_full = self.small.len() + self.large.len() == MEMORIES_MAX || self.len + len > MEMORY_LEN_MAX;
         // The connection could not take it again, and it would use up the limit.
-        if len == 0 || len > len_max.max(SMALL_LEN_MAX) || is_full {
+        if len == 0 || len > len_max.max(SMALL_LEN_MAX) || self.small.len() + self.large.len() == MEMORIES_MAX
+        {
             return;
         }
-        self.len += len;
-        if len <= SMALL_LEN_MAX { self.small.push(memory) } else { self.large.push(memory) }
+        if len <= SMALL_LEN_MAX {
+            if self.small_len + len <= SMALL_TOTAL_MAX {
+                self.small_len += len;
+                self.small.push(memory);
+            }
+            return;
+        }
+        let within = |total: usize| Some(total + len).filter(|&total| total <= LARGE_LEN_MAX);
+        if self.large_len_of_all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok() {
+            self.large_len += len;
+            self.large.push(memory);
+        }
     }
 
     fn recycle(&mut self, memory: Vec<u8>) {
         let len = memory.capacity();
-        if self.len + len <= RECYCLED_LEN_MAX {
+        if self.small_len + self.large_len + len <= RECYCLED_LEN_MAX {
             self.give(memory, len);
         }
     }
 
     fn take(&mut self, len_max: usize) -> Option<Vec<u8>> {
-        let memory = self.take_large(len_max).or_else(|| self.small.pop())?;
-        self.len -= memory.capacity();
+        if let Some(memory) = self.take_large(len_max) {
+            self.large_len -= memory.capacity();
+            self.large_len_of_all.fetch_sub(memory.capacity(), Ordering::Relaxed);
+            return Some(memory);
+        }
+        let memory = self.small.pop()?;
+        self.small_len -= memory.capacity();
         Some(memory)
     }
 
@@ -228,6 +256,12 @@ impl FreeBuffers {
         let fits = self.large.iter().map(Vec::capacity).enumerate().filter(|&(_, len)| len <= len_max);
         let (index, _) = fits.max_by_key(|&(_, len)| len)?;
         Some(self.large.swap_remove(index))
+    }
+}
+
+impl Drop for FreeBuffers {
+    fn drop(&mut self) {
+        self.large_len_of_all.fetch_sub(self.large_len, Ordering::Relaxed);
     }
 }
 
@@ -289,22 +323,27 @@ mod tests {
 
     #[test]
     fn keeps_memory_within_a_bound() {
-        let mut buffers = FreeBuffers::default();
+        let total: &AtomicUsize = Box::leak(Box::default());
+        let (mut buffers, mut of_another_thread) = (FreeBuffers::new(total), FreeBuffers::new(total));
+        of_another_thread.give(Vec::with_capacity(2 << 20), 2 << 20);
         for _ in 0..40 {
             buffers.give(Vec::with_capacity(1 << 20), 1 << 20);
         }
         buffers.give(Vec::new(), 0);
+        assert_eq!((buffers.large.len(), total.load(Ordering::Relaxed)), (14, LARGE_LEN_MAX));
+        drop(of_another_thread);
+        assert_eq!(total.load(Ordering::Relaxed), LARGE_LEN_MAX - (2 << 20));
         for _ in 0..100 {
             buffers.give(Vec::with_capacity(1 << 10), 0);
         }
-        assert_eq!((buffers.large.len(), buffers.small.len(), buffers.len), (16, 0, MEMORY_LEN_MAX));
-        assert!(buffers.take(1 << 20).is_some());
-        for _ in 0..100 {
-            buffers.give(Vec::with_capacity(1 << 10), 0);
-        }
-        assert_eq!((buffers.large.len(), buffers.small.len()), (15, MEMORIES_MAX - 15));
+        assert_eq!((buffers.large.len(), buffers.small.len()), (14, MEMORIES_MAX - 14));
         let kept = std::iter::from_fn(|| buffers.take(usize::MAX)).count();
-        assert_eq!((kept, buffers.len), (MEMORIES_MAX, 0));
+        assert_eq!((kept, buffers.small_len, buffers.large_len), (MEMORIES_MAX, 0, 0));
+        assert_eq!(total.load(Ordering::Relaxed), 0);
+        for _ in 0..100 {
+            buffers.give(Vec::with_capacity(SMALL_LEN_MAX), 0);
+        }
+        assert_eq!((buffers.small.len(), buffers.small_len), (16, SMALL_TOTAL_MAX));
     }
 
     #[test]
@@ -325,17 +364,18 @@ mod tests {
 
     #[test]
     fn keeps_the_memory_of_dropped_messages_within_a_bound() {
-        let mut buffers = FreeBuffers::default();
+        let mut buffers = FreeBuffers::new(Box::leak(Box::default()));
+        let len = |buffers: &FreeBuffers| buffers.small_len + buffers.large_len;
         buffers.give(Vec::with_capacity(RECYCLED_LEN_MAX - 100), usize::MAX);
         buffers.recycle(Vec::with_capacity(101));
-        assert_eq!(buffers.len, RECYCLED_LEN_MAX - 100);
+        assert_eq!(len(&buffers), RECYCLED_LEN_MAX - 100);
         buffers.recycle(Vec::with_capacity(100));
-        assert_eq!(buffers.len, RECYCLED_LEN_MAX);
+        assert_eq!(len(&buffers), RECYCLED_LEN_MAX);
     }
 
     #[test]
     fn gives_large_memory_to_those_that_need_it() {
-        let mut buffers = FreeBuffers::default();
+        let mut buffers = FreeBuffers::new(Box::leak(Box::default()));
         for len in [SMALL_LEN_MAX, 1 << 20, 4 << 20, 2 << 20, SMALL_LEN_MAX + 1] {
             buffers.give(Vec::with_capacity(len), len);
         }

@@ -252,7 +252,10 @@ impl ActiveReceiver {
             if found && !shared.is_discarding() {
                 return Poll::Ready(true);
             }
-            // A message behind the Close frame of a server that shuts down, or none.
+            // A message behind the Close frame of a server that shuts down, or a part of one, which is counted before others run.
+            if !found && !self.count_memory(shared) {
+                self.overload(shared);
+            }
             self.spend(found);
         }
     }
@@ -684,6 +687,7 @@ mod tests {
     use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
     use wireloom_testing::frame::masked;
     use wireloom_ws::Role;
+    use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
     use wireloom_ws::handshake::Negotiated;
 
     use super::*;
@@ -769,6 +773,37 @@ mod tests {
                 assert_eq!(memory.stats().assemblies, 0);
             }
         }
+    }
+
+    // The connection has used up its turn, and waits before it reads on.
+    #[tokio::test]
+    async fn a_part_of_a_message_that_was_inflated_is_counted_at_once() {
+        let memory = Memory::new(1 << 30);
+        let scheduling = memory.clone();
+        tokio::spawn(async move { scheduling.scheduler().run().await });
+        tokio::task::yield_now().await;
+        let (client, transport) = duplex(4 << 20);
+        let deflate = DeflateConfig::default();
+        let open = |io, role| {
+            let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
+            WebSocket::from_transport(io, role, negotiated, Some(&deflate), WebSocketConfig::default(), &[])
+        };
+        let mut client = open(client, Role::Client);
+        let server = open(transport, Role::Server);
+        server.shared().set_account(&memory.account());
+        let (_sender, mut receiver) = server.split();
+        // A sixteenth of it does not compress.
+        let random =
+            |at: u32| if at.is_multiple_of(16) { (at.wrapping_mul(0x9E37_79B1) >> 24) as u8 } else { 0 };
+        let fragment: Vec<u8> = (0..4 << 20).map(random).collect();
+        client.halves().0.send_chunk(fragment, false).await.unwrap();
+        while memory.stats().inflated == 0 {
+            assert!(is_pending(receiver.recv()));
+            tokio::task::yield_now().await;
+        }
+        let parked = receiver.shared.lock().unpark().unwrap();
+        assert!(parked.budget.is_waiting());
+        assert!(memory.stats().inflated >= parked.reader.inbound().memory_len());
     }
 
     // No poll of a handler ends.
