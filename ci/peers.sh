@@ -42,6 +42,10 @@ step_page() {
     return $rc
 }
 
+step_memory() {
+    WIRELOOM=$target/debug/wireloom conformance/memory/run
+}
+
 step_proxies() {
     test_workspace --no-run || return
     WIRELOOM=$target/debug/wireloom conformance/proxies/run | tee "$logs/proxies.out"

@@ -21,6 +21,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Memory is returned when this number of connections, and an eighth of all, have closed.
 const CLOSED_MIN: usize = 500;
 
+/// Memory is returned when the process holds this many bytes, and an eighth, more than its connections account for, beyond what was
+/// left the last time: a few connections with long messages may leave as much as many idle ones.
+const UNUSED_MIN: u64 = 16 << 20;
+
 /// Rounds after connections have closed: a worker may be busy, and another may free what it owns later.
 const ROUNDS: u32 = 3;
 
@@ -50,10 +54,12 @@ fn collect() {
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
 
-/// Starts rounds when many connections have closed. Never returns.
+/// Starts rounds when many connections have closed, or much memory is not in use. Never returns.
 pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
     let mut rounds_left = 0;
     let mut most_open = 0;
+    // Held in addition to what connections account for, after the last round.
+    let mut in_use = u64::MAX;
     loop {
         tokio::time::sleep(INTERVAL).await;
         let open = servers.iter().map(|server| server.stats().connections_open).sum::<usize>();
@@ -63,6 +69,16 @@ pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
             most_open = open;
         }
         most_open = most_open.max(open);
+        if let Some(resident) = resident() {
+            let accounted = servers.iter().map(|server| server.stats().memory.total as u64).sum();
+            let held = resident.saturating_sub(accounted);
+            in_use = in_use.min(held);
+            if held > in_use.saturating_add(UNUSED_MIN.max(in_use / 8)) {
+                rounds_left = ROUNDS;
+                // What is left after the rounds.
+                in_use = u64::MAX;
+            }
+        }
         if rounds_left > 0 {
             rounds_left -= 1;
             ROUND.fetch_add(1, Ordering::Relaxed);
@@ -71,4 +87,17 @@ pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
             }
         }
     }
+}
+
+/// Resident memory of this process, in bytes.
+#[cfg(target_os = "linux")]
+fn resident() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn resident() -> Option<u64> {
+    None
 }
