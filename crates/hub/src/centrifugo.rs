@@ -50,13 +50,14 @@ const SAME: [(&str, &str, &str); 38] = [
 ];
 
 /// Options of a namespace with the same meaning.
-const SAME_OPTIONS: [(&str, &str); 13] = [
+const SAME_OPTIONS: [(&str, &str); 14] = [
     ("history_size", "history_size"),
     ("history_ttl", "history_ttl"),
     ("force_recovery", "force_recovery"),
     ("force_recovery_mode", "recovery_mode"),
     ("allowed_delta_types", "allowed_delta_types"),
     ("allow_tags_filter", "allow_tags_filter"),
+    ("channel_regex", "channel_regex"),
     ("presence", "presence"),
     ("join_leave", "join_leave"),
     ("force_push_join_leave", "force_push_join_leave"),

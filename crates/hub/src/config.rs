@@ -357,6 +357,9 @@ pub struct ChannelOptions {
     /// A channel whose name ends with `#` and user ids, such as `chat:x#7,42`, is for these users, without a token. Without this
     /// option, `#` has no meaning.
     pub allow_user_limited_channels: bool,
+    /// A regular expression that the names of the namespace's channels match, without the namespace and `$`. The syntax is that of
+    /// [`regex`](https://docs.rs/regex#syntax); `^` and `$` bind it to the whole name.
+    pub channel_regex: Option<String>,
     /// The clients that may subscribe.
     pub subscribe: Access,
     /// The clients that may publish.
@@ -413,6 +416,7 @@ impl Default for ChannelOptions {
             join_leave: false,
             force_push_join_leave: false,
             allow_user_limited_channels: false,
+            channel_regex: None,
             subscribe: Access::default(),
             publish: Access::default(),
             presence_access: Access::default(),
@@ -551,6 +555,12 @@ pub(crate) fn namespace_of(channel: &str) -> &str {
     let name = channel.strip_prefix('$').unwrap_or(channel);
     // A channel that begins with a colon is in a namespace without a name, which does not exist.
     name.split_once(':').map_or("", |(namespace, _)| if namespace.is_empty() { ":" } else { namespace })
+}
+
+/// The name of a channel without its namespace.
+pub(crate) fn name_of(channel: &str) -> &str {
+    let name = channel.strip_prefix('$').unwrap_or(channel);
+    name.split_once(':').map_or(name, |(_, name)| name)
 }
 
 /// Why a configuration cannot be used, as a text.

@@ -84,26 +84,97 @@ impl HubBuilder {
 
     hook!(
         /// Decides whether a client may connect, after its token was verified. Replaces `client.anonymous`.
+        ///
+        /// ```
+        /// use wireloom_hub::protocol::Disconnect;
+        /// use wireloom_hub::{ConnectGrant, Hub};
+        ///
+        /// let hub = Hub::builder().on_connect(|event| async move {
+        ///     // Data that the client has sent, such as a ticket of your own.
+        ///     match &event.data[..] {
+        ///         br#""ticket-7""# => Ok(ConnectGrant { user: "7".into(), ..ConnectGrant::default() }),
+        ///         _ => Err(Disconnect::PermissionDenied),
+        ///     }
+        /// });
+        /// # hub.build().unwrap();
+        /// ```
         on_connect, connect, ConnectEvent, Result<ConnectGrant, Disconnect>
     );
     hook!(
         /// Decides whether a client may subscribe. Replaces the namespace's `subscribe`.
+        ///
+        /// ```
+        /// use wireloom_hub::protocol::ErrorCode;
+        /// use wireloom_hub::{Hub, SubscribeGrant};
+        ///
+        /// let hub = Hub::builder().on_subscribe(|event| async move {
+        ///     // The members of a team, from your database.
+        ///     let is_member = event.channel == "team" && event.user == "7";
+        ///     is_member.then(SubscribeGrant::default).ok_or(ErrorCode::PermissionDenied.into())
+        /// });
+        /// # hub.build().unwrap();
+        /// ```
         on_subscribe, subscribe, SubscribeEvent, Result<SubscribeGrant, Refusal>
     );
     hook!(
         /// Decides whether a client may publish, and returns the data to publish. Replaces the namespace's `publish`.
+        ///
+        /// ```
+        /// use wireloom_hub::{Hub, Refusal};
+        ///
+        /// let hub = Hub::builder().on_publish(|event| async move {
+        ///     if event.data.len() > 1_000 {
+        ///         // A code of the application, which the client sees.
+        ///         return Err(Refusal { code: 1001, message: "too long".into(), temporary: false });
+        ///     }
+        ///     Ok(event.data)
+        /// });
+        /// # hub.build().unwrap();
+        /// ```
         on_publish, publish, PublishEvent, Result<Bytes, Refusal>
     );
     hook!(
         /// Answers calls of methods.
+        ///
+        /// ```
+        /// use wireloom_hub::Hub;
+        /// use wireloom_hub::protocol::ErrorCode;
+        ///
+        /// let hub = Hub::builder().on_rpc(|event| async move {
+        ///     match &*event.method {
+        ///         "echo" => Ok(event.data),
+        ///         _ => Err(ErrorCode::MethodNotFound.into()),
+        ///     }
+        /// });
+        /// # hub.build().unwrap();
+        /// ```
         on_rpc, rpc, RpcEvent, Result<Bytes, Refusal>
     );
     hook!(
         /// Receives messages that have no answer.
+        ///
+        /// ```
+        /// use wireloom_hub::Hub;
+        ///
+        /// let hub = Hub::builder().on_message(|event| async move {
+        ///     println!("{}: {} bytes", event.user, event.data.len());
+        /// });
+        /// # hub.build().unwrap();
+        /// ```
         on_message, message, RpcEvent, ()
     );
     hook!(
         /// Called for every established connection that has ended.
+        /// It is not called for connections that a crash ended; `[events]` of the configuration reports those too.
+        ///
+        /// ```
+        /// use wireloom_hub::Hub;
+        ///
+        /// let hub = Hub::builder().on_disconnect(|event| async move {
+        ///     println!("{} has left: {}", event.client, event.reason.reason());
+        /// });
+        /// # hub.build().unwrap();
+        /// ```
         on_disconnect, disconnect, DisconnectEvent, ()
     );
 

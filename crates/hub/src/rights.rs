@@ -81,6 +81,9 @@ pub(crate) fn check(
         return Err(ErrorCode::LimitExceeded);
     }
     let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
+    if !settings.allows_name(channel) {
+        return Err(ErrorCode::BadRequest);
+    }
     match operation {
         Operation::Presence if !options.presence => return Err(ErrorCode::NotAvailable),
         Operation::History if !options.has_history() => return Err(ErrorCode::NotAvailable),

@@ -1,9 +1,12 @@
 //! What a new configuration replaces: the configuration and what is made of it.
 
+use std::collections::HashMap;
+
+use regex::Regex;
 use wireloom::OriginPolicy;
 
 use crate::auth::Verifier;
-use crate::config::{ConfigError, HubConfig};
+use crate::config::{ConfigError, HubConfig, name_of, namespace_of};
 use crate::endpoint::{CallsAgain, Endpoint};
 use crate::proxy::Proxies;
 
@@ -16,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) events: Option<Endpoint>,
     /// The pages whose clients may connect.
     pub(crate) pages: OriginPolicy,
+    /// What the names of channels match, by namespace.
+    patterns: HashMap<String, Regex>,
 }
 
 impl std::fmt::Debug for Settings {
@@ -33,6 +38,20 @@ impl Settings {
         let (verifier, proxies) = (Verifier::new(&config.token)?, Proxies::new(&config)?);
         // Whoever receives an event twice knows it by its id.
         let events = Endpoint::new(&config.events.proxy(), CallsAgain::Yes);
-        Ok(Self { verifier, proxies, events, pages, config })
+        let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));
+        let mut patterns = HashMap::new();
+        for (name, options) in options.chain([("", &config.channel)]) {
+            if let Some(pattern) = &options.channel_regex {
+                let pattern = Regex::new(pattern);
+                let pattern = pattern.map_err(|error| ConfigError(format!("channel_regex: {error}")))?;
+                patterns.insert(name.to_owned(), pattern);
+            }
+        }
+        Ok(Self { verifier, proxies, events, pages, patterns, config })
+    }
+
+    /// Whether a channel may have this name in its namespace.
+    pub(crate) fn allows_name(&self, channel: &str) -> bool {
+        self.patterns.get(namespace_of(channel)).is_none_or(|pattern| pattern.is_match(name_of(channel)))
     }
 }

@@ -290,3 +290,24 @@ async fn personal_channels_are_closed_to_others() {
         assert!(text.contains("3507") && !text.contains("\"pub\""), "{text}");
     }
 }
+
+#[tokio::test]
+async fn names_of_channels_match_the_expression_of_their_namespace() {
+    let config = format!(
+        "{CONFIG}\n[api]\nkey = \"key\"\n[[namespace]]\nname = \"team\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
+        channel_regex = '^[0-9]+$'\n"
+    );
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = served.connect().await;
+    for (channel, code) in
+        [("team:1", None), ("team:x", Some(107)), ("team:1:2", Some(107)), ("chat:x", None)]
+    {
+        for method in ["publish", "subscribe"] {
+            let reply = client.reply(method, json!({ "channel": channel, "data": 1 })).await;
+            assert_eq!(reply["error"]["code"].as_u64(), code, "{method} {channel}: {reply}");
+        }
+    }
+    let error = HubConfig::from_toml("channel.channel_regex = '('").unwrap();
+    let error = served.hub.reload(error).unwrap_err().to_string();
+    assert!(error.contains("channel_regex"), "{error}");
+}
