@@ -35,7 +35,11 @@ def read(folder):
     """Verdicts by combination and case: of the behaviour, and of the end of the connection; and the runs by combination."""
     combinations, runs = {}, {}
     for index in sorted(pathlib.Path(folder).glob("*/index.json")):
-        runs[index.parent.name] = (index.parent / "run").read_text().strip()
+        run = index.parent / "run"
+        if not run.exists():
+            # It is running, or was stopped.
+            continue
+        runs[index.parent.name] = run.read_text().strip()
         ((_, cases),) = json.loads(index.read_text()).items()
         combinations[index.parent.name] = {case: (of["behavior"], of["behaviorClose"]) for case, of in cases.items()}
     if not combinations:

@@ -458,3 +458,22 @@ async fn other_tasks_send_over_every_connection() {
     let Some(Ok(ReconnectEvent::Message(message))) = next else { panic!("{next:?}") };
     assert_eq!(message.as_text(), Some("streamed"));
 }
+
+/// A server that restarts may accept a connection and close it at once.
+#[tokio::test]
+async fn a_server_that_closes_before_its_first_byte_is_tried_again() {
+    let server = serve().await;
+    for is_http2 in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}/", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            drop(listener.accept().await.unwrap());
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = TcpStream::connect(server).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+        });
+        let mut socket = Connector::new().http2(is_http2).reconnecting(url, quick());
+        assert!(matches!(step(&mut socket).await, ReconnectEvent::NotOpened { .. }), "HTTP/2: {is_http2}");
+        assert_eq!(connected(&mut socket).await, None);
+    }
+}

@@ -130,6 +130,9 @@ impl LossReason {
                     true
                 }
                 Error::Http(error) => is_temporary_failure(error),
+                // The connection ended before the server's first byte, as that of one that restarts does. It may speak HTTP/2.
+                #[cfg(feature = "http2")]
+                Error::NoHttp2(None) => true,
                 Error::Refused(response) => is_temporary_status(response.status()),
                 Error::Proxy(ProxyError::Refused(status)) => is_temporary_status(*status),
                 // RFC 1928 §6: failures of the network.
@@ -240,6 +243,10 @@ mod tests {
             (Error::Proxy(ProxyError::Socks(5)), true),
             (Error::Proxy(ProxyError::Socks(2)), false),
             (Error::Http(HttpError::NotProcessed), true),
+            #[cfg(feature = "http2")]
+            (Error::NoHttp2(None), true),
+            #[cfg(feature = "http2")]
+            (Error::NoHttp2(Some(wireloom_http2::error::Misuse::MessageInvalid.into())), false),
             (Error::NoExtendedConnect, false),
             (Error::Redirect, false),
         ] {

@@ -1,0 +1,352 @@
+//! Two nodes of a hub with a broker between them, publishers at the nodes, and subscribers that return to either node.
+//!
+//! - Between two positions that a subscriber was told, the offsets that it received are consecutive, and each payload is the one that
+//!   the broker has for that offset: nothing twice, out of order, or missing without a word.
+//! - A publication whose position `publish` returned is at that position.
+//! - In the end every subscriber is at the last publication of each channel.
+//! - The server of a node that shuts down ends within its grace, and holds no memory then.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use wireloom::client::{Attempt, ReconnectEvent, ReconnectPolicy, Reconnecting, Retry};
+use wireloom::wireloom_ws::Keepalive;
+use wireloom::{CloseCode, Server, ServerConfig, WebSocketConfig};
+use wireloom_hub::{Hub, HubConfig, Position, Retention};
+
+use crate::faults::{Clocks, Faults};
+use crate::network;
+use crate::relay::{Broker, RelayEngine, Truth};
+
+const NODES: [&str; 2] = ["north", "south"];
+const SUBSCRIBERS: [&str; 3] = ["anna", "berta", "clara"];
+const CHANNELS: [&str; 2] = ["stream:a", "stream:b"];
+/// The faults end here.
+const DISTURBED: Duration = Duration::from_secs(40);
+const GRACE: Duration = Duration::from_secs(5);
+const RETENTION: Retention = Retention { size: 30, ttl: Duration::from_secs(3_600) };
+
+const CONFIG: &str = r#"
+client.anonymous = true
+
+[[namespace]]
+name = "stream"
+subscribe = "anyone"
+history_size = 30
+history_ttl = "1h"
+force_recovery = true
+"#;
+
+/// What happened, outside of simulated time.
+#[derive(Default)]
+struct Seen {
+    failures: Vec<String>,
+    acknowledged: Vec<(&'static str, Position, String)>,
+    refused: u64,
+    received: u64,
+    gaps: u64,
+    recoveries: u64,
+    shutdowns: u64,
+    published: u64,
+}
+
+type Shared = Arc<Mutex<Seen>>;
+
+fn fail(seen: &Shared, why: String) {
+    seen.lock().unwrap().failures.push(why);
+}
+
+/// One node, again and again.
+async fn run_node(
+    name: &'static str,
+    broker: Broker,
+    seen: Shared,
+    clocks: Clocks,
+    mut rng: Rng,
+) -> turmoil::Result {
+    loop {
+        let hub =
+            Hub::builder().config(HubConfig::from_toml(CONFIG)?).engine(RelayEngine::new(&broker)).build()?;
+        let config = ServerConfig { shutdown_grace: GRACE, ..ServerConfig::default() };
+        let server = Server::new(network::listen(80).await?).config(config);
+        let handle = server.handle();
+        let (stopping, stopped_hub) = (handle.clone(), hub.clone());
+        let (after, jumping) = (Duration::from_secs(rng.u64(5..90)), clocks.clone());
+        let stopped = tokio::spawn(async move {
+            sleep(after).await;
+            let began = (Instant::now(), jumping.jumps(name));
+            stopped_hub.shut_down(Duration::from_secs(1)).await;
+            stopping.shut_down();
+            began
+        });
+        let publishing = tokio::spawn(publish(hub.clone(), seen.clone(), rng.fork()));
+        let answering = hub.clone();
+        server
+            .serve(move |request| {
+                let hub = answering.clone();
+                async move { hub.answer(request).await }
+            })
+            .await?;
+        publishing.abort();
+        let (since, jumps) = stopped.await?;
+        let took = since.elapsed();
+        if clocks.jumps(name) == jumps && took > GRACE + Duration::from_secs(2) {
+            fail(&seen, format!("shutting {name} down took {took:?}"));
+        }
+        let stats = handle.stats();
+        if (stats.connections_open, stats.memory.total, stats.handlers_panicked) != (0, 0, 0) {
+            fail(&seen, format!("after the shutdown of {name}: {stats:?}"));
+        }
+        seen.lock().unwrap().shutdowns += 1;
+        sleep(Duration::from_millis(rng.u64(..2_000))).await;
+    }
+}
+
+async fn publish(hub: Hub, seen: Shared, mut rng: Rng) {
+    loop {
+        sleep(Duration::from_millis(rng.u64(..600))).await;
+        // Afterwards one publication a channel, so that everybody sees that something is missing.
+        if turmoil::sim_elapsed().unwrap() > DISTURBED + Duration::from_secs(30) {
+            return;
+        }
+        let channel = CHANNELS[rng.usize(..CHANNELS.len())];
+        let payload = {
+            let mut seen = seen.lock().unwrap();
+            seen.published += 1;
+            format!("\"publication {}\"", seen.published)
+        };
+        match hub.publish(channel, payload.clone()).await {
+            Ok(position) => seen.lock().unwrap().acknowledged.push((channel, position, payload)),
+            Err(_) => seen.lock().unwrap().refused += 1,
+        }
+    }
+}
+
+/// A client of the JSON protocol, and what it was told of a channel.
+struct Subscriber {
+    name: &'static str,
+    seen: Shared,
+    broker: Broker,
+    rng: Rng,
+    positions: BTreeMap<&'static str, Position>,
+    /// Subscribe commands that wait for a reply.
+    pending: HashMap<u64, &'static str>,
+    next_id: u64,
+}
+
+impl Subscriber {
+    async fn run(mut self) -> turmoil::Result {
+        let mut config = WebSocketConfig::default();
+        config.core.keepalive =
+            Some(Keepalive { ping_after: Duration::from_secs(4), dead_after: Duration::from_secs(12) });
+        let policy = ReconnectPolicy {
+            delay_first: Duration::ZERO,
+            confirm_timeout: Duration::from_secs(10),
+            retry: Retry::when(|_| true),
+            ..ReconnectPolicy::default()
+        };
+        let mut rng = self.rng.fork();
+        let connector = network::connector().config(config).http2(self.rng.bool());
+        let mut socket = connector.reconnecting("", policy).prepare(move |mut attempt: Attempt| {
+            let delay = Duration::from_millis(rng.u64(..1_500));
+            attempt.url = format!("ws://{}/connection/websocket", NODES[rng.usize(..NODES.len())]);
+            async move {
+                sleep(delay).await;
+                Ok(attempt)
+            }
+        });
+        loop {
+            let is_late = turmoil::sim_elapsed().unwrap() > DISTURBED + Duration::from_secs(60);
+            if is_late && self.is_current() {
+                break;
+            }
+            let Ok(event) = tokio::time::timeout(Duration::from_secs(1), socket.next()).await else {
+                continue;
+            };
+            match event {
+                Ok(Some(ReconnectEvent::Connected(_))) => self.begin(&mut socket).await,
+                Ok(Some(ReconnectEvent::Message(message))) => {
+                    let text = message.as_text().unwrap().to_owned();
+                    for line in text.lines() {
+                        self.handle(&mut socket, serde_json::from_str(line).unwrap()).await;
+                    }
+                }
+                Ok(Some(_)) => {}
+                end => {
+                    fail(&self.seen, format!("{}: {end:?}", self.name));
+                    return Ok(());
+                }
+            }
+        }
+        let _ = socket.close(CloseCode::NORMAL, "").await;
+        Ok(())
+    }
+
+    /// Whether it has all publications.
+    fn is_current(&self) -> bool {
+        let truth = self.broker.truth();
+        CHANNELS.iter().all(|channel| {
+            self.positions.get(channel).is_some_and(|position| {
+                let next = (channel.to_string(), position.epoch.clone(), position.offset + 1);
+                position.offset > 0 && !truth.contains_key(&next)
+            })
+        })
+    }
+
+    async fn send(&self, socket: &mut Reconnecting, command: Value) {
+        // If it is lost, so is the connection.
+        let _ = socket.send(command.to_string()).await;
+    }
+
+    async fn begin(&mut self, socket: &mut Reconnecting) {
+        self.pending.clear();
+        self.next_id = 1;
+        self.send(socket, json!({"id": 1, "connect": {}})).await;
+        for channel in CHANNELS {
+            self.subscribe(socket, channel).await;
+        }
+    }
+
+    async fn subscribe(&mut self, socket: &mut Reconnecting, channel: &'static str) {
+        self.next_id += 1;
+        self.pending.insert(self.next_id, channel);
+        let mut subscribe = json!({"channel": channel});
+        if let Some(position) = self.positions.get(channel) {
+            subscribe["recover"] = json!(true);
+            subscribe["epoch"] = json!(position.epoch);
+            subscribe["offset"] = json!(position.offset);
+        }
+        self.send(socket, json!({"id": self.next_id, "subscribe": subscribe})).await;
+    }
+
+    async fn handle(&mut self, socket: &mut Reconnecting, reply: Value) {
+        if reply == json!({}) {
+            return self.send(socket, json!({})).await;
+        }
+        let id = reply["id"].as_u64().unwrap_or_default();
+        if let Some(channel) = self.pending.remove(&id) {
+            if reply["subscribe"].is_object() {
+                self.subscribed(channel, &reply["subscribe"]);
+            } else {
+                sleep(Duration::from_millis(100)).await;
+                self.subscribe(socket, channel).await;
+            }
+        }
+        let push = &reply["push"];
+        let Some(&channel) = CHANNELS.iter().find(|channel| push["channel"] == **channel) else { return };
+        if push["pub"].is_object() {
+            self.received(channel, &push["pub"]);
+        } else if push["unsubscribe"].is_object() {
+            self.subscribe(socket, channel).await;
+        }
+    }
+
+    fn subscribed(&mut self, channel: &'static str, result: &Value) {
+        let publications = result["publications"].as_array().cloned().unwrap_or_default();
+        let told = Position {
+            offset: result["offset"].as_u64().unwrap_or_default(),
+            epoch: result["epoch"].as_str().unwrap_or_default().to_owned(),
+        };
+        if result["recovered"] == true {
+            self.seen.lock().unwrap().recoveries += 1;
+        } else {
+            let before = told.offset - publications.len() as u64;
+            if self.positions.insert(channel, Position { offset: before, ..told.clone() }).is_some() {
+                self.seen.lock().unwrap().gaps += 1;
+            }
+        }
+        for publication in &publications {
+            self.received(channel, publication);
+        }
+        let at = self.positions.entry(channel).or_default();
+        if *at != told {
+            fail(&self.seen, format!("{}: {channel} is at {at:?}, and the reply says {told:?}", self.name));
+        }
+    }
+
+    fn received(&mut self, channel: &'static str, publication: &Value) {
+        let offset = publication["offset"].as_u64().unwrap_or_default();
+        let at = self.positions.entry(channel).or_default();
+        let truth = self.broker.payload(channel, &at.epoch, offset);
+        if offset != at.offset + 1 || truth.as_deref() != Some(publication["data"].to_string().as_bytes()) {
+            fail(
+                &self.seen,
+                format!("{}: {publication} of {channel} after {at:?}; it is {truth:?}", self.name),
+            );
+        }
+        at.offset = offset;
+        self.seen.lock().unwrap().received += 1;
+    }
+}
+
+fn check_acknowledged(seen: &Seen, truth: &Truth) {
+    for (channel, position, payload) in &seen.acknowledged {
+        let key = ((*channel).to_owned(), position.epoch.clone(), position.offset);
+        assert_eq!(truth.get(&key).map(Vec::as_slice), Some(payload.as_bytes()), "{channel} {position:?}");
+    }
+}
+
+pub(crate) fn simulate(seed: u64) -> String {
+    let mut rng = Rng::with_seed(seed);
+    let seen = Shared::default();
+    let clocks = Clocks::default();
+    let broker = Broker::new(RETENTION);
+    let mut sim = network::network(seed, Duration::from_secs(1_200));
+    let serving = broker.clone();
+    sim.host("broker", move || serving.clone().serve());
+    for name in NODES {
+        let hosting = (broker.clone(), seen.clone(), clocks.clone(), Arc::new(Mutex::new(rng.fork())));
+        sim.host(name, move || {
+            let (broker, seen, clocks, rng) = hosting.clone();
+            let rng = rng.lock().unwrap().fork();
+            async move {
+                tokio::spawn(clocks.clone().follow(name));
+                run_node(name, broker, seen, clocks, rng).await
+            }
+        });
+    }
+    for name in SUBSCRIBERS {
+        let subscriber = Subscriber {
+            name,
+            seen: seen.clone(),
+            broker: broker.clone(),
+            rng: rng.fork(),
+            positions: BTreeMap::new(),
+            pending: HashMap::new(),
+            next_id: 0,
+        };
+        let clocks = clocks.clone();
+        sim.client(name, async move {
+            tokio::spawn(clocks.follow(name));
+            subscriber.run().await
+        });
+    }
+    let mut hosts = vec!["broker"];
+    hosts.extend(NODES);
+    hosts.extend(SUBSCRIBERS);
+    let mut faults = Faults::new(rng.fork(), hosts, NODES.to_vec(), clocks, DISTURBED);
+    faults.run(&mut sim, |now| {
+        let seen = seen.lock().unwrap();
+        assert!(seen.failures.is_empty(), "at {now:?}: {:#?}", seen.failures);
+    });
+    let seen = seen.lock().unwrap();
+    assert!(seen.failures.is_empty(), "{:#?}", seen.failures);
+    let truth = broker.truth();
+    check_acknowledged(&seen, &truth);
+    format!(
+        "{} faults, {} published, {} acknowledged, {} refused, {} received, {} recoveries, {} gaps, {} shutdowns, {:?}",
+        faults.count,
+        truth.len(),
+        seen.acknowledged.len(),
+        seen.refused,
+        seen.received,
+        seen.recoveries,
+        seen.gaps,
+        seen.shutdowns,
+        sim.elapsed()
+    )
+}
