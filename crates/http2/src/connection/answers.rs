@@ -72,13 +72,6 @@ impl Answers {
             extent.end -= len;
         }
     }
-
-    /// All output was sent.
-    #[inline]
-    pub(super) fn clear(&mut self) {
-        self.extents.clear();
-        self.len = 0;
-    }
 }
 
 #[cfg(test)]
@@ -108,12 +101,11 @@ mod tests {
                     head += random.usize(..=(bytes.len() - head).min(600));
                     answers.advance(head);
                 }
-                _ if head < bytes.len() => {
+                _ => {
                     bytes.drain(..head);
                     answers.shift(head);
                     head = 0;
                 }
-                _ => answers.clear(),
             }
             let unsent = bytes[head..].iter().filter(|&&is_answer| is_answer).count();
             assert!((unsent..=unsent + EXTENT_LEN).contains(&answers.len()), "{unsent} {}", answers.len());

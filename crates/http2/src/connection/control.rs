@@ -88,7 +88,7 @@ impl Control {
 
     #[cold]
     fn settings_transmitted(&mut self, written: usize, now: Duration) {
-        for sent in self.unacknowledged.iter_mut().filter(|sent| sent.unsent > 0) {
+        for sent in &mut self.unacknowledged {
             sent.unsent = sent.unsent.saturating_sub(written);
             if sent.unsent == 0 {
                 sent.timer.begin(now);

@@ -119,7 +119,7 @@ impl Connection {
         }
         self.out.answer(|out| update.encode(out));
         // A WINDOW_UPDATE of a stream means that much DATA arrives, so the round trip is measured.
-        if self.reader.has_settings() && !update.stream_id.is_connection() {
+        if !update.stream_id.is_connection() {
             self.streams.request_probe();
         }
     }

@@ -160,7 +160,6 @@ impl Output {
         self.peak = self.peak.max(self.bytes.len());
         self.bytes.clear();
         self.head = 0;
-        self.answers.clear();
         if self.bytes.capacity() > KEPT && self.peak < self.bytes.capacity() / 4 {
             self.bytes.shrink_to(self.peak.max(KEPT));
         }

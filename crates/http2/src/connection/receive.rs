@@ -95,11 +95,6 @@ impl Reader {
         matches!(self.next, Next::Frame) && self.frame.is_empty()
     }
 
-    /// Whether the header of the peer's SETTINGS has arrived.
-    pub(super) const fn has_settings(&self) -> bool {
-        !matches!(self.next, Next::Preface { .. } | Next::Settings)
-    }
-
     /// The stored header; `None` while it is incomplete.
     fn header(&self) -> Option<FrameHeader> {
         self.frame.first_chunk().map(FrameHeader::decode)

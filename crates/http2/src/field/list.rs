@@ -184,7 +184,6 @@ impl FieldList {
         self.bytes.capacity()
     }
 
-    #[inline]
     fn field(&self, span: &Span) -> Field<'_> {
         let start = span.start as usize;
         let sensitive = span.is_sensitive;
@@ -201,7 +200,6 @@ impl FieldList {
     }
 
     /// At least `len` bytes of scratch memory after the stored fields, for a name and a value.
-    #[inline]
     pub(crate) fn scratch(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() - self.used < len {
             self.grow(len);
@@ -216,7 +214,6 @@ impl FieldList {
     }
 
     /// Appends a field whose name (empty if there is a token) and value are at the beginning of the scratch memory.
-    #[inline]
     pub(crate) fn push_scratch(&mut self, token: Token, name_len: usize, value_len: usize, sensitive: bool) {
         self.spans.push(Span {
             start: self.used as u32,
@@ -230,14 +227,12 @@ impl FieldList {
     }
 
     /// Appends a field with a static value, without a copy.
-    #[inline]
     pub(crate) fn push_static(&mut self, token: Token, value: &'static [u8]) {
         let value = Some(value);
         self.spans.push(Span { start: 0, name_len: 0, value_len: 0, token, is_sensitive: false, value });
     }
 
     /// Counts a field of this size. Returns whether it may be stored.
-    #[inline]
     pub(crate) fn admit(&mut self, field_size: usize, limits: &FieldLimits) -> bool {
         self.list_size = self.list_size.saturating_add(field_size);
         if self.list_size > limits.list_size_max as usize || self.spans.len() >= limits.fields_max {
@@ -247,7 +242,6 @@ impl FieldList {
     }
 
     /// Whether the list is so much larger than its limit that the rest of the block is not worth decoding.
-    #[inline]
     pub(crate) fn is_bomb(&self, limits: &FieldLimits) -> bool {
         self.list_size / FieldLimits::GIVE_UP_FACTOR > limits.list_size_max as usize
     }

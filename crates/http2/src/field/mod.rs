@@ -54,7 +54,6 @@ impl<'a> Field<'a> {
         Self { sensitive, ..self }
     }
 
-    #[inline]
     pub(crate) const fn from_parts(token: Token, name: &'a [u8], value: &'a [u8], sensitive: bool) -> Self {
         Self { name, value, token, sensitive }
     }

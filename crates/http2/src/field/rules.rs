@@ -84,14 +84,12 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Malformed> {
 }
 
 /// Checks a value.
-#[inline]
 pub(crate) fn check_value(value: &[u8]) -> Result<(), Malformed> {
     check_value_edges(value)?;
     if has_control(value) { Err(Malformed::ValueCharacter) } else { Ok(()) }
 }
 
 /// RFC 9113 §8.2.1: a value does not start or end with a space or a tab.
-#[inline]
 pub(crate) fn check_value_edges(value: &[u8]) -> Result<(), Malformed> {
     if let (Some(b' ' | b'\t'), _) | (_, Some(b' ' | b'\t')) = (value.first(), value.last()) {
         return Err(Malformed::ValueWhitespace);
@@ -103,7 +101,6 @@ const ONES: u64 = u64::MAX / 255;
 const HIGHS: u64 = ONES << 7;
 
 /// Whether one of eight bytes may be a control character. There are false positives, a tab among them: the caller checks again.
-#[inline]
 const fn may_hold_control(word: u64) -> bool {
     // A byte below 0x20 borrows into its own high bit; so does 0 = byte ^ 0x7f. A borrow can cause a false positive only in the
     // byte above a true one.
@@ -113,7 +110,6 @@ const fn may_hold_control(word: u64) -> bool {
     (below_space | delete) & HIGHS != 0
 }
 
-#[inline]
 fn has_control(value: &[u8]) -> bool {
     let (words, tail) = value.as_chunks::<8>();
     for word in words {

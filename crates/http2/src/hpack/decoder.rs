@@ -101,7 +101,6 @@ impl Decoder {
         if self.update_due.is_some() { Err(DecodeError::SizeUpdateMissing) } else { Ok(()) }
     }
 
-    #[inline]
     fn indexed(&mut self, index: u32, limits: &FieldLimits, out: &mut FieldList) -> Result<(), DecodeError> {
         if index == 0 {
             return Err(DecodeError::IndexZero);
@@ -192,7 +191,6 @@ struct Valid {
 const NAME_FLAGS: u8 = Malformed::NameEmpty.flag() | Malformed::NameCharacter.flag();
 
 /// Decodes a string literal (RFC 7541 §5.2) into the scratch memory of the list, from `at` on.
-#[inline]
 fn string(rest: &mut &[u8], out: &mut FieldList, at: usize) -> Result<(usize, Valid), DecodeError> {
     let (&first, after) = rest.split_first().ok_or(DecodeError::Truncated)?;
     *rest = after;

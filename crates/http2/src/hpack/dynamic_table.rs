@@ -46,7 +46,6 @@ pub(crate) struct Entry<'a> {
 
 impl Entry<'_> {
     /// The length of the name, whether it is stored or given by the token.
-    #[inline]
     pub(crate) fn name_len(&self) -> usize {
         self.name.len() + self.token.name().len()
     }
@@ -84,24 +83,20 @@ impl<E: Copy + Default> DynamicTable<E> {
         }
     }
 
-    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    #[inline]
     pub(crate) fn size_max(&self) -> usize {
         self.size_max
     }
 
     /// The number of the next entry: the number of entries that were ever inserted (wrapping).
-    #[inline]
     pub(crate) fn inserted(&self) -> u32 {
         self.inserted
     }
 
     /// The number of entries that fit before the ring grows.
-    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -112,7 +107,6 @@ impl<E: Copy + Default> DynamicTable<E> {
     }
 
     /// The entry of this age. The newest has age 0.
-    #[inline]
     pub(crate) fn get(&self, age: u32) -> Option<Entry<'_>> {
         if age >= self.len {
             return None;
@@ -125,7 +119,6 @@ impl<E: Copy + Default> DynamicTable<E> {
     }
 
     /// The `E` of the entry of this age.
-    #[inline]
     pub(crate) fn extra(&self, age: u32) -> Option<E> {
         if age >= self.len {
             return None;
@@ -140,7 +133,6 @@ impl<E: Copy + Default> DynamicTable<E> {
         self.slots[at].extra = extra;
     }
 
-    #[inline]
     fn slot_of(&self, number: u32) -> usize {
         number as usize & self.slots.len().wrapping_sub(1)
     }
@@ -191,7 +183,6 @@ impl<E: Copy + Default> DynamicTable<E> {
         }
     }
 
-    #[inline]
     fn evict_to(&mut self, size: usize) {
         while self.size > size {
             let slot = &self.slots[self.slot_of(self.inserted.wrapping_sub(self.len))];

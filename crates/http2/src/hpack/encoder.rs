@@ -334,7 +334,6 @@ impl<'a> BlockBuffer<'a> {
         Self { buf, pos }
     }
 
-    #[inline]
     fn reserve(&mut self, len: usize) {
         if self.buf.len() - self.pos < len {
             self.buf.resize(self.pos + len.max(256), 0);
@@ -342,7 +341,6 @@ impl<'a> BlockBuffer<'a> {
     }
 
     /// Appends an integer. The caller has reserved [`integer::LEN_MAX`] bytes.
-    #[inline]
     fn integer(&mut self, flags: u8, prefix: u8, value: u32) {
         if let Some(room) = self.buf[self.pos..].first_chunk_mut() {
             self.pos += integer::encode(flags, prefix, value, room);

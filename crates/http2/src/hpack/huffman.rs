@@ -133,7 +133,6 @@ fn long_symbol(acc: u64) -> (u16, u32) {
 }
 
 /// The last eight bytes, or all bytes of a shorter string: right-aligned and inverted.
-#[inline]
 fn last_word(src: &[u8]) -> u64 {
     let len = src.len();
     let word = if let Some(last) = src.last_chunk::<8>() {
@@ -147,7 +146,6 @@ fn last_word(src: &[u8]) -> u64 {
 }
 
 /// The eight bytes at a position, inverted; zeros after the end.
-#[inline]
 fn word_at(src: &[u8], pos: usize, last: u64) -> u64 {
     if let Some(word) = src.get(pos..).and_then(<[u8]>::first_chunk::<8>) {
         return !u64::from_be_bytes(*word);

@@ -75,8 +75,8 @@ fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
     let digits = authority.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (before, port) = authority.split_at(authority.len() - digits);
     match before {
-        // Only an address in brackets contains other colons.
-        [host @ .., b':'] if !host.contains(&b':') || host.ends_with(b"]") => (host, Some(port)),
+        // A valid host contains other colons only in brackets, and an invalid one equals none.
+        [host @ .., b':'] => (host, Some(port)),
         _ => (authority, None),
     }
 }
@@ -147,6 +147,8 @@ mod tests {
             b"a:1:2",
             b"%zz",
             b"%4",
+            b"%4z",
+            b"%z4",
             b"a%",
             b"[]",
             b"[a]",
@@ -158,6 +160,7 @@ mod tests {
             b"[v.a]",
             b"[vg.a]",
             b"[v1.]",
+            b"[v1.a@b]",
             b"a[::1]",
             b"a]",
         ];

@@ -177,6 +177,19 @@ mod tests {
     }
 
     #[test]
+    fn cancelled_requests_take_no_more_memory_than_waiting_ones() {
+        let mut opening = Opening::new();
+        for id in (1..200).step_by(2) {
+            opening.push(key(id), core::iter::empty());
+        }
+        for id in (3..200).step_by(2).rev() {
+            opening.cancel(key(id).stream_id());
+            assert!(opening.requests.len() <= 2 * opening.len(), "{id}");
+        }
+        assert_eq!((opening.len(), opening.first()), (1, Some(key(1))));
+    }
+
+    #[test]
     fn streams_from_the_first_request_on_are_idle() {
         let mut opening = Opening::new();
         assert!(!opening.is_before_opening(key(5).stream_id()));

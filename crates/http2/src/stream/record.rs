@@ -206,6 +206,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::RequestKind;
 
     #[test]
     fn packed_values_are_independent() {
@@ -227,6 +228,24 @@ mod tests {
         stream.set_had_tiny_data();
         assert!(stream.is_priority_fixed() && stream.had_tiny_data() && stream.wants_writable());
         assert_eq!(stream.priority(), Priority { urgency: 7, incremental: true });
+    }
+
+    #[test]
+    fn a_stream_is_a_tunnel_while_one_direction_is() {
+        let (plain, connect) = (RequestKind::Plain, RequestKind::ExtendedConnect);
+        for (recv, send, is_tunnel) in [
+            (RecvPhase::Tunnel, SendPhase::Headers(connect), true),
+            (RecvPhase::Tunnel, SendPhase::Tunnel, true),
+            (RecvPhase::Tunnel, SendPhase::EndQueued, true),
+            (RecvPhase::End, SendPhase::Tunnel, true),
+            (RecvPhase::End, SendPhase::Headers(connect), true),
+            (RecvPhase::Content, SendPhase::Headers(plain), false),
+            (RecvPhase::Content, SendPhase::Content, false),
+            (RecvPhase::End, SendPhase::EndQueued, false),
+        ] {
+            let stream = Stream::new(StreamId::FIRST_CLIENT, recv, send);
+            assert_eq!(stream.is_tunnel(), is_tunnel, "{stream:?}");
+        }
     }
 
     #[test]

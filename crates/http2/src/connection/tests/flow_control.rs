@@ -158,3 +158,26 @@ fn settings_may_raise_a_window_to_its_maximum_and_no_further() {
         }
     }
 }
+
+#[test]
+fn content_that_is_arriving_counts_as_memory() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_frame_size = 40_000;
+    config.memory_max = 65_535;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    settle(&mut client, &mut server);
+    let here = client.send_request(GET, false).unwrap();
+    let up = drain(&mut client);
+    feed(&mut server, &up);
+    let (flags, stream_id) = (frame::Flags::NONE, here.stream_id());
+    let header = FrameHeader { len: 40_000, kind: Kind::DATA, flags, stream_id };
+    feed(&mut server, &header.to_bytes());
+    server.set_caller_memory(0);
+    assert_eq!(
+        server.streams.recv_window(),
+        65_535 - 40_000,
+        "nothing is released before the content has arrived"
+    );
+    feed(&mut server, &[7; 40_000]);
+    assert_eq!(server.streams.recv_window(), 65_535);
+}

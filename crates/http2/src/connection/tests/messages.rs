@@ -121,3 +121,21 @@ fn a_service_is_announced_for_an_origin_or_for_a_stream() {
     server.send_response(there, OK, true).unwrap();
     assert_eq!(server.send_altsvc(Some(there), b"", b"clear"), Err(Misuse::StreamGone.into()));
 }
+
+#[test]
+fn promises_are_made_on_open_streams_of_the_client() {
+    // RFC 9113 §6.6: the promise is sent on a stream that the client has opened, and that this side has not ended.
+    let mut config = Config::new(Role::Client);
+    config.settings.enable_push = true;
+    let (mut client, mut server) = ends_with(config, Config::new(Role::Server));
+    settle(&mut client, &mut server);
+    client.send_request(GET, false).unwrap();
+    let up = drain(&mut client);
+    feed(&mut server, &up);
+    let there = server.find(StreamId::FIRST_CLIENT).unwrap();
+    let promised = server.push_promise(there, GET).unwrap();
+    assert_eq!(server.push_promise(promised, GET), Err(Misuse::StreamGone.into()));
+    server.send_response(there, OK, true).unwrap();
+    assert!(server.contains(there), "the client has not ended its request");
+    assert_eq!(server.push_promise(there, GET), Err(Misuse::StreamGone.into()));
+}
