@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use tokio::sync::Notify;
 use wireloom::{
-    CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Sender, Server, ServerConfig,
-    WebSocket,
+    CloseCode, Connector, DeflateConfig, PreparedMessage, Request, Sender, Server, ServerConfig, WebSocket,
 };
 use zstd::bulk::{Compressor, Decompressor};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The level of DEFLATE and of zstd: the fastest of both.
 const LEVEL: u8 = 1;
@@ -78,9 +79,8 @@ pub(crate) fn run(
     let (served, received) = std::thread::scope(|scope| {
         let server = scope.spawn(move || in_runtime(serve(scheme, dictionary, events, subscribers, address)));
         let client = scope.spawn(move || {
-            let address = listening.recv().map_err(|_| Error::Closed)?;
-            in_runtime(subscribe(scheme, dictionary, events, subscribers, address))
-                .map_err(|_| Error::Closed)?
+            let address = listening.recv()?;
+            in_runtime(subscribe(scheme, dictionary, events, subscribers, address))?
         });
         (server.join(), client.join())
     });
@@ -108,11 +108,11 @@ async fn serve(
     events: &[String],
     count: usize,
     address: mpsc::Sender<SocketAddr>,
-) -> Result<Measured, Error> {
+) -> Result<Measured, Failure> {
     let subscribers = Arc::new(Subscribers::default());
     let config = ServerConfig { deflate: scheme.deflate(), ..ServerConfig::default() };
-    let server = Server::bind("127.0.0.1:0").await.map_err(|_| Error::Closed)?.config(config);
-    let _ = address.send(server.local_addr().map_err(|_| Error::Closed)?);
+    let server = Server::bind("127.0.0.1:0").await?.config(config);
+    let _ = address.send(server.local_addr()?);
     let handle = server.handle();
     let joining = subscribers.clone();
     let serving =
@@ -133,7 +133,7 @@ async fn serve(
         drop(senders);
         joined.await;
     };
-    let mut compressor = Compressor::with_dictionary(LEVEL.into(), dictionary).map_err(|_| Error::Closed)?;
+    let mut compressor = Compressor::with_dictionary(LEVEL.into(), dictionary)?;
     let begin = clock::now();
     for event in events {
         if scheme == Scheme::DeflateEach {
@@ -143,9 +143,7 @@ async fn serve(
             continue;
         }
         let message = match scheme {
-            Scheme::Zstd => {
-                PreparedMessage::binary(&compressor.compress(event.as_bytes()).map_err(|_| Error::Closed)?)
-            }
+            Scheme::Zstd => PreparedMessage::binary(&compressor.compress(event.as_bytes())?),
             _ => PreparedMessage::text(event),
         };
         for sender in &mut senders {
@@ -174,7 +172,7 @@ async fn subscribe(
     events: &[String],
     count: usize,
     address: SocketAddr,
-) -> Result<Measured, Error> {
+) -> Result<Measured, Failure> {
     let mut connector = Connector::new();
     if let Some(deflate) = scheme.deflate() {
         connector = connector.deflate(deflate);
@@ -191,7 +189,7 @@ async fn subscribe(
         .collect();
     let mut bytes = 0;
     for task in tasks {
-        let (on_wire, decoded) = task.await.map_err(|_| Error::Closed)??;
+        let (on_wire, decoded) = task.await??;
         assert_eq!(decoded, len, "{}", scheme.name());
         bytes += on_wire;
     }
@@ -199,10 +197,10 @@ async fn subscribe(
 }
 
 /// Receives until the server closes; returns the bytes on the wire and those of the events.
-async fn receive(mut socket: WebSocket, dictionary: Option<Vec<u8>>) -> Result<(u64, usize), Error> {
+async fn receive(mut socket: WebSocket, dictionary: Option<Vec<u8>>) -> Result<(u64, usize), Failure> {
     let before = socket.traffic().bytes_received;
     let mut decompressor = match &dictionary {
-        Some(dictionary) => Some(Decompressor::with_dictionary(dictionary).map_err(|_| Error::Closed)?),
+        Some(dictionary) => Some(Decompressor::with_dictionary(dictionary)?),
         None => None,
     };
     let mut event = Vec::with_capacity(EVENT_LEN_MAX);
@@ -212,7 +210,7 @@ async fn receive(mut socket: WebSocket, dictionary: Option<Vec<u8>>) -> Result<(
             Some(decompressor) => {
                 event.clear();
                 let result = decompressor.decompress_to_buffer(message.as_bytes(), &mut event);
-                len += result.map_err(|_| Error::Closed)?;
+                len += result?;
                 std::hint::black_box(event.as_slice());
             }
             None => len += std::hint::black_box(message.as_bytes()).len(),

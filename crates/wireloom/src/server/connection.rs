@@ -31,7 +31,6 @@ use crate::http1::{BodyEnd, BodyReader, Framing};
 #[cfg(feature = "http2")]
 use crate::http2::Driver;
 use crate::memory::Category;
-#[cfg(feature = "http2")]
 use crate::registry::{Handshaking, Phase, Registration, Registry};
 use crate::transport::{Io, poll_read, poll_read_at_most, poll_write_all};
 
