@@ -187,7 +187,13 @@ impl HubBuilder {
         let settings = Settings::new(self.config)?;
         let engine =
             self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(channels_max).history_len_max(len_max)));
-        Ok(Hub(Node::new(self.hooks, engine, settings)))
+        let reports_events = settings.events.is_some();
+        let node = Node::new(self.hooks, engine, settings);
+        // What the process before left open is reported, though no client connects.
+        if reports_events && tokio::runtime::Handle::try_current().is_ok() {
+            node.start();
+        }
+        Ok(Hub(node))
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wireloom::{Connector, Response, Server};
+use wireloom_hub::engine::{DiskEngine, Engine as _, MemoryEngine};
 
 use super::{CONFIG, Client, Served};
 
@@ -117,4 +118,16 @@ async fn many_ends_are_reported_together_and_before_the_hub_ends() {
     assert!(events.iter().all(|event| event["code"] == 3001), "{events:?}");
     let requests = backend.requests.lock().unwrap();
     assert!(requests.iter().all(|events| events.len() <= 10) && requests.len() < 35, "{}", requests.len());
+}
+
+#[tokio::test]
+async fn what_the_process_before_left_open_is_reported_without_a_client() {
+    let backend = Backend::start(0).await;
+    let directory = tempfile::tempdir().unwrap();
+    let open = || DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+    let before = open();
+    before.events().unwrap().open("n", "k", br#"{"type":"disconnect","reason":"node lost"}"#).await.unwrap();
+    drop(before);
+    let _served = Served::start(&backend.config(10), |hub| hub.engine(open())).await;
+    assert_eq!(backend.until(1).await[0]["reason"], "node lost");
 }

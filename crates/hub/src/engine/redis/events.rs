@@ -15,7 +15,7 @@ use crate::engine::{EngineError, EngineFuture};
 /// All keys are in one slot of a cluster.
 const NODES: &str = "wl:{events}:nodes";
 const QUEUE: &str = "wl:{events}:queue";
-/// The consumer group of all nodes.
+/// The consumer group of all nodes, and its only consumer: nodes come and go.
 const GROUP: &str = "hub";
 
 /// How long a lost node is remembered, in seconds: longer than a suspended one may be away.
@@ -145,13 +145,13 @@ impl EventQueue for RedisEngine {
             self.events.group(&self.connection).await?;
             let mut claim = redis::cmd("XAUTOCLAIM");
             let timeout = u64::try_from(TAKEN_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
-            claim.arg(QUEUE).arg(GROUP).arg(&self.name).arg(timeout).arg("0").arg("COUNT").arg(max);
+            claim.arg(QUEUE).arg(GROUP).arg(GROUP).arg(timeout).arg("0").arg("COUNT").arg(max);
             let claimed = self.connection.query::<StreamAutoClaimReply>(&claim).await;
             let read = match claimed {
                 Ok(reply) if !reply.claimed.is_empty() => return Ok(events(reply.claimed)),
                 Ok(_) => {
                     let mut read = redis::cmd("XREADGROUP");
-                    read.arg("GROUP").arg(GROUP).arg(&self.name).arg("COUNT").arg(max);
+                    read.arg("GROUP").arg(GROUP).arg(GROUP).arg("COUNT").arg(max);
                     read.arg("STREAMS").arg(QUEUE).arg(">");
                     self.connection.query::<Option<StreamReadReply>>(&read).await
                 }
