@@ -461,10 +461,12 @@ mod tests {
         assert!(!streams.is_window_closed() && !streams.wants_write());
         queue(&mut streams, slot, 5);
         assert!(streams.is_window_closed() && !streams.wants_write());
+        assert_eq!(streams.without_window(), Some(streams.key(slot)));
         assert!(matches!(streams.next_frame(slot, Duration::ZERO, 10, 1 << 20), NextFrame::None));
         assert_eq!(streams.next_ready(), Some(slot));
         streams.grant_connection(1).unwrap();
         assert!(!streams.is_window_closed() && streams.wants_write());
+        assert_eq!(streams.without_window(), None);
     }
 
     #[test]

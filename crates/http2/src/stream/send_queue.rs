@@ -233,6 +233,20 @@ mod tests {
     }
 
     #[test]
+    fn discarded_chunks_are_dropped_once() {
+        let (mut pool, mut stream, mut spent) = (ChunkPool::new(), Stream::VACANT, Vec::new());
+        for is_dropped in [false, true] {
+            assert!(pool.push(&mut stream, Bytes::from_static(b"x")));
+            pool.clear(&mut stream);
+            if is_dropped {
+                pool.drop_spent();
+            }
+            pool.take_spent(&mut spent);
+            assert_eq!(spent.len(), 1, "the second chunk was dropped");
+        }
+    }
+
+    #[test]
     fn chunks_of_any_size_leave_in_order() {
         rounds(4, random_chunks);
     }

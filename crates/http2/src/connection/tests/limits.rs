@@ -203,3 +203,21 @@ fn an_idle_connection_frees_its_memory_and_continues() {
     server.send_response(there, OK, true).unwrap();
     assert_eq!(settle(&mut client, &mut server).0, ["response 5 200 true"]);
 }
+
+#[test]
+fn a_request_that_was_refused_for_its_fields_has_ended() {
+    use crate::stream::Closed;
+    for (end_stream, is_ended) in [(true, true), (false, false)] {
+        let mut config = Config::new(Role::Server);
+        config.settings.max_header_list_size = 200;
+        let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+        // The client has not read the limit yet.
+        let value = [b'x'; 300];
+        let fields = GET.into_iter().chain([Field::new(b"x", &value)]);
+        client.send_request(fields, end_stream).unwrap();
+        let up = drain(&mut client);
+        feed(&mut server, &up);
+        let closed = server.streams.closed(StreamId::FIRST_CLIENT);
+        assert_eq!(closed == Closed::Ended, is_ended, "{closed:?}");
+    }
+}

@@ -139,3 +139,19 @@ fn promises_are_made_on_open_streams_of_the_client() {
     assert!(server.contains(there), "the client has not ended its request");
     assert_eq!(server.push_promise(there, GET), Err(Misuse::StreamGone.into()));
 }
+
+#[test]
+fn chunks_that_nobody_takes_are_dropped_with_the_next_output() {
+    let (mut client, _server) = settled();
+    for is_dropped in [false, true] {
+        let here = client.send_request(GET, false).unwrap();
+        client.send_data(here, vec![1; 1 << 20], false).unwrap();
+        client.reset(here, ErrorCode::CANCEL).unwrap();
+        if is_dropped {
+            client.poll_transmit(Duration::ZERO, &mut [&[][..]; 4]);
+        }
+        let mut spent = vec![];
+        client.take_spent(&mut spent);
+        assert_eq!(spent.is_empty(), is_dropped);
+    }
+}
