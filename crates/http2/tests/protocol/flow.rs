@@ -182,6 +182,22 @@ fn settings_and_pings_are_acknowledged_once() {
     assert_eq!((sent[0].kind, sent[0].flags), (kind::SETTINGS, 0));
 }
 
+// §6.7: the answer has priority over the content that waits for its turn.
+#[test]
+fn the_answer_to_a_ping_precedes_queued_content() {
+    let mut end = End::new(Role::Server);
+    let opening = [Frame::settings(&[(4, 0)]), Frame::settings_ack(), Frame::get(1)];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    let key = end.key(1);
+    end.connection.send_response(key, [Field::known(Token::Status, b"200")], false).unwrap();
+    end.connection.send_data(key, vec![b'd'; 40_000], true).unwrap();
+    end.receive(&join(&[Frame::window_update(1, 50_000), Frame::ping("one ping")]));
+    let kinds: Vec<u8> = end.sent().iter().map(|frame| frame.kind).collect();
+    let answer = kinds.iter().position(|&kind| kind == kind::PING).unwrap();
+    let content = kinds.iter().position(|&kind| kind == kind::DATA).unwrap();
+    assert!(answer < content, "{kinds:?}");
+}
+
 #[test]
 fn queued_chunks_share_a_frame() {
     // Otherwise each would need nine more bytes, and a turn of its own.
