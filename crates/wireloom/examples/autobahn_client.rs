@@ -5,6 +5,8 @@
 //! cargo run -p wireloom --example autobahn_client -- ws://127.0.0.1:9001 AGENT [--http2]
 //! ```
 
+use std::time::Duration;
+
 use wireloom::{ClientTls, Connector, DeflateConfig, Error, WebSocket};
 
 /// Echoes until the end of a case. How a case ends is for the fuzzing server to decide.
@@ -20,7 +22,8 @@ async fn echo(socket: WebSocket) {
 async fn run_all(base: &str, agent: &str, is_http2: bool) -> Result<(), Error> {
     // The suite makes its certificate itself.
     let tls = ClientTls::default().insecure();
-    let connector = Connector::new().tls(tls).http2(is_http2);
+    // The suite may write a whole case before its response leaves, on a machine that is busy.
+    let connector = Connector::new().tls(tls).http2(is_http2).handshake_timeout(Duration::from_secs(60));
     let mut counted = connector.connect(&format!("{base}/getCaseCount")).await?;
     let count = match counted.recv().await? {
         Some(message) => message.as_text().and_then(|text| text.parse::<u32>().ok()).unwrap_or(0),
