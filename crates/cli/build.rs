@@ -1,5 +1,5 @@
 //! Determines the output of `wireloom --version`: the commit, and the versions of the libraries that matter for
-//! security reports. All of it is optional, so that a package without a repository or lock file builds too.
+//! security reports. All of it is optional, so that a package without a repository or lock file builds too. Compresses the page.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,8 +22,27 @@ fn main() {
         }
     }
     println!("cargo::rustc-env=WIRELOOM_VERSION={short}");
+    compress_page();
     // A value may not contain a line break.
     println!("cargo::rustc-env=WIRELOOM_VERSION_LONG={}", long.replace('\n', ", "));
+}
+
+/// The files of the page with the content coding gzip (RFC 1952), for `routes::assets`.
+fn compress_page() {
+    /// Window bits of zlib that ask for the format of gzip.
+    const GZIP: i32 = 15 + 16;
+    let out = std::path::PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    for name in ["page.html", "page.js", "page.css"] {
+        let path = format!("src/page/{name}");
+        println!("cargo::rerun-if-changed={path}");
+        let plain = std::fs::read(&path).expect("the page is among the sources");
+        let config =
+            zlib_rs::DeflateConfig { level: 9, window_bits: GZIP, ..zlib_rs::DeflateConfig::default() };
+        let mut buffer = vec![0; plain.len() + 1024];
+        let (packed, code) = zlib_rs::compress_slice(&mut buffer, &plain, config);
+        assert_eq!(code, zlib_rs::ReturnCode::Ok, "{path}");
+        std::fs::write(out.join(format!("{name}.gz")), packed).expect("cargo's directory can be written");
+    }
 }
 
 /// From the environment, from what `cargo package` recorded, or from the repository this package lies in.

@@ -1,4 +1,6 @@
 //! The command `wireloom`: arguments, input and output, exit codes. The protocols are the crate `wireloom`.
+//!
+//! Layers: `allocator`, `descriptors`, `exit`, `signals`, `terminal` → `args` → `log`, `recording` → `routes` → `cmd`.
 
 mod allocator;
 mod args;

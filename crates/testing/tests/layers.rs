@@ -1,4 +1,4 @@
-//! The order of the modules in each crate: imports go one way along it. Each `lib.rs` states its order in a line that begins
+//! The order of the modules in each crate: imports go one way along it. Each `lib.rs`, and the `main.rs` of the command, states its order in a line that begins
 //! with `//! Layers:`, and so does the `mod.rs` of each folder of [`FOLDERS`]. Modules of one layer, between commas, do not import each other; modules joined by `+` do.
 //!
 //! ```text
@@ -11,10 +11,17 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// The crates whose order is checked.
-const CRATES: [&str; 6] = ["ws", "http2", "wireloom", "inspect", "hub", "capi"];
+const CRATES: [&str; 7] = ["ws", "http2", "wireloom", "inspect", "hub", "cli", "capi"];
 
 /// Folders whose modules are checked too.
-const FOLDERS: [&str; 3] = ["wireloom/src/websocket", "ws/src/deflate", "ws/src/handshake"];
+const FOLDERS: [&str; 6] = [
+    "wireloom/src/websocket",
+    "ws/src/deflate",
+    "ws/src/handshake",
+    "cli/src/args",
+    "cli/src/cmd/connect",
+    "cli/src/routes",
+];
 
 fn crate_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")
@@ -51,7 +58,10 @@ fn layers(lib: &str) -> HashMap<String, Place> {
 /// The modules that `lib.rs` declares.
 fn declared(lib: &str) -> Vec<String> {
     let modules = lib.lines().filter_map(|line| {
-        let line = line.trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+        let line = ["pub(crate) ", "pub(super) ", "pub "]
+            .into_iter()
+            .find_map(|public| line.strip_prefix(public))
+            .unwrap_or(line);
         line.strip_prefix("mod ")?.strip_suffix(';')
     });
     modules.map(str::to_owned).collect()
@@ -138,7 +148,9 @@ fn first_word(text: &str) -> String {
 /// The imports against the order: the file, and the module that it names.
 fn violations(name: &str) -> Vec<String> {
     let src = crate_dir(name);
-    let lib = std::fs::read_to_string(src.join("lib.rs")).unwrap();
+    let lib =
+        std::fs::read_to_string(src.join("lib.rs")).or_else(|_| std::fs::read_to_string(src.join("main.rs")));
+    let lib = lib.unwrap();
     let (layers, re_exports) = (layers(&lib), re_exports(&lib));
     for module in declared(&lib) {
         assert!(layers.contains_key(&module), "{name}: lib.rs gives no layer for `{module}`");
@@ -152,7 +164,7 @@ fn violations(name: &str) -> Vec<String> {
         let path = file.strip_prefix(&src).unwrap().to_owned();
         let own = path.iter().next().unwrap().to_string_lossy().trim_end_matches(".rs").to_owned();
         let Some(&place) = layers.get(&own) else {
-            assert!(own == "lib", "{name}: {} belongs to no module", path.display());
+            assert!(own == "lib" || own == "main", "{name}: {} belongs to no module", path.display());
             continue;
         };
         let text = std::fs::read_to_string(file).unwrap();

@@ -1,4 +1,6 @@
 //! The arguments, and the help that explains them.
+//!
+//! Layers: `inspect`, `record`, `reference`, `value` → `connect`, `http2`, `hub` → `load`, `serve`.
 
 mod connect;
 mod http2;

@@ -1,4 +1,6 @@
 //! The routes of `wireloom serve`.
+//!
+//! Layers: `assets`, `clients`, `figures`, `process` → `metrics`, `source` + `websocket` → `live`.
 
 mod assets;
 mod clients;
@@ -120,7 +122,7 @@ impl Routes {
         match request.path() {
             "/metrics" => self.metrics(&request),
             "/live" => self.live(&request, self.allows_page(&request), true),
-            path => match assets::find(path) {
+            _ => match assets::find(&request) {
                 Some(file) => page(&request, file),
                 None => self.hub.answer_api(&mut request).await.unwrap_or_else(Response::not_found),
             },
@@ -179,7 +181,7 @@ impl Routes {
                     Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
                 }
             },
-            path => match assets::find(path) {
+            _ => match assets::find(request) {
                 Some(file) => page(request, file),
                 None => self.hub.answer_client(request).await.unwrap_or_else(Response::not_found),
             },

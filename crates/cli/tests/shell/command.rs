@@ -156,6 +156,14 @@ async fn serves_the_page_and_the_metrics() {
     for file in ["/page.js", "/page.css"] {
         assert!(page.contains(file) && serving.get(file).await.starts_with("HTTP/1.1 200 "), "{file}");
     }
+    // The script is the largest file by far.
+    let url = format!("http://{}/page.js", serving.addresses[0]);
+    let (_, plain, _) = connect(&[&url], "").await;
+    let args = [&url, "-i", "-H", "Accept-Encoding: gzip"];
+    let (code, packed, errors) = finish(connect_command(&args).spawn().unwrap()).await;
+    let head = String::from_utf8_lossy(&packed).to_ascii_lowercase();
+    assert!(code == 0 && head.contains("\r\ncontent-encoding: gzip\r\n"), "{errors}");
+    assert!(packed.len() * 5 < plain.len() * 2, "{} of {}", packed.len(), plain.len());
     assert!(serving.get("/healthz").await.ends_with("\r\n\r\nok\n"));
     let sink = serving.url("/sink");
     assert_eq!(connect(&[&sink, "--send", "four", "--send", "5", "--linger", "0"], "").await.0, 0);

@@ -1,4 +1,7 @@
 //! `wireloom connect`: sends lines and prints messages; or runs a script of messages to send and to expect; or makes a request.
+//!
+//! Layers: `notes`, `wire` → `output`, `trace` → `input`, `journal` → `connector`, `editor` → `messages`, `request` → `script` →
+//! `session` → `reconnecting`.
 
 pub(super) mod connector;
 mod editor;
