@@ -4,6 +4,9 @@
 # For Miri and the sanitizers.
 nightly=nightly-2026-05-20
 cargo_deny=0.20.2
+# Of packaging/pack.
+cargo_deb=3.8.0
+maturin_version=1.16.0
 # Builds the book.
 mdbook=0.5.4
 # Used by ci/release once an earlier version is tagged.
