@@ -18,6 +18,8 @@ mod graceful_shutdown;
 mod hyper_example;
 #[path = "../../examples/server.rs"]
 mod server;
+#[path = "../../examples/smol.rs"]
+mod smol_example;
 
 async fn listen() -> (TcpListener, std::net::SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -79,4 +81,33 @@ async fn the_firehose_is_consumed_to_its_end() {
     let mut totals = firehose::Totals::default();
     firehose::consume(&format!("ws://{address}/"), &mut totals).await.unwrap();
     assert_eq!((totals.events, totals.bytes), (1000, 1000 * 999 / 2));
+}
+
+// A driver without tokio, on a thread of its own; its peer is this crate's client.
+#[tokio::test]
+async fn a_driver_on_another_runtime_echoes_and_closes() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // It accepts until the test program ends.
+    std::thread::spawn(move || {
+        smol::block_on(smol_example::serve(smol::net::TcpListener::try_from(listener)?))
+    });
+    let url = format!("ws://{address}/echo");
+    assert_eq!(client::ask(&url, "hello").await.unwrap().as_deref(), Some("hello"));
+    let mut socket = wireloom::connect(&url).await.unwrap();
+    // Longer than its buffer.
+    for len in [0, 1, 125, 16 << 10, 300_000] {
+        let message: Vec<u8> = (0..len).map(|byte| byte as u8).collect();
+        socket.send(&message).await.unwrap();
+        assert!(socket.recv().await.unwrap().unwrap().as_bytes() == message, "{len} bytes");
+    }
+    socket.ping(b"still there?").await.unwrap();
+    socket.send("last").await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("last"));
+    assert!(socket.latency().is_some());
+    socket.close(CloseCode::NORMAL, "").await.unwrap();
+    assert_eq!(socket.end().unwrap().code(), CloseCode::NORMAL);
+
+    let request = wireloom::client::Request::get(format!("http://{address}/"));
+    assert_eq!(wireloom::Connector::new().request(request).await.unwrap().status, 426);
 }
