@@ -28,6 +28,7 @@ For scripts: --send sends a message instead of the input, which is not read then
 
 With an http:// or https:// URL, connect makes a request and prints the content of the response.
 http:// uses HTTP/1.1, or HTTP/2 with --http2; https:// uses what the server prefers (ALPN).
+ws+unix:PATH:/RESOURCE and http+unix:PATH:/RESOURCE are those of a server at a Unix socket.
 
 Commands on a terminal:
   /ping [TEXT]          send a ping; the round-trip time is printed
@@ -122,7 +123,7 @@ impl Connect {
 
     /// Whether the URL asks for a request rather than a WebSocket.
     pub(crate) fn is_request(&self) -> bool {
-        has_scheme(&self.url, "http") || has_scheme(&self.url, "https")
+        ["http", "https", "http+unix"].iter().any(|scheme| has_scheme(&self.url, scheme))
     }
 
     /// Whether the head of the response is printed.
@@ -179,7 +180,8 @@ impl Connect {
 
 /// Whether a URL has this scheme.
 pub(crate) fn has_scheme(url: &str, scheme: &str) -> bool {
-    url.split_once("://").is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
+    // `ws+unix:PATH` has no authority.
+    url.split_once(':').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
 }
 
 #[derive(Args, Debug)]

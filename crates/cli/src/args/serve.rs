@@ -60,8 +60,8 @@ Try it:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER)]
 pub(crate) struct Serve {
-    /// The address to listen on; :PORT is all interfaces; may be repeated
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = value::address)]
+    /// The address to listen on; :PORT is all interfaces, unix:PATH a Unix socket; may be repeated
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = value::listen)]
     pub(crate) listen: Vec<String>,
     /// Listen on this port of 127.0.0.1
     #[arg(long, short, value_name = "PORT", conflicts_with = "listen")]

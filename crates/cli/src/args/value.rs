@@ -68,6 +68,15 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Where to listen: an address, or `unix:PATH`.
+pub(super) fn listen(text: &str) -> Result<String, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("a Unix socket is unix:PATH, such as unix:/run/wireloom.sock".into()),
+        Some(_) if cfg!(unix) => Ok(text.into()),
+        _ => address(text),
+    }
+}
+
 /// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, or `:8080` for all interfaces.
 pub(super) fn address(text: &str) -> Result<String, String> {
     const SHAPE: &str =
@@ -86,7 +95,9 @@ pub(super) fn address(text: &str) -> Result<String, String> {
 
 /// A URL. Without a scheme it is that of a WebSocket: `localhost:8080/echo`.
 pub(super) fn url(text: &str) -> Result<String, String> {
+    let is_unix = ["ws+unix", "http+unix"].iter().any(|scheme| super::has_scheme(text, scheme));
     let is_bare = !text.contains("://")
+        && !is_unix
         && text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[')
         && !text.contains(char::is_whitespace);
     Ok(if is_bare { format!("ws://{text}") } else { text.to_owned() })

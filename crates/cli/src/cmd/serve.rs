@@ -74,7 +74,9 @@ async fn serve(args: &Serve) -> Result<(), String> {
         servers.push(server);
         Ok::<(), String>(())
     };
-    for address in args.addresses() {
+    let (sockets, addresses): (Vec<_>, Vec<_>) =
+        args.addresses().into_iter().partition(|address| address.starts_with("unix:"));
+    for address in addresses {
         add(bind(&address, &config).await?, false)?;
     }
     if args.tls {
@@ -97,7 +99,13 @@ async fn serve(args: &Serve) -> Result<(), String> {
             add(bind(address, &config).await?.tls(tls.clone()), true)?;
         }
     }
-    let handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
+    let mut handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
+    #[cfg(not(unix))]
+    drop(sockets);
+    #[cfg(unix)]
+    let sockets = bind_unix(&sockets, &config)?;
+    #[cfg(unix)]
+    handles.extend(sockets.iter().map(|(_, server)| server.handle()));
     routes.set_servers(handles.clone());
     tokio::spawn(allocator::return_memory(handles.clone()));
     let (mut admin, mut admin_address) = (None, None);
@@ -144,6 +152,21 @@ async fn serve(args: &Serve) -> Result<(), String> {
         }))
     });
     let mut tasks = tokio::task::JoinSet::new();
+    #[cfg(unix)]
+    for (path, server) in sockets {
+        info!(path, "listening");
+        let routes = routes.clone();
+        tasks.spawn(async move {
+            let ended = server.serve(move |request| {
+                let routes = routes.clone();
+                async move { routes.handle(request).await }
+            });
+            let ended = ended.await;
+            // The file of a socket outlives its listener.
+            let _ = std::fs::remove_file(path);
+            ended
+        });
+    }
     for server in servers {
         let routes = routes.clone();
         tasks.spawn(server.serve(move |request| {
@@ -165,6 +188,21 @@ async fn serve(args: &Serve) -> Result<(), String> {
 
 async fn bind(address: &str, config: &ServerConfig) -> Result<Server, String> {
     Ok(Server::new(listen(address).await?).config(config.clone()))
+}
+
+/// Binds Unix sockets, which are given as `unix:PATH`.
+#[cfg(unix)]
+fn bind_unix(
+    sockets: &[String],
+    config: &ServerConfig,
+) -> Result<Vec<(String, Server<tokio::net::UnixListener>)>, String> {
+    let paths = sockets.iter().filter_map(|socket| socket.strip_prefix("unix:"));
+    let bound = paths.map(|path| {
+        let listener =
+            server::bind_unix(path).map_err(|error| format!("cannot listen on unix:{path}: {error}"))?;
+        Ok((path.to_owned(), Server::new(listener).config(config.clone())))
+    });
+    bound.collect()
 }
 
 /// Binds an address. `:PORT` is all interfaces: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.

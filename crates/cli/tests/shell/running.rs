@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use wireloom::{ClientTls, Connector};
 
-use crate::process::{DEADLINE, Server, folder};
+use crate::process::{DEADLINE, Server, connect, folder};
 
 /// Writes a new certificate and its key to the files, and returns the certificate.
 fn renew(certificate: &Path, key: &Path) -> Vec<u8> {
@@ -104,4 +104,20 @@ async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
     // The others wait in the queue, and are accepted when descriptors are free.
     drop(clients);
     assert!(server.get("/healthz").await.ends_with("ok\n"));
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn serves_and_connects_at_a_unix_socket() {
+    let folder = folder("unix");
+    let path = folder.join("socket");
+    let path_text = path.to_str().unwrap();
+    let listen = format!("--listen=unix:{path_text}");
+    let server = Server::start(&["--listen", "127.0.0.1:0", &listen]).await;
+    let echo = format!("ws+unix:{path_text}:/echo");
+    let answered = connect(&[&echo, "--send", "hello", "--count", "1"], "").await;
+    assert_eq!((answered.0, &*answered.1), (0, "hello\n"), "{answered:?}");
+    let health = connect(&[&format!("http+unix:{path_text}:/healthz")], "").await;
+    assert_eq!((health.0, &*health.1), (0, "ok\n"), "{health:?}");
+    drop(server);
 }
