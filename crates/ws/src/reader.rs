@@ -341,6 +341,15 @@ impl Reader {
         self.decode_as(Delivery::Messages)
     }
 
+    /// Decodes up to the next chunk or control frame, whatever [`Delivery`] is configured: for a driver that drops what it receives, in the
+    /// memory of a chunk.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode).
+    pub fn decode_chunks(&mut self) -> Result<Step<'_>, Error> {
+        self.decode_as(Delivery::Chunks)
+    }
+
     fn decode_as(&mut self, delivery: Delivery) -> Result<Step<'_>, Error> {
         if self.next_message() {
             return Ok(Step::Message);
@@ -416,6 +425,11 @@ impl Reader {
     #[inline]
     pub fn has_more(&self) -> bool {
         self.has_input() || self.inbound.has_more()
+    }
+
+    /// Whether [`decode_chunks`](Self::decode_chunks) may return something without further bytes.
+    pub fn has_more_chunks(&self) -> bool {
+        self.has_input() || self.inbound.has_more_as(Delivery::Chunks)
     }
 
     /// Whether [`decode_whole`](Self::decode_whole) may return something without further bytes.

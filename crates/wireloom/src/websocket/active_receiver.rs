@@ -61,17 +61,19 @@ pub(super) struct ActiveReceiver {
     pub(super) messages_left: u32,
 }
 
-/// Whether a caller wants messages as configured, or complete ones only.
+/// How a caller wants messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeliveryMode {
     Configured,
     Whole,
+    /// In chunks, which are dropped.
+    Discarded,
 }
 
 /// While at least this many bytes of a frame are missing, a read goes directly to the end of the message.
 pub(super) fn direct_len_min(mode: DeliveryMode) -> u64 {
     match mode {
-        DeliveryMode::Configured => DIRECT_LEN_MIN,
+        DeliveryMode::Configured | DeliveryMode::Discarded => DIRECT_LEN_MIN,
         DeliveryMode::Whole => OWNED_DIRECT_LEN_MIN,
     }
 }
@@ -167,10 +169,18 @@ impl ActiveReceiver {
         (self.last_len as usize).saturating_mul(2)
     }
 
+    /// Whether messages are collected until they are complete.
+    pub(super) fn collects(&self, mode: DeliveryMode) -> bool {
+        match mode {
+            DeliveryMode::Configured => self.reader.inbound().delivery() == Delivery::Messages,
+            DeliveryMode::Whole => true,
+            DeliveryMode::Discarded => false,
+        }
+    }
+
     /// Whether a read may complete a message in the buffer, where it needs no copy.
     pub(super) fn should_read_on(&self, mode: DeliveryMode) -> bool {
-        (mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages)
-            && self.reader.should_read_on(direct_len_min(mode) as usize)
+        self.collects(mode) && self.reader.should_read_on(direct_len_min(mode) as usize)
     }
 
     /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
@@ -179,6 +189,7 @@ impl ActiveReceiver {
         match mode {
             DeliveryMode::Configured => self.reader.has_more(),
             DeliveryMode::Whole => self.reader.has_more_whole(),
+            DeliveryMode::Discarded => self.reader.has_more_chunks(),
         }
     }
 

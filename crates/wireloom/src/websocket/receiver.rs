@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
-use wireloom_ws::{Cause, Delivery, End, Event, Inbound, LimitExceeded, Step};
+use wireloom_ws::{Cause, End, Event, Inbound, LimitExceeded, Step};
 
 use super::active_receiver::{ActiveReceiver, DeliveryMode, direct_len_min};
 use super::clock::{self, Timer};
@@ -342,6 +342,7 @@ impl ActiveReceiver {
             let step = match mode {
                 DeliveryMode::Configured => self.reader.decode(),
                 DeliveryMode::Whole => self.reader.decode_whole(),
+                DeliveryMode::Discarded => self.reader.decode_chunks(),
             };
             match step {
                 Ok(Step::Message) => break true,
@@ -431,8 +432,7 @@ impl ActiveReceiver {
     /// which takes no more memory than a chunk.
     fn bound_inflation(&mut self, shared: &Shared, mode: DeliveryMode) -> Option<u64> {
         let available = self.account(shared).available();
-        let is_collected =
-            mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages;
+        let is_collected = self.collects(mode);
         if available == usize::MAX || !is_collected {
             self.reader.set_inflated_max(usize::MAX);
             return None;
@@ -526,7 +526,7 @@ impl ActiveReceiver {
     ) -> PolledRead {
         // Compressed bytes are always read to the buffer.
         let large_len_min = match mode {
-            DeliveryMode::Configured => LARGE_LEN_MIN,
+            DeliveryMode::Configured | DeliveryMode::Discarded => LARGE_LEN_MIN,
             DeliveryMode::Whole => OWNED_LARGE_LEN_MIN,
         };
         let expects_large = self.last_len >= large_len_min && !self.reader.inbound().is_compressed();
@@ -672,7 +672,7 @@ async fn discard_all(shared: Weak<Shared>) {
     poll_fn(|cx| {
         let Some(shared) = shared.upgrade() else { return Poll::Ready(()) };
         // The messages that one poll drops are paid for as those that are received.
-        while ready!(poll_found(&shared, &mut active, cx, DeliveryMode::Configured)) {}
+        while ready!(poll_found(&shared, &mut active, cx, DeliveryMode::Discarded)) {}
         Poll::Ready(())
     })
     .await;
