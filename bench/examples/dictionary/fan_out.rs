@@ -102,6 +102,14 @@ struct Subscribers {
     joined: Notify,
 }
 
+impl Subscribers {
+    /// All of them, once `count` have joined.
+    fn take(&self, count: usize) -> Option<Vec<Sender>> {
+        let mut senders = self.senders.lock().expect("no panic");
+        (senders.len() == count).then(|| std::mem::take(&mut *senders))
+    }
+}
+
 async fn serve(
     scheme: Scheme,
     dictionary: &[u8],
@@ -126,11 +134,9 @@ async fn serve(
         );
     let mut senders = loop {
         let joined = subscribers.joined.notified();
-        let mut senders = subscribers.senders.lock().expect("no panic");
-        if senders.len() == count {
-            break std::mem::take(&mut *senders);
+        if let Some(senders) = subscribers.take(count) {
+            break senders;
         }
-        drop(senders);
         joined.await;
     };
     let mut compressor = Compressor::with_dictionary(LEVEL.into(), dictionary)?;

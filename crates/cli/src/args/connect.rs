@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::record::Record;
-use super::value::{self, Resolve};
+use super::value::{self, Resolve, has_scheme};
 use crate::exit::exit_codes;
 
 const AFTER: &str = concat!(
@@ -176,12 +176,6 @@ impl Connect {
         let misplaced = if self.is_request() { &of_websockets[..] } else { &of_requests };
         misplaced.iter().find_map(|(name, is_given)| is_given.then_some(*name))
     }
-}
-
-/// Whether a URL has this scheme.
-pub(crate) fn has_scheme(url: &str, scheme: &str) -> bool {
-    // `ws+unix:PATH` has no authority.
-    url.split_once(':').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
 }
 
 #[derive(Args, Debug)]

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::connect::{Tls, has_scheme};
-use super::value;
+use super::connect::Tls;
+use super::value::{self, has_scheme};
 use crate::exit::exit_codes;
 pub(crate) use expectation::{Expectation, Metric};
 pub(crate) use speed::Speed;

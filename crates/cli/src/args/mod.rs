@@ -20,13 +20,13 @@ use clap::builder::styling::AnsiColor;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub(crate) use connect::{Connect, Display, Format, Tls, has_scheme};
+pub(crate) use connect::{Connect, Display, Format, Tls};
 pub(crate) use hub::{Check, ConfigCommand, Hub, HubCommand, Token};
 pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
 pub(crate) use load::{Expectation, Load, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage};
 pub(crate) use record::Record;
 pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
-pub(crate) use value::time;
+pub(crate) use value::{has_scheme, time};
 
 /// Colours, where a terminal shows them and NO_COLOR does not forbid them.
 const STYLES: Styles = Styles::styled()

@@ -13,6 +13,12 @@ pub(crate) struct Resolve {
     pub(crate) address: IpAddr,
 }
 
+/// Whether a URL has this scheme.
+pub(crate) fn has_scheme(url: &str, scheme: &str) -> bool {
+    // `ws+unix:PATH` has no authority.
+    url.split_once(':').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
+}
+
 /// Bytes: `65536`, `64KiB`, `64K`, `16M`, `1G`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
@@ -95,7 +101,7 @@ pub(super) fn address(text: &str) -> Result<String, String> {
 
 /// A URL. Without a scheme it is that of a WebSocket: `localhost:8080/echo`.
 pub(super) fn url(text: &str) -> Result<String, String> {
-    let is_unix = ["ws+unix", "http+unix"].iter().any(|scheme| super::has_scheme(text, scheme));
+    let is_unix = ["ws+unix", "http+unix"].iter().any(|scheme| has_scheme(text, scheme));
     let is_bare = !text.contains("://")
         && !is_unix
         && text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[')

@@ -35,6 +35,8 @@ const FOUND: &[(&str, u64)] = &[
     // Reconnecting over HTTP/2 gave up when a server that restarted closed a connection before its first byte.
     ("messages_arrive_or_their_sender_learns_of_the_loss", 1_942_159_744_912_000_378),
     ("messages_arrive_or_their_sender_learns_of_the_loss", 12_319_681_531_975_222_756),
+    // It gave up when the server was silent while a connection over HTTP/2 opened.
+    ("messages_arrive_or_their_sender_learns_of_the_loss", 16_822_521_228_543_691_267),
 ];
 
 /// Runs `simulate` in this process if it has a seed, and else the test `name` in `count` processes with one each. `simulate` returns a

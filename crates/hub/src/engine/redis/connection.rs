@@ -31,7 +31,7 @@ pub(super) struct Connection {
 
 /// How the address of the server is found.
 enum Source {
-    Server(Client),
+    Server(Box<Client>),
     Sentinels {
         sentinels: Box<tokio::sync::Mutex<Sentinel>>,
         master: String,
@@ -124,7 +124,7 @@ impl Connection {
         let source = match address.scheme {
             "redis" | "rediss" => {
                 let server = address.servers.first().map_or("", String::as_str);
-                Source::Server(address.client(&format!("{server}/{}", address.rest))?)
+                Source::Server(Box::new(address.client(&format!("{server}/{}", address.rest))?))
             }
             "redis+sentinel" => {
                 if address.rest.is_empty() {
@@ -153,7 +153,7 @@ impl Connection {
             .set_connection_timeout(Some(TIMEOUT))
             .set_response_timeout(Some(TIMEOUT));
         let client = match &self.source {
-            Source::Server(client) => client.clone(),
+            Source::Server(client) => (**client).clone(),
             Source::Sentinels { sentinels, master } => {
                 sentinels.lock().await.async_master_for(master, None).await?
             }
@@ -167,7 +167,7 @@ impl Connection {
     /// A connection that receives announcements.
     pub(super) async fn listen(&self) -> Result<PubSub, EngineError> {
         let clients = match &self.source {
-            Source::Server(client) => vec![client.clone()],
+            Source::Server(client) => vec![(**client).clone()],
             Source::Sentinels { sentinels, master } => {
                 let asking = async { sentinels.lock().await.async_master_for(master, None).await };
                 let asked = tokio::time::timeout(TIMEOUT, asking).await.map_err(unavailable)?;

@@ -167,15 +167,28 @@ impl LossReason {
     }
 }
 
-/// Lost connections; over HTTP/2 also a server that goes away, has no room, or failed.
+/// Lost connections; over HTTP/2 also a server that goes away, has no room, failed, or was silent for too long.
 fn is_temporary_failure(error: &HttpError) -> bool {
     match error {
         HttpError::Closed | HttpError::ConnectionLost | HttpError::KeepaliveTimeout => true,
         HttpError::BodyTimeout | HttpError::NotProcessed | HttpError::Io(_) => true,
         #[cfg(feature = "http2")]
         HttpError::StreamReset(_) | HttpError::GoAway(_) => true,
+        #[cfg(feature = "http2")]
+        HttpError::Http2(error) => is_http2_timeout(error),
         _ => false,
     }
+}
+
+/// The peer was silent for too long, which says nothing about the next connection.
+#[cfg(feature = "http2")]
+fn is_http2_timeout(error: &wireloom_http2::error::Error) -> bool {
+    use wireloom_http2::error::{Error, Exceeded, Violation};
+    matches!(
+        error,
+        Error::Peer { violation: Violation::SettingsTimeout, .. }
+            | Error::Limit { exceeded: Exceeded::Stalled, .. }
+    )
 }
 
 /// RFC 9110 §15.5.9, §15.6, RFC 8470 §5.2, RFC 6585 §4.
@@ -193,6 +206,12 @@ mod tests {
     fn closed(code: u16) -> LossReason {
         let cause = Cause::Close { code: Some(CloseCode::new(code)), reason: String::new() };
         LossReason::Closed(End { by: Initiator::Peer, cause })
+    }
+
+    #[cfg(feature = "http2")]
+    fn http2(violation: wireloom_http2::error::Violation) -> Error {
+        let scope = wireloom_http2::error::Scope::Connection;
+        Error::Http(HttpError::Http2(wireloom_http2::error::Error::Peer { violation, scope }))
     }
 
     fn refused(response: Response) -> LossReason {
@@ -245,6 +264,10 @@ mod tests {
             (Error::Http(HttpError::NotProcessed), true),
             #[cfg(feature = "http2")]
             (Error::NoHttp2(None), true),
+            #[cfg(feature = "http2")]
+            (http2(wireloom_http2::error::Violation::SettingsTimeout), true),
+            #[cfg(feature = "http2")]
+            (http2(wireloom_http2::error::Violation::SettingsSize), false),
             #[cfg(feature = "http2")]
             (Error::NoHttp2(Some(wireloom_http2::error::Misuse::MessageInvalid.into())), false),
             (Error::NoExtendedConnect, false),
