@@ -204,7 +204,6 @@ async fn subscribe(
 
 /// Receives until the server closes; returns the bytes on the wire and those of the events.
 async fn receive(mut socket: WebSocket, dictionary: Option<Vec<u8>>) -> Result<(u64, usize), Failure> {
-    let before = socket.traffic().bytes_received;
     let mut decompressor = match &dictionary {
         Some(dictionary) => Some(Decompressor::with_dictionary(dictionary)?),
         None => None,
@@ -222,5 +221,5 @@ async fn receive(mut socket: WebSocket, dictionary: Option<Vec<u8>>) -> Result<(
             None => len += std::hint::black_box(message.as_bytes()).len(),
         }
     }
-    Ok((socket.traffic().bytes_received - before, len))
+    Ok((socket.traffic().bytes_received, len))
 }

@@ -97,6 +97,7 @@ fn commands_of_the_pages_run() {
     fs::create_dir_all(&folder).unwrap();
     let capture = root().join("crates/inspect/tests/captures/http2.pcap");
     fs::copy(capture, folder.join("capture.pcap")).unwrap();
+    fs::copy(root().join("conformance/hub/hub.toml"), folder.join("hub.toml")).unwrap();
     let mut serve = Command::new(WIRELOOM);
     serve.args(["serve", "--port", "0", "--record", "session.jsonl"]).current_dir(&folder);
     let (_server, address) = Server::start(&mut serve);

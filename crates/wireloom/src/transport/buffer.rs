@@ -189,7 +189,7 @@ const MEMORIES_MAX: usize = 64;
 const SMALL_LEN_MAX: usize = 128 << 10;
 
 thread_local! {
-    static FREE_BUFFERS: RefCell<FreeBuffers> = const { RefCell::new(FreeBuffers::new(&LARGE_LEN)) };
+    static FREE_BUFFERS: RefCell<FreeBuffers> = RefCell::new(FreeBuffers::new(&LARGE_LEN));
 }
 
 struct FreeBuffers {
@@ -205,7 +205,7 @@ struct FreeBuffers {
 }
 
 impl FreeBuffers {
-    const fn new(large_len_of_all: &'static AtomicUsize) -> Self {
+    fn new(large_len_of_all: &'static AtomicUsize) -> Self {
         Self { small: Vec::new(), large: Vec::new(), small_len: 0, large_len: 0, large_len_of_all }
     }
 

@@ -77,7 +77,8 @@ pub(crate) use state::Shared;
 ///     println!("{}", message.as_text().unwrap_or("(binary)"));
 ///     break;
 /// }
-/// socket.close(wireloom::CloseCode::NORMAL, "bye").await
+/// socket.close(wireloom::CloseCode::NORMAL, "bye").await?;
+/// # Ok(())
 /// # }
 /// ```
 ///

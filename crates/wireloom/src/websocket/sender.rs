@@ -91,7 +91,7 @@ impl Sender {
     /// the caller of a cancelled `reserve` knows that its message was not sent.
     ///
     /// ```
-    /// # async fn example(sender: &mut wireloom::Sender) -> Result<(), wireloom::Error> {
+    /// # async fn example(sender: &mut wireloom::Sender) -> Result<(), wireloom::WebSocketError> {
     /// let permit = sender.reserve().await?;
     /// permit.send("made when there is room for it")
     /// # }
