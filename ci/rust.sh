@@ -15,7 +15,7 @@ step_clippy() {
     cargo clippy --locked --workspace --all-targets -- -D warnings || return
     # Each feature of the tokio crate can be switched off.
     local features
-    for features in "" client server client,tls server,http2; do
+    for features in "" client server client,server client,tls server,http2; do
         echo "features: $features"
         cargo clippy --locked -p wireloom --lib --no-default-features --features "$features" -- -D warnings || return
     done

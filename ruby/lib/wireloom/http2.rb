@@ -20,7 +20,7 @@ module Wireloom
     Data = Struct.new(:stream, :data, :end_stream)
     # The server promises a response on the stream +promised+; reset that to refuse it.
     Promise = Struct.new(:stream, :promised, :headers)
-    # A stream ended before its time. +message+ says why this end reset it; it is nil when the peer did.
+    # A stream was reset. +message+ says why this end reset it; it is nil when the peer did.
     Reset = Struct.new(:stream, :code, :message)
     # The peer will not have processed this stream: the request may be sent again, elsewhere.
     Refused = Struct.new(:stream)
@@ -166,7 +166,7 @@ module Wireloom
         send_data(stream, data, end_stream)
       end
 
-      # Ends a stream before its time.
+      # Resets a stream: ends it at once, in both directions.
       #
       # @param stream [Integer]
       # @param code [Symbol, Integer] an error code (RFC 9113 §7)

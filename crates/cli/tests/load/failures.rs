@@ -44,7 +44,7 @@ async fn failures_to_connect_have_one_line() {
         (vec![&*tls], 7, "wss://"),
         (vec![&*no_websocket], 3, "the server answered 404"),
         (vec![&*not_http], 3, "invalid first line"),
-        (vec![&*hangs_up], 1, "ended before its time"),
+        (vec![&*hangs_up], 1, "the connection was lost"),
         (vec![&*untrusted], 7, "certificate"),
         (vec![&*untrusted, "--insecure"], 3, "the server answered 404"),
         (vec![&*http1_only, "--http2"], 3, "HTTP/2"),

@@ -47,13 +47,14 @@ impl Connector {
     pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = Target::http(request.url())?;
         let headers = self.headers_for(&target)?;
-        let http1 = match self.negotiate(&target, &headers).await? {
-            RequestConnection::Http1(http1) => http1,
+        match self.negotiate(&target, &headers).await? {
+            RequestConnection::Http1(http1) => {
+                let http1 = self.ready_for(&request, &target, &headers, http1).await?;
+                Ok(Exchange::http1(http1.send(&target, self, &headers, request, None)?))
+            }
             #[cfg(feature = "http2")]
-            RequestConnection::Http2(http2) => return http2.send(request),
-        };
-        let http1 = self.ready_for(&request, &target, &headers, http1).await?;
-        Ok(Exchange::http1(http1.send(&target, self, &headers, request, None)?))
+            RequestConnection::Http2(http2) => http2.send(request),
+        }
     }
 
     /// A connection that may carry the request: chunked content is sent only to servers of HTTP/1.1.

@@ -11,7 +11,7 @@ use super::IoError;
 pub enum HttpError {
     /// The connection or the stream is closed: nothing can be sent any more.
     Closed,
-    /// The connection ended before its time.
+    /// The connection was lost: it ended before the message was complete.
     ConnectionLost,
     /// No byte of the peer arrived, not even the answer to a ping.
     KeepaliveTimeout,
@@ -29,7 +29,7 @@ pub enum HttpError {
     /// HTTP/2: the peer broke the protocol, a limit was reached, or this end misused the API.
     #[cfg(feature = "http2")]
     Http2(wireloom_http2::error::Error),
-    /// A stream of HTTP/2 ended before its time, by either end, with this code (RFC 9113 §7).
+    /// A stream of HTTP/2 was reset, by either end, with this code (RFC 9113 §7).
     #[cfg(feature = "http2")]
     StreamReset(wireloom_http2::error::ErrorCode),
     /// The peer ended the HTTP/2 connection, with this code in GOAWAY (RFC 9113 §6.8). A request that was open may have been
@@ -46,7 +46,7 @@ impl fmt::Display for HttpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("the connection is closed"),
-            Self::ConnectionLost => f.write_str("the connection ended before its time"),
+            Self::ConnectionLost => f.write_str("the connection was lost"),
             Self::KeepaliveTimeout => f.write_str("the peer has been silent for too long"),
             Self::BodyTimeout => f.write_str("the content took too long"),
             Self::TooLarge => f.write_str("the content is too large"),
