@@ -6,6 +6,7 @@ const assert = require('node:assert');
 const { spawn } = require('node:child_process');
 const { once } = require('node:events');
 const readline = require('node:readline');
+const { setTimeout: sleep } = require('node:timers/promises');
 const [, , wireloom, name, program, profile] = process.argv;
 const Browser = require(`./${name}.cjs`);
 
@@ -136,17 +137,22 @@ async function show(browser, url) {
 
 async function main(browser) {
   const { child, events, plain, secure } = await serve();
-  const requests = (method, of) => events.filter((event) => event.method === method && event.path === of);
+  /// Waits for this number of lines of the log, which may be written after the browser has its answer; there are no more.
+  const logged = async (count, is) => {
+    for (const end = Date.now() + 20_000; events.filter(is).length < count && Date.now() < end; await sleep(10));
+    assert.strictEqual(events.filter(is).length, count);
+  };
+  const is = (method, path) => (event) => event.method === method && event.path === path;
   const first = await show(browser, `http://${plain}/`);
   await talk(first, `ws://${plain}`, 'http/1.1');
-  assert.strictEqual(requests('CONNECT', '/echo').length, 0);
+  await logged(0, is('CONNECT', '/echo'));
   console.log('ok: HTTP/1.1');
   const second = await show(browser, `https://${secure}/`);
   await talk(second, `wss://${secure}`, 'h2');
   // RFC 8441: the WebSockets came as streams of the connection that the page came over.
-  assert.strictEqual(requests('CONNECT', '/echo').length, 2);
-  assert.strictEqual(requests('CONNECT', '/source').length, 1);
-  assert.ok(requests('CONNECT', '/echo').every(({ status }) => status === 200));
+  await logged(2, is('CONNECT', '/echo'));
+  await logged(1, is('CONNECT', '/source'));
+  assert.ok(events.filter(is('CONNECT', '/echo')).every(({ status }) => status === 200));
   console.log('ok: HTTP/2');
   await meet(first, await show(browser, `http://${plain}/`), `ws://${plain}`);
   const third = await show(browser, `https://${secure}/`);
@@ -157,7 +163,7 @@ async function main(browser) {
     const refused = await page(`return open('${url}').then(() => 'opened', ({ message }) => message)`);
     assert.strictEqual(refused, 'not opened: 1006');
   }
-  assert.strictEqual(events.filter(({ status }) => status === 403).length, 2);
+  await logged(2, ({ status }) => status === 403);
   console.log('ok: origins');
   // They hear that the server goes.
   for (const page of [first, second]) await page('window.end = closed(window.lobby)');
