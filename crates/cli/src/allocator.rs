@@ -18,6 +18,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// How often the number of open connections is checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// The same while the process holds more than half of the limit: what many requests have left is then returned before others add to it.
+const INTERVAL_NEAR_LIMIT: Duration = Duration::from_millis(100);
+
 /// Memory is returned when this number of connections, and an eighth of all, have closed.
 const CLOSED_MIN: usize = 500;
 
@@ -60,8 +63,9 @@ pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
     let mut most_open = 0;
     // Held in addition to what connections account for, after the last round.
     let mut in_use = u64::MAX;
+    let mut interval = INTERVAL;
     loop {
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep(interval).await;
         let open = servers.iter().map(|server| server.stats().connections_open).sum::<usize>();
         let closed = most_open.max(open) - open;
         if closed >= CLOSED_MIN.max(most_open / 8) {
@@ -70,7 +74,12 @@ pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
         }
         most_open = most_open.max(open);
         if let Some(resident) = resident() {
-            let accounted = servers.iter().map(|server| server.stats().memory.total as u64).sum();
+            let (mut accounted, mut max) = (0, 0);
+            for memory in servers.iter().map(|server| server.stats().memory) {
+                accounted += memory.total as u64;
+                max += memory.max as u64;
+            }
+            interval = if resident > max / 2 { INTERVAL_NEAR_LIMIT } else { INTERVAL };
             let held = resident.saturating_sub(accounted);
             in_use = in_use.min(held);
             if held > in_use.saturating_add(UNUSED_MIN.max(in_use / 8)) {
