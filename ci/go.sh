@@ -10,6 +10,8 @@ step_go() {
     local formatted
     formatted=$(cd go && gofmt -l . bench) && [ -z "$formatted" ] || { echo "gofmt changes: $formatted"; return 1; }
     (cd go && CGO_ENABLED=0 WIRELOOM_RECEIVE=$target/debug/examples/receive go test ./...) || return
+    # Without the kernels in assembly.
+    (cd go && go vet -tags purego . && go test -tags purego -run 'Agrees|TextAt|Vectors(Mask|UTF8|Receive)' .) || return
     (cd go && go vet ./... && GOOS=windows go vet ./... && GOOS=darwin GOARCH=arm64 go vet ./... && GOARCH=386 go vet ./...) || return
     if have cc; then (cd go && go test -race -run 'Test[^V]' .) || return; fi
     if have staticcheck; then

@@ -55,10 +55,19 @@ const highBits = 0x8080808080808080
 
 // mask copies src to dst, of the same length, and masks it. The slices are the same or do not overlap. It reports
 // whether the result is ASCII.
+func mask(dst, src []byte, key uint32) (ascii bool) {
+	if hasVectors && len(src) >= maskVectorMin {
+		dst = dst[:len(src)]
+		return maskVectors(&dst[0], &src[0], len(src), key) == 0
+	}
+	return maskWords(dst, src, key)
+}
+
+// maskWords is mask without vectors.
 //
 // A loop over eight words at a time is as fast as crypto/subtle.XORBytes where that has vectors, without the buffer that it
 // needs for the key, and gathers the bits for ASCII on the way.
-func mask(dst, src []byte, key uint32) (ascii bool) {
+func maskWords(dst, src []byte, key uint32) (ascii bool) {
 	k := uint64(key)<<32 | uint64(key)
 	var seen uint64
 	dst = dst[:len(src)]

@@ -7,9 +7,34 @@ import (
 
 // validPrefix returns the length of the complete code points at the beginning of text. ok is false if no continuation could
 // make the rest valid; otherwise the rest is the beginning of a code point, at most three bytes.
+func validPrefix(text []byte) (n int, ok bool) {
+	start := 0
+	if hasVectors && len(text) >= textVectorMin {
+		if blocks := len(text) / textBlock * textBlock; textVectors(&text[0], blocks) {
+			// The last code point may go on behind the blocks.
+			start = blocks - openBytes(text[:blocks])
+		}
+	}
+	n, ok = validPrefixWords(text[start:])
+	return start + n, ok
+}
+
+// openBytes returns where the last code point of blocks starts that may go on behind them, in bytes from their end.
+func openBytes(blocks []byte) int {
+	for n := 1; n < utf8.UTFMax; n++ {
+		if last := blocks[len(blocks)-n]; last < utf8.RuneSelf {
+			return 0
+		} else if utf8.RuneStart(last) {
+			return n
+		}
+	}
+	return 0
+}
+
+// validPrefixWords is validPrefix without vectors.
 //
 // ASCII is skipped eight bytes at a time, and other code points are checked as one word of four bytes each.
-func validPrefix(text []byte) (n int, ok bool) {
+func validPrefixWords(text []byte) (n int, ok bool) {
 	rest := text
 	for len(rest) >= 8 {
 		if binary.LittleEndian.Uint64(rest)&highBits == 0 {
