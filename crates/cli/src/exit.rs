@@ -28,8 +28,8 @@ Exit codes:
   3  refused: the handshake was not accepted, the peer closed with another code, or the response has
      a status of 400 or more
   4  --expect, --count or --fail-if-slower was not met
-  5  the connection broke, the peer violated the protocol or a limit, the input is malformed, or the
-     output cannot be written
+  5  the connection broke, the peer violated the protocol or a limit, the input is malformed, the
+     output cannot be written, or the program of --exec failed
   6  timed out: connecting, the handshake, or the response
   7  TLS failed: the certificate is not trusted, or there is no protocol in common
 "

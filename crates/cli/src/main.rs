@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     let exit = match args.command {
         Command::Serve(serve) => cmd::serve::run(&serve),
         Command::Connect(connect) => cmd::connect::run(*connect),
+        Command::Listen(listen) => cmd::listen::run(&listen),
         Command::Load(load) => cmd::load::run(*load),
         Command::Inspect(inspect) => cmd::inspect::run(&inspect),
         Command::Hub(hub) => cmd::hub::run(&hub.command),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 
+use super::join::Join;
 use super::record::Record;
 use super::value::{self, Resolve, has_scheme};
 use crate::exit::exit_codes;
@@ -30,6 +31,10 @@ With an http:// or https:// URL, connect makes a request and prints the content 
 http:// uses HTTP/1.1, or HTTP/2 with --http2; https:// uses what the server prefers (ALPN).
 ws+unix:PATH:/RESOURCE and http+unix:PATH:/RESOURCE are those of a server at a Unix socket.
 
+With --exec the WebSocket is joined to a program instead: a line that it prints is a message, and a
+message is a line of its standard input (--framing). At its end the WebSocket is closed, with 1011 if
+its exit code is not 0; `wireloom help listen` has the table.
+
 Commands on a terminal:
   /ping [TEXT]          send a ping; the round-trip time is printed
   /close [CODE REASON]  close the WebSocket, with 1000 if no code is given
@@ -54,6 +59,7 @@ Try it:
   wireloom connect wss://127.0.0.1:8443/rooms/lobby --http2 --insecure
   wireloom connect ws://127.0.0.1:8080/echo --send-file photo.jpg --out raw --count 1 -o copy.jpg
   wireloom connect http://127.0.0.1:8080/echo --data hello
+  wireloom connect ws://127.0.0.1:8080/echo --exec 'seq 3'
   tar cz . | wireloom connect https://127.0.0.1:8443/sink --insecure --data @-"
 );
 
@@ -97,6 +103,8 @@ pub(crate) struct Connect {
     pub(crate) script: Script,
     #[command(flatten)]
     pub(crate) request: Request,
+    #[command(flatten)]
+    pub(crate) join: Join,
     #[command(flatten)]
     pub(crate) record: Record,
     #[command(flatten)]
@@ -143,6 +151,33 @@ impl Connect {
         self.route.redirects.unwrap_or(if self.route.location { FOLLOWED } else { 0 })
     }
 
+    /// A sentence about `--exec` and its options; `None` if they go together with the others.
+    pub(crate) fn conflicts_with_exec(&self) -> Option<String> {
+        if self.join.exec.is_none() {
+            return self.join.framing.map(|_| "--framing needs --exec".to_owned());
+        }
+        let others = [
+            ("--reconnect", self.route.reconnect),
+            ("--binary", self.messages.binary),
+            ("--text", self.messages.text),
+            ("--in", self.messages.input != Format::Lines),
+            ("--out", self.messages.output != Format::Lines),
+            ("--json", self.display.json),
+            ("--timestamps", self.display.timestamps),
+            ("--output", self.display.output.is_some()),
+            ("--ping", self.messages.ping.is_some()),
+            ("--linger", self.closing.linger.is_some()),
+            ("--no-close", self.closing.no_close),
+            ("--recv-only", self.closing.recv_only),
+            ("--send", !self.script.send.is_empty()),
+            ("--send-file", !self.script.send_file.is_empty()),
+            ("--expect", !self.script.expect.is_empty()),
+            ("--count", self.script.count.is_some()),
+        ];
+        let found = others.iter().find_map(|(name, is_given)| is_given.then_some(*name));
+        found.map(|name| format!("{name} does not apply to the program of --exec"))
+    }
+
     /// The first option that does not apply to this kind of URL.
     pub(crate) fn misplaced(&self) -> Option<&'static str> {
         let of_requests = [
@@ -155,6 +190,7 @@ impl Connect {
         ];
         let of_websockets = [
             ("--subprotocol", !self.subprotocol.is_empty()),
+            ("--exec", self.join.exec.is_some()),
             ("--reconnect", self.route.reconnect),
             ("--binary", self.messages.binary),
             ("--text", self.messages.text),

@@ -1,4 +1,6 @@
 //! The arguments of `wireloom load`.
+//!
+//! Layers: `expectation` → `speed`, `volume`.
 
 mod expectation;
 mod speed;

@@ -1,11 +1,13 @@
 //! The arguments, and the help that explains them.
 //!
-//! Layers: `inspect`, `record`, `reference`, `value` → `connect`, `http2`, `hub` → `load`, `serve`.
+//! Layers: `inspect`, `record`, `reference`, `value` → `http2`, `hub`, `join` → `connect` → `listen`, `load`, `serve`.
 
 mod connect;
 mod http2;
 mod hub;
 mod inspect;
+mod join;
+mod listen;
 mod load;
 mod record;
 #[cfg(test)]
@@ -23,6 +25,8 @@ use clap_complete::Shell;
 pub(crate) use connect::{Connect, Display, Format, Tls};
 pub(crate) use hub::{Check, ConfigCommand, Hub, HubCommand, Token};
 pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
+pub(crate) use join::Framing;
+pub(crate) use listen::{Endpoint, Listen};
 pub(crate) use load::{Expectation, Load, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage};
 pub(crate) use record::Record;
 pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
@@ -43,7 +47,7 @@ Try it:
   wireloom load ws://127.0.0.1:8080/echo
   wireloom inspect capture.pcap
 
-`wireloom help serve`, and so for connect, load and inspect, describes each option and the exit codes.";
+`wireloom help serve`, and so for connect, listen, load and inspect, describes each option and the exit codes.";
 
 const VERSION: &str = env!("WIRELOOM_VERSION");
 const LONG_VERSION: &str = env!("WIRELOOM_VERSION_LONG");
@@ -63,6 +67,8 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     /// Connect to a WebSocket: send lines, print messages; or make a request
     Connect(Box<Connect>),
+    /// Join standard input, TCP, Unix sockets and programs to WebSockets
+    Listen(Box<Listen>),
     /// Measure a WebSocket server: rate, latency, errors
     Load(Box<Load>),
     /// Decode a capture: handshakes, WebSocket and HTTP/2 frames, violations

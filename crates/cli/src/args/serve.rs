@@ -22,7 +22,10 @@ Routes with --hub, and without it:
                 channels as server-sent events
   /healthz      answers ok
 
-Routes without --hub, and with --demo:
+Routes with --dir:
+  /PATH         the file, with ranges, ETag and type; of a directory its index.html
+
+Routes without --hub and --dir, and with --demo:
   /             a page to connect to WebSockets, meet in rooms, put load on the server and watch it
   /echo         sends each message back, or the body of a POST
   /sink         counts and discards messages, or the body of a POST
@@ -51,6 +54,7 @@ Try it:
   wireloom connect ws://127.0.0.1:8080/echo
   curl --data-binary hello http://127.0.0.1:8080/echo
 
+  wireloom serve --dir public          # pages with rooms at /rooms/NAME
   wireloom serve --tls --cert cert.pem --key key.pem --listen '[::]:80' --tls-listen '[::]:443'
 
 ",
@@ -66,6 +70,10 @@ pub(crate) struct Serve {
     /// Listen on this port of 127.0.0.1
     #[arg(long, short, value_name = "PORT", conflicts_with = "listen")]
     pub(crate) port: Option<u16>,
+    /// Serve the files of this directory, and rooms for their pages; not the page, and without --demo not /echo and the like. Names that
+    /// begin with a dot, and links that lead out of it, are not served
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
     /// Serve /metrics, the state of the server and the server API of channels on this address only, with /healthz
     #[arg(long, value_name = "ADDRESS", value_parser = value::address)]
     pub(crate) admin: Option<String>,
@@ -154,8 +162,8 @@ pub(crate) struct Channels {
     /// served. Without it everyone may join rooms
     #[arg(long, value_name = "FILE")]
     pub(crate) hub: Option<PathBuf>,
-    /// With --hub: serve the page, /echo, /sink, /source, /live and /metrics as well
-    #[arg(long, requires = "hub")]
+    /// With --hub or --dir: serve the page (unless there is --dir), /echo, /sink, /source, /live and /metrics as well
+    #[arg(long)]
     pub(crate) demo: bool,
     /// Keep the histories of channels in this directory, so that they survive a restart
     #[arg(long, value_name = "DIR", conflicts_with_all = ["nats", "redis"])]

@@ -1,11 +1,12 @@
 //! `wireloom serve`: binds the addresses, prints them, and serves until a signal.
+//!
+//! Layers: `admin`, `hub`.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tracing::{error, info, warn};
 use wireloom::server;
 use wireloom::{
@@ -13,6 +14,8 @@ use wireloom::{
 };
 
 use self::admin::AdminListener;
+use super::bind;
+use super::connect::connector;
 use crate::args::{LogFormat, LogLevel, Serve, SlowPolicy};
 use crate::exit::Exit;
 use crate::recording::{self, Side};
@@ -66,7 +69,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     let mut config = args.config();
     config.tap = recording::start(&args.record, Side::Server)?;
     let (hub, has_rooms) = hub::build(args).await?;
-    let routes = Arc::new(Routes::new(args, hub.clone()));
+    let routes = Arc::new(Routes::new(args, hub.clone())?);
     let mut servers = Vec::new();
     let mut listening = Vec::new();
     let mut add = |server: Server, is_tls: bool| {
@@ -77,7 +80,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     let (sockets, addresses): (Vec<_>, Vec<_>) =
         args.addresses().into_iter().partition(|address| address.starts_with("unix:"));
     for address in addresses {
-        add(bind(&address, &config).await?, false)?;
+        add(server_at(&address, &config).await?, false)?;
     }
     if args.tls {
         for (option, file) in [("--cert", &args.cert), ("--key", &args.key)] {
@@ -86,6 +89,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
                 std::fs::File::open(file).map_err(|error| format!("{option} {}: {error}", file.display()))?;
             }
         }
+        connector::check_key_log()?;
         let tls = match (&args.cert, &args.key) {
             (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key).map_err(|error| {
                 let (cert, key) = (cert.display(), key.display());
@@ -94,9 +98,10 @@ async fn serve(args: &Serve) -> Result<(), String> {
             _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"])
                 .map(|(tls, _)| tls)
                 .map_err(|error| format!("cannot make a certificate: {error}"))?,
-        };
+        }
+        .log_secrets();
         for address in &args.tls_listen {
-            add(bind(address, &config).await?.tls(tls.clone()), true)?;
+            add(server_at(address, &config).await?.tls(tls.clone()), true)?;
         }
     }
     let mut handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
@@ -110,7 +115,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     tokio::spawn(allocator::return_memory(handles.clone()));
     let (mut admin, mut admin_address) = (None, None);
     if let Some(address) = &args.admin {
-        let listener = listen(address).await?;
+        let listener = bind::bind(address).await?;
         admin_address = listener.local_addr().ok();
         admin = Some(Server::new(AdminListener::new(listener)));
     }
@@ -186,8 +191,8 @@ async fn serve(args: &Serve) -> Result<(), String> {
     Ok(())
 }
 
-async fn bind(address: &str, config: &ServerConfig) -> Result<Server, String> {
-    Ok(Server::new(listen(address).await?).config(config.clone()))
+async fn server_at(address: &str, config: &ServerConfig) -> Result<Server, String> {
+    Ok(Server::new(bind::bind(address).await?).config(config.clone()))
 }
 
 /// Binds Unix sockets, which are given as `unix:PATH`.
@@ -205,20 +210,6 @@ fn bind_unix(
     bound.collect()
 }
 
-/// Binds an address. `:PORT` is all interfaces: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
-async fn listen(address: &str) -> Result<TcpListener, String> {
-    let bound = match address.strip_prefix(':') {
-        None => server::bind(address).await,
-        Some(port) => match server::bind(&*format!("[::]:{port}")).await {
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                server::bind(&*format!("0.0.0.0:{port}")).await
-            }
-            bound => bound,
-        },
-    };
-    bound.map_err(|error| format!("cannot listen on {address}: {error}"))
-}
-
 impl Serve {
     /// The addresses to listen on without TLS.
     fn addresses(&self) -> Vec<String> {
@@ -227,7 +218,7 @@ impl Serve {
 
     /// Whether the routes are served that do not belong to channels.
     pub(crate) fn has_demo(&self) -> bool {
-        self.channels.demo || self.channels.hub.is_none()
+        self.channels.demo || (self.channels.hub.is_none() && self.dir.is_none())
     }
 
     /// The configuration that the arguments choose.
@@ -316,6 +307,9 @@ fn announce(
         if args.channels.hub.is_some() {
             writeln!(out, "  {ws}://{address}/connection/websocket  channels for Centrifugal clients")?;
         }
+        if let Some(dir) = &args.dir {
+            writeln!(out, "  {http}://{address}/              the files of {}", dir.display())?;
+        }
         if has_demo {
             writeln!(out, "  {ws}://{address}/sink          counts and discards messages")?;
             writeln!(out, "  {ws}://{address}/source        sends messages: ?size=&rate=&count=")?;
@@ -330,7 +324,8 @@ fn announce(
     if !has_demo {
         writeln!(
             out,
-            "only channels are served: --demo adds the page, /echo, /sink, /source, /live and /metrics"
+            "--demo adds {}/echo, /sink, /source, /live and /metrics",
+            if args.dir.is_some() { "" } else { "the page, " }
         )?;
     }
     if hub.has_api() && admin.is_none() {

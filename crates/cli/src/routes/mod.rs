@@ -1,27 +1,30 @@
 //! The routes of `wireloom serve`.
 //!
-//! Layers: `assets`, `clients`, `figures`, `process` → `metrics`, `source` + `websocket` → `live`.
+//! Layers: `assets`, `clients`, `figures`, `files`, `process`, `sink` → `metrics`, `source` → `websocket` → `live`.
 
 mod assets;
 mod clients;
 mod figures;
+mod files;
 mod live;
 mod metrics;
 mod process;
+mod sink;
 mod source;
 mod websocket;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
-use tracing::debug;
+use tracing::{Level, debug, enabled};
 use wireloom::{CloseCode, IntoResponse, OriginPolicy, Request, Response, ServerHandle};
 use wireloom_hub::Hub;
 
 use crate::args::{LiveStats, Serve};
 use clients::Clients;
 use figures::Figures;
+use files::Files;
+use sink::SinkCounters;
 use source::Source;
 use websocket::{Client, Service};
 
@@ -31,6 +34,8 @@ pub(crate) struct Routes {
     buffers_bodies: bool,
     /// Whether the routes are served that do not belong to channels.
     has_demo: bool,
+    /// With `--dir`.
+    files: Option<Files>,
     /// `/metrics` has an address of its own.
     has_admin: bool,
     /// The pages that may open WebSockets other than those of the hub, and the hosts by which figures may be asked for.
@@ -45,35 +50,21 @@ pub(crate) struct Routes {
     start_time: u64,
 }
 
-/// Counters of what `/sink` has received.
-#[derive(Default)]
-struct SinkCounters {
-    messages: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl SinkCounters {
-    fn add(&self, len: usize) {
-        self.messages.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
-    }
-
-    fn messages(&self) -> u64 {
-        self.messages.load(Ordering::Relaxed)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-}
-
 impl Routes {
     /// Makes the routes that the arguments choose.
-    pub(crate) fn new(args: &Serve, hub: Hub) -> Self {
+    ///
+    /// # Errors
+    /// The directory of `--dir` cannot be read.
+    pub(crate) fn new(args: &Serve, hub: Hub) -> Result<Self, String> {
         let start_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Self {
+        let files = args
+            .dir
+            .as_deref()
+            .map(|dir| Files::open(dir).map_err(|error| format!("--dir {}: {error}", dir.display())));
+        Ok(Self {
             buffers_bodies: args.http.max_body.is_some(),
             has_demo: args.has_demo(),
+            files: files.transpose()?,
             has_admin: args.admin.is_some(),
             pages: match args.allow_origin.iter().any(|origin| origin == "*") {
                 true => OriginPolicy::any(),
@@ -89,7 +80,7 @@ impl Routes {
             sink_counters: Arc::default(),
             servers: OnceLock::new(),
             start_time: start_time.map_or(0, |since| since.as_secs()),
-        }
+        })
     }
 
     /// Sets the servers whose figures `/metrics` includes.
@@ -99,15 +90,17 @@ impl Routes {
 
     /// Answers a request, counts it and logs it.
     pub(crate) async fn handle(self: &Arc<Self>, mut request: Request) -> Response {
-        let response = self.route(&mut request).await;
+        let logged = enabled!(Level::DEBUG)
+            .then(|| (request.peer(), request.method().to_owned(), request.path().to_owned()));
+        let response = match (self.route(&mut request).await, &self.files) {
+            (Some(response), _) => response,
+            (None, Some(files)) => files.answer(request).await,
+            (None, None) => Response::not_found(),
+        };
         self.figures.count_response(response.status());
-        debug!(
-            peer = %request.peer(),
-            method = request.method(),
-            path = request.path(),
-            status = response.status(),
-            "request"
-        );
+        if let Some((peer, method, path)) = logged {
+            debug!(%peer, method, path, status = response.status(), "request");
+        }
         response
     }
 
@@ -155,10 +148,11 @@ impl Routes {
         self.pages.allows_page(text_of(request, "origin"), text_of(request, "host").unwrap_or_default())
     }
 
-    async fn route(self: &Arc<Self>, request: &mut Request) -> Response {
-        match request.path() {
+    /// `None` where there is no route.
+    async fn route(self: &Arc<Self>, request: &mut Request) -> Option<Response> {
+        Some(match request.path() {
             "/healthz" => self.health(request),
-            _ if !self.has_demo => self.hub.answer_client(request).await.unwrap_or_else(Response::not_found),
+            _ if !self.has_demo => return self.hub.answer_client(request).await,
             "/metrics" if !self.has_admin => self.metrics(request),
             "/echo" if has_content(request) => self.echo_body(request).await,
             "/sink" if has_content(request) => self.sink_body(request).await,
@@ -181,11 +175,12 @@ impl Routes {
                     Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
                 }
             },
-            _ => match assets::find(request) {
+            // The files of --dir are at the paths of the page.
+            _ => match assets::find(request).filter(|_| self.files.is_none()) {
                 Some(file) => page(request, file),
-                None => self.hub.answer_client(request).await.unwrap_or_else(Response::not_found),
+                None => return self.hub.answer_client(request).await,
             },
-        }
+        })
     }
 
     /// Sends the body back: as it arrives, or as a whole if its length is limited.

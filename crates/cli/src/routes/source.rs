@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use wireloom::{Body, BodySender, CloseCode, HttpError, Request, Response, Sender, WebSocketError};
+use wireloom::{
+    Body, BodySender, CloseCode, HttpError, Request, Response, Sender, WebSocket, WebSocketError,
+};
 
 use super::figures::FigureBatch;
-use super::websocket::Client;
 
 /// The longest message, in bytes.
 const SIZE_MAX: usize = 16 << 20;
@@ -51,9 +52,12 @@ impl Source {
     ///
     /// # Errors
     /// The error that ended the WebSocket.
-    pub(super) async fn run(self, client: Client<'_>) -> Result<(), WebSocketError> {
-        let (sender, receiver) = client.socket.halves();
-        let mut batch = FigureBatch::new(client.figures, client.version);
+    pub(super) async fn run(
+        self,
+        socket: &mut WebSocket,
+        mut batch: FigureBatch<'_>,
+    ) -> Result<(), WebSocketError> {
+        let (sender, receiver) = socket.halves();
         // Messages are dropped; receiving answers pings and handles the Close frame.
         let receive = async {
             while receiver.recv().await?.is_some() {}

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use wireloom::{Message, Receiver, Version, WebSocket, WebSocketError};
 
-use super::SinkCounters;
 use super::figures::{FigureBatch, Figures};
+use super::sink::SinkCounters;
 use super::source::Source;
 
 /// The service of a WebSocket.
@@ -42,7 +42,10 @@ impl Service {
             Self::Echo => echo(client).await,
             Self::Sink(sink_counters) => sink(client, &sink_counters).await,
             // Boxed, so that the future of an idle echo stays small.
-            Self::Source(source) => Box::pin(source.run(client)).await,
+            Self::Source(source) => {
+                let batch = FigureBatch::new(client.figures, client.version);
+                Box::pin(source.run(client.socket, batch)).await
+            }
         }
     }
 }

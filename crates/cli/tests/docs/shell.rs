@@ -38,6 +38,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("-subj ", "another test runs the whole block"),
     ("wireloom connect wss://localhost:8443", "another test runs the whole block"),
     ("wireloom inspect --follow", "does not end; the tests of the command follow a file"),
+    ("wireloom listen", "waits for connections; the tests of the command make them"),
     ("wireloom serve", "the server of this test, which records its connections"),
 ];
 

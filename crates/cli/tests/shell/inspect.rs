@@ -350,3 +350,119 @@ async fn serve_and_connect_record() {
         }
     }
 }
+
+/// A capture of one connection over IPv4, of what each side has sent in turn.
+fn pcap(segments: &[(bool, Vec<u8>)]) -> Vec<u8> {
+    // The classic format; link type 101 is IP without a link layer.
+    let mut out = Vec::new();
+    for word in [0xA1B2_C3D4_u32, 0x0004_0002, 0, 0, 1 << 18, 101] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    let mut next = [1_u32, 1];
+    let parts =
+        segments.iter().flat_map(|(side, bytes)| bytes.chunks(32 << 10).map(move |part| (*side, part)));
+    for (number, (is_client, part)) in parts.enumerate() {
+        let (from, to) = (usize::from(!is_client), usize::from(is_client));
+        let ports: [u16; 2] = [50_000, 443];
+        let mut tcp = Vec::new();
+        tcp.extend_from_slice(&ports[from].to_be_bytes());
+        tcp.extend_from_slice(&ports[to].to_be_bytes());
+        tcp.extend_from_slice(&next[from].to_be_bytes());
+        tcp.extend_from_slice(&next[to].to_be_bytes());
+        // Five words of header; PSH and ACK; window, checksum and pointer, which are not checked.
+        tcp.extend_from_slice(&[0x50, 0x18, 0xFF, 0xFF, 0, 0, 0, 0]);
+        tcp.extend_from_slice(part);
+        next[from] += part.len() as u32;
+        let len = (20 + tcp.len()) as u16;
+        let mut packet = vec![0x45, 0];
+        packet.extend_from_slice(&len.to_be_bytes());
+        packet.extend_from_slice(&[
+            0,
+            0,
+            0x40,
+            0,
+            64,
+            6,
+            0,
+            0,
+            127,
+            0,
+            0,
+            1 + from as u8,
+            127,
+            0,
+            0,
+            1 + to as u8,
+        ]);
+        packet.extend_from_slice(&tcp);
+        for word in [1_800_000_000, number as u32, packet.len() as u32, packet.len() as u32] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&packet);
+    }
+    out
+}
+
+/// Passes one connection on to a server, and returns what each side has sent.
+async fn relay(server: String) -> (String, tokio::task::JoinHandle<Vec<(bool, Vec<u8>)>>) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let relayed = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
+        let mut segments = Vec::new();
+        let (mut from_client, mut from_server) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+        loop {
+            let (is_client, bytes) = tokio::select! {
+                read = client.read(&mut from_client) => (true, &from_client[..read.unwrap_or(0)]),
+                read = server.read(&mut from_server) => (false, &from_server[..read.unwrap_or(0)]),
+            };
+            if bytes.is_empty() {
+                return segments;
+            }
+            segments.push((is_client, bytes.to_vec()));
+            let written =
+                if is_client { server.write_all(bytes).await } else { client.write_all(bytes).await };
+            if written.is_err() {
+                return segments;
+            }
+        }
+    });
+    (address, relayed)
+}
+
+// Either side's secrets are enough.
+#[tokio::test]
+async fn decrypts_own_traffic_with_sslkeylogfile() {
+    let (keys, capture) = (temporary("own.keys"), temporary("own.pcap"));
+    for logs_server in [false, true] {
+        let _ = std::fs::remove_file(&keys);
+        let logged = ("SSLKEYLOGFILE", keys.to_str().unwrap());
+        let server = Server::start_with_env(&["--tls"], logs_server.then_some(logged)).await;
+        let (address, relayed) = relay(server.addresses[1].clone()).await;
+        let mut client = crate::process::connect_command(&[&format!("wss://{address}/echo"), "--insecure"]);
+        client.args(["--send", "over our own TLS", "--count", "1"]);
+        if !logs_server {
+            client.env(logged.0, logged.1);
+        }
+        let (code, _, errors) = crate::process::finish(client.spawn().unwrap()).await;
+        assert_eq!(code, 0, "{errors}");
+        let segments = tokio::time::timeout(DEADLINE, relayed).await.unwrap().unwrap();
+        std::fs::write(&capture, pcap(&segments)).unwrap();
+        let text = printed(&[capture.to_str().unwrap(), "--key-log", keys.to_str().unwrap()]);
+        assert!(text.contains("GET /echo HTTP/1.1"), "{text}");
+        let messages =
+            text.lines().filter(|line| line.contains("ws TEXT") && line.contains("over our own TLS"));
+        assert_eq!(messages.count(), 2, "{text}");
+        let without = printed(&[capture.to_str().unwrap()]);
+        assert!(without.contains("there are no secrets for this session"), "{without}");
+    }
+    // A file that cannot be written is an error, not silence.
+    let mut client = crate::process::connect_command(&["wss://127.0.0.1:1/"]);
+    let (code, _, errors) =
+        crate::process::finish(client.env("SSLKEYLOGFILE", "/nowhere/keys").spawn().unwrap()).await;
+    assert!(code == 2 && errors.contains("SSLKEYLOGFILE /nowhere/keys: No such file"), "{errors}");
+    std::fs::remove_file(&keys).unwrap();
+    std::fs::remove_file(&capture).unwrap();
+}

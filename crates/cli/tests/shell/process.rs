@@ -31,6 +31,13 @@ impl Server {
         Self::spawn(Command::new(WIRELOOM), args).await
     }
 
+    /// Starts a server with this variable in its environment.
+    pub(crate) async fn start_with_env(args: &[&str], variable: Option<(&str, &str)>) -> Self {
+        let mut command = Command::new(WIRELOOM);
+        command.envs(variable);
+        Self::spawn(command, args).await
+    }
+
     /// Starts a server that may open this number of files.
     #[cfg(unix)]
     pub(crate) async fn start_with_files_max(files_max: u32, args: &[&str]) -> Self {

@@ -28,6 +28,7 @@ pub struct ClientTls {
     hides_identity: bool,
     /// A choice was added to a configuration of rustls, which cannot be changed.
     conflicts: bool,
+    logs_secrets: bool,
     built: Arc<OnceLock<Arc<ClientConfig>>>,
 }
 
@@ -148,6 +149,18 @@ impl ClientTls {
         self.changed()
     }
 
+    /// Appends the secrets of each session to the file that the environment variable `SSLKEYLOGFILE` names, so that `wireloom inspect`
+    /// and Wireshark can decrypt captured traffic. Does nothing without the variable, or where the file cannot be written. Whoever has
+    /// the file can read the traffic: for development.
+    #[must_use]
+    pub fn log_secrets(mut self) -> Self {
+        if let Trust::Rustls(_) = self.trust {
+            return self.conflicting();
+        }
+        self.logs_secrets = true;
+        self.changed()
+    }
+
     /// A configuration of rustls, used as it is except for its ALPN, which follows from the protocols to be spoken. It decides alone
     /// whom to trust and which certificate to show: after a call of `with_root` and the like every connection fails.
     pub fn from_rustls(config: Arc<ClientConfig>) -> Self {
@@ -223,12 +236,15 @@ impl ClientTls {
                 builder.with_root_certificates(Roots { platform: true, ..Roots::default() }.store()?)
             }
         };
-        let config = match self.identity.as_deref() {
+        let mut config = match self.identity.as_deref() {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(Error::from)?
             }
         };
+        if self.logs_secrets {
+            config.key_log = Arc::new(rustls::KeyLogFile::new());
+        }
         Ok(Arc::new(config))
     }
 }

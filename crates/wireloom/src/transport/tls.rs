@@ -30,6 +30,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 pub struct ServerTls {
     current: Arc<RwLock<Arc<rustls::ServerConfig>>>,
     files: Option<Arc<Files>>,
+    key_log: Option<Arc<dyn rustls::KeyLog>>,
 }
 
 #[derive(Debug)]
@@ -98,12 +99,12 @@ impl ServerTls {
         };
         *lock(&files.read_at) = files.modified().ok();
         let config = files.read()?;
-        Ok(Self { current: Arc::new(RwLock::new(config)), files: Some(Arc::new(files)) })
+        Ok(Self { current: Arc::new(RwLock::new(config)), files: Some(Arc::new(files)), key_log: None })
     }
 
     /// A configuration of rustls. Its ALPN should name `h2` and `http/1.1`, one of them, or nothing.
     pub fn from_rustls(config: Arc<rustls::ServerConfig>) -> Self {
-        Self { current: Arc::new(RwLock::new(config)), files: None }
+        Self { current: Arc::new(RwLock::new(config)), files: None, key_log: None }
     }
 
     /// A self-signed certificate for these names, made now and kept in memory: for development.
@@ -121,6 +122,25 @@ impl ServerTls {
         Ok((Self::from_rustls(config), SelfSigned { der: der.to_vec() }))
     }
 
+    /// Appends the secrets of each session to the file that the environment variable `SSLKEYLOGFILE` names, as
+    /// [`ClientTls::log_secrets`](crate::ClientTls::log_secrets) does.
+    #[must_use]
+    pub fn log_secrets(mut self) -> Self {
+        self.key_log = Some(Arc::new(rustls::KeyLogFile::new()));
+        let config = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let config = self.logging(config);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        self
+    }
+
+    /// The same configuration, with the log of secrets.
+    fn logging(&self, mut config: Arc<rustls::ServerConfig>) -> Arc<rustls::ServerConfig> {
+        if let Some(key_log) = &self.key_log {
+            Arc::make_mut(&mut config).key_log = key_log.clone();
+        }
+        config
+    }
+
     /// Loads the files if they have changed. Returns whether they had.
     ///
     /// # Errors
@@ -132,7 +152,7 @@ impl ServerTls {
             return Ok(false);
         }
         // After a failure it is tried again: permissions can change without the modification time.
-        let config = files.read()?;
+        let config = self.logging(files.read()?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         *lock(&files.read_at) = Some(modified);
         Ok(true)

@@ -11,7 +11,8 @@ use wireloom::{ClientTls, Connector, DeflateConfig, Keepalive, Proxy, WebSocketC
 
 use super::journal::Journal;
 use super::trace::Trace;
-use crate::args::{Connect, Tls, has_scheme};
+use crate::args::{Connect, Framing, Tls, has_scheme};
+use crate::cmd::join::Joining;
 
 /// The longest message to accept, in bytes.
 const MAX_MESSAGE: u64 = 64 << 20;
@@ -47,11 +48,7 @@ pub(super) fn new(
         connector = connector.subprotocol(name);
     }
     for (name, value) in headers {
-        connector = match &*name.to_ascii_lowercase() {
-            "host" => connector.host(value),
-            "origin" if !args.is_request() => connector.origin(value),
-            _ => connector.header(name, value),
-        };
+        connector = with_header(connector, name, value, !args.is_request());
     }
     if let Some(origin) = &args.origin {
         connector =
@@ -77,6 +74,32 @@ pub(super) fn new(
     Ok(connector)
 }
 
+impl Connect {
+    /// How the program of `--exec` is joined.
+    pub(in crate::cmd) fn joining(&self) -> Joining {
+        let len_max = self.messages.max_message.unwrap_or(MAX_MESSAGE);
+        Joining {
+            framing: self.join.framing.unwrap_or(Framing::Lines),
+            len_max: usize::try_from(len_max).unwrap_or(usize::MAX),
+            grace: self.join.grace,
+        }
+    }
+}
+
+/// Adds a header; Host and Origin replace the usual ones.
+pub(in crate::cmd) fn with_header(
+    connector: Connector,
+    name: &str,
+    value: &str,
+    is_websocket: bool,
+) -> Connector {
+    match &*name.to_ascii_lowercase() {
+        "host" => connector.host(value),
+        "origin" if is_websocket => connector.origin(value),
+        _ => connector.header(name, value),
+    }
+}
+
 /// The headers to add, with those of `--user`, `--cookie` and `--user-agent`.
 pub(super) fn headers(args: &Connect) -> Vec<(String, String)> {
     let mut headers = args.header.clone();
@@ -99,6 +122,9 @@ fn websocket_config(args: &Connect, journal: Option<&Journal>) -> WebSocketConfi
     let len_max = args.messages.max_message.unwrap_or(MAX_MESSAGE);
     config.core.limits.message_len_max = len_max;
     config.core.limits.frame_len_max = len_max;
+    if args.join.exec.is_some() {
+        args.joining().configure(&mut config.core);
+    }
     // An observer costs time for each frame.
     let reports_frames = args.display.verbose > 1 || args.display.json || std::io::stdin().is_terminal();
     if let Some(journal) = journal.filter(|_| reports_frames) {
@@ -146,7 +172,8 @@ pub(in crate::cmd) fn tls(args: &Tls) -> Result<ClientTls, String> {
     let check = |option: &str, path: &Path| {
         File::open(path).map(drop).map_err(|error| format!("{option} {}: {error}", path.display()))
     };
-    let mut tls = ClientTls::default();
+    check_key_log()?;
+    let mut tls = ClientTls::default().log_secrets();
     if args.insecure {
         tls = tls.insecure();
     }
@@ -162,6 +189,16 @@ pub(in crate::cmd) fn tls(args: &Tls) -> Result<ClientTls, String> {
             .map_err(|error| format!("--cert {} with --key {}: {error}", cert.display(), key.display()))?;
     }
     Ok(tls)
+}
+
+/// Checks that the file of SSLKEYLOGFILE can be written, which rustls only logs.
+///
+/// # Errors
+/// It cannot; the text names it.
+pub(in crate::cmd) fn check_key_log() -> Result<(), String> {
+    let Some(path) = std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()) else { return Ok(()) };
+    let opened = File::options().append(true).create(true).open(&path);
+    opened.map(drop).map_err(|error| format!("SSLKEYLOGFILE {}: {error}", Path::new(&path).display()))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod session;
 pub(super) mod trace;
 mod wire;
 
+use super::join::{Ended, Stream};
 use crate::args::{Connect, Format};
 use crate::exit::Exit;
 use crate::recording::{self, Side};
@@ -27,6 +28,7 @@ use notes::Notes;
 use output::Output;
 use script::Script;
 use trace::Trace;
+use wireloom::WebSocket;
 
 pub(crate) fn run(args: Connect) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -44,6 +46,10 @@ pub(crate) fn run(args: Connect) -> Exit {
 
 async fn connect(args: Connect) -> Exit {
     let is_request = args.is_request();
+    if let Some(option) = args.conflicts_with_exec() {
+        terminal::print_error(option);
+        return Exit::Usage;
+    }
     if let Some(option) = args.misplaced() {
         let kind = if is_request { "an http:// URL" } else { "a WebSocket URL" };
         terminal::print_error(format_args!("{option} does not apply to {kind}"));
@@ -97,11 +103,41 @@ async fn connect(args: Connect) -> Exit {
             if let Err(error) = journal.opened(&args.url, &opened, head.as_deref()) {
                 return notes.unwritable(&error);
             }
-            session::run(&args, opened.socket, &script, &mut signals, &journal).await
+            match &args.join.exec {
+                Some(program) => run_program(&args, program, opened.socket, &mut signals, &journal).await,
+                None => session::run(&args, opened.socket, &script, &mut signals, &journal).await,
+            }
         }
         Err(error) => {
             trace::print_failure(&args, &error, &notes);
             Exit::of_opening(&error)
         }
     }
+}
+
+/// Joins the WebSocket to the program of `--exec`.
+async fn run_program(
+    args: &Connect,
+    program: &str,
+    socket: WebSocket,
+    signals: &mut Signals,
+    journal: &Journal,
+) -> Exit {
+    let stream = match Stream::program(program, &[]) {
+        Ok(stream) => stream,
+        Err(error) => {
+            journal.notes().print_error(&format!("--exec {program}: {error}"));
+            return Exit::NoConnection;
+        }
+    };
+    let ended = args.joining().run(socket, stream, signals.recv()).await;
+    match &ended {
+        Ended::Failed(why) => journal.notes().print_error(&format!("--exec {program}: {why}")),
+        Ended::Broken(why) => journal.notes().print_error(why),
+        Ended::Closed(code) if args.display.verbose > 0 || ended.exit() != Exit::Success => {
+            journal.notes().print(&format!("* closed by the peer with {}", code.value()));
+        }
+        Ended::Closed(_) | Ended::Stream | Ended::Interrupted => {}
+    }
+    ended.exit()
 }

@@ -1,0 +1,59 @@
+//! `wireloom listen`: accepts WebSockets or streams, and joins each to the other kind.
+//!
+//! Layers: `notes` → `websockets`, `streams`.
+
+mod notes;
+mod streams;
+mod websockets;
+
+use crate::args::{Endpoint, Framing, Listen};
+use crate::cmd::join::Joining;
+use crate::exit::Exit;
+use crate::{descriptors, terminal};
+
+pub(crate) fn run(args: &Listen) -> Exit {
+    if let Some(error) = args.conflict() {
+        terminal::print_error(error);
+        return Exit::Usage;
+    }
+    descriptors::raise_limit();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            terminal::print_error(error);
+            return Exit::NoConnection;
+        }
+    };
+    let result = runtime.block_on(async {
+        if args.address.is_websocket() { websockets::run(args).await } else { streams::run(args).await }
+    });
+    // A thread may be blocked reading the input.
+    runtime.shutdown_background();
+    result.unwrap_or_else(|(exit, error)| {
+        terminal::print_error(terminal::visible_line(&error));
+        exit
+    })
+}
+
+/// Why nothing is listened on.
+type Failure = (Exit, String);
+
+fn usage(error: impl ToString) -> Failure {
+    (Exit::Usage, error.to_string())
+}
+
+fn not_bound(error: impl ToString) -> Failure {
+    (Exit::NoConnection, error.to_string())
+}
+
+impl Listen {
+    fn joining(&self) -> Joining {
+        let is_standard = matches!(self.to, None | Some(Endpoint::Standard));
+        let by_default = if is_standard { Framing::Lines } else { Framing::Bytes };
+        Joining {
+            framing: self.join.framing.unwrap_or(by_default),
+            len_max: self.max_message,
+            grace: self.join.grace,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `--dir`: the files of a directory. `tower-http` answers (ranges, conditions, types); this confines it to the directory.
+
+use std::convert::Infallible;
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::header::{CONTENT_TYPE, HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS};
+use tower_http::services::ServeDir;
+use tower_http::services::fs::{Backend, DefaultServeDirFallback, TokioBackend};
+use tower_service::Service;
+use wireloom::tower::ServiceHandler;
+use wireloom::{Body, Handler as _, Request, Response};
+
+/// RFC 8615: names below it are made to be found.
+const WELL_KNOWN: &str = ".well-known";
+
+/// The files of a directory.
+pub(super) struct Files(ServiceHandler<Typed>);
+
+impl Files {
+    /// # Errors
+    /// It cannot be read, or is no directory.
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        let root = dir.canonicalize()?;
+        std::fs::read_dir(&root)?;
+        let files = ServeDir::with_backend(&root, Confined { root: root.clone() });
+        // RFC 9110 §14.2: a server may ignore Range.
+        Ok(Self(wireloom::tower::handler(Typed(files.ignore_multi_range_requests(true)))))
+    }
+
+    pub(super) async fn answer(&self, request: Request) -> Response {
+        self.0.handle(request).await
+    }
+}
+
+/// The directory, without what is outside of it: links that lead out, and names that begin with a dot.
+#[derive(Clone, Debug)]
+struct Confined {
+    root: PathBuf,
+}
+
+impl Confined {
+    /// The path without links.
+    ///
+    /// # Errors
+    /// It leads out of the directory, is hidden, or is neither a file nor a directory: opening a pipe would wait.
+    async fn resolve(self, path: PathBuf) -> io::Result<PathBuf> {
+        let path = tokio::fs::canonicalize(path).await?;
+        let inside = path.strip_prefix(&self.root).map_err(|_| io::ErrorKind::NotFound)?;
+        if inside.components().any(is_hidden) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let metadata = tokio::fs::metadata(&path).await?;
+        if metadata.is_file() || metadata.is_dir() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+}
+
+fn is_hidden(component: Component<'_>) -> bool {
+    let name = component.as_os_str();
+    name.as_encoded_bytes().starts_with(b".") && name != OsStr::new(WELL_KNOWN)
+}
+
+type Resolving<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
+
+impl Backend for Confined {
+    type File = <TokioBackend as Backend>::File;
+    type Metadata = std::fs::Metadata;
+    type OpenFuture = Resolving<Self::File>;
+    type MetadataFuture = Resolving<Self::Metadata>;
+
+    fn open(&self, path: PathBuf) -> Self::OpenFuture {
+        let resolving = self.clone().resolve(path);
+        Box::pin(async move { TokioBackend.open(resolving.await?).await })
+    }
+
+    fn metadata(&self, path: PathBuf) -> Self::MetadataFuture {
+        let resolving = self.clone().resolve(path);
+        Box::pin(async move { tokio::fs::metadata(resolving.await?).await })
+    }
+}
+
+/// Names the encoding of texts, which browsers would guess, and forbids them to guess types.
+#[derive(Clone)]
+struct Typed(ServeDir<DefaultServeDirFallback, Confined>);
+
+impl Service<http::Request<Body>> for Typed {
+    type Response = <ServeDir<DefaultServeDirFallback, Confined> as Service<http::Request<Body>>>::Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let answering = self.0.call(request);
+        Box::pin(async move {
+            let mut response = answering.await?;
+            let headers = response.headers_mut();
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            // `//name/` would be another host, and its path is what the client asked for.
+            if let Some(location) = headers.get(LOCATION).filter(|value| value.as_bytes().starts_with(b"//"))
+            {
+                let path = format!("/{}", location.to_str().unwrap_or_default().trim_start_matches('/'));
+                headers
+                    .insert(LOCATION, HeaderValue::from_str(&path).unwrap_or(HeaderValue::from_static("/")));
+            }
+            let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).filter(|value| {
+                (value.starts_with("text/") || *value == "application/json") && !value.contains(';')
+            });
+            if let Some(Ok(typed)) =
+                text.map(|value| HeaderValue::from_str(&format!("{value}; charset=utf-8")))
+            {
+                headers.insert(CONTENT_TYPE, typed);
+            }
+            Ok(response)
+        })
+    }
+}
