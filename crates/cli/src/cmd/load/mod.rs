@@ -1,23 +1,28 @@
-//! `wireloom load`: puts load on a server, and measures rate, latency and errors. Modules import downwards:
+//! `wireloom load`: puts load on a server, and measures rate, latency and errors.
 //!
-//! ```text
-//! args -> target: Opener, run: Work
-//!           '------> run -> scenario::* -> payload, pacer
-//!                     |         '-> recorder
-//!                     '-> Outcome -> report -> comparison, output::{table, json, html, prometheus}
-//! ```
+//! Layers: `end`, `link`, `pacer`, `payload`, `plan`, `process`, `recorder`, `recording`, `room`, `script`, `units` → `comparison`,
+//! `progress`, `target`, `work` → `run` → `scenario` → `runner` → `report` → `output`.
 
 mod comparison;
+mod end;
+mod link;
 mod output;
 mod pacer;
 mod payload;
+mod plan;
 mod process;
 mod progress;
 mod recorder;
+mod recording;
 mod report;
+mod room;
 mod run;
+mod runner;
 mod scenario;
+mod script;
 mod target;
+mod units;
+mod work;
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -32,8 +37,9 @@ use crate::{descriptors, terminal};
 use comparison::{Comparison, Samples};
 use progress::Progress;
 use report::Report;
-use run::{Outcome, Work};
+use runner::Outcome;
 use target::{Failure, Opener};
+use work::Work;
 
 pub(crate) fn run(args: Load) -> Exit {
     descriptors::raise_limit();
@@ -144,7 +150,7 @@ async fn measure(
     };
     let own = Arc::new(Opener::new(args, &args.url).await.map_err(failed(&args.url))?);
     let Some(other_url) = &args.comparison.against else {
-        let outcome = run::run(args, work.clone(), own, args.duration(), progress, signals).await;
+        let outcome = runner::run(args, work.clone(), own, args.duration(), progress, signals).await;
         let outcome = outcome.map_err(|error| (args.url.clone(), Failure::Connect(error)))?;
         return Ok((Report::new(args, &args.url, outcome), None));
     };
@@ -158,7 +164,7 @@ async fn measure(
         for side in order {
             let side = &mut sides[side];
             let outcome =
-                run::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
+                runner::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
             let outcome = outcome.map_err(|error| (side.opener.url().to_owned(), Failure::Connect(error)))?;
             side.add(outcome, args.is_paced());
             if side.outcome.as_ref().is_some_and(|outcome| outcome.is_interrupted) {

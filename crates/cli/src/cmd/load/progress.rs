@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::recorder::Second;
-use super::report::time;
+use super::units::time;
 use crate::args::Load;
 use crate::terminal::count;
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use wireloom::Error;
 
 /// The longest latency that is kept, in nanoseconds: an hour.
 const LATENCY_MAX: u64 = 3_600_000_000_000;
@@ -165,6 +166,15 @@ impl Recorder {
     /// Records that a connection was opened.
     pub(super) fn connected(&mut self, time: Duration) {
         self.connect.saturating_record(nanos(time));
+    }
+
+    /// Counts a connection that could not be opened.
+    pub(super) fn connect_failed(&mut self, error: &Error) {
+        self.error(
+            |errors| &mut errors.connect_failed,
+            1,
+            || format!("a connection could not be opened: {error}"),
+        );
     }
 
     /// Counts an error; the text of the first one is kept.

@@ -7,7 +7,7 @@ use wireloom::client::Http2;
 use wireloom::wireloom_ws::handshake::uri::Uri;
 use wireloom::{Connector, DeflateConfig, Error, WebSocket, WebSocketConfig};
 
-use super::scenario::Link;
+use super::link::Link;
 use crate::args::{Load, Scenario};
 use crate::cmd::connect::connector;
 
@@ -134,12 +134,7 @@ impl Opener {
 
 fn with_headers(mut connector: Connector, headers: &[(String, String)], token: Option<&str>) -> Connector {
     for (name, value) in headers {
-        let value = with_token(value, token);
-        connector = match &*name.to_ascii_lowercase() {
-            "host" => connector.host(value),
-            "origin" => connector.origin(value),
-            _ => connector.header(name, value),
-        };
+        connector = connector::with_header(connector, name, &with_token(value, token), true);
     }
     connector
 }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::super::comparison::Direction;
-use super::super::report::{Report, time};
+use super::super::report::Report;
+use super::super::units::time;
 use super::plot::{LINES, Plot, hex};
 use super::table;
 use crate::args::Scenario;

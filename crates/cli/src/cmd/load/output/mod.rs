@@ -1,4 +1,6 @@
 //! The formats of a report.
+//!
+//! Layers: `json`, `plot`, `prometheus`, `table` → `html`.
 
 pub(super) mod html;
 pub(super) mod json;

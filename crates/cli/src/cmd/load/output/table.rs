@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::super::comparison::Comparison;
-use super::super::report::{Checked, Report, throughput, time};
+use super::super::report::{Checked, Report};
+use super::super::units::{throughput, time};
 use crate::args::{Metric, Scenario};
 use crate::terminal::visible_line;
 

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use wireloom::CloseCode;
 
-use super::super::run::connect_failed;
-use super::{CLOSE_TIMEOUT, Connection, Next};
+use super::connection::{CLOSE_TIMEOUT, Connection, Next};
 
 pub(super) async fn run(connection: Connection) {
     let run = connection.run.clone();
@@ -45,7 +44,7 @@ pub(super) async fn run(connection: Connection) {
                 };
                 run.recorder().error(|errors| &mut errors.broken, 1, || text);
             }
-            Err(error) => connect_failed(&mut run.recorder(), &error),
+            Err(error) => run.recorder().connect_failed(&error),
         }
     }
 }

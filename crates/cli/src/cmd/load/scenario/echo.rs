@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use wireloom::{Message, Sender, WebSocket, WebSocketError};
 
 use super::super::payload::Answer;
+use super::connection::{Connection, Next, Pace, queue};
 use super::exchange::{self, Arrival, BATCH, Exchange};
-use super::{Connection, Next, Pace, queue};
 
 pub(super) async fn run(connection: Connection, socket: WebSocket) {
     let pace = connection.pace();

@@ -11,7 +11,7 @@ use wireloom::{Message, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::super::payload::Payloads;
 use super::super::recorder::Recorder;
-use super::{Connection, Ended};
+use super::connection::{Connection, Ended};
 
 /// The maximum number of messages that are handled before the clock is read again.
 pub(super) const BATCH: usize = 64;

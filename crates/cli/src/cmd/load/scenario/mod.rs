@@ -1,221 +1,56 @@
-//! One connection of a run. Each scenario is a module; pacing and the end of a connection are common to all.
+//! The scenarios: what a connection of a run does.
+//!
+//! Layers: `connection` → `exchange` → `churn`, `echo`, `idle`, `replay`, `requests`, `rooms`, `script`, `sink`, `source`.
 
 mod churn;
+mod connection;
 mod echo;
 mod exchange;
-pub(super) mod idle;
-pub(super) mod replay;
+mod idle;
+mod replay;
 mod requests;
-pub(super) mod rooms;
-pub(super) mod script;
+mod rooms;
+mod script;
 mod sink;
 mod source;
 
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::pin::Pin;
 
-use wireloom::client::Http2;
-use wireloom::wireloom_ws::{Cause, End};
-use wireloom::{CloseCode, Payload, Receiver, Sender, WebSocket, WebSocketError};
-
-use super::pacer::{Alarm, Schedule};
-use super::run::Run;
+use super::link::Link;
 use crate::args::Scenario;
 
-/// How long closing may take.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) use connection::Connection;
+pub(super) use rooms::wait_until_joined;
 
-/// The transport of a connection.
-pub(super) enum Link {
-    WebSocket(WebSocket),
-    Http2(Http2),
-    /// The scenario opens its connections itself.
-    None,
-}
-
-/// One connection of a run.
-#[derive(Clone)]
-pub(super) struct Connection {
-    pub(super) run: Arc<Run>,
-    /// The index of the connection, from 0.
-    pub(super) index: usize,
-    /// When the connection opens. Messages that are due earlier are sent by other connections.
-    pub(super) opens_at: Instant,
-}
-
-impl Connection {
-    /// Runs until everything was sent, and every message was answered or is lost. The future is boxed, so that the task
-    /// of an idle connection is not as large as that of the largest scenario.
-    pub(super) fn run(self, link: Link) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let run = &self.run;
-        run.recorder().connections += 1;
-        let publishes = self.index < run.work.publishers;
-        match (link, run.work.scenario) {
-            (Link::WebSocket(socket), Scenario::Sink) => {
-                Box::pin(socket.drive(|socket| sink::run(self, socket)))
-            }
-            (Link::WebSocket(socket), Scenario::Source | Scenario::Slow) => {
-                Box::pin(socket.drive(|socket| source::run(self, socket)))
-            }
-            (Link::WebSocket(socket), Scenario::Rooms) if publishes => {
-                Box::pin(socket.drive(|socket| rooms::publish(self, socket)))
-            }
-            (Link::WebSocket(socket), Scenario::Rooms) => {
-                Box::pin(socket.drive(|socket| rooms::subscribe(self, socket)))
-            }
-            // An idle connection sends only one frame.
-            (Link::WebSocket(socket), Scenario::Idle) => Box::pin(idle::run(self, socket)),
-            (Link::WebSocket(socket), Scenario::Script) => {
-                Box::pin(socket.drive(|socket| script::run(self, socket)))
-            }
-            (Link::WebSocket(socket), Scenario::Replay) => {
-                Box::pin(socket.drive(|socket| replay::run(self, socket)))
-            }
-            (Link::WebSocket(socket), _) => Box::pin(socket.drive(|socket| echo::run(self, socket))),
-            (Link::Http2(http2), _) => Box::pin(requests::run(self, http2)),
-            (Link::None, _) => Box::pin(churn::run(self)),
+/// Runs until everything was sent, and every message was answered or is lost. The future is boxed, so that the task
+/// of an idle connection is not as large as that of the largest scenario.
+pub(super) fn run(connection: Connection, link: Link) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let run = &connection.run;
+    run.recorder().connections += 1;
+    let publishes = connection.index < run.work.publishers;
+    match (link, run.work.scenario) {
+        (Link::WebSocket(socket), Scenario::Sink) => {
+            Box::pin(socket.drive(|socket| sink::run(connection, socket)))
         }
-    }
-
-    /// When the messages of this connection are sent.
-    fn pace(&self) -> Pace {
-        match self.run.schedule(self.index, self.opens_at) {
-            Some((schedule, alarm)) => Pace::Open(Box::new(Open { schedule, alarm })),
-            None => Pace::Closed(self.run.work.pipeline),
+        (Link::WebSocket(socket), Scenario::Source | Scenario::Slow) => {
+            Box::pin(socket.drive(|socket| source::run(connection, socket)))
         }
-    }
-
-    /// Ends the connection. `lost` messages are unanswered. If all work was done, it is closed; `handle` is called for
-    /// messages that still arrive.
-    async fn finish(
-        &self,
-        ended: Result<Ended, WebSocketError>,
-        lost: u64,
-        sender: &mut Sender,
-        receiver: &mut Receiver,
-        handle: impl FnMut(&wireloom::Message<'_>),
-    ) {
-        match ended {
-            Ok(Ended::Done) => self.close(sender, receiver, handle).await,
-            Ok(Ended::Closed) => self.ended(None, receiver, lost),
-            Err(error) => self.ended(Some(&error), receiver, lost),
+        (Link::WebSocket(socket), Scenario::Rooms) if publishes => {
+            Box::pin(socket.drive(|socket| rooms::publish(connection, socket)))
         }
-    }
-
-    async fn close(
-        &self,
-        sender: &mut Sender,
-        receiver: &mut Receiver,
-        mut handle: impl FnMut(&wireloom::Message<'_>),
-    ) {
-        let close = async {
-            sender.close(CloseCode::NORMAL, "").await?;
-            while let Some(message) = receiver.recv().await? {
-                handle(&message);
-            }
-            Ok::<(), WebSocketError>(())
-        };
-        // The result is known; a server that does not close cannot change it.
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
-    }
-
-    /// Records that the connection ended before the run, with `lost` unanswered messages.
-    fn ended(&self, error: Option<&WebSocketError>, receiver: &Receiver, lost: u64) {
-        let mut recorder = self.run.recorder();
-        recorder.disconnected();
-        match error {
-            None | Some(WebSocketError::Closed) => {
-                let text = match receiver.end() {
-                    Some(End { cause: Cause::Close { code, reason }, .. }) => {
-                        let code = code.map(|code| format!(" with {}", code.value())).unwrap_or_default();
-                        format!("the server closed a connection{code} {reason}").trim_end().to_owned()
-                    }
-                    _ => "the server closed a connection".to_owned(),
-                };
-                recorder.error(|errors| &mut errors.closed, 1, || text);
-            }
-            Some(error) => recorder.error(|errors| &mut errors.broken, 1, || error.to_string()),
+        (Link::WebSocket(socket), Scenario::Rooms) => {
+            Box::pin(socket.drive(|socket| rooms::subscribe(connection, socket)))
         }
-        recorder.error(
-            |errors| &mut errors.lost,
-            lost,
-            || "a connection ended before its messages were answered".to_owned(),
-        );
-    }
-}
-
-/// How the work on a connection ended without a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    /// All was done.
-    Done,
-    /// The server has closed the connection.
-    Closed,
-}
-
-/// When to send.
-enum Pace {
-    /// While fewer than this many messages wait for their answers.
-    Closed(usize),
-    Open(Box<Open>),
-}
-
-/// On a schedule.
-struct Open {
-    schedule: Schedule,
-    alarm: Alarm,
-}
-
-/// Whether a message can be sent.
-enum Next {
-    /// A message is due since this time.
-    Due(Instant),
-    /// Wait for an answer, or until a message is due.
-    Wait,
-    /// Sending has ended.
-    Over,
-}
-
-impl Pace {
-    /// Takes the right to send a message while `waiting` others wait for their answers. After `Due` the caller sends it, and calls
-    /// [`sent`](Self::sent).
-    fn next(&self, run: &Run, now: Instant, waiting: usize) -> Next {
-        let intended = match self {
-            Self::Closed(pipeline) if waiting >= *pipeline => return Next::Wait,
-            Self::Closed(_) => now,
-            Self::Open(open) => open.schedule.next(),
-        };
-        if run.plan.is_over(intended) {
-            return Next::Over;
+        // An idle connection sends only one frame.
+        (Link::WebSocket(socket), Scenario::Idle) => Box::pin(idle::run(connection, socket)),
+        (Link::WebSocket(socket), Scenario::Script) => {
+            Box::pin(socket.drive(|socket| script::run(connection, socket)))
         }
-        if intended > now {
-            return if run.has_tickets() { Next::Wait } else { Next::Over };
+        (Link::WebSocket(socket), Scenario::Replay) => {
+            Box::pin(socket.drive(|socket| replay::run(connection, socket)))
         }
-        if run.take_ticket(run.plan.is_measured(intended)) { Next::Due(intended) } else { Next::Over }
-    }
-
-    fn sent(&mut self) {
-        if let Self::Open(open) = self {
-            open.schedule.advance();
-        }
-    }
-
-    /// Ready if the next message may be due; otherwise registers the task.
-    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self {
-            Self::Closed(_) => Poll::Pending,
-            Self::Open(open) => open.alarm.poll_at(cx, open.schedule.next()),
-        }
-    }
-}
-
-/// Queues a message; ready with `false` when the send queue is full. The task is woken when there is room.
-fn queue(cx: &mut Context<'_>, sender: &mut Sender, message: Payload<'_>) -> Result<bool, WebSocketError> {
-    // A pending `feed` has queued nothing.
-    match pin!(sender.feed(message)).poll(cx) {
-        Poll::Ready(queued) => queued.map(|()| true),
-        Poll::Pending => Ok(false),
+        (Link::WebSocket(socket), _) => Box::pin(socket.drive(|socket| echo::run(connection, socket))),
+        (Link::Http2(http2), _) => Box::pin(requests::run(connection, http2)),
+        (Link::None, _) => Box::pin(churn::run(connection)),
     }
 }

@@ -1,117 +1,19 @@
 //! `--replay`: sends what the clients of a capture sent, when they sent it.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use wireloom::{Message, Payload, Sender, WebSocket, WebSocketError};
-use wireloom_inspect::replay;
+use wireloom::{Message, Sender, WebSocket, WebSocketError};
 
 use super::super::pacer::Alarm;
-use super::super::run::FAR;
+use super::super::plan::FAR;
+use super::super::recording::Data;
+use super::connection::{Connection, queue};
 use super::exchange::{self, Arrival, BATCH, Exchange};
-use super::{Connection, queue};
-use crate::args::Speed;
 
 /// The maximum number of unanswered messages of a connection.
 const PENDING_MAX: usize = 65_536;
-
-/// The messages of the clients of a capture, by connection.
-#[derive(Debug, Default)]
-pub(in crate::cmd::load) struct Recording {
-    connections: Vec<Vec<Recorded>>,
-    messages: usize,
-    /// The time between the first and the last message, at the replayed speed.
-    time: Duration,
-    speed: Speed,
-}
-
-#[derive(Debug, PartialEq)]
-struct Recorded {
-    /// The time since the first message of the capture, at the replayed speed.
-    at: Duration,
-    data: Data,
-}
-
-#[derive(Debug, PartialEq)]
-enum Data {
-    Text(String),
-    Binary(Vec<u8>),
-}
-
-impl Recorded {
-    fn payload(&self) -> Payload<'_> {
-        match &self.data {
-            Data::Text(text) => Payload::from(text.as_str()),
-            Data::Binary(bytes) => Payload::from(bytes.as_slice()),
-        }
-    }
-
-    fn equals(&self, message: &Message<'_>) -> bool {
-        match &self.data {
-            Data::Text(text) => message.as_text() == Some(text),
-            Data::Binary(bytes) => !message.is_text() && message.as_bytes() == bytes,
-        }
-    }
-}
-
-impl Recording {
-    /// # Errors
-    /// The file cannot be read to its end, or has no messages of clients.
-    pub(in crate::cmd::load) fn from_file(path: &Path, speed: Speed) -> Result<Self, String> {
-        let fail = |error: &dyn std::fmt::Display| format!("--replay {}: {error}", path.display());
-        let file = File::open(path).map_err(|error| fail(&error))?;
-        let messages = replay::messages(file).map_err(|error| fail(&error))?;
-        let recording = Self::new(messages, speed);
-        if recording.messages == 0 {
-            return Err(fail(&"no client sends a message in it"));
-        }
-        Ok(recording)
-    }
-
-    fn new(messages: Vec<replay::Message>, speed: Speed) -> Self {
-        let mut recording = Self { messages: messages.len(), speed, ..Self::default() };
-        for message in messages {
-            let index = message.connection.saturating_sub(1) as usize;
-            if index >= recording.connections.len() {
-                recording.connections.resize_with(index + 1, Vec::new);
-            }
-            let data = match String::from_utf8(message.data) {
-                Ok(text) if message.text => Data::Text(text),
-                Ok(text) => Data::Binary(text.into_bytes()),
-                Err(error) => Data::Binary(error.into_bytes()),
-            };
-            let at = speed.scale(message.offset);
-            recording.time = recording.time.max(at);
-            recording.connections[index].push(Recorded { at, data });
-        }
-        recording
-    }
-
-    /// The number of connections in the capture.
-    pub(in crate::cmd::load) fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// Messages per second when `connections` play it; `None` when there is no pace to keep.
-    pub(in crate::cmd::load) fn rate(&self, connections: usize) -> Option<f64> {
-        if self.messages == 0 || self.speed == Speed::Max {
-            return None;
-        }
-        let rounds = connections as f64 / self.connections.len() as f64;
-        Some(self.messages as f64 * rounds / self.time.as_secs_f64().max(1.0))
-    }
-
-    /// The messages of the connection with this index.
-    fn of(&self, index: usize) -> &[Recorded] {
-        match self.connections.len() {
-            0 => &[],
-            len => &self.connections[index % len],
-        }
-    }
-}
 
 pub(super) async fn run(connection: Connection, socket: WebSocket) {
     let run = connection.run.clone();
@@ -282,33 +184,5 @@ impl Player {
         } else if run.plan.is_over(now) {
             self.is_sending = false;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn message(offset_ms: u64, connection: u32, text: &str) -> replay::Message {
-        let offset = Duration::from_millis(offset_ms);
-        replay::Message { offset, connection, text: true, data: text.as_bytes().to_vec() }
-    }
-
-    #[test]
-    fn connections_play_those_of_the_capture_in_turn() {
-        let messages = vec![message(0, 1, "a"), message(500, 2, "b"), message(1000, 1, "c")];
-        let recording = Recording::new(messages, Speed::Times(2.0));
-        let texts = |index| {
-            let recorded = recording.of(index).iter();
-            recorded
-                .map(|message| (message.at.as_millis(), format!("{:?}", message.data)))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(recording.connections(), 2);
-        assert_eq!(texts(0), [(0, "Text(\"a\")".to_owned()), (500, "Text(\"c\")".to_owned())]);
-        assert_eq!(texts(1), [(250, "Text(\"b\")".to_owned())]);
-        assert_eq!(texts(2), texts(0));
-        assert_eq!(recording.rate(4), Some(6.0));
-        assert_eq!(Recording::new(vec![message(0, 1, "a")], Speed::Max).rate(1), None);
     }
 }

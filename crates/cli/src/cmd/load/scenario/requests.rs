@@ -11,7 +11,7 @@ use wireloom::Error;
 use wireloom::client::{Http2, Request};
 
 use super::super::run::Run;
-use super::{Connection, Next};
+use super::connection::{Connection, Next};
 
 /// The maximum number of concurrent requests of one connection in the open loop.
 const REQUESTS_MAX: usize = 10_000;
@@ -61,7 +61,7 @@ pub(super) async fn run(connection: Connection, http2: Http2) {
         }
     })
     .await;
-    let _ = tokio::time::timeout(super::CLOSE_TIMEOUT, http2.close()).await;
+    let _ = tokio::time::timeout(super::connection::CLOSE_TIMEOUT, http2.close()).await;
 }
 
 async fn exchange(run: Arc<Run>, http2: Http2, path: Arc<str>, number: u64, intended: Instant) {

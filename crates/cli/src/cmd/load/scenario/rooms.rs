@@ -5,16 +5,18 @@ use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 use wireloom::{Message, WebSocket, WebSocketError};
 
+use super::super::link::Link;
 use super::super::recorder::Recorder;
-use super::super::run::{Run, Work};
-use super::{Connection, Ended, Link, Next, queue};
+use super::super::run::Run;
+use super::super::work::Work;
+use super::connection::{Connection, Ended, Next, queue};
 
 /// Bits of a message's number within its publisher.
 const NUMBER_BITS: u32 = 40;
@@ -28,24 +30,6 @@ const MISSING_MAX: usize = 10_000;
 
 /// The interval at which a subscriber checks whether it has received everything.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The messages that publishers have sent.
-pub(in crate::cmd::load) struct Room {
-    published: Vec<AtomicU64>,
-    publishing: AtomicUsize,
-    /// Subscribers that have received everything. Their connections are closed by this end and still count as connections.
-    finished: AtomicUsize,
-}
-
-impl Room {
-    pub(in crate::cmd::load) fn new(publishers: usize) -> Self {
-        Self {
-            published: (0..publishers).map(|_| AtomicU64::new(0)).collect(),
-            publishing: AtomicUsize::new(publishers),
-            finished: AtomicUsize::new(0),
-        }
-    }
-}
 
 /// Sends a message until each subscriber has received it: a server may complete the handshake before it has joined the room.
 ///

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 use wireloom::{Receiver, Sender, WebSocket, WebSocketError};
 
-use super::{Connection, Ended, Next, Pace, queue};
+use super::connection::{Connection, Ended, Next, Pace, queue};
 
 /// The time between the answer to a ping and the next ping.
 const PING_INTERVAL: Duration = Duration::from_millis(50);

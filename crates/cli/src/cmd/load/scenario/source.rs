@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use wireloom::{CloseCode, WebSocket, WebSocketError};
 
-use super::{Connection, Ended, Next, Pace};
+use super::connection::{Connection, Ended, Next, Pace};
 
 /// The maximum number of messages that are received before the clock is read again.
 const BATCH: usize = 256;
@@ -17,7 +17,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     let (sender, receiver) = socket.halves();
     let mut pace = connection.pace();
     let mut end = pin!(tokio::time::sleep_until(
-        run.plan.end.unwrap_or(run.plan.begin + super::super::run::FAR).into()
+        run.plan.end.unwrap_or(run.plan.begin + super::super::plan::FAR).into()
     ));
     let ended: Result<Ended, WebSocketError> = poll_fn(|cx| {
         loop {

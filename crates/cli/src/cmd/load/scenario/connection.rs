@@ -1,0 +1,171 @@
+//! One connection: its pace, its send queue, and its end.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use wireloom::wireloom_ws::{Cause, End};
+use wireloom::{CloseCode, Payload, Receiver, Sender, WebSocketError};
+
+use super::super::pacer::{Alarm, Schedule};
+use super::super::run::Run;
+
+/// How long closing may take.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One connection of a run.
+#[derive(Clone)]
+pub(in crate::cmd::load) struct Connection {
+    pub(in crate::cmd::load) run: Arc<Run>,
+    /// The index of the connection, from 0.
+    pub(in crate::cmd::load) index: usize,
+    /// When the connection opens. Messages that are due earlier are sent by other connections.
+    pub(in crate::cmd::load) opens_at: Instant,
+}
+
+impl Connection {
+    /// When the messages of this connection are sent.
+    pub(super) fn pace(&self) -> Pace {
+        match self.run.schedule(self.index, self.opens_at) {
+            Some((schedule, alarm)) => Pace::Open(Box::new(Open { schedule, alarm })),
+            None => Pace::Closed(self.run.work.pipeline),
+        }
+    }
+
+    /// Ends the connection. `lost` messages are unanswered. If all work was done, it is closed; `handle` is called for
+    /// messages that still arrive.
+    pub(super) async fn finish(
+        &self,
+        ended: Result<Ended, WebSocketError>,
+        lost: u64,
+        sender: &mut Sender,
+        receiver: &mut Receiver,
+        handle: impl FnMut(&wireloom::Message<'_>),
+    ) {
+        match ended {
+            Ok(Ended::Done) => self.close(sender, receiver, handle).await,
+            Ok(Ended::Closed) => self.ended(None, receiver, lost),
+            Err(error) => self.ended(Some(&error), receiver, lost),
+        }
+    }
+
+    async fn close(
+        &self,
+        sender: &mut Sender,
+        receiver: &mut Receiver,
+        mut handle: impl FnMut(&wireloom::Message<'_>),
+    ) {
+        let close = async {
+            sender.close(CloseCode::NORMAL, "").await?;
+            while let Some(message) = receiver.recv().await? {
+                handle(&message);
+            }
+            Ok::<(), WebSocketError>(())
+        };
+        // The result is known; a server that does not close cannot change it.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
+    }
+
+    /// Records that the connection ended before the run, with `lost` unanswered messages.
+    fn ended(&self, error: Option<&WebSocketError>, receiver: &Receiver, lost: u64) {
+        let mut recorder = self.run.recorder();
+        recorder.disconnected();
+        match error {
+            None | Some(WebSocketError::Closed) => {
+                let text = match receiver.end() {
+                    Some(End { cause: Cause::Close { code, reason }, .. }) => {
+                        let code = code.map(|code| format!(" with {}", code.value())).unwrap_or_default();
+                        format!("the server closed a connection{code} {reason}").trim_end().to_owned()
+                    }
+                    _ => "the server closed a connection".to_owned(),
+                };
+                recorder.error(|errors| &mut errors.closed, 1, || text);
+            }
+            Some(error) => recorder.error(|errors| &mut errors.broken, 1, || error.to_string()),
+        }
+        recorder.error(
+            |errors| &mut errors.lost,
+            lost,
+            || "a connection ended before its messages were answered".to_owned(),
+        );
+    }
+}
+
+/// How the work on a connection ended without a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// All was done.
+    Done,
+    /// The server has closed the connection.
+    Closed,
+}
+
+/// When to send.
+pub(super) enum Pace {
+    /// While fewer than this many messages wait for their answers.
+    Closed(usize),
+    Open(Box<Open>),
+}
+
+/// On a schedule.
+pub(super) struct Open {
+    schedule: Schedule,
+    alarm: Alarm,
+}
+
+/// Whether a message can be sent.
+pub(super) enum Next {
+    /// A message is due since this time.
+    Due(Instant),
+    /// Wait for an answer, or until a message is due.
+    Wait,
+    /// Sending has ended.
+    Over,
+}
+
+impl Pace {
+    /// Takes the right to send a message while `waiting` others wait for their answers. After `Due` the caller sends it, and calls
+    /// [`sent`](Self::sent).
+    pub(super) fn next(&self, run: &Run, now: Instant, waiting: usize) -> Next {
+        let intended = match self {
+            Self::Closed(pipeline) if waiting >= *pipeline => return Next::Wait,
+            Self::Closed(_) => now,
+            Self::Open(open) => open.schedule.next(),
+        };
+        if run.plan.is_over(intended) {
+            return Next::Over;
+        }
+        if intended > now {
+            return if run.has_tickets() { Next::Wait } else { Next::Over };
+        }
+        if run.take_ticket(run.plan.is_measured(intended)) { Next::Due(intended) } else { Next::Over }
+    }
+
+    pub(super) fn sent(&mut self) {
+        if let Self::Open(open) = self {
+            open.schedule.advance();
+        }
+    }
+
+    /// Ready if the next message may be due; otherwise registers the task.
+    pub(super) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Closed(_) => Poll::Pending,
+            Self::Open(open) => open.alarm.poll_at(cx, open.schedule.next()),
+        }
+    }
+}
+
+/// Queues a message; ready with `false` when the send queue is full. The task is woken when there is room.
+pub(super) fn queue(
+    cx: &mut Context<'_>,
+    sender: &mut Sender,
+    message: Payload<'_>,
+) -> Result<bool, WebSocketError> {
+    // A pending `feed` has queued nothing.
+    match pin!(sender.feed(message)).poll(cx) {
+        Poll::Ready(queued) => queued.map(|()| true),
+        Poll::Pending => Ok(false),
+    }
+}
