@@ -2,6 +2,8 @@
 //!
 //! The engine is compared with a model of its histories at every recovery. The clients must have received each publication
 //! exactly once, or have been informed of a gap.
+//!
+//! Layers: `model` → `client`, `faulty`.
 
 mod client;
 mod faulty;

@@ -1,5 +1,6 @@
-//! The order of the modules in each crate: imports go one way along it. Each `lib.rs`, and the `main.rs` of the command, states its order in a line that begins
-//! with `//! Layers:`, and so does the `mod.rs` of each folder of [`FOLDERS`]. Modules of one layer, between commas, do not import each other; modules joined by `+` do.
+//! The order of the modules in each crate: imports go one way along it. Each `lib.rs`, and the `main.rs` of the command, states its
+//! order in a line that begins with `//! Layers:`, and so do the folders of [`WITH_FOLDERS`] and [`FOLDERS`], in `mod.rs` or the file of
+//! the same name. Modules of one layer, between commas, do not import each other; modules joined by `+` do.
 //!
 //! ```text
 //! //! Layers: `a`, `b` → `c` + `d` → `e`
@@ -13,15 +14,11 @@ use std::path::{Path, PathBuf};
 /// The crates whose order is checked.
 const CRATES: [&str; 7] = ["ws", "http2", "wireloom", "inspect", "hub", "cli", "capi"];
 
-/// Folders whose modules are checked too.
-const FOLDERS: [&str; 6] = [
-    "wireloom/src/websocket",
-    "ws/src/deflate",
-    "ws/src/handshake",
-    "cli/src/args",
-    "cli/src/cmd/connect",
-    "cli/src/routes",
-];
+/// The crates in which each folder with more than one module states its order.
+const WITH_FOLDERS: [&str; 2] = ["hub", "cli"];
+
+/// Folders of the others whose order is checked too.
+const FOLDERS: [(&str, &str); 3] = [("wireloom", "websocket"), ("ws", "deflate"), ("ws", "handshake")];
 
 fn crate_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")
@@ -81,9 +78,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// The code of a file: no comments, and no unit tests, which may use anything.
 fn code(text: &str) -> String {
-    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let code =
-        code.split("#[cfg(test)]\n#[allow(clippy::unwrap_used)]\nmod tests {").next().unwrap_or_default();
+    let code = text.split("\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -115,26 +110,32 @@ fn names_behind(prefix: &str, code: &str) -> Vec<String> {
         if before.is_some_and(|before| before == '$' || before == '_' || before.is_alphanumeric()) {
             continue;
         }
-        let rest = &code[at + prefix.len()..];
-        match rest.strip_prefix('{') {
-            None => found.push(first_word(rest)),
-            Some(list) => {
-                let mut depth = 0;
-                let mut item = String::new();
-                for letter in list.chars() {
-                    match letter {
-                        '{' => depth += 1,
-                        '}' if depth == 0 => break,
-                        '}' => depth -= 1,
-                        ',' if depth == 0 => found.push(first_word(&std::mem::take(&mut item))),
-                        _ => {}
-                    }
-                    if letter != ',' {
-                        item.push(letter);
-                    }
+        found.extend(names_in(&code[at + prefix.len()..]));
+    }
+    found
+}
+
+/// The first name of a path, or those of a list in braces.
+fn names_in(rest: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    match rest.strip_prefix('{') {
+        None => found.push(first_word(rest)),
+        Some(list) => {
+            let mut depth = 0;
+            let mut item = String::new();
+            for letter in list.chars() {
+                match letter {
+                    '{' => depth += 1,
+                    '}' if depth == 0 => break,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => found.push(first_word(&std::mem::take(&mut item))),
+                    _ => {}
                 }
-                found.push(first_word(&item));
+                if letter != ',' {
+                    item.push(letter);
+                }
             }
+            found.push(first_word(&item));
         }
     }
     found.retain(|name| !name.is_empty());
@@ -180,29 +181,79 @@ fn violations(name: &str) -> Vec<String> {
     found
 }
 
-/// As [`violations`], among the modules of a folder.
-fn folder_violations(folder: &str) -> Vec<String> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
-    let text = std::fs::read_to_string(dir.join("mod.rs")).unwrap();
-    let (layers, re_exports) = (layers(&text), re_exports(&text));
-    for module in declared(&text) {
-        assert!(
-            layers.contains_key(&module) || module == "model",
-            "{folder}: mod.rs gives no layer for `{module}`"
-        );
-    }
+/// The names behind exactly `depth` times `super::`: of the module that many levels above.
+fn names_above(depth: usize, code: &str) -> Vec<String> {
+    let prefix = "super::".repeat(depth);
+    let at_depth = code.match_indices("super::").filter(|(at, _)| {
+        let rest = code[*at..].strip_prefix(&prefix);
+        !code[..*at].ends_with("super::") && rest.is_some_and(|rest| !rest.starts_with("super::"))
+    });
+    at_depth.flat_map(|(at, _)| names_in(&code[at + prefix.len()..])).collect()
+}
+
+/// The folders of a crate with their stating files: the path below `src`, and the file.
+fn folders(src: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let mut all = Vec::new();
+    files(src, &mut all);
     let mut found = Vec::new();
+    for file in all {
+        let dir = match file.ends_with("mod.rs") {
+            true => file.parent().unwrap().to_owned(),
+            false => file.with_extension(""),
+        };
+        if dir.is_dir() && dir != src {
+            found.push((dir.strip_prefix(src).unwrap().to_owned(), file));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// As [`violations`], among the modules of a folder.
+fn folder_violations(name: &str, folder: &Path, stating: &Path) -> Vec<String> {
+    let dir = crate_dir(name).join(folder);
+    let text = std::fs::read_to_string(stating).unwrap();
+    let modules = declared(&text);
+    let shown = format!("{name}: {}", folder.display());
+    if !text.contains("//! Layers:") {
+        return if modules.len() > 1 {
+            vec![format!("{shown} states no order of its modules")]
+        } else {
+            Vec::new()
+        };
+    }
+    let (layers, re_exports) = (layers(&text), re_exports(&text));
+    let mut found = Vec::new();
+    for module in modules {
+        if !layers.contains_key(&module) && module != "model" {
+            found.push(format!("{shown} gives no layer for `{module}`"));
+        }
+    }
+    let path = folder.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("::");
+    let absolute = format!("crate::{path}::");
     for (module, place) in &layers {
-        let text = std::fs::read_to_string(dir.join(format!("{module}.rs"))).unwrap();
-        for imported in names_behind("super::", &code(&text)) {
-            let other =
-                re_exports.get(&imported).filter(|_| !layers.contains_key(&imported)).unwrap_or(&imported);
-            // What `mod.rs` itself defines is above all of them, or belongs to none.
-            if layers.get(other).is_some_and(|other| other.0 >= place.0 && other != place) {
-                found.push(format!("{folder}/{module}.rs imports `{imported}` of `{other}`"));
+        let mut sources = vec![dir.join(format!("{module}.rs"))];
+        if dir.join(module).is_dir() {
+            files(&dir.join(module), &mut sources);
+        }
+        for source in sources.iter().filter(|source| source.is_file() && !source.ends_with("tests.rs")) {
+            let code = code(&std::fs::read_to_string(source).unwrap());
+            let parts = source.strip_prefix(&dir).unwrap().iter().count();
+            let depth = if source.ends_with("mod.rs") { parts - 1 } else { parts };
+            for imported in names_above(depth, &code).into_iter().chain(names_behind(&absolute, &code)) {
+                let other = re_exports
+                    .get(&imported)
+                    .filter(|_| !layers.contains_key(&imported))
+                    .unwrap_or(&imported);
+                // What the stating file itself defines is above all of them, or belongs to none.
+                if layers.get(other).is_some_and(|other| other.0 >= place.0 && other != place) {
+                    found.push(format!("{shown}: {} imports `{imported}` of `{other}`", source.display()));
+                }
             }
         }
     }
+    found.sort();
+    found.dedup();
     found
 }
 
@@ -214,15 +265,31 @@ fn modules_import_along_the_order_of_their_crate() {
 
 #[test]
 fn modules_import_along_the_order_of_their_folder() {
-    let found: Vec<String> = FOLDERS.iter().flat_map(|folder| folder_violations(folder)).collect();
+    let mut found = Vec::new();
+    for name in CRATES {
+        for (folder, stating) in folders(&crate_dir(name)) {
+            if WITH_FOLDERS.contains(&name)
+                || FOLDERS.iter().any(|other| *other == (name, &folder.to_string_lossy()))
+            {
+                found.extend(folder_violations(name, &folder, &stating));
+            }
+        }
+    }
     assert!(found.is_empty(), "imports against the order that mod.rs states:\n{}", found.join("\n"));
+}
+
+#[test]
+fn finds_imports_of_folders() {
+    let code = "use super::a::B;\nuse super::super::b::C;\nuse super::{c::D, e};\nfn f() { super::g::h(); super::super::i() }";
+    assert_eq!(names_above(1, code), ["a", "c", "e", "g"]);
+    assert_eq!(names_above(2, code), ["b", "i"]);
 }
 
 #[test]
 fn finds_imports() {
     let code = code(
         "use crate::a::B;\nuse crate::{c, d::{E, F}, g};\n// use crate::no;\nlet x = $crate::no; mycrate::no();\n\
-         pub(crate) fn f() { crate::h::i() }\n#[cfg(test)]\nmod tests {\nuse crate::no;",
+         pub(crate) fn f() { crate::h::i() }\n#[cfg(test)]\n#[allow(a)]\nmod tests {\nuse crate::no;",
     );
     assert_eq!(imported(&code), ["a", "c", "d", "g", "h"]);
     let lib = "//! Text.\n//!\n//! Layers: `a`, `b` →\n//! `c` + `d`.\n//!\n//! More → text.\npub(crate) mod a;\nmod b;\n\

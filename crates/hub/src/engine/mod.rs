@@ -1,4 +1,6 @@
 //! Engines: where histories and presence are kept, and how publications reach the other nodes.
+//!
+//! Layers: `event_queue`, `logs` → `memory` → `disk`, `nats`, `redis`.
 
 mod disk;
 mod event_queue;

@@ -9,6 +9,8 @@
 //! An offset is a sequence of the stream. With each publication, the server sends the sequence of the channel's
 //! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is the time at
 //! which the stream was made.
+//!
+//! Layers: `newest`, `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
 
 mod events;
 mod follower;

@@ -4,6 +4,8 @@
 //! without one carries a [`Push`]. An empty message is a ping from the server and a pong from the client. In JSON the fields of
 //! messages have the names of the Protobuf schema, empty ones are left out, and `data`, `conn_info` and `chan_info` are any JSON
 //! value.
+//!
+//! Layers: `codec` + `command` + `push` + `reply` + `schema` → `codes`.
 
 mod codec;
 mod codes;

@@ -1,4 +1,6 @@
 //! How clients reach a hub.
+//!
+//! Layers: `clean_up` → `event_stream`, `websocket`.
 
 mod clean_up;
 mod event_stream;

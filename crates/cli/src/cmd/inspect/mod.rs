@@ -1,5 +1,7 @@
 //! `wireloom inspect`: a capture, one line per frame. The crate `wireloom-inspect` decodes; this module filters and
 //! prints.
+//!
+//! Layers: `filter`, `follow`, `json`, `line`, `stats`.
 
 mod filter;
 mod follow;

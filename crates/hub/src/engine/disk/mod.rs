@@ -8,6 +8,8 @@
 //! One thread, the [`Writer`], changes the file and the histories in memory, in this order. A publication is delivered and
 //! acknowledged after it was committed, so that no client knows a position that a crash could undo. Everything that
 //! arrives during a commit goes into the next one.
+//!
+//! Layers: `file` → `events`, `writer` → `crash`.
 
 #[cfg(test)]
 mod crash;
