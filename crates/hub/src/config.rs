@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess};
 use serde::{Deserialize, Deserializer, Serialize};
 use wireloom::OriginPolicy;
 
@@ -643,20 +645,67 @@ fn parse_size(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
-fn namespaces<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, ChannelOptions>, D::Error> {
-    use serde::de::Error;
-    let mut namespaces = HashMap::new();
-    for mut table in Vec::<toml::Table>::deserialize(from)? {
-        let name = match table.remove("name") {
-            Some(toml::Value::String(name)) => name,
-            _ => return Err(D::Error::custom("a namespace needs a name")),
-        };
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || !name.chars().all(is_name) {
-            return Err(D::Error::custom(format!("{name:?} cannot be the name of a namespace")));
+/// A table of `[[namespace]]`: its options beside its name. Read in one pass, so that errors keep the line of the value.
+struct Namespace {
+    name: String,
+    options: ChannelOptions,
+}
+
+impl<'de> Deserialize<'de> for Namespace {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Namespace;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Namespace, A::Error> {
+                let mut name = None;
+                let options = MapAccessDeserializer::new(WithoutName { map, name: &mut name });
+                let options = ChannelOptions::deserialize(options)?;
+                let name = name.ok_or_else(|| A::Error::custom("a namespace needs a name"))?;
+                let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+                if name.is_empty() || !name.chars().all(is_name) {
+                    return Err(A::Error::custom(format!("{name:?} cannot be the name of a namespace")));
+                }
+                Ok(Namespace { name, options })
+            }
         }
-        let options =
-            table.try_into().map_err(|error| D::Error::custom(format!("namespace {name}: {error}")))?;
+
+        from.deserialize_map(Visitor)
+    }
+}
+
+/// The entries of a table but its name.
+struct WithoutName<'a, A> {
+    map: A,
+    name: &'a mut Option<String>,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutName<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        while let Some(key) = self.map.next_key::<String>()? {
+            if key != "name" {
+                return seed.deserialize(key.into_deserializer()).map(Some);
+            }
+            *self.name = Some(self.map.next_value()?);
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
+    }
+}
+
+fn namespaces<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, ChannelOptions>, D::Error> {
+    let mut namespaces = HashMap::new();
+    for Namespace { name, options } in Vec::<Namespace>::deserialize(from)? {
         if namespaces.insert(name.clone(), options).is_some() {
             return Err(D::Error::custom(format!("namespace {name} is defined twice")));
         }
@@ -688,6 +737,26 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_values_have_their_line() {
+        const BEFORE: &str = "client.anonymous = true\n\n";
+        for (text, line) in [
+            ("[client.x]\n", 3),
+            ("[api]\n\nkey = 1", 5),
+            ("[history]\n\nlen_max = \"much\"", 5),
+            ("[channel]\n\nhistory_ttl = \"5 parsecs\"", 5),
+            ("[[namespace]]\nname = \"a\"\npublish = \"nobody\"", 5),
+            ("[[namespace]]\nname = \"a\"\n[[namespace]]\nhistory_ttl = \"x\"\nname = \"b\"", 6),
+            ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = 5", 6),
+            // Of the table.
+            ("[[namespace]]\nname = \"a\"\n[[namespace]]\npresence = true", 5),
+            ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = \"b\"\npresense = true", 5),
+        ] {
+            let error = HubConfig::from_toml(&format!("{BEFORE}{text}")).unwrap_err().to_string();
+            assert!(error.contains(&format!("at line {line}, ")), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn refuses_options_that_cannot_work() {
         for (text, reason) in [
             ("x", "expected"),
@@ -702,7 +771,7 @@ mod tests {
             ("[[namespace]]\npresence = true", "needs a name"),
             ("[[namespace]]\nname = \"a:b\"", "cannot be the name"),
             ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = \"a\"", "twice"),
-            ("[[namespace]]\nname = \"a\"\npublish = \"nobody\"", "namespace a"),
+            ("[[namespace]]\nname = \"a\"\npublish = \"nobody\"", "unknown variant `nobody`"),
             ("[api]\nkey = \"\"", "must not be empty"),
             ("[api]\nkey = \"change me, too\"", "api.key is the one of an example"),
             ("[token]\nhmac_secret = \"Change me\"", "token.hmac_secret is the one of an example"),
