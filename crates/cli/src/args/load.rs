@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::connect::Tls;
 use super::value::{self, has_scheme};
@@ -29,7 +29,7 @@ Scenarios:
   churn     open connections and close them again; the latency is the time to open
   idle      hold connections that send nothing, and check at the end that each is alive
   slow      receive only --rate messages per second, of all connections together
-  requests  HTTP/2 requests (https://, or http:// by prior knowledge); the default for such URLs
+  requests  HTTP requests: HTTP/2 (by prior knowledge for http://), or --http1.1; the default for such URLs
   --script  send, expect and wait as a file says
   --replay  send again what the clients of a capture sent, when they sent it
 
@@ -37,6 +37,11 @@ Closed loop (--pipeline): a connection sends the next message when an answer has
 the highest rate, but while the server is paused, nothing is sent and nothing measured.
 Open loop (--rate, --stage): messages are sent on a schedule, and latency counts from the time at
 which each was to be sent. A pause of the server shows in all messages that it delayed.
+
+One process loads with one core. Several, on several machines too, write --hdr files, and `load merge`
+adds them up.
+
+A server that accepts no connection any more for a second ends the load.
 
 The load may harm a server. Hosts outside loopback and private networks are refused without
 --i-own-this-server.
@@ -66,15 +71,20 @@ Try it:
   wireloom load ws://127.0.0.1:8080/echo --rate 5000 --connections 50 --html report.html
   wireloom load ws://127.0.0.1:8080/echo --http2 --pipeline 16 --size 1K --expect 'p99<5ms'
   wireloom load ws://127.0.0.1:8080/rooms/lobby --scenario rooms --publishers 2 --rate 100
-  wireloom load http://127.0.0.1:8080/echo --size 1K --pipeline 16 --json"
+  wireloom load http://127.0.0.1:8080/echo --size 1K --pipeline 16 --json
+  wireloom load http://127.0.0.1:8080/echo --http1.1 --size 1K --check --csv seconds.csv
+  wireloom load ws://127.0.0.1:8080/echo --hdr a.hdr & wireloom load ws://127.0.0.1:8080/echo --hdr b.hdr; wait
+  wireloom load merge a.hdr b.hdr --expect 'p99<5ms'"
 );
 
 #[derive(Args, Debug)]
-#[command(after_help = AFTER)]
+#[command(after_help = AFTER, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Load {
-    /// ws:// or wss://; http:// or https:// for requests over HTTP/2
-    #[arg(value_name = "URL")]
-    pub(crate) url: String,
+    #[command(subcommand)]
+    pub(crate) command: Option<LoadCommand>,
+    /// ws:// or wss://; http:// or https:// for requests
+    #[arg(value_name = "URL", required = true)]
+    url: Option<String>,
     /// The task of the connections; see below
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true, conflicts_with = "script")]
     scenario: Option<Scenario>,
@@ -101,6 +111,9 @@ pub(crate) struct Load {
     /// Use WebSocket over HTTP/2 (RFC 8441), each over a connection of its own: by ALPN for wss://, by prior knowledge for ws://
     #[arg(long)]
     pub(crate) http2: bool,
+    /// Requests over HTTP/1.1, one at a time on each connection
+    #[arg(long = "http1.1", conflicts_with = "http2")]
+    pub(crate) http1: bool,
     /// With --http2: WebSockets over each HTTP/2 connection
     #[arg(long, value_name = "N", value_parser = value::count, requires = "http2")]
     pub(crate) streams: Option<usize>,
@@ -156,13 +169,40 @@ impl fmt::Display for Scenario {
     }
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoadCommand {
+    /// Add up the --hdr files of several processes that loaded a server at the same time
+    Merge(Merge),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Merge {
+    /// What --hdr has written
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write all latencies to this file, in the same format
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hdr: Option<PathBuf>,
+    /// Require this of the result, such as 'p99<5ms' or 'rate>=10k'; may be repeated
+    #[arg(long, value_name = "METRIC<VALUE", value_parser = Expectation::parse)]
+    pub(crate) expect: Vec<Expectation>,
+}
+
 impl Load {
+    /// The URL; empty with a subcommand.
+    pub(crate) fn url(&self) -> &str {
+        self.url.as_deref().unwrap_or_default()
+    }
+
     pub(crate) fn scenario(&self) -> Scenario {
         match self.scenario {
             Some(scenario) => scenario,
             None if self.script.is_some() => Scenario::Script,
             None if self.replay.is_some() => Scenario::Replay,
-            None if is_http(&self.url) => Scenario::Requests,
+            None if is_http(self.url()) => Scenario::Requests,
             None => Scenario::Echo,
         }
     }
@@ -202,7 +242,7 @@ impl Load {
         if let Some(option) = self.misplaced(scenario) {
             return Some(format!("{option} does not apply to the scenario {scenario}"));
         }
-        if let Some(url) = [Some(&self.url), self.comparison.against.as_ref()]
+        if let Some(url) = [Some(self.url()), self.comparison.against.as_deref()]
             .into_iter()
             .flatten()
             .find(|url| is_http(url) != (scenario == Scenario::Requests))
@@ -239,6 +279,12 @@ impl Load {
                     ));
                 }
             }
+            Scenario::Requests if self.http1 && self.volume.pipeline.is_some_and(|pipeline| pipeline > 1) => {
+                return Some(
+                    "--http1.1 has one request at a time on each connection: --connections, not --pipeline"
+                        .into(),
+                );
+            }
             Scenario::Requests
                 if self.payload.check && self.payload.size.is_none() && self.payload.messages.is_none() =>
             {
@@ -271,7 +317,7 @@ impl Load {
         let Volume { pipeline, publishers, rate, stage, ramp_up, count, warmup, .. } = &self.volume;
         let PayloadArgs { size, text, binary, messages, compress, method, check } = &self.payload;
         let sends = [Echo, Sink, Rooms, Requests];
-        let options: [(&str, bool, &[Scenario]); 14] = [
+        let options: [(&str, bool, &[Scenario]); 15] = [
             ("--pipeline", pipeline.is_some(), &[Echo, Requests]),
             ("--publishers", publishers.is_some(), &[Rooms]),
             ("--rate", rate.is_some(), &[Echo, Sink, Rooms, Churn, Slow, Requests]),
@@ -287,6 +333,7 @@ impl Load {
             ("--count", count.is_some() && matches!(scenario, Idle | Replay), &[]),
             ("--warmup", warmup.is_some() && matches!(scenario, Idle | Script | Replay), &[]),
             ("--streams", self.streams.is_some() && scenario == Churn, &[]),
+            ("--http1.1", self.http1, &[Requests]),
         ];
         let of_websockets = [
             ("--subprotocol", !self.subprotocol.is_empty()),
@@ -396,6 +443,12 @@ pub(crate) struct Output {
     /// Write the result to this file (- for the standard output, instead of the table) in the text format of Prometheus
     #[arg(long, value_name = "FILE")]
     pub(crate) prometheus: Option<PathBuf>,
+    /// Write each second to this file, as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Write the latencies of each second to this file, as a log of HdrHistogram (V2), for `load merge` and its other tools
+    #[arg(long, value_name = "FILE", conflicts_with = "against")]
+    pub(crate) hdr: Option<PathBuf>,
     /// Print no progress
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -449,6 +502,8 @@ mod tests {
             ("ws://h/ --replay f --count 9", "--count does not apply to the scenario replay"),
             ("http://h/ --replay f", "the scenario replay needs a ws:// or wss:// URL"),
             ("http://h/ --compress", "--compress does not apply to the scenario requests"),
+            ("ws://h/ --http1.1", "--http1.1 does not apply to the scenario echo"),
+            ("http://h/ --http1.1 --pipeline 2", "one request at a time"),
             ("http://h/ --scenario echo", "the scenario echo needs a ws:// or wss:// URL"),
             ("ws://h/ --scenario requests", "the scenario requests needs an http:// or https:// URL"),
             ("ws://h/ --against http://h/", "the scenario echo needs a ws:// or wss:// URL"),
@@ -473,6 +528,19 @@ mod tests {
             "ws://h/ --replay f --speed 2.5 --check --duration 1m --connections 3",
         ] {
             assert_eq!(load(args).conflict(), None, "{args}");
+        }
+    }
+
+    #[test]
+    fn merges_files_or_loads_a_url() {
+        let merge = load("merge a b --json");
+        assert!(
+            matches!(&merge.command, Some(LoadCommand::Merge(merge)) if merge.files.len() == 2 && merge.json)
+        );
+        assert_eq!(load("ws://h/").url(), "ws://h/");
+        for wrong in ["", "merge", "ws://h/ merge a", "--json merge a"] {
+            let args = ["wireloom", "load"].into_iter().chain(wrong.split_whitespace());
+            assert!(Args::try_parse_from(args).is_err(), "{wrong}");
         }
     }
 

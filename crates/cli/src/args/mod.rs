@@ -27,7 +27,9 @@ pub(crate) use hub::{Check, ConfigCommand, Hub, HubCommand, Token};
 pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
 pub(crate) use join::Framing;
 pub(crate) use listen::{Endpoint, Listen};
-pub(crate) use load::{Expectation, Load, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage};
+pub(crate) use load::{
+    Expectation, Load, LoadCommand, Merge, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage,
+};
 pub(crate) use record::Record;
 pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
 pub(crate) use value::{has_scheme, time};

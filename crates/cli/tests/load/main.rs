@@ -6,9 +6,11 @@
 mod comparison;
 mod echo;
 mod failures;
+mod merge;
 mod output;
 mod progress;
 mod replay;
+mod requests;
 mod rooms;
 mod scenarios;
 mod warnings;
@@ -182,7 +184,7 @@ async fn signal(child: &Child, name: &str) {
 
 /// `wireloom serve`, killed at the end of the test.
 struct Serve {
-    _child: Child,
+    child: Child,
     /// Such as `127.0.0.1:8080`.
     address: String,
 }
@@ -198,7 +200,7 @@ impl Serve {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap();
         let address = line.split_once("://").unwrap().1.trim_end_matches('/').to_owned();
-        Self { _child: child, address }
+        Self { child, address }
     }
 
     fn url(&self, scheme: &str, path: &str) -> String {

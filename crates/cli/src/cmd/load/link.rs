@@ -1,12 +1,14 @@
 //! What a connection of a run is made of.
 
 use wireloom::WebSocket;
-use wireloom::client::Http2;
+use wireloom::client::{Http2, Pool};
 
 /// The transport of a connection.
 pub(super) enum Link {
     WebSocket(WebSocket),
     Http2(Http2),
+    /// One connection for HTTP/1.1 at most, which is opened when a request needs it, and the URL.
+    Http1(Pool, String),
     /// The scenario opens its connections itself.
     None,
 }

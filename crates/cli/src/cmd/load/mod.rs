@@ -1,11 +1,13 @@
 //! `wireloom load`: puts load on a server, and measures rate, latency and errors.
 //!
-//! Layers: `end`, `link`, `pacer`, `payload`, `plan`, `process`, `recorder`, `recording`, `room`, `script`, `units` → `comparison`,
-//! `progress`, `target`, `work` → `run` → `scenario` → `runner` → `report` → `output`.
+//! Layers: `end`, `hdr` + `recorder`, `link`, `pacer`, `payload`, `plan`, `process`, `recording`, `room`, `script`, `units` →
+//! `comparison`, `progress`, `target`, `work` → `run` → `scenario` → `runner` → `report` → `merged` → `output`.
 
 mod comparison;
 mod end;
+mod hdr;
 mod link;
+mod merged;
 mod output;
 mod pacer;
 mod payload;
@@ -30,11 +32,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::connect::trace::without_secrets;
-use crate::args::{Load, Scenario};
+use crate::args::{Load, LoadCommand, Merge, Scenario};
 use crate::exit::Exit;
 use crate::signals::Signals;
 use crate::{descriptors, terminal};
 use comparison::{Comparison, Samples};
+use merged::Merged;
 use progress::Progress;
 use report::Report;
 use runner::Outcome;
@@ -42,6 +45,9 @@ use target::{Failure, Opener};
 use work::Work;
 
 pub(crate) fn run(args: Load) -> Exit {
+    if let Some(LoadCommand::Merge(merge)) = &args.command {
+        return self::merge(merge);
+    }
     descriptors::raise_limit();
     // One thread, so that the load is that of one core and tasks do not move between cores.
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -102,6 +108,35 @@ async fn load(mut args: Load) -> Exit {
     exit(args, &report)
 }
 
+/// Adds up the files of several processes.
+fn merge(args: &Merge) -> Exit {
+    let merged = match Merged::new(args) {
+        Ok(merged) => merged,
+        Err(error) => {
+            terminal::print_error(terminal::visible_line(&error));
+            return Exit::NoConnection;
+        }
+    };
+    let text = match args.json {
+        true => format!("{}\n", terminal::visible_json(&output::json::merged(&merged).to_string())),
+        false => output::table::merged(&merged),
+    };
+    let written = io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| format!("the output cannot be written: {error}"));
+    let written = written.and_then(|()| match &args.hdr {
+        Some(path) => {
+            std::fs::write(path, &merged.text).map_err(|error| format!("--hdr {}: {error}", path.display()))
+        }
+        None => Ok(()),
+    });
+    if let Err(error) = written {
+        terminal::print_error(terminal::visible_line(&error));
+        return Exit::Broken;
+    }
+    if merged.expectations.iter().all(|checked| checked.is_met) { Exit::Success } else { Exit::Unmet }
+}
+
 /// Prints why there was no load, on one line.
 fn print_failure(url: &str, failure: Failure) -> Exit {
     match failure {
@@ -148,11 +183,11 @@ async fn measure(
         let url = url.to_owned();
         |error| (url, error)
     };
-    let own = Arc::new(Opener::new(args, &args.url).await.map_err(failed(&args.url))?);
+    let own = Arc::new(Opener::new(args, args.url()).await.map_err(failed(args.url()))?);
     let Some(other_url) = &args.comparison.against else {
         let outcome = runner::run(args, work.clone(), own, args.duration(), progress, signals).await;
-        let outcome = outcome.map_err(|error| (args.url.clone(), Failure::Connect(error)))?;
-        return Ok((Report::new(args, &args.url, outcome), None));
+        let outcome = outcome.map_err(|error| (args.url().to_owned(), Failure::Connect(error)))?;
+        return Ok((Report::new(args, args.url(), outcome), None));
     };
     let other = Arc::new(Opener::new(args, other_url).await.map_err(failed(other_url))?);
     let mut sides = [Side::new(own), Side::new(other)];
@@ -176,13 +211,13 @@ async fn measure(
     let comparison = Comparison::paired(&without_secrets(other_url), &own.samples, &other.samples);
     match (own.outcome, other.outcome) {
         (Some(own), Some(other)) => {
-            let mut report = Report::new(args, &args.url, own);
+            let mut report = Report::new(args, args.url(), own);
             report.comparison = Some(comparison);
             Ok((report, Some(Report::new(args, other_url, other))))
         }
         // Interrupted before the second server's turn.
-        (Some(outcome), None) | (None, Some(outcome)) => Ok((Report::new(args, &args.url, outcome), None)),
-        (None, None) => Err((args.url.clone(), Failure::Usage("there was no round".into()))),
+        (Some(outcome), None) | (None, Some(outcome)) => Ok((Report::new(args, args.url(), outcome), None)),
+        (None, None) => Err((args.url().to_owned(), Failure::Usage("there was no round".into()))),
     }
 }
 
@@ -226,44 +261,54 @@ fn read_samples(path: &Path) -> Result<(String, Samples), String> {
 }
 
 /// The files of the report, which are opened before the load.
-struct Files {
-    html: Option<(PathBuf, File)>,
-    prometheus: Option<(PathBuf, File)>,
+struct Files(Vec<ReportFile>);
+
+/// A file of the report.
+struct ReportFile {
+    option: &'static str,
+    path: PathBuf,
+    file: File,
+    content: fn(&Report) -> Result<Vec<u8>, String>,
 }
 
 impl Files {
     /// # Errors
     /// A file cannot be opened for writing.
     fn open(args: &Load) -> Result<Self, String> {
+        type Content = fn(&Report) -> Result<Vec<u8>, String>;
         let output = &args.output;
-        let open = |option: &str, path: &Option<PathBuf>| {
-            let Some(path) = path.clone().filter(|path| !is_dash(path)) else { return Ok(None) };
+        let wanted: [(&'static str, &Option<PathBuf>, Content); 4] = [
+            ("--html", &output.html, |report| {
+                output::html::page(report).map(String::into_bytes).map_err(|error| error.to_string())
+            }),
+            ("--prometheus", &output.prometheus, |report| Ok(output::prometheus::text(report).into_bytes())),
+            ("--csv", &output.csv, |report| Ok(output::csv::text(report).into_bytes())),
+            ("--hdr", &output.hdr, |report| {
+                let text = |log: &hdr::Log| log.text(&report.counts, report.connections, report.measured);
+                Ok(report.log.as_ref().map(text).unwrap_or_default())
+            }),
+        ];
+        let mut files = Vec::new();
+        for (option, path, content) in wanted {
+            let Some(path) = path.clone().filter(|path| option != "--prometheus" || !is_dash(path)) else {
+                continue;
+            };
             // What it holds is kept until there is a report.
-            match File::options().write(true).create(true).truncate(false).open(&path) {
-                Ok(file) => Ok(Some((path, file))),
-                Err(error) => Err(format!("{option} {}: {error}", path.display())),
-            }
-        };
-        Ok(Self {
-            html: open("--html", &output.html)?,
-            prometheus: open("--prometheus", &output.prometheus)?,
-        })
+            let file = File::options().write(true).create(true).truncate(false).open(&path);
+            let file = file.map_err(|error| format!("{option} {}: {error}", path.display()))?;
+            files.push(ReportFile { option, path, file, content });
+        }
+        Ok(Self(files))
     }
 
     fn write(self, report: &Report) -> Result<(), String> {
-        let write = |option: &str, (path, mut file): (PathBuf, File), text: String| {
+        for ReportFile { option, path, mut file, content } in self.0 {
+            let content = content(report).map_err(|error| format!("{option}: {error}"))?;
             // A pipe or a terminal has no length.
-            let written = file.set_len(0).or(Ok(())).and_then(|()| file.write_all(text.as_bytes()));
-            written.map_err(|error: io::Error| format!("{option} {}: {error}", path.display()))
-        };
-        if let Some(html) = self.html {
-            let page = output::html::page(report).map_err(|error| format!("--html: {error}"))?;
-            write("--html", html, page)?;
+            let written = file.set_len(0).or(Ok(())).and_then(|()| file.write_all(&content));
+            written.map_err(|error: io::Error| format!("{option} {}: {error}", path.display()))?;
         }
-        match self.prometheus {
-            Some(prometheus) => write("--prometheus", prometheus, output::prometheus::text(report)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use wireloom::Error;
 
+use super::hdr::Log;
+
 /// The longest latency that is kept, in nanoseconds: an hour.
 const LATENCY_MAX: u64 = 3_600_000_000_000;
 
@@ -102,6 +104,8 @@ pub(super) struct Recorder {
     pub(super) last_sent: Option<Instant>,
     /// The text of the first error.
     pub(super) first_error: Option<String>,
+    /// With `--hdr`.
+    pub(super) log: Option<Log>,
 }
 
 impl Recorder {
@@ -119,6 +123,7 @@ impl Recorder {
             last_answer: None,
             last_sent: None,
             first_error: None,
+            log: None,
         }
     }
 
@@ -222,6 +227,9 @@ impl Recorder {
             p99: percentile(0.99),
             max: if self.second.is_empty() { 0 } else { self.second.max() },
         };
+        if let Some(log) = &mut self.log {
+            log.add(&self.second, begin, at);
+        }
         self.before = counts;
         self.merge();
         self.series.push(second.clone());
@@ -272,7 +280,7 @@ impl Recorder {
 }
 
 /// A histogram with three significant digits.
-fn histogram() -> Histogram<u64> {
+pub(super) fn histogram() -> Histogram<u64> {
     let Ok(histogram) = Histogram::new_with_bounds(1, LATENCY_MAX, 3) else {
         unreachable!("the bounds are constants");
     };

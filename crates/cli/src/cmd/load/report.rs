@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::comparison::Comparison;
+use super::hdr::Log;
 use super::recorder::{Counts, Second};
 use super::runner::Outcome;
 use super::units::time;
@@ -56,6 +57,8 @@ pub(super) struct Report {
     pub(super) expectations: Vec<Checked>,
     pub(super) warnings: Vec<String>,
     pub(super) comparison: Option<Comparison>,
+    /// With `--hdr`.
+    pub(super) log: Option<Log>,
 }
 
 /// A distribution of times, in nanoseconds.
@@ -70,6 +73,18 @@ pub(super) struct Latency {
 }
 
 impl Latency {
+    /// With the percentiles that are printed, and those that are expected.
+    pub(super) fn expected(histogram: &hdrhistogram::Histogram<u64>, expectations: &[Expectation]) -> Self {
+        let expected = expectations.iter().filter_map(|expectation| match expectation.metric {
+            Metric::Percentile(percentile) => Some(percentile),
+            _ => None,
+        });
+        let mut asked: Vec<f64> = PERCENTILES.into_iter().chain(expected).collect();
+        asked.sort_by(f64::total_cmp);
+        asked.dedup();
+        Self::new(histogram, &asked)
+    }
+
     fn new(histogram: &hdrhistogram::Histogram<u64>, asked: &[f64]) -> Self {
         let samples = histogram.len();
         let at = |percentile: f64| (percentile, histogram.value_at_percentile(percentile));
@@ -106,18 +121,31 @@ pub(super) struct Checked {
     pub(super) is_met: bool,
 }
 
+impl Checked {
+    /// Checks expectations. One about a latency is not met if there are no samples.
+    pub(super) fn all(expectations: &[Expectation], latency: &Latency, rate: f64, errors: u64) -> Vec<Self> {
+        let seconds = |nanos: f64| if latency.samples == 0 { f64::NAN } else { nanos / 1e9 };
+        let check = |expectation: &Expectation| {
+            let value = match expectation.metric {
+                Metric::Percentile(asked) => {
+                    seconds(latency.percentile(asked).map_or(f64::NAN, |nanos| nanos as f64))
+                }
+                Metric::Mean => seconds(latency.mean),
+                Metric::Max => seconds(latency.max as f64),
+                Metric::Rate => rate,
+                Metric::Errors => errors as f64,
+            };
+            Self { expectation: expectation.clone(), value, is_met: expectation.is_met_by(value) }
+        };
+        expectations.iter().map(check).collect()
+    }
+}
+
 impl Report {
     pub(super) fn new(args: &Load, url: &str, outcome: Outcome) -> Self {
         let Outcome { mut recorder, measured, cpu, elapsed, memory, is_interrupted } = outcome;
         let counts = recorder.counts;
-        let expected = args.output.expect.iter().filter_map(|expectation| match expectation.metric {
-            Metric::Percentile(percentile) => Some(percentile),
-            _ => None,
-        });
-        let mut asked: Vec<f64> = PERCENTILES.into_iter().chain(expected).collect();
-        asked.sort_by(f64::total_cmp);
-        asked.dedup();
-        let latency = Latency::new(recorder.latency(), &asked);
+        let latency = Latency::expected(recorder.latency(), &args.output.expect);
         let connections = args.volume.connections();
         let send_delay = recorder.send_delay();
         let rate = if measured.is_zero() { 0.0 } else { counts.received as f64 / measured.as_secs_f64() };
@@ -141,9 +169,10 @@ impl Report {
             expectations: Vec::new(),
             warnings: Vec::new(),
             comparison: None,
+            log: recorder.log.take(),
         };
         report.expectations =
-            args.output.expect.iter().map(|expectation| report.check(expectation)).collect();
+            Checked::all(&args.output.expect, &report.latency, rate, report.counts.errors.total());
         report.warnings = report.find_warnings(args);
         report
     }
@@ -158,21 +187,6 @@ impl Report {
         let is_expected =
             self.expectations.iter().any(|checked| checked.expectation.metric == Metric::Errors);
         self.counts.errors.total() > 0 && !is_expected
-    }
-
-    /// Checks an expectation. One about a latency is not met if there are no samples.
-    fn check(&self, expectation: &Expectation) -> Checked {
-        let seconds = |nanos: f64| if self.latency.samples == 0 { f64::NAN } else { nanos / 1e9 };
-        let value = match expectation.metric {
-            Metric::Percentile(asked) => {
-                seconds(self.latency.percentile(asked).map_or(f64::NAN, |nanos| nanos as f64))
-            }
-            Metric::Mean => seconds(self.latency.mean),
-            Metric::Max => seconds(self.latency.max as f64),
-            Metric::Rate => self.rate,
-            Metric::Errors => self.counts.errors.total() as f64,
-        };
-        Checked { expectation: expectation.clone(), value, is_met: expectation.is_met_by(value) }
     }
 
     fn find_warnings(&self, args: &Load) -> Vec<String> {
@@ -260,6 +274,6 @@ fn config(args: &Load) -> Value {
         "size": size,
         "type": if args.payload.binary { "binary" } else { "text" },
         "compress": args.payload.compress,
-        "http2": args.http2 || args.scenario() == Scenario::Requests,
+        "http2": args.http2 || (args.scenario() == Scenario::Requests && !args.http1),
     })
 }

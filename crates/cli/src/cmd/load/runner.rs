@@ -9,6 +9,7 @@ use tokio::time::MissedTickBehavior;
 use wireloom::Error;
 
 use super::end::End;
+use super::hdr::Log;
 use super::link::Link;
 use super::pacer::{Pacer, Timetable};
 use super::plan::Plan;
@@ -70,7 +71,9 @@ pub(super) async fn run(
 ) -> Result<Outcome, Error> {
     let volume = &args.volume;
     let mut memory_before = None;
-    let recorder = Arc::new(Mutex::new(Recorder::new()));
+    let mut recorder = Recorder::new();
+    recorder.log = args.output.hdr.is_some().then(Log::default);
+    let recorder = Arc::new(Mutex::new(recorder));
     let mut links = Vec::with_capacity(volume.connections());
     let is_opened = tokio::select! {
         opened = open_all(args, &opener, &mut links, &recorder, &mut memory_before) => {

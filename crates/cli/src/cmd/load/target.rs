@@ -1,9 +1,10 @@
 //! The server to load: its addresses, whether they may be loaded, and how its connections are opened.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
-use wireloom::client::Http2;
+use wireloom::client::{Http2, Pool, Request};
 use wireloom::wireloom_ws::handshake::uri::Uri;
 use wireloom::{Connector, DeflateConfig, Error, WebSocket, WebSocketConfig};
 
@@ -26,6 +27,8 @@ pub(super) struct Opener {
     path: String,
     connector: Connector,
     scenario: Scenario,
+    /// Requests over HTTP/1.1.
+    is_http1: bool,
     /// One token for each connection, in turn.
     tokens: Vec<String>,
     headers: Vec<(String, String)>,
@@ -81,7 +84,16 @@ impl Opener {
             let cells = (0..args.volume.connections().div_ceil(streams)).map(|_| OnceCell::new());
             (streams, cells.collect())
         });
-        Ok(Self { url: url.to_owned(), path, connector, scenario: args.scenario(), tokens, headers, shared })
+        Ok(Self {
+            url: url.to_owned(),
+            path,
+            connector,
+            scenario: args.scenario(),
+            is_http1: args.http1,
+            tokens,
+            headers,
+            shared,
+        })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -102,6 +114,17 @@ impl Opener {
     pub(super) async fn open(&self, index: usize) -> Result<Link, Error> {
         Ok(match self.scenario {
             Scenario::Churn => Link::None,
+            Scenario::Requests if self.is_http1 => {
+                let (connector, url) = self.with_token(index);
+                // The server closes it, not the pool.
+                const KEPT: Duration = Duration::from_secs(3600);
+                let pool = Pool::with_limits(connector, 1, KEPT);
+                if index == 0 {
+                    // If the first one fails, the others would too. A status of any kind is an answer.
+                    pool.request(Request::new("HEAD", &*url)).await?;
+                }
+                Link::Http1(pool, url)
+            }
             Scenario::Requests => {
                 let (connector, url) = self.with_token(index);
                 Link::Http2(connector.connect_http2(&url).await?)

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::comparison::Comparison;
-use super::super::report::{Latency, Report};
+use super::super::merged::Merged;
+use super::super::report::{Checked, Latency, Report};
 
 /// The version of the schema. It changes when a field is removed or gets another meaning.
 const SCHEMA: u32 = 1;
@@ -20,11 +21,6 @@ pub(in crate::cmd::load) fn json(report: &Report) -> Value {
                 "p50": seconds(second.p50), "p99": seconds(second.p99), "max": seconds(second.max),
             })
         })
-        .collect();
-    let expected: Vec<Value> = report
-        .expectations
-        .iter()
-        .map(|checked| json!({ "text": checked.expectation.text, "value": checked.value, "met": checked.is_met }))
         .collect();
     let mut errors: Map<String, Value> =
         report.counts.errors.kinds().iter().map(|(kind, count)| ((*kind).to_owned(), json!(count))).collect();
@@ -50,12 +46,37 @@ pub(in crate::cmd::load) fn json(report: &Report) -> Value {
         "cpu": report.cpu,
         "memory_per_connection": report.memory,
         "errors": errors,
-        "expected": expected,
+        "expected": expected(&report.expectations),
         "warnings": report.warnings,
         "interrupted": report.is_interrupted,
         "series": series,
         "comparison": report.comparison.as_ref().map(comparison),
     })
+}
+
+/// The sum of several processes.
+pub(in crate::cmd::load) fn merged(merged: &Merged) -> Value {
+    let mut errors: Map<String, Value> =
+        merged.errors.iter().map(|(kind, count)| (kind.clone(), json!(count))).collect();
+    errors.insert("total".into(), json!(merged.errors_total()));
+    json!({
+        "schema": SCHEMA,
+        "files": merged.files,
+        "connections": merged.connections,
+        "time": merged.time.as_secs_f64(),
+        "sent": merged.sent,
+        "answered": merged.received,
+        "rate": merged.rate,
+        "latency": times(&merged.latency),
+        "errors": errors,
+        "expected": expected(&merged.expectations),
+        "warnings": merged.warnings,
+    })
+}
+
+fn expected(expectations: &[Checked]) -> Vec<Value> {
+    let one = |checked: &Checked| json!({ "text": checked.expectation.text, "value": checked.value, "met": checked.is_met });
+    expectations.iter().map(one).collect()
 }
 
 fn times(latency: &Latency) -> Map<String, Value> {

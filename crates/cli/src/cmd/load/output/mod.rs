@@ -1,7 +1,8 @@
 //! The formats of a report.
 //!
-//! Layers: `json`, `plot`, `prometheus`, `table` → `html`.
+//! Layers: `csv`, `json`, `plot`, `prometheus`, `table` → `html`.
 
+pub(super) mod csv;
 pub(super) mod html;
 pub(super) mod json;
 mod plot;

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::super::comparison::Comparison;
-use super::super::report::{Checked, Report};
+use super::super::merged::Merged;
+use super::super::report::{Checked, Latency, Report};
 use super::super::units::{throughput, time};
 use crate::args::{Metric, Scenario};
 use crate::terminal::visible_line;
@@ -33,13 +34,8 @@ pub(super) fn rows(report: &Report) -> Vec<(String, String)> {
         row("payload", throughput(bytes, report.measured));
     }
     let latency = &report.latency;
-    if latency.samples > 0 {
-        for &(percentile, nanos) in &latency.percentiles {
-            let few = if latency.has_samples_for(percentile) { "" } else { "   (too few samples)" };
-            row(&format!("p{percentile}"), format!("{}{few}", time(nanos as f64)));
-        }
-        row("max", time(latency.max as f64));
-        row("mean", time(latency.mean));
+    for (name, value) in latencies(latency) {
+        row(&name, value);
     }
     if let Some(delay) = report.send_delay_p99 {
         row("send delay", format!("p99 {}", time(delay as f64)));
@@ -57,15 +53,8 @@ pub(super) fn rows(report: &Report) -> Vec<(String, String)> {
     if let Some(error) = &report.first_error {
         row("first error", visible_line(error));
     }
-    for Checked { expectation, value, is_met } in &report.expectations {
-        let result = if *is_met { "met" } else { "not met" };
-        let value = match expectation.metric {
-            Metric::Rate => format!("{value:.1}/s"),
-            Metric::Errors => format!("{value}"),
-            _ if value.is_nan() => "no latencies".to_owned(),
-            _ => time(value * 1e9),
-        };
-        row("expected", format!("{}: {result} ({}: {value})", expectation.text, expectation.metric));
+    for checked in &report.expectations {
+        row("expected", expected(checked));
     }
     if let Some(comparison) = &report.comparison {
         for line in compared(comparison) {
@@ -76,6 +65,52 @@ pub(super) fn rows(report: &Report) -> Vec<(String, String)> {
         row("warning", warning.clone());
     }
     rows
+}
+
+/// The percentiles, the maximum and the mean.
+fn latencies(latency: &Latency) -> Vec<(String, String)> {
+    if latency.samples == 0 {
+        return Vec::new();
+    }
+    let percentiles = latency.percentiles.iter().map(|&(percentile, nanos)| {
+        let few = if latency.has_samples_for(percentile) { "" } else { "   (too few samples)" };
+        (format!("p{percentile}"), format!("{}{few}", time(nanos as f64)))
+    });
+    let others = [("max", latency.max as f64), ("mean", latency.mean)];
+    percentiles.chain(others.map(|(name, nanos)| (name.to_owned(), time(nanos)))).collect()
+}
+
+fn expected(Checked { expectation, value, is_met }: &Checked) -> String {
+    let result = if *is_met { "met" } else { "not met" };
+    let value = match expectation.metric {
+        Metric::Rate => format!("{value:.1}/s"),
+        Metric::Errors => format!("{value}"),
+        _ if value.is_nan() => "no latencies".to_owned(),
+        _ => time(value * 1e9),
+    };
+    format!("{}: {result} ({}: {value})", expectation.text, expectation.metric)
+}
+
+/// The sum of several processes.
+pub(in crate::cmd::load) fn merged(merged: &Merged) -> String {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    row("files", merged.files.join(", "));
+    row("connections", merged.connections.to_string());
+    row("time", format!("{:.3} s", merged.time.as_secs_f64()));
+    row("sent", merged.sent.to_string());
+    row("answered", merged.received.to_string());
+    row("rate", format!("{:.1}/s", merged.rate));
+    rows.extend(latencies(&merged.latency));
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    row("errors", errors_of(&merged.errors));
+    for checked in &merged.expectations {
+        row("expected", expected(checked));
+    }
+    for warning in &merged.warnings {
+        row("warning", warning.clone());
+    }
+    rows.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 
 /// The result, and a line for each metric.
@@ -105,9 +140,13 @@ fn answered(scenario: Scenario) -> &'static str {
 }
 
 pub(super) fn errors(report: &Report) -> String {
-    let errors = &report.counts.errors;
-    let kinds = errors.kinds().into_iter().filter(|(_, count)| *count > 0);
+    errors_of(&report.counts.errors.kinds())
+}
+
+fn errors_of(kinds: &[(impl AsRef<str>, u64)]) -> String {
+    let total: u64 = kinds.iter().map(|(_, count)| count).sum();
+    let kinds = kinds.iter().filter(|(_, count)| *count > 0);
     let found: Vec<String> =
-        kinds.map(|(kind, count)| format!("{count} {}", kind.replace('_', " "))).collect();
-    if found.is_empty() { "0".to_owned() } else { format!("{} ({})", errors.total(), found.join(", ")) }
+        kinds.map(|(kind, count)| format!("{count} {}", kind.as_ref().replace('_', " "))).collect();
+    if found.is_empty() { "0".to_owned() } else { format!("{total} ({})", found.join(", ")) }
 }

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use wireloom::CloseCode;
 
-use super::connection::{CLOSE_TIMEOUT, Connection, Next};
+use super::connection::{CLOSE_TIMEOUT, Connection, Failures, Next};
 
 pub(super) async fn run(connection: Connection) {
     let run = connection.run.clone();
     let mut pace = connection.pace();
+    let mut failures = Failures::default();
     loop {
         let intended = poll_fn(|cx| {
             loop {
@@ -30,6 +31,7 @@ pub(super) async fn run(connection: Connection) {
         run.recorder().sent(now, now.saturating_duration_since(intended), 0, is_measured);
         match run.opener.websocket(connection.index).await {
             Ok(mut socket) => {
+                failures.succeeded();
                 let now = Instant::now();
                 run.recorder().answered(now, now.saturating_duration_since(intended), 0, is_measured);
                 let close = async {
@@ -44,7 +46,13 @@ pub(super) async fn run(connection: Connection) {
                 };
                 run.recorder().error(|errors| &mut errors.broken, 1, || text);
             }
-            Err(error) => run.recorder().connect_failed(&error),
+            Err(error) => {
+                run.recorder().connect_failed(&error);
+                if failures.failed(Instant::now()).await {
+                    run.recorder().disconnected();
+                    return;
+                }
+            }
         }
     }
 }

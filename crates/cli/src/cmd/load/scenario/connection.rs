@@ -169,3 +169,36 @@ pub(super) fn queue(
         Poll::Pending => Ok(false),
     }
 }
+
+/// Failures of a connection that opens others, without a success between them.
+#[derive(Default)]
+pub(super) struct Failures {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Failures {
+    /// How long a server may accept no connection: a restart takes less.
+    const GIVE_UP_AFTER: Duration = Duration::from_secs(1);
+
+    /// With a rate of one a second or less, a single failure says little.
+    const COUNT_MIN: u32 = 3;
+
+    /// Before the next attempt: a refused connection costs next to nothing, so that a closed loop would only count failures.
+    const PAUSE: Duration = Duration::from_millis(10);
+
+    pub(super) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Waits before the next attempt; returns whether to make none.
+    pub(super) async fn failed(&mut self, now: Instant) -> bool {
+        self.count = self.count.saturating_add(1);
+        let since = *self.since.get_or_insert(now);
+        if self.count >= Self::COUNT_MIN && now >= since + Self::GIVE_UP_AFTER {
+            return true;
+        }
+        tokio::time::sleep(Self::PAUSE).await;
+        false
+    }
+}

@@ -20,6 +20,7 @@ use super::link::Link;
 use crate::args::Scenario;
 
 pub(super) use connection::Connection;
+use requests::Client;
 pub(super) use rooms::wait_until_joined;
 
 /// Runs until everything was sent, and every message was answered or is lost. The future is boxed, so that the task
@@ -50,7 +51,8 @@ pub(super) fn run(connection: Connection, link: Link) -> Pin<Box<dyn Future<Outp
             Box::pin(socket.drive(|socket| replay::run(connection, socket)))
         }
         (Link::WebSocket(socket), _) => Box::pin(socket.drive(|socket| echo::run(connection, socket))),
-        (Link::Http2(http2), _) => Box::pin(requests::run(connection, http2)),
+        (Link::Http2(http2), _) => Box::pin(requests::run(connection, Client::Http2(http2))),
+        (Link::Http1(pool, url), _) => Box::pin(requests::run(connection, Client::Http1(pool, url))),
         (Link::None, _) => Box::pin(churn::run(connection)),
     }
 }

@@ -1,4 +1,4 @@
-//! Requests over one HTTP/2 connection: `--pipeline` at once, or on a schedule.
+//! Requests over one connection: over HTTP/2 `--pipeline` at once, over HTTP/1.1 one, or on a schedule.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -8,25 +8,67 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use wireloom::Error;
-use wireloom::client::{Http2, Request};
+use wireloom::client::{Http2, Pool, Request, Response};
 
 use super::super::run::Run;
-use super::connection::{Connection, Next};
+use super::connection::{CLOSE_TIMEOUT, Connection, Failures, Next};
 
-/// The maximum number of concurrent requests of one connection in the open loop.
+/// The maximum number of concurrent requests of one HTTP/2 connection in the open loop.
 const REQUESTS_MAX: usize = 10_000;
 
-pub(super) async fn run(connection: Connection, http2: Http2) {
+/// What sends the requests of a connection.
+#[derive(Clone)]
+pub(super) enum Client {
+    Http2(Http2),
+    /// With the URL.
+    Http1(Pool, String),
+}
+
+impl Client {
+    /// How many requests may be sent at once.
+    fn requests_max(&self) -> usize {
+        match self {
+            Self::Http2(_) => REQUESTS_MAX,
+            Self::Http1(..) => 1,
+        }
+    }
+
+    /// Whether more can be sent. Over HTTP/1.1 a connection that was closed is opened again.
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Http2(http2) => http2.is_open(),
+            Self::Http1(..) => true,
+        }
+    }
+
+    async fn request(&self, method: String, path: &str, content: Bytes) -> Result<Response, Error> {
+        match self {
+            Self::Http2(http2) => http2.request(Request::new(method, path).with_body(content)).await,
+            Self::Http1(pool, url) => pool.request(Request::new(method, &**url).with_body(content)).await,
+        }
+    }
+
+    async fn close(self) {
+        if let Self::Http2(http2) = self {
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, http2.close()).await;
+        }
+    }
+}
+
+pub(super) async fn run(connection: Connection, client: Client) {
     let run = connection.run.clone();
     let mut pace = connection.pace();
     let path: Arc<str> = run.opener.path(connection.index).into();
     let mut number = 0;
     let mut requests = JoinSet::new();
     let mut is_sending = true;
+    let failures = Arc::new(tokio::sync::Mutex::new(Failures::default()));
     poll_fn(|cx| {
         loop {
-            while let Poll::Ready(Some(_)) = requests.poll_join_next(cx) {}
-            if is_sending && !http2.is_open() {
+            while let Poll::Ready(Some(ended)) = requests.poll_join_next(cx) {
+                is_sending &= ended.unwrap_or(true);
+            }
+            if is_sending && !client.is_open() {
                 is_sending = false;
                 let mut recorder = run.recorder();
                 recorder.disconnected();
@@ -36,11 +78,14 @@ pub(super) async fn run(connection: Connection, http2: Http2) {
                     || "the server closed a connection".to_owned(),
                 );
             }
-            while is_sending && requests.len() < REQUESTS_MAX {
+            while is_sending && requests.len() < client.requests_max() {
                 let now = Instant::now();
                 match pace.next(&run, now, requests.len()) {
                     Next::Due(intended) => {
-                        requests.spawn(exchange(run.clone(), http2.clone(), path.clone(), number, intended));
+                        let failures = failures.clone();
+                        let exchange =
+                            exchange(run.clone(), client.clone(), path.clone(), number, intended, failures);
+                        requests.spawn(exchange);
                         number += 1;
                         pace.sent();
                     }
@@ -51,28 +96,39 @@ pub(super) async fn run(connection: Connection, http2: Http2) {
             if !is_sending && requests.is_empty() {
                 return Poll::Ready(());
             }
-            if !is_sending || pace.poll_due(cx).is_pending() {
+            let is_full = requests.len() >= client.requests_max();
+            if !is_sending || is_full || pace.poll_due(cx).is_pending() {
                 // A request that has ended in the meantime wakes this task.
                 return match requests.poll_join_next(cx) {
-                    Poll::Ready(Some(_)) => continue,
+                    Poll::Ready(Some(ended)) => {
+                        is_sending &= ended.unwrap_or(true);
+                        continue;
+                    }
                     _ => Poll::Pending,
                 };
             }
         }
     })
     .await;
-    let _ = tokio::time::timeout(super::connection::CLOSE_TIMEOUT, http2.close()).await;
+    client.close().await;
 }
 
-async fn exchange(run: Arc<Run>, http2: Http2, path: Arc<str>, number: u64, intended: Instant) {
+/// Sends a request and checks its answer. Returns whether more may be sent: over HTTP/1.1 the server may accept no connection any more.
+async fn exchange(
+    run: Arc<Run>,
+    client: Client,
+    path: Arc<str>,
+    number: u64,
+    intended: Instant,
+    failures: Arc<tokio::sync::Mutex<Failures>>,
+) -> bool {
     let work = &run.work;
     let content =
         if work.has_content { Bytes::copy_from_slice(work.payloads().bytes(number)) } else { Bytes::new() };
     let (now, is_measured) = (Instant::now(), run.plan.is_measured(intended));
     run.recorder().sent(now, now.saturating_duration_since(intended), content.len(), is_measured);
-    let request = Request::new(work.method.clone(), &*path).with_body(content.clone());
     let answered = tokio::time::timeout(run.plan.timeout, async {
-        let mut response = http2.request(request).await?;
+        let mut response = client.request(work.method.clone(), &path, content.clone()).await?;
         let body = if work.checks {
             response.body.bytes().await?
         } else {
@@ -87,6 +143,27 @@ async fn exchange(run: Arc<Run>, http2: Http2, path: Arc<str>, number: u64, inte
     })
     .await;
     let now = Instant::now();
+    let has_failed = matches!(answered, Ok(Err(_)));
+    record(&run, answered, now, intended, is_measured);
+    if matches!(client, Client::Http2(_)) {
+        return true;
+    }
+    let mut failures = failures.lock().await;
+    if !has_failed {
+        failures.succeeded();
+        return true;
+    }
+    if !failures.failed(now).await {
+        return true;
+    }
+    run.recorder().disconnected();
+    false
+}
+
+/// Status, length, and whether the content is the expected one.
+type Answered = Result<Result<(u16, usize, bool), Error>, tokio::time::error::Elapsed>;
+
+fn record(run: &Run, answered: Answered, now: Instant, intended: Instant, is_measured: bool) {
     let mut recorder = run.recorder();
     match answered {
         Ok(Ok((status, len, is_equal))) if status < 400 && is_equal => {

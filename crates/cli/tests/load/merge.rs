@@ -1,0 +1,82 @@
+//! Files of a run (`--csv`, `--hdr`), and the sum of several processes.
+
+use serde_json::Value;
+
+use crate::{Fault, run, start};
+
+#[tokio::test]
+async fn several_processes_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let url = start(Fault::DropTenth).await;
+    let (first, second, csv) = (file("a.hdr"), file("b.hdr"), file("a.csv"));
+    let common = ["--connections", "2", "--timeout", "1s", "--json", "--quiet"];
+    let one =
+        [&[&*url, "--rate", "200", "--duration", "2", "--hdr", &first, "--csv", &csv], &common[..]].concat();
+    let two = [&[&*url, "--rate", "100", "--duration", "2", "--hdr", &second], &common[..]].concat();
+    let (one, two) = tokio::join!(run(&one), run(&two));
+    let reports: Vec<Value> = [&one, &two].map(|(_, out, _)| serde_json::from_str(out).unwrap()).into();
+    let total = |of: &dyn Fn(&Value) -> u64| reports.iter().map(of).sum::<u64>();
+
+    let all = file("all.hdr");
+    let (code, out, errors) =
+        run(&["merge", &first, &second, "--json", "--hdr", &all, "--expect", "rate>1"]).await;
+    assert_eq!(code, 0, "{errors}");
+    let merged: Value = serde_json::from_str(&out).unwrap();
+    for name in ["sent", "answered"] {
+        assert_eq!(
+            merged[name].as_u64(),
+            Some(total(&|report| report[name].as_u64().unwrap())),
+            "{name}: {merged}"
+        );
+    }
+    let samples = total(&|report| report["latency"]["samples"].as_u64().unwrap());
+    assert_eq!(merged["latency"]["samples"].as_u64(), Some(samples));
+    let lost = total(&|report| report["errors"]["lost"].as_u64().unwrap());
+    assert!(lost > 0 && merged["errors"]["lost"].as_u64() == Some(lost), "{merged}");
+    assert_eq!(merged["connections"], 4);
+    let rate: f64 = reports.iter().map(|report| report["rate"].as_f64().unwrap()).sum();
+    assert!((merged["rate"].as_f64().unwrap() / rate - 1.0).abs() < 0.001, "{merged} {rate}");
+    let max = reports.iter().map(|report| report["latency"]["max"].as_f64().unwrap()).fold(0.0, f64::max);
+    assert!((merged["latency"]["max"].as_f64().unwrap() / max - 1.0).abs() < 0.002, "{merged} {max}");
+    assert_eq!(merged["warnings"], serde_json::json!([]));
+
+    // The sum can be added up again, and an expectation has an exit code.
+    let (code, table, _) = run(&["merge", &all, "--expect", "errors<1"]).await;
+    assert_eq!(code, 4);
+    assert!(table.contains(&format!("answered     {}\n", merged["answered"])), "{table}");
+    assert!(table.contains("p99.9") && table.contains("not met"), "{table}");
+
+    // Each second is a line, whose sums are those of the report.
+    let csv = std::fs::read_to_string(csv).unwrap();
+    let mut lines = csv.split("\r\n");
+    assert_eq!(lines.next(), Some("at,seconds,sent,answered,errors,connections,p50,p99,max"));
+    let seconds: Vec<Vec<&str>> =
+        lines.filter(|line| !line.is_empty()).map(|line| line.split(',').collect()).collect();
+    assert!(seconds.len() >= 2 && seconds.iter().all(|second| second.len() == 9), "{csv}");
+    let sum =
+        |column: usize| seconds.iter().map(|second| second[column].parse::<u64>().unwrap()).sum::<u64>();
+    assert_eq!(
+        (Some(sum(2)), Some(sum(3))),
+        (reports[0]["sent"].as_u64(), reports[0]["answered"].as_u64()),
+        "{csv}"
+    );
+    assert_eq!(Some(sum(4)), reports[0]["errors"]["total"].as_u64(), "{csv}");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = folder.path().join("wrong.hdr");
+    std::fs::write(&wrong, "hello\n").unwrap();
+    for (args, expected, why) in [
+        (&["merge", "/nowhere.hdr"][..], 1, "/nowhere.hdr: No such file"),
+        (&["merge", wrong.to_str().unwrap()], 1, "wrong.hdr: a line is not of a log"),
+        (&["merge"], 2, "required"),
+        (&["ws://127.0.0.1:1/", "--csv", "/nowhere/a.csv"], 2, "--csv /nowhere/a.csv: No such file"),
+        (&["ws://127.0.0.1:1/", "--hdr", "/nowhere/a.hdr"], 2, "--hdr /nowhere/a.hdr: No such file"),
+    ] {
+        let (code, _, errors) = run(args).await;
+        assert!(code == expected && errors.contains(why), "{args:?}: {code} {errors}");
+    }
+}
