@@ -99,13 +99,7 @@ class ProtocolHTTP2Exchange
   def connections
     wires = [AlikeWire.new, AlikeWire.new]
     wires[0].peer, wires[1].peer = wires[1], wires[0]
-    log = @log
-    type = Class.new(Stream) do
-      define_method(:process_headers) { |frame| super(frame).tap { |list| log << [:headers, id, list] } }
-      define_method(:process_data) { |frame| super(frame).tap { |data| log << [:data, id, data.bytesize] } }
-      define_method(:closed) { |error = nil| log << [:closed, id, error&.class&.name] }
-      define_method(:window_updated) { |size| log << [:window, id, size] && true }
-    end
+    type = chance(0.2) ? Stream : stream_class
     @client, @server = Client.new(Framer.new(wires[0])), Server.new(Framer.new(wires[1]))
     [@client, @server].each do |connection|
       connection.define_singleton_method(:create_stream) { |id = next_stream_id| super(id) { |at, number| type.create(at, number) } }
@@ -113,11 +107,57 @@ class ProtocolHTTP2Exchange
     @wires = { @client => wires[0], @server => wires[1] }
     @client.open!
     @server.open!
+    override(pick([@client, @server])) if chance(0.4)
     (8 + @random.rand(20)).times { step }
     deliver
     @log << [:wires, wires.map { |wire| wire.all.unpack1("H*") }]
     @log << [:states, [@client, @server].map { |connection| [connection.state, connection.streams.transform_values(&:state).to_a] }]
     @log << [:windows, [@client, @server].map { |connection| [connection.local_window, connection.remote_window].map(&:available) }]
+  end
+
+  # Methods of streams that a program may override, each with a share of its own; all note their calls.
+  def stream_class
+    log = @log
+    overrides = {
+      process_headers: ->(list) { list },
+      process_data: ->(data) { data&.bytesize },
+      closed: ->(_) {},
+      window_updated: ->(used) { used },
+      receive_headers: ->(_) {},
+      receive_data: ->(_) {},
+      update_local_window: ->(_) {},
+      send_window_update: ->(_) {},
+      request_window_update: ->(_) {},
+      consume_remote_window: ->(_) {},
+      write_frame: ->(_) {},
+      open!: ->(stream) { stream.state },
+      close!: ->(stream) { stream.state },
+      send_headers: ->(_) {},
+      available_frame_size: ->(size) { size },
+      initialize: ->(_) {}
+    }
+    chosen = overrides.select { |name, _| chance(%i[process_headers process_data closed window_updated].include?(name) ? 0.7 : 0.15) }
+    Class.new(Stream) do
+      chosen.each do |name, noted|
+        define_method(name) { |*list, **options| super(*list, **options).tap { |result| log << [name, id, noted.call(result)] } }
+      end
+    end
+  end
+
+  # The same for connections: in the object, its class, or a module.
+  def override(connection)
+    log = @log
+    names = %i[
+      receive_headers receive_data receive_window_update update_local_window write_frame encode_headers decode_headers delete
+      accept_stream consume_remote_window synchronize ignore_frame? consume_window
+    ].select { chance(0.15) }
+    mod = Module.new do
+      names.each { |name| define_method(name) { |*list, &block| super(*list, &block).tap { log << [name, list.size] } } }
+    end
+    chance(0.5) ? connection.extend(mod) : connection.singleton_class.prepend(mod)
+    return unless chance(0.3)
+
+    mod.define_method(:close!) { |*list| super(*list).tap { log << [:late, state] } }
   end
 
   def deliver

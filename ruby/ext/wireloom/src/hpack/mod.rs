@@ -13,11 +13,13 @@ pub(crate) mod table;
 
 use std::cell::Cell;
 
-use magnus::rb_sys::AsRawValue;
+use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::typed_data::Obj;
 use magnus::{
-    Error, ExceptionClass, Module, RArray, RHash, RModule, RString, Ruby, Symbol, Value, prelude::*,
+    Error, ExceptionClass, Module, RArray, RHash, RModule, RString, Ruby, Symbol, TryConvert, Value,
+    prelude::*,
 };
+use rb_sys::VALUE;
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::huffman;
 
@@ -125,11 +127,17 @@ impl Context {
 
     fn compress(ruby: &Ruby, this: Obj<Self>, headers: Value) -> Result<RString, Error> {
         let list = encode::pairs(ruby, headers)?;
+        Self::encode(ruby, this, list, 0)
+    }
+
+    /// A block behind `room` zeros.
+    fn encode(ruby: &Ruby, this: Obj<Self>, list: RArray, room: usize) -> Result<RString, Error> {
         let (owner, policy) = (Owner::of(this), this.policy.get());
         this.table
             .allocating(ruby, |ruby, table| {
                 let mut out = std::mem::take(&mut table.scratch);
                 out.clear();
+                out.resize(room, 0);
                 let encoded = encode::encode(ruby, owner, table, policy, list, &mut out);
                 let block = encoded.map(|()| strings::binary(ruby, &out));
                 table.keep_scratch(out);
@@ -244,6 +252,46 @@ impl Context {
         strings::keep(value);
         (found.exact.map(|index| index - 1), found.name.map(|index| index - 1))
     }
+}
+
+/// The size that the table of a `Context` may have, in bytes.
+pub(crate) fn limit(_: &Ruby, context: VALUE) -> Result<usize, Error> {
+    Ok(of(context)?.limit())
+}
+
+/// The size up to which a block may change it, in bytes.
+pub(crate) fn max_limit(_: &Ruby, context: VALUE) -> Result<usize, Error> {
+    Ok(of(context)?.max_limit())
+}
+
+/// A block of fields behind `room` zeros.
+///
+/// # Errors
+/// A name or a value is not a String.
+pub(crate) fn block(ruby: &Ruby, context: VALUE, fields: RArray, room: usize) -> Result<RString, Error> {
+    let context = of(context)?;
+    context.check_frozen()?;
+    Context::encode(ruby, context, fields, room)
+}
+
+/// The fields of a block.
+///
+/// # Errors
+/// The block breaks RFC 7541.
+pub(crate) fn fields(ruby: &Ruby, context: VALUE, block: RString) -> Result<RArray, Error> {
+    let context = of(context)?;
+    context.check_frozen()?;
+    Context::decompress(ruby, context, block)
+}
+
+/// Whether a class is that of errors of blocks.
+pub(crate) fn is_error(ruby: &Ruby, class: ExceptionClass) -> bool {
+    class.as_raw() == ERROR.get(ruby).as_raw()
+}
+
+fn of(context: VALUE) -> Result<Obj<Context>, Error> {
+    // SAFETY: a live object.
+    Obj::try_convert(unsafe { Value::from_raw(context) })
 }
 
 impl Head {

@@ -4,6 +4,8 @@ mod drop_in;
 mod endpoint;
 mod events;
 
+pub(crate) use drop_in::class_of;
+
 use magnus::prelude::*;
 use magnus::{Error, RModule, Ruby};
 

@@ -1,66 +1,98 @@
 # frozen_string_literal: true
 
 module Wireloom
-  # Frames of the gem protocol-http2, read and written with fewer calls. The steps that are left out are those of the gem's own
-  # classes: a subclass that overrides one of them is not affected, and a program that changes one of these classes gets all steps back.
+  # Frames, streams and connections of the gem protocol-http2, with fewer calls. The native methods come before the gem's own and leave
+  # out steps between them: a subclass or an object that overrides such a step gets it called, and a program that changes one of the
+  # gem's classes gets all steps back.
   module ProtocolHTTP2
-    # The steps that are left out, by the class or module that has them.
-    STEPS = {
-      ::Protocol::HTTP2::Frame => %i[initialize read read_header read_payload header write write_header write_payload pack],
-      ::Protocol::HTTP2::DataFrame => %i[initialize read read_payload pack write],
-      ::Protocol::HTTP2::HeadersFrame => %i[initialize read read_payload pack write],
-      ::Protocol::HTTP2::Continued => %i[initialize read write pack],
-      ::Protocol::HTTP2::Padded => %i[pack],
-      ::Protocol::HTTP2::Framer => %i[read_header]
-    }.freeze
-    private_constant :STEPS
-
-    @plain = true
+    # The gem's classes and modules whose steps are left out.
+    OWN = %i[
+      Frame DataFrame HeadersFrame WindowUpdateFrame ResetStreamFrame SettingsFrame PingFrame Continued Padded Framer FlowControlled
+      Window LocalWindow Settings PendingSettings Connection Client Server Stream
+    ].map { |name| ::Protocol::HTTP2.const_get(name) }.freeze
+    private_constant :OWN
 
     class << self
-      # Whether none of the steps has been changed.
+      # Reads the payload of a frame whose header was read.
       #
       # @api private
-      attr_reader :plain
+      def read_rest(stream, frames, header, maximum_size)
+        length, type, flags, stream_id = header
+        frame = (frames[type] || ::Protocol::HTTP2::Frame).new(stream_id, flags, type, length)
+        frame.read(stream, maximum_size)
+        frame
+      end
 
+      # Writes a header block that may be too long for one frame.
+      #
       # @api private
-      def changed(owner, name)
-        @plain = false if name.nil? || STEPS[owner]&.include?(name)
+      def write_block(connection, stream_id, flags, block)
+        frame = ::Protocol::HTTP2::HeadersFrame.new(stream_id, flags)
+        frame.pack(block, maximum_size: connection.maximum_frame_size)
+        connection.write_frame(frame)
+      end
+
+      # Notices what `class` got.
+      #
+      # @api private
+      def watch(mod)
+        mod.is_a?(Class) && mod.singleton_class? ? forget(mod) : changed(OWN.include?(mod))
       end
     end
 
-    # Notices changes of the gem's classes.
+    # Notices changes of the gem's classes, of their subclasses, and of modules that these include.
     module Watch
       def method_added(name)
         super
-        ProtocolHTTP2.changed(self, name)
+        ProtocolHTTP2.watch(self)
       end
 
-      def include(*)
-        super.tap { ProtocolHTTP2.changed(self, nil) }
+      def method_removed(name)
+        super
+        ProtocolHTTP2.watch(self)
       end
 
-      def prepend(*)
-        super.tap { ProtocolHTTP2.changed(self, nil) }
+      def method_undefined(name)
+        super
+        ProtocolHTTP2.watch(self)
+      end
+
+      def include(*modules)
+        super.tap { Watch.follow(self, modules) }
+      end
+
+      def prepend(*modules)
+        super.tap { Watch.follow(self, modules) }
+      end
+
+      # A module may get its methods later.
+      def self.follow(mod, modules)
+        DropIn.follow(modules, self)
+        ProtocolHTTP2.watch(mod)
       end
     end
 
-    # Before `Framer`.
-    module Framer
-      # @param maximum_frame_size [Integer]
-      # @return [::Protocol::HTTP2::Frame]
-      # @raise (see ::Protocol::HTTP2::Framer#read_frame)
-      def read_frame(maximum_frame_size = ::Protocol::HTTP2::MAXIMUM_ALLOWED_FRAME_SIZE)
-        return super unless ProtocolHTTP2.plain && instance_of?(::Protocol::HTTP2::Framer)
+    # Notices methods of one object.
+    module WatchObject
+      def extend(*modules)
+        super.tap { Watch.follow(singleton_class, modules) }
+      end
 
-        frame = ProtocolHTTP2.read_frame(@stream, @frames, maximum_frame_size)
-        return frame unless frame.nil? || frame.is_a?(Array)
-        raise EOFError, "Could not read frame header!" unless frame
+      private
 
-        length, type, flags, stream_id = frame
-        frame = (@frames[type] || ::Protocol::HTTP2::Frame).new(stream_id, flags, type, length)
-        frame.read(@stream, maximum_frame_size)
-        frame
+      def singleton_method_added(name)
+        super
+        ProtocolHTTP2.forget(singleton_class)
+      end
+
+      def singleton_method_removed(name)
+        super
+        ProtocolHTTP2.forget(singleton_class)
+      end
+
+      def singleton_method_undefined(name)
+        super
+        ProtocolHTTP2.forget(singleton_class)
       end
     end
 
@@ -123,7 +155,7 @@ module Wireloom
       end
     end
 
-    # Before `Connection`.
+    # Before `Connection`, with the native `read_frame` and `decode_headers`.
     module Connection
       # @param headers [Enumerable<Array(String, String)>]
       # @param buffer [String, nil] that the block is appended to
@@ -137,25 +169,12 @@ module Wireloom
 
         context.compress(headers)
       end
-
-      # @param data [String] a block
-      # @return [Array<Array(String, String)>]
-      # @raise [::Protocol::HPACK::CompressionError] when it breaks RFC 7541
-      def decode_headers(data)
-        context = @decoder
-        return super unless ::Protocol::HPACK::Context.plain?(context)
-
-        limit = @local_settings.header_table_size
-        context.table_size_limit = limit unless context.max_limit == limit
-        headers = context.decompress(data)
-        headers.empty? && !data.empty? ? super : headers
-      rescue Wireloom::HPACK::Error => e
-        raise ::Protocol::HPACK::CompressionError, e.message
-      end
     end
 
-    attach(::Protocol::HTTP2::DataFrame, ::Protocol::HTTP2::HeadersFrame)
-    %i[Framer Frame HeadersFrame DataFrame Connection].each { |name| ::Protocol::HTTP2.const_get(name).prepend(const_get(name)) }
-    STEPS.each_key { |changed| changed.extend(Watch) }
+    before = %i[Framer Frame HeadersFrame DataFrame Connection Stream].to_h { |name| [name, const_get(name)] }
+    attach(OWN + before.values)
+    before.each { |name, mod| ::Protocol::HTTP2.const_get(name).prepend(mod) }
+    [::Protocol::HTTP2::Connection, ::Protocol::HTTP2::Stream].each { |mod| mod.include(WatchObject) }
+    (OWN + before.values).each { |mod| mod.extend(Watch) }
   end
 end

@@ -25,6 +25,7 @@ use rb_sys::VALUE;
 
 use crate::guard::{function, method};
 use crate::held::{Held, Owner};
+pub(crate) use connection::class_of;
 use connection::{Connection, Opening, Phase, Upgrade};
 use frame::{Frame, NIL, value};
 use frame_buffer::FrameBuffer;

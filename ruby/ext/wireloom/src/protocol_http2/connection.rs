@@ -1,0 +1,278 @@
+//! `Connection`: reads a frame and passes it to its stream.
+
+use magnus::error::ErrorType;
+use magnus::rb_sys::AsRawValue;
+use magnus::value::ReprValue;
+use magnus::{Class, Error, Exception, RArray, RHash, RString, Ruby, Value};
+use rb_sys::{ID, VALUE};
+
+use super::flow::{self, Window};
+use super::names::names;
+use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, string, value};
+use super::steps::{self, Steps, connection, stream};
+use super::{frames, stream as streams};
+use crate::hpack;
+
+const FALSE: VALUE = rb_sys::Qfalse as VALUE;
+/// RFC 9113 §7.
+const PROTOCOL_ERROR: i64 = 1;
+const COMPRESSION_ERROR: i64 = 9;
+
+/// `read_frame`
+pub(super) fn read_frame(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let (connection, names) = (this.as_raw(), names());
+    let steps = steps::of_connection(ruby, connection);
+    let framer = get(connection, names.ids.framer);
+    let is_usual = arguments.is_empty()
+        && steps::is_plain()
+        && steps.has(&connection::READ)
+        && names.classes.framer.is_of(framer)
+        && !ruby.block_given();
+    let len_max = setting(get(connection, names.ids.local_settings), names.ids.maximum_frame_size);
+    let (true, Some(len_max)) = (is_usual, len_max) else { return call_super(arguments) };
+    receive(ruby, connection, steps, framer, len_max).map_err(|error| report(connection, error))
+}
+
+fn receive(
+    ruby: &Ruby,
+    connection: VALUE,
+    steps: Steps,
+    framer: VALUE,
+    len_max: i64,
+) -> Result<Value, Error> {
+    let ids = &names().ids;
+    let frame = call(framer, ids.read_frame, &[integer(len_max)])?;
+    let is_open = get(connection, ids.state) != names().symbols.closed && get(connection, ids.framer) != NIL;
+    if !is_open && !matches!(call(connection, ids.ignore_frame, &[frame])?, NIL | FALSE) {
+        return Ok(ruby.qnil().as_value());
+    }
+    if !(steps::is_plain() && apply(ruby, connection, steps, frame)?) {
+        call(frame, ids.apply, &[connection])?;
+    }
+    Ok(value(frame))
+}
+
+/// `Framer#read_frame`
+pub(super) fn framer_read_frame(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let (framer, names) = (this.as_raw(), names());
+    let frames = object_array(get(framer, names.ids.frames));
+    let len_max = match arguments {
+        [] => Some(0xff_ffff),
+        [len_max] => number(len_max.as_raw()),
+        _ => None,
+    };
+    let is_usual = steps::is_plain() && names.classes.framer.is_of(framer);
+    let (true, Some(frames), Some(len_max)) = (is_usual, frames, len_max) else {
+        return call_super(arguments);
+    };
+    let stream = get(framer, names.ids.stream);
+    let frame = frames::read(ruby, value(stream), frames, len_max.max(0) as usize)?;
+    if frame.is_nil() {
+        return Err(Error::new(ruby.exception_eof_error(), "Could not read frame header!"));
+    }
+    if RArray::from_value(frame).is_none() {
+        return Ok(frame);
+    }
+    let rest = [stream, frames.as_raw(), frame.as_raw(), integer(len_max)];
+    let frame = call(names.module.get().as_raw(), names.ids.read_rest, &rest)?;
+    Ok(value(frame))
+}
+
+fn object_array(object: VALUE) -> Option<RArray> {
+    RArray::from_value(value(object))
+}
+
+/// Sends GOAWAY for an error of the protocol, as `rescue` of the gem's method does, and returns the error to raise.
+#[cold]
+fn report(connection: VALUE, error: Error) -> Error {
+    let names = names();
+    let Some(raised) = error.value() else { return error };
+    let code = if raised.is_kind_of(names.goaway_error.get()) {
+        return error;
+    } else if raised.is_kind_of(names.protocol_error.get()) {
+        match call(raised.as_raw(), names.ids.code, &[]) {
+            Ok(NIL) => integer(PROTOCOL_ERROR),
+            Ok(code) => code,
+            Err(error) => return error,
+        }
+    } else if raised.is_kind_of(names.hpack_error.get()) {
+        integer(COMPRESSION_ERROR)
+    } else {
+        return error;
+    };
+    let sent = call(raised.as_raw(), names.ids.message, &[])
+        .and_then(|message| call(connection, names.ids.send_goaway, &[code, message]));
+    sent.err().unwrap_or(error)
+}
+
+/// Does what `frame.apply(connection)` does. Returns false, with nothing done, where that has to.
+fn apply(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
+    let classes = &names().classes;
+    if classes.data_frame.is_of(frame) && steps.has(&connection::RECEIVE_DATA) {
+        receive_data(ruby, connection, steps, frame)
+    } else if classes.headers_frame.is_of(frame) && steps.has(&connection::RECEIVE_HEADERS) {
+        receive_headers(ruby, connection, steps, frame)
+    } else if classes.window_update_frame.is_of(frame) && steps.has(&connection::RECEIVE_WINDOW_UPDATE) {
+        receive_window_update(ruby, connection, frame)
+    } else {
+        Ok(false)
+    }
+}
+
+fn receive_data(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
+    let ids = &names().ids;
+    let (Some(amount), id) = (number(get(frame, ids.length)), get(frame, ids.stream_id)) else {
+        return Ok(false);
+    };
+    if lookup(connection, id).is_none() {
+        return Ok(false);
+    }
+    match Window::of(connection, ids.local_window) {
+        Some(window) if steps.has(&connection::UPDATE_WINDOW) => {
+            let is_own = steps.has(&connection::SEND_WINDOW_UPDATE);
+            flow::received(ruby, (connection, is_own), (connection, steps), window, amount)?;
+        }
+        _ => drop(call(connection, ids.update_local_window, &[frame])?),
+    }
+    // It may have been closed meanwhile; then it is no longer idle, and the frame is ignored.
+    if let Some(stream) = lookup(connection, id) {
+        let is_own = steps::of_stream(ruby, stream).has(&stream::RECEIVE_DATA);
+        if !is_own || streams::data_received(ruby, stream, frame, Some(steps))?.is_none() {
+            call(stream, ids.receive_data, &[frame])?;
+        }
+    }
+    Ok(true)
+}
+
+fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
+    let ids = &names().ids;
+    let key = get(frame, ids.stream_id);
+    let Some(id) = number(key).filter(|&id| id != 0) else { return Ok(false) };
+    let stream = match lookup(connection, key) {
+        Some(stream) => stream,
+        None => {
+            let streams_max = setting(get(connection, ids.local_settings), ids.maximum_concurrent_streams);
+            let is_new = number(get(connection, ids.local_stream_id))
+                .is_some_and(|local| (local ^ id) & 1 == 1)
+                && number(get(connection, ids.remote_stream_id)).is_some_and(|last| last < id)
+                && streams_max.is_some_and(|max| stream_count(connection).is_some_and(|count| count < max));
+            if !is_new {
+                return Ok(false);
+            }
+            let stream = call(connection, ids.accept_stream, &[key])?;
+            set(connection, &[(ids.remote_stream_id, key)])?;
+            stream
+        }
+    };
+    let is_own = is_stream(stream) && steps::of_stream(ruby, stream).has(&stream::RECEIVE_HEADERS);
+    if !is_own || streams::headers_received(ruby, stream, frame, Some(steps))?.is_none() {
+        call(stream, ids.receive_headers, &[frame])?;
+    }
+    Ok(true)
+}
+
+fn receive_window_update(ruby: &Ruby, connection: VALUE, frame: VALUE) -> Result<bool, Error> {
+    let ids = &names().ids;
+    let increment: Option<[u8; 4]> = string(get(frame, ids.payload)).and_then(|payload| {
+        // SAFETY: copied at once.
+        unsafe { payload.as_slice() }.try_into().ok()
+    });
+    let Some(increment) = increment.map(|bytes| i64::from(u32::from_be_bytes(bytes))).filter(|&by| by != 0)
+    else {
+        return Ok(false);
+    };
+    let key = get(frame, ids.stream_id);
+    let owner = match number(key) {
+        Some(0) => connection,
+        Some(_) => match lookup(connection, key) {
+            Some(stream) if steps::of_stream(ruby, stream).has(&stream::RECEIVE_WINDOW_UPDATE) => stream,
+            _ => return Ok(false),
+        },
+        None => return Ok(false),
+    };
+    match Window::of(owner, ids.remote_window) {
+        Some(window) if window.can_expand(increment) => window.expand(increment)?,
+        _ => return Ok(false),
+    }
+    if owner == connection {
+        call(connection, ids.consume_window, &[])?;
+    }
+    Ok(true)
+}
+
+/// Whether an object has the state of a stream: `accept_stream` may return anything.
+fn is_stream(object: VALUE) -> bool {
+    class_of(object) != NIL && get(object, names().ids.local_window) != NIL
+}
+
+fn hash(connection: VALUE) -> Option<RHash> {
+    RHash::from_value(value(get(connection, names().ids.streams)))
+}
+
+fn stream_count(connection: VALUE) -> Option<i64> {
+    hash(connection).map(|hash| hash.len() as i64)
+}
+
+/// The stream of an id.
+fn lookup(connection: VALUE, id: VALUE) -> Option<VALUE> {
+    let streams = hash(connection)?;
+    number(id)?;
+    // SAFETY: a Hash, and a key that needs no method to be compared with others.
+    let stream = unsafe { rb_sys::rb_hash_lookup(streams.as_raw(), id) };
+    is_stream(stream).then_some(stream)
+}
+
+/// A number of `Settings`, or of the current ones of `PendingSettings`.
+#[inline]
+pub(super) fn setting(settings: VALUE, name: ID) -> Option<i64> {
+    let names = names();
+    let settings = if names.classes.pending_settings.is_of(settings) {
+        get(settings, names.ids.current)
+    } else {
+        settings
+    };
+    if names.classes.settings.is_of(settings) { number(get(settings, name)) } else { None }
+}
+
+/// `decode_headers`
+pub(super) fn decode_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    if let [data] = arguments
+        && let Some(data) = RString::from_value(*data)
+        && let Some(list) = decode(ruby, this.as_raw(), data)?
+    {
+        return Ok(list.as_value());
+    }
+    call_super(arguments)
+}
+
+/// The fields of a block, unless the gem's method has to decode it.
+pub(super) fn decode(ruby: &Ruby, connection: VALUE, data: RString) -> Result<Option<RArray>, Error> {
+    let names = names();
+    let context = get(connection, names.ids.decoder);
+    let limit = setting(get(connection, names.ids.local_settings), names.ids.header_table_size);
+    if !steps::is_plain() || !names.context.is_of(context) {
+        return Ok(None);
+    }
+    let (max_limit, is_empty) = (hpack::max_limit(ruby, context)?, data.is_empty());
+    if limit != Some(max_limit as i64) {
+        return Ok(None);
+    }
+    match hpack::fields(ruby, context, data) {
+        Ok(list) if !list.is_empty() || is_empty => Ok(Some(list)),
+        Ok(_) => Ok(None),
+        Err(error) => Err(compression_error(ruby, error)),
+    }
+}
+
+/// The error of the gem for one of `Wireloom::HPACK`.
+#[cold]
+fn compression_error(ruby: &Ruby, error: Error) -> Error {
+    match error.error_type() {
+        ErrorType::Error(class, message) if hpack::is_error(ruby, *class) => {
+            let made: Result<Exception, Error> =
+                names().compression_error.get().new_instance((message.to_string(),));
+            made.map_or_else(|error| error, Error::from)
+        }
+        _ => error,
+    }
+}

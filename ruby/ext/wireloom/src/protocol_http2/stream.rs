@@ -1,0 +1,460 @@
+//! `Stream`: states (RFC 9113 §5.1), HEADERS and DATA in both directions.
+//!
+//! The functions `*_received` return `None`, with nothing done, where the gem's method has to do it.
+
+use magnus::rb_sys::{AsRawValue, protect};
+use magnus::value::ReprValue;
+use magnus::{Error, RArray, RHash, RString, Ruby, Value};
+use rb_sys::VALUE;
+
+use super::connection::{decode, setting};
+use super::flow::{self, Window};
+use super::frames::{self, END_HEADERS, END_STREAM, HEADER_LEN, PADDED, PRIORITY};
+use super::names::names;
+use super::objects::{
+    NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value,
+};
+use super::steps::{self, Steps, connection, stream};
+use crate::{hpack, strings};
+
+/// Up to this length DATA is written together with its header, in bytes.
+const TOGETHER_LEN: usize = 4096;
+
+/// `initialize(connection, id, state = :idle)`
+pub(super) fn initialize(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let (names, idle) = (names(), names().symbols.idle);
+    let (connection, id, state) = match *arguments {
+        [connection, id] => (connection.as_raw(), id.as_raw(), idle),
+        [connection, id, state] => (connection.as_raw(), id.as_raw(), state.as_raw()),
+        _ => return call_super(arguments),
+    };
+    if !steps::is_plain() || !steps::of_connection(ruby, connection).has(&connection::SETTINGS) {
+        return call_super(arguments);
+    }
+    let ids = &names.ids;
+    let capacity = |settings| setting(get(connection, settings), ids.initial_window_size);
+    let (Some(local), Some(remote)) = (capacity(ids.local_settings), capacity(ids.remote_settings)) else {
+        return call_super(arguments);
+    };
+    let (stream, class) = (this.as_raw(), names.classes.window.get().as_raw());
+    let (local, remote) = (Window::variables(local), Window::variables(remote));
+    // SAFETY: live objects, and a closure that has nothing to drop.
+    protect(|| unsafe {
+        let variables = [
+            (ids.connection, connection),
+            (ids.id, id),
+            (ids.state, state),
+            (ids.local_window, make_unprotected(class, &local)),
+            (ids.remote_window, make_unprotected(class, &remote)),
+            (ids.priority, NIL),
+        ];
+        for (name, value) in variables {
+            rb_sys::rb_ivar_set(stream, name, value);
+        }
+        NIL
+    })
+    .map(value)
+}
+
+/// The state of a stream and its connection, and which of their steps are the gem's own.
+struct Sides {
+    stream: VALUE,
+    connection: VALUE,
+    state: VALUE,
+    of_stream: Steps,
+    of_connection: Steps,
+}
+
+impl Sides {
+    /// `known` are the steps of the connection.
+    #[inline]
+    fn of(ruby: &Ruby, stream: VALUE, known: Option<Steps>) -> Option<Self> {
+        if !steps::is_plain() {
+            return None;
+        }
+        let connection = get(stream, names().ids.connection);
+        Some(Self {
+            stream,
+            connection,
+            state: get(stream, names().ids.state),
+            of_stream: steps::of_stream(ruby, stream),
+            of_connection: known.unwrap_or_else(|| steps::of_connection(ruby, connection)),
+        })
+    }
+
+    fn set_state(&self, state: VALUE) -> Result<VALUE, Error> {
+        set(self.stream, &[(names().ids.state, state)])?;
+        Ok(state)
+    }
+
+    /// `open!`
+    fn open(&self) -> Result<VALUE, Error> {
+        self.set_state(names().symbols.open)?;
+        Ok(self.stream)
+    }
+
+    /// `close!`
+    fn close(&self) -> Result<VALUE, Error> {
+        let ids = &names().ids;
+        if !self.of_stream.has(&stream::CLOSE) {
+            return call(self.stream, ids.close, &[]);
+        }
+        self.set_state(names().symbols.closed)?;
+        let id = get(self.stream, ids.id);
+        match RHash::from_value(value(get(self.connection, ids.streams))) {
+            Some(streams) if self.of_connection.has(&connection::DELETE) => {
+                streams.delete::<_, Value>(value(id))?;
+                if get(self.connection, ids.goaway_stream_id) != NIL {
+                    call(self.connection, ids.close_if_drained, &[])?;
+                }
+            }
+            _ => drop(call(self.connection, ids.delete, &[id])?),
+        }
+        if !self.of_stream.has(&stream::CLOSED) {
+            call(self.stream, ids.closed, &[NIL])?;
+        }
+        Ok(self.stream)
+    }
+}
+
+/// The flags of an argument.
+fn flags(argument: Option<&Value>) -> Option<i64> {
+    argument.map_or(Some(0), |flags| number(flags.as_raw())).filter(|flags| (0..256).contains(flags))
+}
+
+/// `send_headers(headers, flags = 0)`
+pub(super) fn send_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let symbols = &names().symbols;
+    let (Some(sides), false) = (Sides::of(ruby, this.as_raw(), None), keywords_given()) else {
+        return call_super(arguments);
+    };
+    let (Some(headers), Some(flags), true) =
+        (arguments.first(), flags(arguments.get(1)), arguments.len() <= 2)
+    else {
+        return call_super(arguments);
+    };
+    let (state, is_end) = (sides.state, flags & END_STREAM != 0);
+    let is_sendable = state == symbols.idle || state == symbols.open || state == symbols.half_closed_remote;
+    let (Some(headers), true) = (RArray::from_value(*headers), is_sendable) else {
+        return call_super(arguments);
+    };
+    if !write_headers(ruby, &sides, headers, flags)? {
+        return call_super(arguments);
+    }
+    let result = if state == symbols.half_closed_remote {
+        if is_end { sides.close()? } else { NIL }
+    } else if is_end {
+        sides.set_state(symbols.half_closed_local)?
+    } else if state == symbols.idle {
+        sides.open()?
+    } else {
+        NIL
+    };
+    Ok(value(result))
+}
+
+/// Writes HEADERS. Returns false, with nothing done, where the gem's method has to.
+fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Result<bool, Error> {
+    let (names, connection) = (names(), sides.connection);
+    let ids = &names.ids;
+    let context = get(connection, ids.encoder);
+    let remote = get(connection, ids.remote_settings);
+    let is_usual = sides.of_stream.has(&stream::WRITE_HEADERS)
+        && sides.of_connection.has(&connection::ENCODE)
+        && names.context.is_of(context);
+    let (Some(io), Some(id), true) =
+        (flow::io(connection, sides.of_connection), number(get(sides.stream, ids.id)), is_usual)
+    else {
+        return Ok(false);
+    };
+    let (Some(table_size), Some(len_max)) =
+        (setting(remote, ids.header_table_size), setting(remote, ids.maximum_frame_size))
+    else {
+        return Ok(false);
+    };
+    if hpack::limit(ruby, context)? as i64 != table_size {
+        return Ok(false);
+    }
+    let frame = hpack::block(ruby, context, headers, HEADER_LEN)?;
+    let len = frame.len() - HEADER_LEN;
+    if len as i64 > len_max {
+        let block = strings::protected(ruby, |ruby| {
+            // SAFETY: the frame is kept below, and nothing changes it meanwhile.
+            let bytes = unsafe { strings::bytes(frame.as_raw()) };
+            strings::binary(ruby, &bytes[HEADER_LEN..])
+        })?;
+        strings::keep(frame);
+        let arguments = [connection, integer(id), integer(flags), block.as_raw()];
+        call(names.module.get().as_raw(), ids.write_block, &arguments)?;
+        return Ok(true);
+    }
+    let head = frames::headers_head(len, flags & !PADDED | END_HEADERS, id as u32);
+    // SAFETY: a String that was made just now, and that nobody else has.
+    let place = unsafe { strings::contents(frame) };
+    place[..HEADER_LEN].copy_from_slice(&head);
+    call(io, ids.write, &[frame.as_raw()])?;
+    call(io, ids.flush, &[])?;
+    Ok(true)
+}
+
+/// `send_data(data, flags = 0, maximum_size: nil)`
+pub(super) fn send_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let symbols = &names().symbols;
+    let Some(sides) = Sides::of(ruby, this.as_raw(), None) else { return call_super(arguments) };
+    let (positional, len_max) = match split_keywords(ruby, arguments) {
+        Some(split) => split,
+        None => return call_super(arguments),
+    };
+    let (Some(data), Some(flags), true) =
+        (positional.first(), flags(positional.get(1)), positional.len() <= 2)
+    else {
+        return call_super(arguments);
+    };
+    let state = sides.state;
+    let is_sendable = state == symbols.open || state == symbols.half_closed_remote;
+    let payload = if data.is_nil() { None } else { RString::from_value(*data) };
+    if !is_sendable || !data.is_nil() && payload.is_none() {
+        return call_super(arguments);
+    }
+    let is_end = data.is_nil() || flags & END_STREAM != 0;
+    let flags = if data.is_nil() { flags | END_STREAM } else { flags & !PADDED };
+    if flags & PADDED != 0
+        || payload.is_some_and(|payload| payload.len() as i64 > len_max)
+        || !write_data(ruby, &sides, payload, flags)?
+    {
+        return call_super(arguments);
+    }
+    let result = if state == symbols.half_closed_remote {
+        if is_end { sides.close()? } else { NIL }
+    } else if is_end {
+        sides.set_state(symbols.half_closed_local)?
+    } else {
+        NIL
+    };
+    Ok(value(result))
+}
+
+/// `available_frame_size(maximum_frame_size = self.maximum_frame_size)`: what one frame of DATA may carry now, in bytes.
+pub(super) fn available_frame_size(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let ids = &names().ids;
+    let Some(sides) = Sides::of(ruby, this.as_raw(), None).filter(|sides| {
+        arguments.is_empty()
+            && sides.of_stream.has(&stream::AVAILABLE_SIZE)
+            && sides.of_connection.has(&connection::AVAILABLE_SIZE)
+    }) else {
+        return call_super(arguments);
+    };
+    let len_max = setting(get(sides.connection, ids.remote_settings), ids.maximum_frame_size);
+    let windows =
+        (Window::of(sides.stream, ids.remote_window), Window::of(sides.connection, ids.remote_window));
+    match (len_max, windows) {
+        (Some(len_max), (Some(own), Some(shared))) => {
+            Ok(value(integer(own.available.min(shared.available).min(len_max))))
+        }
+        _ => call_super(arguments),
+    }
+}
+
+/// Writes DATA within both windows. Returns false, with nothing done, where the gem's method has to.
+fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) -> Result<bool, Error> {
+    let (ids, connection) = (&names().ids, sides.connection);
+    let len = payload.map_or(0, |payload| payload.len());
+    let is_usual = sides.of_stream.has(&stream::WRITE_DATA)
+        && sides.of_connection.has(&connection::CONSUME_REMOTE_WINDOW)
+        && get(connection, ids.framer) != NIL
+        && len <= 0xff_ffff;
+    let windows = (Window::of(sides.stream, ids.remote_window), Window::of(connection, ids.remote_window));
+    let (true, (Some(own), Some(shared)), Some(id)) =
+        (is_usual, windows, number(get(sides.stream, ids.id)).filter(|id| (0..1 << 31).contains(id)))
+    else {
+        return Ok(false);
+    };
+    let amount = len as i64;
+    if amount > 0 || flags & END_STREAM == 0 {
+        if amount > own.available || amount > shared.available {
+            return Ok(false);
+        }
+        own.consume(amount)?;
+        shared.consume(amount)?;
+    }
+    let io = flow::io(connection, sides.of_connection).filter(|_| sides.of_stream.has(&stream::WRITE_FRAME));
+    let Some(io) = io else {
+        let payload = payload.map_or(NIL, |payload| payload.as_raw());
+        let frame = frames::data(flags, id as u32, len as u32, payload)?;
+        call(sides.stream, ids.write_frame, &[frame.as_raw()])?;
+        return Ok(true);
+    };
+    match payload {
+        Some(payload) if len > TOGETHER_LEN => {
+            call(io, ids.write, &[frames::data_header(ruby, len as u32, flags, id as u32)?])?;
+            call(io, ids.write, &[payload.as_raw()])?;
+        }
+        Some(payload) => {
+            call(io, ids.write, &[frames::data_bytes(ruby, flags, id as u32, payload)?])?;
+        }
+        None => drop(call(io, ids.write, &[frames::data_header(ruby, 0, flags, id as u32)?])?),
+    }
+    call(io, ids.flush, &[])?;
+    Ok(true)
+}
+
+/// The positional arguments, and `maximum_size`; `None` when there are other keywords.
+fn split_keywords<'a>(_: &Ruby, arguments: &'a [Value]) -> Option<(&'a [Value], i64)> {
+    if !keywords_given() {
+        return Some((arguments, i64::MAX));
+    }
+    let (last, positional) = arguments.split_last()?;
+    let keywords = RHash::from_value(*last)?;
+    let size: Option<Value> = keywords.get(value(names().symbols.maximum_size));
+    match size {
+        Some(size) if keywords.len() == 1 => Some((positional, number(size.as_raw())?)),
+        None if keywords.is_empty() => Some((positional, i64::MAX)),
+        _ => None,
+    }
+}
+
+/// The frame of an argument, if it is an object of that class of the gem.
+fn frame(arguments: &[Value], class: super::names::Class) -> Option<VALUE> {
+    match arguments {
+        [frame] if class.is_of(frame.as_raw()) => Some(frame.as_raw()),
+        _ => None,
+    }
+}
+
+/// `receive_headers(frame)`
+pub(super) fn receive_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    match frame(arguments, names().classes.headers_frame) {
+        Some(frame) => match headers_received(ruby, this.as_raw(), frame, None)? {
+            Some(result) => Ok(value(result)),
+            None => call_super(arguments),
+        },
+        None => call_super(arguments),
+    }
+}
+
+/// HEADERS for a stream that is idle or open in this direction.
+pub(super) fn headers_received(
+    ruby: &Ruby,
+    stream: VALUE,
+    frame: VALUE,
+    known: Option<Steps>,
+) -> Result<Option<VALUE>, Error> {
+    let symbols = &names().symbols;
+    let (Some(sides), Some(flags)) = (Sides::of(ruby, stream, known), number(get(frame, names().ids.flags)))
+    else {
+        return Ok(None);
+    };
+    let (state, is_end) = (sides.state, flags & END_STREAM != 0);
+    let process = |sides: &Sides| {
+        if sides.of_stream.has(&stream::PROCESS_HEADERS)
+            && let Some(list) = fields(ruby, sides.connection, sides.of_connection, frame)?
+        {
+            return Ok(list.as_raw());
+        }
+        call(sides.stream, names().ids.process_headers, &[frame])
+    };
+    if state == symbols.idle {
+        if !sides.of_stream.has(&stream::RECEIVE_HEADERS) {
+            return Ok(None);
+        }
+        sides.set_state(if is_end { symbols.half_closed_remote } else { symbols.open })?;
+        return process(&sides).map(Some);
+    }
+    if state != symbols.open && state != symbols.half_closed_local {
+        return Ok(None);
+    }
+    process(&sides)?;
+    Ok(Some(match is_end {
+        false => NIL,
+        true if state == symbols.open => sides.set_state(symbols.half_closed_remote)?,
+        true => sides.close()?,
+    }))
+}
+
+/// `process_headers(frame)`
+pub(super) fn process_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let connection = get(this.as_raw(), names().ids.connection);
+    match frame(arguments, names().classes.headers_frame) {
+        Some(frame) if steps::is_plain() => {
+            match fields(ruby, connection, steps::of_connection(ruby, connection), frame)? {
+                Some(list) => Ok(list.as_value()),
+                None => call_super(arguments),
+            }
+        }
+        _ => call_super(arguments),
+    }
+}
+
+/// The fields of HEADERS, unless the gem's methods have to decode them.
+fn fields(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<Option<RArray>, Error> {
+    let ids = &names().ids;
+    let is_bare = number(get(frame, ids.flags)).is_some_and(|flags| flags & (PADDED | PRIORITY) == 0)
+        && get(frame, ids.continuation) == NIL;
+    match string(get(frame, ids.payload)) {
+        Some(block) if is_bare && steps.has(&connection::DECODE) => decode(ruby, connection, block),
+        _ => Ok(None),
+    }
+}
+
+/// `receive_data(frame)`
+pub(super) fn receive_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    match frame(arguments, names().classes.data_frame) {
+        Some(frame) => match data_received(ruby, this.as_raw(), frame, None)? {
+            Some(result) => Ok(value(result)),
+            None => call_super(arguments),
+        },
+        None => call_super(arguments),
+    }
+}
+
+/// DATA for a stream that is open in this direction.
+pub(super) fn data_received(
+    ruby: &Ruby,
+    stream: VALUE,
+    frame: VALUE,
+    known: Option<Steps>,
+) -> Result<Option<VALUE>, Error> {
+    let (ids, symbols) = (&names().ids, &names().symbols);
+    let (Some(sides), Some(flags), Some(amount)) =
+        (Sides::of(ruby, stream, known), number(get(frame, ids.flags)), number(get(frame, ids.length)))
+    else {
+        return Ok(None);
+    };
+    let (state, is_end) = (sides.state, flags & END_STREAM != 0);
+    if state != symbols.open && state != symbols.half_closed_local {
+        return Ok(None);
+    }
+    match Window::of(stream, ids.local_window) {
+        Some(window) if sides.of_stream.has(&stream::UPDATE_WINDOW) => {
+            let is_own = sides.of_stream.has(&stream::SEND_WINDOW_UPDATE);
+            flow::received(ruby, (stream, is_own), (sides.connection, sides.of_connection), window, amount)?;
+        }
+        _ => drop(call(stream, ids.update_local_window, &[frame])?),
+    }
+    if state == symbols.open && is_end {
+        sides.set_state(symbols.half_closed_remote)?;
+    }
+    let data = match string(get(frame, ids.payload)) {
+        Some(data) if flags & PADDED == 0 && sides.of_stream.has(&stream::PROCESS_DATA) => data.as_raw(),
+        _ => call(stream, ids.process_data, &[frame])?,
+    };
+    Ok(Some(match state == symbols.open {
+        true => data,
+        false if is_end => sides.close()?,
+        false => NIL,
+    }))
+}
+
+/// `process_data(frame)`
+pub(super) fn process_data(_: &Ruby, _: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let ids = &names().ids;
+    match frame(arguments, names().classes.data_frame) {
+        Some(frame)
+            if number(get(frame, ids.flags)).is_some_and(|flags| flags & PADDED == 0)
+                && steps::is_plain() =>
+        {
+            Ok(value(get(frame, ids.payload)))
+        }
+        _ => call_super(arguments),
+    }
+}
