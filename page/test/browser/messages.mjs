@@ -57,6 +57,28 @@ export default {
     await page.locator('.row[aria-selected=true][aria-posinset="10000"]').waitFor();
   },
 
+  async 'pauses at once under a flood'(driver) {
+    if (driver.name === 'firefox') return 'Firefox handles no input while WebSocket messages flood in';
+    const page = await driver.open('connect');
+    await connect(page, `${driver.server.ws}/source?size=64`);
+    await shows(page, /^\d+,\d+ messages/);
+    const button = page.getByRole('button', { name: 'Pause', exact: true });
+    await button.evaluate((element) => {
+      const reaction = (window.reaction = {});
+      document.addEventListener('pointerdown', (event) => (reaction.input = event.timeStamp), { capture: true, once: true });
+      document.addEventListener('click', () => (reaction.handled = performance.now()), { capture: true, once: true });
+      const shown = new MutationObserver(() => (reaction.shown ??= performance.now()));
+      shown.observe(element, { attributes: true, attributeFilter: ['aria-pressed'] });
+    });
+    const { x, y, width, height } = await button.boundingBox();
+    await page.mouse.click(x + width / 2, y + height / 2);
+    // The page's own times: what waits is the page, not this test.
+    await page.waitForFunction(() => window.reaction.shown);
+    const { input, handled, shown } = await page.evaluate(() => window.reaction);
+    assert.ok(handled - input < 2000 && shown - handled < 500, `${handled - input} ms until the click, ${shown - handled} ms until it shows`);
+    await page.getByRole('button', { name: /^Resume \(/ }).waitFor();
+  },
+
   async 'stays responsive with long messages and invalid JSON'(driver) {
     const page = await driver.open('connect');
     await connect(page);
