@@ -99,14 +99,35 @@ impl Connection {
         !matches!(self.closing.phase, Phase::Open) || self.closing.received.is_some()
     }
 
-    pub(super) fn end(&mut self, ended: Ended) {
+    fn end(&mut self, ended: Ended) {
+        self.closing.phase = Phase::Ended(ended);
+        self.reader.free();
+        self.refuse_waiting();
+    }
+
+    /// Ends the connection while streams may be open. Requests that were not sent leave the output: the peer never sees them, so they are
+    /// safe to send again (RFC 9113 §8.7). `goaway` has the code and debug data of GOAWAY, which follows the rest of the output.
+    fn end_early(&mut self, ended: Ended, goaway: Option<(ErrorCode, &[u8])>) {
         if self.has_ended() {
             return;
         }
+        let unsent = self.out.retract_requests();
+        if let Some((code, debug_data)) = goaway {
+            self.write_last_goaway(code, debug_data);
+        }
+        // Nothing that follows is written.
         self.closing.phase = Phase::Ended(ended);
-        self.reader.free();
-        // RFC 9113 §8.7: the peer never saw them, so they are safe to send again.
-        self.refuse_waiting();
+        for id in unsent {
+            if let Some(slot) = self.streams.find(id) {
+                self.refuse(self.streams.key(slot));
+            }
+        }
+        self.end(ended);
+    }
+
+    /// The transport has failed.
+    pub(super) fn end_by_disconnect(&mut self) {
+        self.end_early(Ended::Eof, None);
     }
 
     pub(super) fn check_alive(&self) -> Result<(), Misuse> {
@@ -118,8 +139,7 @@ impl Connection {
     pub(super) fn fail(&mut self, error: Error) -> Error {
         let error = error.for_connection();
         let code = error.code().unwrap_or(ErrorCode::INTERNAL_ERROR);
-        self.write_last_goaway(code, error.reason().as_bytes());
-        self.end(Ended::Failed(error));
+        self.end_early(Ended::Failed(error), Some((code, error.reason().as_bytes())));
         error
     }
 
@@ -155,18 +175,15 @@ impl Connection {
 
     /// Ends the connection immediately. Only GOAWAY is added to the output.
     pub fn abort(&mut self, code: ErrorCode, debug_data: &[u8]) {
-        if !self.has_ended() {
-            // RFC 9113 §4.2: every peer accepts frames of up to 16 KiB.
-            let debug_data = &debug_data[..debug_data.len().min(1024)];
-            self.write_last_goaway(code, debug_data);
-            self.end(Ended::Aborted(code));
-        }
+        // RFC 9113 §4.2: every peer accepts frames of up to 16 KiB.
+        let debug_data = &debug_data[..debug_data.len().min(1024)];
+        self.end_early(Ended::Aborted(code), Some((code, debug_data)));
     }
 
     /// The peer has closed its side of the transport: see [`Connection::handle_eof`].
     pub(super) fn end_input(&mut self) {
         if self.role == Role::Client {
-            return self.end(Ended::Eof);
+            return self.end_early(Ended::Eof, None);
         }
         self.reader.free();
         // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes a connection.
@@ -227,11 +244,7 @@ impl Connection {
         }
         // RFC 9113 §6.8: streams above it were not processed and will not be.
         for stream in self.streams.local_above(last) {
-            if let Some(slot) = self.streams.slot(stream) {
-                let closed = self.streams.abandon(slot);
-                self.apply_close(closed);
-                self.pending.push_back(PendingEvent::Refused { stream });
-            }
+            self.refuse(stream);
         }
         self.scratch.clear();
         self.scratch.extend_from_slice(goaway.debug_data);
@@ -239,6 +252,15 @@ impl Connection {
             self.check_drained();
         }
         Ok(Some(PendingEvent::GoAway { last_stream_id: last, code: goaway.code }))
+    }
+
+    /// Ends a stream that the peer does not process.
+    fn refuse(&mut self, stream: StreamKey) {
+        if let Some(slot) = self.streams.slot(stream) {
+            let closed = self.streams.abandon(slot);
+            self.apply_close(closed);
+            self.pending.push_back(PendingEvent::Refused { stream });
+        }
     }
 
     /// Refuses the requests that wait to open.

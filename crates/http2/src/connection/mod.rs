@@ -3,7 +3,7 @@
 //! [`Connection`] parses input, writes frames and reports events. [`Streams`] has the state of the streams; its methods return
 //! the frames to write. The other files: `receive` splits the input into frames, `headers` and `data` handle received messages,
 //! `send` sends messages, `lifetime` closes streams and checks deadlines, `control` handles SETTINGS and PING, `goaway` ends the
-//! connection, `output` buffers frames, and `answers` counts those that answer the peer.
+//! connection, `output` buffers frames, `answers` counts those that answer the peer, and `unsent` knows the requests among them.
 
 mod answers;
 mod control;
@@ -19,6 +19,7 @@ mod send;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod unsent;
 
 pub use goaway::Ended;
 
@@ -390,7 +391,7 @@ impl Connection {
     ///
     /// A server sends GOAWAY, and [`Connection::ended`] returns `Some` when it has answered the requests that have arrived completely.
     /// Other streams are reset, also those whose responses need window that cannot arrive any more. On a client nothing can complete:
-    /// the connection ends at once. Requests that a GOAWAY refused were reported already, and requests that wait to open are reported
+    /// the connection ends at once. Requests that a GOAWAY refused were reported already, and requests that were not sent are reported
     /// as refused.
     pub fn handle_eof(&mut self) {
         if !self.has_ended() {
@@ -398,9 +399,9 @@ impl Connection {
         }
     }
 
-    /// The transport has failed: nothing arrives, and nothing can be sent.
+    /// The transport has failed: nothing arrives, and nothing can be sent. Requests that were not sent are reported as refused.
     pub fn handle_disconnect(&mut self) {
-        self.end(Ended::Eof);
+        self.end_by_disconnect();
     }
 
     // ---- poll
@@ -420,7 +421,8 @@ impl Connection {
         self.out.slices(slices)
     }
 
-    /// `written` bytes of [`Connection::poll_transmit`] were written.
+    /// `written` bytes of [`Connection::poll_transmit`] were written. The peer may have received them; what was not written is taken back when
+    /// the connection fails.
     pub fn transmitted(&mut self, now: Duration, written: usize) {
         self.update_now(now);
         let took_input = self.takes_input();

@@ -11,6 +11,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::answers::Answers;
+use super::unsent::UnsentRequests;
+use crate::frame::StreamId;
 
 /// Smaller chunks are copied, in bytes: this costs less than another slice in a vectored write.
 const BY_REFERENCE: usize = 512;
@@ -31,6 +33,7 @@ pub(super) struct Output {
     /// A decaying maximum of `bytes.len()`, which decides whether the buffer shrinks.
     peak: usize,
     answers: Answers,
+    unsent: UnsentRequests,
     /// Chunks that were sent or copied, until [`Output::take_spent`].
     spent: Vec<Bytes>,
 }
@@ -44,6 +47,7 @@ impl Output {
             refs_len: 0,
             peak: 0,
             answers: Answers::new(),
+            unsent: UnsentRequests::new(),
             spent: Vec::new(),
         }
     }
@@ -71,6 +75,29 @@ impl Output {
         let start = self.bytes.len();
         encode(&mut self.bytes);
         self.answers.push(start, self.bytes.len());
+    }
+
+    /// The end of the output, to write HEADERS of a request to.
+    #[inline]
+    pub(super) fn request(&mut self, id: StreamId) -> &mut Vec<u8> {
+        self.unsent.push(self.bytes.len(), id);
+        &mut self.bytes
+    }
+
+    /// Removes the output from the first request on of which no byte was sent, because the connection ends. Returns the streams of these
+    /// requests, in order.
+    #[cold]
+    pub(super) fn retract_requests(&mut self) -> Vec<StreamId> {
+        if let Some(start) = self.unsent.start() {
+            self.bytes.truncate(start);
+            let kept = self.refs.partition_point(|reference| reference.at <= start);
+            for Reference { data, .. } in self.refs.drain(kept..) {
+                self.refs_len -= data.len();
+                self.spent.push(data);
+            }
+            self.answers = Answers::new();
+        }
+        self.unsent.take()
     }
 
     #[cfg(test)]
@@ -142,6 +169,7 @@ impl Output {
             }
         }
         self.answers.advance(self.head);
+        self.unsent.advance(self.head);
         if self.head == self.bytes.len() && self.refs.is_empty() {
             self.reset_empty();
         } else if self.head >= KEPT && self.head * 2 >= self.bytes.len() {
@@ -150,6 +178,7 @@ impl Output {
             self.bytes.drain(..self.head);
             self.refs.iter_mut().for_each(|reference| reference.at -= self.head);
             self.answers.shift(self.head);
+            self.unsent.shift(self.head);
             self.head = 0;
         }
     }

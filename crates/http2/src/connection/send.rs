@@ -3,6 +3,8 @@
 //! HEADERS are written to the output at once, because HPACK blocks must be sent in the order in which they are encoded. DATA is
 //! written to the output if nothing is queued before it, and queued by reference otherwise.
 
+use alloc::vec::Vec;
+
 use bytes::Bytes;
 
 use super::Connection;
@@ -12,6 +14,7 @@ use crate::error::{Error, Misuse};
 use crate::event::PendingEvent;
 use crate::field::{Field, Token};
 use crate::frame::{BlockWriter, Flags, FrameHeader, Kind, StreamId};
+use crate::hpack::Encoder;
 use crate::message::{self, ContentLeft, RequestKind, Section, response_content};
 use crate::settings::Settings;
 use crate::stream::{NextFrame, OpenedRequest, RecvPhase, SendPhase, StreamKey, check_content};
@@ -70,7 +73,7 @@ impl Connection {
         if end_stream {
             stream.send = SendPhase::End;
         }
-        self.write_headers(stream_id, fields, end_stream);
+        self.write_request(stream_id, fields, end_stream);
         Ok(self.streams.open_request(stream))
     }
 
@@ -79,7 +82,7 @@ impl Connection {
         while self.out.len() < self.config.output_ahead {
             let Some(OpenedRequest { request, end_stream }) = self.streams.next_request() else { return };
             let (slot, id) = (request.key.slot_u32(), request.key.stream_id());
-            self.write_headers(id, request.fields.iter(), end_stream);
+            self.write_request(id, request.fields.iter(), end_stream);
             if let Some(priority) = request.priority {
                 self.write_priority_update(id, priority);
             }
@@ -400,26 +403,32 @@ impl Connection {
 
     /// Writes the queued trailers of a stream.
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
-        let out = self.out.frames();
-        let block = BlockWriter::headers(id, true, out);
-        self.encoder.encode(self.streams.trailers(slot), out);
-        block.finish(self.control.peer.max_frame_size, out);
+        let (out, frame_len_max) = (self.out.frames(), self.control.peer.max_frame_size);
+        write_block(&mut self.encoder, out, frame_len_max, id, self.streams.trailers(slot).iter(), true);
         let closed = self.streams.finish_trailers(slot);
         self.apply_close(closed);
     }
 
     #[inline]
-    pub(super) fn write_headers<'f>(
+    fn write_request<'f>(
         &mut self,
         stream_id: StreamId,
         fields: impl Iterator<Item = Field<'f>>,
         end_stream: bool,
     ) {
-        let (encoder, frame_len_max) = (&mut self.encoder, self.control.peer.max_frame_size);
+        let out = self.out.request(stream_id);
+        write_block(&mut self.encoder, out, self.control.peer.max_frame_size, stream_id, fields, end_stream);
+    }
+
+    #[inline]
+    fn write_headers<'f>(
+        &mut self,
+        stream_id: StreamId,
+        fields: impl Iterator<Item = Field<'f>>,
+        end_stream: bool,
+    ) {
         let out = self.out.frames();
-        let block = BlockWriter::headers(stream_id, end_stream, out);
-        encoder.encode(fields, out);
-        block.finish(frame_len_max, out);
+        write_block(&mut self.encoder, out, self.control.peer.max_frame_size, stream_id, fields, end_stream);
     }
 
     /// Checks a message before it is sent: it has the required field, and its list is not larger than the peer accepts (RFC 9113
@@ -469,4 +478,19 @@ impl Connection {
         }
         Ok(outgoing)
     }
+}
+
+/// Writes HEADERS, and CONTINUATION if the block is longer than a frame.
+#[inline]
+fn write_block<'f>(
+    encoder: &mut Encoder,
+    out: &mut Vec<u8>,
+    frame_len_max: u32,
+    stream_id: StreamId,
+    fields: impl Iterator<Item = Field<'f>>,
+    end_stream: bool,
+) {
+    let block = BlockWriter::headers(stream_id, end_stream, out);
+    encoder.encode(fields, out);
+    block.finish(frame_len_max, out);
 }

@@ -113,3 +113,60 @@ fn no_frame_follows_the_goaway_that_ends_a_connection() {
     let down = drain(&mut server);
     assert_eq!(feed(&mut client, &down), ["goaway 1 ENHANCE_YOUR_CALM"]);
 }
+
+// RFC 9113 §8.7: the peer has not seen them, so they are safe to send again.
+#[test]
+fn requests_that_were_not_sent_are_refused_however_the_connection_ends() {
+    type Ending = fn(&mut Connection);
+    let endings: [(Ending, &[u8]); 4] = [
+        (Connection::handle_disconnect, &[]),
+        (Connection::handle_eof, &[]),
+        (|client| client.abort(ErrorCode::CANCEL, b""), &[kind::GOAWAY]),
+        (
+            |client| {
+                let invalid = Frame::new(kind::PING, 0, vec![7]).to_bytes();
+                client.handle_input(Duration::ZERO, &invalid).unwrap_err();
+            },
+            &[kind::GOAWAY],
+        ),
+    ];
+    for (end, expected) in endings {
+        for written in [0, 1] {
+            let (mut client, _) = settled();
+            client.send_request(GET, true).unwrap();
+            let in_part = {
+                let mut slices = [&[][..]; 1];
+                client.poll_transmit(Duration::ZERO, &mut slices);
+                slices[0].len()
+            };
+            client.transmitted(Duration::ZERO, written);
+            // Large content is not copied, small content is.
+            for len in [40_000, 10] {
+                let post = client.send_request(GET, false).unwrap();
+                client.send_data(post, vec![7; len], false).unwrap();
+            }
+            let cancelled = client.send_request(GET, true).unwrap();
+            client.reset(cancelled, ErrorCode::CANCEL).unwrap();
+            end(&mut client);
+            let mut events = vec![];
+            while let Some(event) = client.poll_event() {
+                events.push(describe(&event));
+            }
+            let refused = ["refused 1", "refused 3", "refused 5"];
+            assert_eq!(events, refused[written..], "{written}");
+            let left = if written == 0 { 0 } else { in_part - 1 };
+            let sent = split(&drain(&mut client)[left..]);
+            assert_eq!(sent.iter().map(|frame| frame.kind).collect::<Vec<_>>(), expected, "{written}");
+            assert_eq!(client.memory().output, 0);
+        }
+    }
+}
+
+// It was sent, and its answer may be under way.
+#[test]
+fn a_request_that_was_sent_is_not_refused_when_the_connection_ends() {
+    let (mut client, mut server) = settled();
+    ask(&mut client, &mut server);
+    client.handle_disconnect();
+    assert!(client.poll_event().is_none());
+}

@@ -14,7 +14,7 @@ use crate::field::{Field, Token};
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use wireloom_testing::http2::{Frame, join, kind};
+use wireloom_testing::http2::{Frame, join, kind, split};
 
 pub(super) const GET: [Field<'static>; 4] = [
     Field::known(Token::Method, b"GET"),
