@@ -116,6 +116,11 @@ impl Control {
         self.unacknowledged.front()?.timer.deadline(timeout)
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.unacknowledged.capacity() + self.pings.capacity()
+    }
+
     /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.unacknowledged.shrink_to_fit();

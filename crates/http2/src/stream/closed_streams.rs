@@ -338,7 +338,9 @@ mod tests {
             closed.add_local_reset(id(2 * n + 1), LOCAL);
         }
         closed.add_finished(id(11));
+        let capacity = closed.reset_order.capacity();
         closed.shrink();
+        assert!(closed.reset_order.capacity() < capacity, "the queue had grown to {capacity}");
         assert_eq!(closed.find(id(3)), Closed::Skipped);
         for n in 2..5 {
             assert_eq!(closed.find(id(2 * n + 1)), Closed::LocalReset(LOCAL));

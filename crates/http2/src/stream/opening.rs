@@ -190,6 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn shrinking_keeps_what_waits() {
+        let mut opening = Opening::new();
+        (0..100).for_each(|n| opening.push(key(2 * n + 1), [Field::new(b"x", b"y")].into_iter()));
+        for _ in 0..99 {
+            let request = opening.pop().unwrap();
+            opening.reuse(request.fields);
+        }
+        opening.shrink();
+        assert!(opening.requests.capacity() < 10 && opening.spare.capacity() == 0);
+        assert_eq!((opening.len(), opening.first()), (1, Some(key(199))));
+    }
+
+    #[test]
     fn streams_from_the_first_request_on_are_idle() {
         let mut opening = Opening::new();
         assert!(!opening.is_before_opening(key(5).stream_id()));

@@ -455,6 +455,36 @@ mod tests {
     }
 
     #[test]
+    fn the_clock_of_a_stream_stops_once_its_queue_is_empty_or_its_window_is_large() {
+        const TIMEOUT: Duration = crate::Limits::DEFAULT.stall_timeout;
+        let update = |increment| WindowUpdate { stream_id: StreamId::FIRST_CLIENT, increment };
+        let frame_len = |frame| match frame {
+            NextFrame::Data { len, .. } => len,
+            NextFrame::None => 0,
+        };
+        // The window of the stream, and how much of it the window of the connection allows.
+        for (queued, window, room) in [(5, 5, 5), (1_026, 1_025, 1_024), (5_000, 2_025, 2_024)] {
+            let (mut streams, slot) = sending(0);
+            let frame_at =
+                |streams: &mut Streams, now| frame_len(streams.next_frame(slot, now, 1 << 14, 1 << 20));
+            queue(&mut streams, slot, queued);
+            assert_eq!(frame_at(&mut streams, Duration::ZERO), 0);
+            assert_eq!(streams.stall_deadline(), Some(TIMEOUT));
+            streams.send.window = room;
+            streams.grant_stream(slot, update(window)).unwrap();
+            assert_eq!(frame_at(&mut streams, TIMEOUT / 4), room as u32);
+            assert_eq!(streams.take_chunk(slot, room as usize).unwrap().len(), room as usize);
+            // Later it is blocked again.
+            streams.send.window = 1;
+            if queued == 5 {
+                queue(&mut streams, slot, 5);
+            }
+            assert!(frame_at(&mut streams, TIMEOUT / 2) <= 1);
+            assert_eq!(streams.stall_deadline(), Some(TIMEOUT / 2 + TIMEOUT), "{room}");
+        }
+    }
+
+    #[test]
     fn the_window_of_the_connection_is_closed_while_content_is_ready() {
         let (mut streams, slot) = sending(100_000);
         streams.send.window = 0;

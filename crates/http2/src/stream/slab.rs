@@ -249,8 +249,9 @@ impl Slab {
     fn grow_buckets(&mut self) {
         self.buckets = vec![NONE; (self.buckets.len() * 4).max(BUCKETS_MIN)];
         for slot in 0..self.used {
-            let Stream { id, next_in_bucket, .. } = *self.get(slot);
-            if !id.is_connection() && next_in_bucket != UNLISTED {
+            // No slot is vacant: there are as many streams as there were buckets, and never were more.
+            debug_assert!(!self.get(slot).id.is_connection());
+            if self.get(slot).next_in_bucket != UNLISTED {
                 self.list(slot);
             }
         }
@@ -343,6 +344,20 @@ mod tests {
             assert!(walked <= u64::from(streams) * 16, "step {step}: {walked} for {streams}");
             // As they are opened one after another, each has a bucket of its own.
             assert!(step > 2 || walked == 0, "{walked}");
+        }
+    }
+
+    #[test]
+    fn an_unlisted_stream_is_found_by_its_key_alone_until_it_is_listed() {
+        let mut slab = Slab::new(1);
+        let slots: Vec<u32> = (0..100).map(|n| slab.insert_unlisted(stream(2 * n + 1))).collect();
+        let find = |slab: &Slab, n: usize| slab.find(id_of(2 * n as u32 + 1));
+        assert!((0..100).all(|n| find(&slab, n).is_none() && slab.slot(slab.key(slots[n])).is_some()));
+        slots.iter().step_by(2).for_each(|&slot| slab.list(slot));
+        // The buckets grow again.
+        (100..1_000).for_each(|n| drop(slab.insert(stream(2 * n + 1))));
+        for n in 0..100 {
+            assert_eq!(find(&slab, n), (n % 2 == 0).then_some(slots[n]), "{n}");
         }
     }
 

@@ -91,3 +91,30 @@ impl Stall {
         expired
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{RecvPhase, SendPhase};
+    use super::*;
+    use crate::frame::StreamId;
+
+    #[test]
+    fn many_small_windows_are_worth_as_much_as_a_large_one() {
+        let timeout = Duration::from_secs(300);
+        let stall = Stall::new(timeout);
+        for (windows, len) in [(1, Limits::PROGRESS_MIN), (Limits::PROGRESS_MIN, 1), (256, 4)] {
+            let mut stream = Stream::new(StreamId::FIRST_CLIENT, RecvPhase::End, SendPhase::Content);
+            stream.set_stalled_since(Some(1));
+            let now = 2 * timeout;
+            for _ in 0..windows {
+                stall.postpone(&mut stream, len, now);
+            }
+            assert!(stream.stalled_since() > Some(millis(timeout)), "{len}: {:?}", stream.stalled_since());
+            // Never later than now.
+            for _ in 0..2 * windows {
+                stall.postpone(&mut stream, len, now);
+            }
+            assert_eq!(stream.stalled_since(), Some(millis(now)));
+        }
+    }
+}

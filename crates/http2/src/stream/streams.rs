@@ -537,3 +537,24 @@ impl Streams {
         assert!(self.send_window() >= 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_if_it_was_queued_and_has_not_opened() {
+        let config = Config::new(Role::Client);
+        let mut streams = Streams::new(Role::Client, &config);
+        streams.open_local_max = 1;
+        let id = |id| StreamId::new(id).unwrap_or(StreamId::CONNECTION);
+        let (recv, send) = (RecvPhase::Headers(crate::message::RequestKind::Plain), SendPhase::End);
+        let record = |streams: &Streams, id| streams.record(id, recv, send, &config);
+        let first = record(&streams, id(1));
+        streams.open_request(first);
+        assert!(![1, 2, 3].into_iter().any(|n| streams.is_waiting(id(n))), "nothing is queued");
+        let second = record(&streams, id(3));
+        streams.queue_request(second, core::iter::empty(), 10).unwrap();
+        assert_eq!([1, 2, 3, 4].map(|n| streams.is_waiting(id(n))), [false, false, true, false]);
+    }
+}

@@ -195,3 +195,21 @@ fn requests_that_were_never_sent_are_refused_when_the_connection_ends() {
         assert_eq!(refused, [3, 5], "{what}");
     }
 }
+
+#[test]
+fn the_last_stream_of_goaway_is_not_ignored() {
+    // It has ended, and so have more others than the server remembers.
+    let mut end = End::new(Role::Server);
+    end.receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)])].concat());
+    let last = 79;
+    (3..=last).step_by(2).for_each(|stream| end.receive(&Frame::get(stream).to_bytes()));
+    shut_down(&mut end);
+    assert_eq!(sent(&end), [LAST, last]);
+    (3..=last).rev().step_by(2).for_each(|stream| end.respond(stream));
+    let before = end.sent().len();
+    end.receive(&join(&[Frame::post(last + 2), Frame::data(last + 2, "ignored")]));
+    assert_eq!(end.sent().len(), before);
+    end.receive(&Frame::data(last, "late").to_bytes());
+    let reset = end.sent().into_iter().rfind(|frame| frame.kind == kind::RST_STREAM).unwrap();
+    assert_eq!((reset.stream, reset.word(0)), (last, code::STREAM_CLOSED));
+}

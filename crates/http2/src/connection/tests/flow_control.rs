@@ -181,3 +181,18 @@ fn content_that_is_arriving_counts_as_memory() {
     feed(&mut server, &[7; 40_000]);
     assert_eq!(server.streams.recv_window(), 65_535);
 }
+
+// Each call fills the output as far as the windows and `output_ahead` allow: every frame is a system call otherwise.
+#[test]
+fn one_call_fills_the_output() {
+    let (mut client, mut server) = settled();
+    let (_, there) = ask(&mut client, &mut server);
+    server.send_response(there, OK, false).unwrap();
+    drain(&mut server);
+    server.send_data(there, vec![7; 200_000], false).unwrap();
+    let ahead = server.config.output_ahead;
+    let mut slices = [&[][..]; 16];
+    let filled = server.poll_transmit(Duration::ZERO, &mut slices);
+    let len: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
+    assert!((ahead..ahead + 16_384 + 9).contains(&len), "{len}");
+}

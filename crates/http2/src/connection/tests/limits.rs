@@ -186,6 +186,7 @@ fn an_idle_connection_frees_its_memory_and_continues() {
     let second = client.send_request(GET, true).unwrap();
     assert_eq!((first.slot(), second.slot()), (0, 1));
     client.send_data(first, vec![7; 1 << 20], false).unwrap();
+    client.send_ping(Duration::ZERO, [7; 8]).unwrap();
     let bytes = drain(&mut client);
     bytes.chunks(7).for_each(|bytes| drop(feed(&mut server, bytes)));
     assert!(server.reader.capacity() > 0);
@@ -198,6 +199,7 @@ fn an_idle_connection_frees_its_memory_and_continues() {
         end.shrink();
         assert_eq!((end.out.capacity(), end.reader.capacity(), end.streams.capacity()), (0, 0, 0));
         assert_eq!((end.fields.len(), end.scratch.capacity(), end.pending.capacity()), (0, 0, 0));
+        assert_eq!(end.control.capacity(), 0);
     }
     let (_, there) = ask(&mut client, &mut server);
     server.send_response(there, OK, true).unwrap();
