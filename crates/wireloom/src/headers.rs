@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+#[cfg(any(feature = "http2", feature = "client", feature = "server"))]
+use wireloom_ws::handshake::is_connection_specific;
 use wireloom_ws::handshake::{is_field_value, is_token};
 
 use crate::error::HttpError;
@@ -250,14 +252,6 @@ impl Headers {
             }
         }
     }
-}
-
-/// Whether a field belongs to one connection (RFC 9110 §7.6.1).
-#[cfg(any(feature = "http2", feature = "client", feature = "server"))]
-pub(crate) fn is_connection_specific(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 6] =
-        [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// Shows names only: values may contain secrets.

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use wireloom_ws::handshake::is_token;
+use wireloom_ws::handshake::{is_connection_specific_request_field, is_token};
 
 use crate::error::{Error, HttpError};
-use crate::headers::{Headers, is_connection_specific};
+use crate::headers::Headers;
 use crate::http::Body;
 
 /// A request to send: a method, a URL or path, headers, content.
@@ -141,8 +141,7 @@ impl Request {
 
 /// Connection-specific headers (RFC 9113 §8.2.2, §8.3.1), which this crate sends itself over HTTP/1.1.
 fn is_of_connection(name: &str, value: &[u8]) -> bool {
-    let accepts_trailers = name.eq_ignore_ascii_case("te") && value.eq_ignore_ascii_case(b"trailers");
-    name.eq_ignore_ascii_case("host") || (is_connection_specific(name.as_bytes()) && !accepts_trailers)
+    name.eq_ignore_ascii_case("host") || is_connection_specific_request_field(name.as_bytes(), value)
 }
 
 /// Without the query and the values of headers, which may be secrets.

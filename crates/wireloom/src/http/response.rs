@@ -5,12 +5,12 @@ use std::fmt;
 use bytes::Bytes;
 #[cfg(feature = "http2")]
 use wireloom_http2::error::ErrorCode;
-use wireloom_ws::handshake;
+use wireloom_ws::handshake::{self, is_connection_specific};
 
 use super::body::Body;
 use super::upgrade::Open;
 use crate::error::{Error, HttpError};
-use crate::headers::{Headers, is_connection_specific};
+use crate::headers::Headers;
 
 /// A response to send.
 pub struct Response {

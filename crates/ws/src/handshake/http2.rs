@@ -18,7 +18,8 @@ use super::client::{ClientOptions, Outcome, field};
 use super::error::{HandshakeError, Malformed, Misuse, RequestError, ResponseError};
 use super::head::{Head, Occurs};
 use super::request::{check_shared_fields, check_version};
-use super::response::{CONNECTION_SPECIFIC, Response};
+use super::response::Response;
+use super::token::{is_connection_specific, is_connection_specific_request_field};
 use super::uri::{is_authority, is_resource};
 
 /// Checks an extended CONNECT request; [`Request::accept`] makes the response to it.
@@ -76,7 +77,9 @@ pub fn check_request<'a>(
     let head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
     let resource = pseudo.resource()?;
     let host = check_authority(pseudo.authority, &head)?;
-    if is_connection_specific(&head) {
+    let is_forbidden =
+        |(name, value): (&str, &[u8])| is_connection_specific_request_field(name.as_bytes(), value);
+    if head.fields().any(is_forbidden) {
         return Err(RequestError::ConnectionSpecific.into());
     }
     // RFC 9113 §8.1.1: a length would count the frames, whose number is unknown.
@@ -107,8 +110,9 @@ pub fn refusal(error: HandshakeError) -> Response {
 /// [`Misuse`]: one of the options cannot be sent.
 pub fn request_fields(options: &ClientOptions, secure: bool) -> Result<Vec<(String, String)>, Misuse> {
     options.check()?;
-    let forbidden = |name: &str| CONNECTION_SPECIFIC.iter().any(|not| name.eq_ignore_ascii_case(not));
-    if options.headers.iter().any(|(name, _)| forbidden(name)) {
+    let forbidden =
+        |name: &str, value: &str| is_connection_specific_request_field(name.as_bytes(), value.as_bytes());
+    if options.headers.iter().any(|(name, value)| forbidden(name, value)) {
         return Err(Misuse::HeaderReserved);
     }
     // RFC 8441 §5: https for wss, http for ws.
@@ -144,7 +148,7 @@ pub fn check_response<'a>(
         return Err(ResponseError::PseudoHeader.into());
     }
     let head = Head::from_fields(headers).map_err(ResponseError::Malformed)?;
-    if is_connection_specific(&head) {
+    if head.fields().any(|(name, _)| is_connection_specific(name.as_bytes())) {
         return Err(ResponseError::ConnectionSpecific.into());
     }
     match status {
@@ -204,10 +208,6 @@ fn check_authority(authority: Option<&[u8]>, head: &Head) -> Result<String, Requ
         Ok(text) if is_authority(host) => Ok(String::from(text)),
         _ => Err(RequestError::HostInvalid),
     }
-}
-
-fn is_connection_specific(head: &Head) -> bool {
-    CONNECTION_SPECIFIC.iter().any(|name| head.has(name))
 }
 
 /// A number of three digits, at least 100.

@@ -42,7 +42,9 @@ pub use limits::HandshakeLimits;
 pub use request::{Acceptance, Request};
 pub use response::{Response, reason_phrase};
 pub use server::ServerHandshake;
-pub use token::{is_field_value, is_token, is_token_byte};
+pub use token::{
+    is_connection_specific, is_connection_specific_request_field, is_field_value, is_token, is_token_byte,
+};
 
 /// The version of WebSocket that RFC 6455 describes (§4.1, item 9).
 pub const VERSION: u8 = 13;

@@ -9,7 +9,7 @@ use core::fmt;
 
 use super::error::{HandshakeError, Misuse, RequestError};
 use super::head::{Head, ResponseHead};
-use super::token::{is_field_value, is_token};
+use super::token::{is_connection_specific, is_field_value, is_token};
 
 /// A response to an opening handshake.
 ///
@@ -156,8 +156,7 @@ impl Response {
 
     /// The response in the form of HTTP/2: names in lower case (RFC 9113 §8.2), no connection-specific headers.
     pub(super) fn into_http2(mut self) -> Self {
-        self.headers
-            .retain(|(name, _)| !CONNECTION_SPECIFIC.iter().any(|not| name.eq_ignore_ascii_case(not)));
+        self.headers.retain(|(name, _)| !is_connection_specific(name.as_bytes()));
         for (name, _) in &mut self.headers {
             *name = Cow::Owned(name.to_ascii_lowercase());
         }
@@ -238,10 +237,6 @@ fn push_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
-
-/// Headers about one HTTP/1.1 connection, which HTTP/2 forbids (RFC 9113 §8.2.2).
-pub(super) const CONNECTION_SPECIFIC: [&str; 5] =
-    ["connection", "upgrade", "transfer-encoding", "keep-alive", "proxy-connection"];
 
 /// Headers that determine the end of a message, or whether it is a handshake.
 const RESERVED: [&str; 9] = [

@@ -1,5 +1,5 @@
-//! The `token` of HTTP (RFC 9110 §5.6.2, the same as RFC 2616 §2.2), which names header fields, subprotocols and extensions, and
-//! comma-separated lists (RFC 2616 §2.1).
+//! The `token` of HTTP (RFC 9110 §5.6.2, the same as RFC 2616 §2.2), which names header fields, subprotocols and extensions,
+//! comma-separated lists (RFC 2616 §2.1), and the fields that belong to one connection.
 
 const TOKEN: [bool; 256] = {
     let mut table = [false; 256];
@@ -45,9 +45,37 @@ pub fn is_field_value(bytes: &[u8]) -> bool {
     !bytes.iter().fold(false, |bad, &byte| bad | (byte != b'\t' && byte.is_ascii_control()))
 }
 
+/// Fields that describe one connection of HTTP/1.1: a proxy does not forward them (RFC 9110 §7.6.1), and HTTP/2 forbids them, except
+/// `TE: trailers` in a request (RFC 9113 §8.2.2).
+const CONNECTION_SPECIFIC: [&[u8]; 6] =
+    [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
+
+/// Whether a field belongs to one connection, so that a proxy does not forward it (RFC 9110 §7.6.1) and no response of HTTP/2 has it
+/// (RFC 9113 §8.2.2). Names match in any case.
+pub fn is_connection_specific(name: &[u8]) -> bool {
+    CONNECTION_SPECIFIC.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// As [`is_connection_specific`], of a request: a client may announce over HTTP/2 too that it accepts trailers.
+pub fn is_connection_specific_request_field(name: &[u8], value: &[u8]) -> bool {
+    is_connection_specific(name)
+        && !(name.eq_ignore_ascii_case(b"te") && value.eq_ignore_ascii_case(b"trailers"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_a_connection_are_known_in_any_case() {
+        for name in CONNECTION_SPECIFIC {
+            assert!(is_connection_specific(name) && is_connection_specific(&name.to_ascii_uppercase()));
+            assert!(is_connection_specific_request_field(name, b"1"));
+        }
+        assert!(!is_connection_specific(b"host") && !is_connection_specific(b"keep-alive2"));
+        assert!(!is_connection_specific_request_field(b"TE", b"Trailers"));
+        assert!(is_connection_specific_request_field(b"upgrade", b"trailers"));
+    }
 
     #[test]
     fn tokens_contain_the_characters_of_the_rfc() {
