@@ -7,6 +7,8 @@ mod origin_policy;
 mod request;
 #[cfg(feature = "server")]
 mod response;
+#[cfg(feature = "http2")]
+mod send_body;
 #[cfg(feature = "server")]
 mod upgrade;
 
@@ -23,6 +25,8 @@ pub(crate) use request::{Origin, RequestConfig};
 pub(crate) use response::Afterwards;
 #[cfg(feature = "server")]
 pub use response::{IntoResponse, Response};
+#[cfg(feature = "http2")]
+pub(crate) use send_body::send_body;
 #[cfg(all(feature = "server", feature = "http2"))]
 pub use upgrade::TunnelUpgrade;
 #[cfg(feature = "server")]

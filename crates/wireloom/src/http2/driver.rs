@@ -12,11 +12,13 @@ use wireloom_http2::{Config, Ended, Role};
 use wireloom_ws::Keepalive;
 
 use super::deadlines::{Deadlines, Timer};
+use super::driver_handle::DriverState;
 use super::incoming::{Incoming, IncomingRequests};
-use super::memory_report::MemoryReport;
+use super::memory_report::{MemoryReport, Reported};
 use super::read_buffer::ReadBuffer;
 use super::requests::Requests;
-use super::shared::{DriverState, Reported, Shared, State};
+use super::shared::Shared;
+use super::state::State;
 use super::timers::{Drain, IdleTimer, KeepaliveAction, KeepaliveTimer, ShrinkTimer};
 use crate::error::HttpError;
 use crate::guard::Guard;
@@ -210,7 +212,7 @@ impl Driver {
             let read = if wants_read { self.read(cx) } else { Ok(Read::Paused) };
             let mut state = shared.lock();
             let read = self.handle_read(&mut state, read, &mut incoming);
-            state.handle_events(&mut incoming);
+            state.handle_events();
             if !incoming.is_empty() {
                 self.idle.handle_request();
                 // Handlers that answer at once do so in this task.
@@ -230,7 +232,7 @@ impl Driver {
             if self.is_half_closed && (state.handlers > 0 || state.core.role() == Role::Client) {
                 self.disconnect(&mut state, HttpError::ConnectionLost);
             }
-            state.handle_events(&mut incoming);
+            state.handle_events();
             if self.has_ended(&state) {
                 self.end(state);
                 return Poll::Ready(Progress::Ended);
@@ -433,6 +435,8 @@ impl Driver {
         }
         self.input.clear();
         self.deadlines.clear();
+        // Nothing is written any more, also if the server has aborted the connection.
+        state.core.handle_disconnect();
         let error = match state.core.ended() {
             Some(Ended::Failed(error)) => HttpError::Http2(error),
             Some(Ended::Drained) => HttpError::Closed,
@@ -626,6 +630,8 @@ mod tests {
     struct Closing {
         input: Vec<u8>,
         closes: Arc<AtomicBool>,
+        /// A byte was accepted since then.
+        has_accepted: bool,
     }
 
     impl AsyncRead for Closing {
@@ -649,6 +655,10 @@ mod tests {
             bytes: &[u8],
         ) -> Poll<io::Result<usize>> {
             if self.closes.load(Ordering::Relaxed) {
+                // The request has begun to leave.
+                if !std::mem::replace(&mut self.has_accepted, true) {
+                    return Poll::Ready(Ok(1));
+                }
                 self.input = Frame::goaway(1, code::ENHANCE_YOUR_CALM, "").to_bytes();
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
@@ -667,7 +677,8 @@ mod tests {
     #[tokio::test]
     async fn the_reason_of_a_server_that_has_closed_is_read_after_a_failed_write() {
         let closes = Arc::new(AtomicBool::new(false));
-        let io = Closing { input: Frame::settings(&[]).to_bytes(), closes: closes.clone() };
+        let input = Frame::settings(&[]).to_bytes();
+        let io = Closing { input, closes: closes.clone(), has_accepted: false };
         let driver = Driver::new(Io::Other(Box::new(io)), Role::Client, Config::new(Role::Client)).unwrap();
         let requests = driver.requests();
         tokio::spawn(driver.run());

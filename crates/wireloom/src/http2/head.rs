@@ -29,6 +29,18 @@ pub(crate) fn to_fields(headers: &Headers) -> impl Iterator<Item = Field<'_>> + 
 mod tests {
     use super::*;
     use wireloom_http2::field::Token;
+    use wireloom_ws::handshake::is_connection_specific;
+
+    // The cores do not know each other. A proxy forwards a field over HTTP/2 exactly if it does over HTTP/1.1.
+    #[test]
+    fn both_cores_know_the_same_fields_of_a_connection() {
+        let tokens: Vec<Token> = (0..=u8::MAX).map_while(Token::from_index).collect();
+        assert_eq!(tokens.iter().filter(|token| token.is_connection_specific()).count(), 6);
+        for token in tokens {
+            let is_known = is_connection_specific(token.name().as_bytes());
+            assert_eq!(is_known, token.is_connection_specific(), "{token:?}");
+        }
+    }
 
     #[test]
     fn a_field_that_is_forwarded_stays_sensitive() {

@@ -4,9 +4,11 @@ use wireloom_http2::StreamKey;
 use wireloom_http2::field::{FieldList, Token};
 use wireloom_http2::message::RequestKind;
 
+use super::head_memory::HeadMemory;
 use super::recv_stream::RecvStream;
 use super::shared::Shared;
 use super::slots::StreamRef;
+use super::state::AcceptRequest;
 use crate::headers::{Headers, Span};
 use crate::sync::Arc;
 
@@ -28,17 +30,23 @@ impl<'a> IncomingRequests<'a> {
     pub(super) fn len(&self) -> usize {
         self.requests.len()
     }
+}
 
-    /// Adds a request. `content` is a reference to its slot, which becomes that of its [`RecvStream`].
-    pub(super) fn push(
+impl AcceptRequest for IncomingRequests<'_> {
+    /// `content` becomes the reference of its [`RecvStream`].
+    fn accept(
         &mut self,
         key: StreamKey,
         kind: RequestKind,
         fields: &FieldList,
         content: Option<StreamRef>,
-    ) {
+    ) -> usize {
         let content = content.map(|stream| RecvStream::new(self.shared.clone(), stream));
-        self.requests.push(Incoming::new(key, kind, fields, content));
+        let mut request = Incoming::new(key, kind, fields, content);
+        let memory = HeadMemory::cost_of(&request.headers);
+        request.head_memory = (memory > 0).then(|| HeadMemory::new(self.shared.clone(), memory));
+        self.requests.push(request);
+        memory
     }
 }
 
@@ -54,6 +62,8 @@ pub(crate) struct Incoming {
     pub(crate) headers: Headers,
     /// Its content, if there is any. Dropped with the request, it is discarded.
     pub(crate) content: Option<RecvStream>,
+    /// Counts `headers`.
+    pub(crate) head_memory: Option<HeadMemory>,
 }
 
 impl Incoming {
@@ -92,7 +102,7 @@ impl Incoming {
         {
             path = headers.put(authority);
         }
-        Self { key, kind, method, path, scheme, protocol, headers, content }
+        Self { key, kind, method, path, scheme, protocol, headers, content, head_memory: None }
     }
 }
 

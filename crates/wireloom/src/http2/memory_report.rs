@@ -6,6 +6,24 @@ use wireloom_http2::Memory;
 
 use crate::memory::{Account, Category, Reservation};
 
+/// The memory that the driver last reported to the server's accountant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reported {
+    /// A client's connection, which has no accountant.
+    Nothing,
+    /// Bytes.
+    Total(u64),
+}
+
+impl Reported {
+    /// The driver reports again when the memory has changed by this many bytes.
+    const STEP: u64 = 64 << 10;
+
+    pub(super) fn is_outdated(self, total: u64) -> bool {
+        matches!(self, Self::Total(reported) if reported.abs_diff(total) >= Self::STEP)
+    }
+}
+
 /// Owned by the driver: reports follow each other, and none is made under the connection's mutex.
 pub(super) struct MemoryReport {
     account: Account,

@@ -22,12 +22,15 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report -> slots, shared,
-//! recv_stream, send_stream, incoming -> requests, tunnel -> driver`.
+//! Layers: `deadlines`, `driver_handle`, `head`, `memory_report`, `peer_preface`, `read_buffer`, `recv_buffer`, `timers`, `unread` → `slots` →
+//! `state` → `shared` → `handler_ref`, `head_memory`, `recv_stream`, `send_stream` → `incoming`, `requests` → `driver`, `tunnel`.
 
 mod deadlines;
 mod driver;
+mod driver_handle;
+mod handler_ref;
 mod head;
+mod head_memory;
 mod incoming;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
@@ -36,6 +39,7 @@ mod memory_report;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod model;
+mod peer_preface;
 mod read_buffer;
 mod recv_buffer;
 mod recv_stream;
@@ -46,15 +50,18 @@ mod shared;
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 mod simulation;
 mod slots;
+mod state;
 mod timers;
 mod tunnel;
 mod unread;
 
 pub(crate) use driver::{Driver, Progress};
+pub(crate) use handler_ref::HandlerRef;
 pub(crate) use head::to_fields;
+pub(crate) use head_memory::HeadMemory;
 pub(crate) use incoming::Incoming;
 pub(crate) use recv_stream::RecvStream;
 pub(crate) use requests::Requests;
 pub(crate) use send_stream::SendStream;
-pub(crate) use shared::{HandlerRef, HeadMemory, Shared};
+pub(crate) use shared::Shared;
 pub(crate) use tunnel::Tunnel;

@@ -4,14 +4,14 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use wireloom_http2::Role;
 use wireloom_http2::error::ErrorCode;
-use wireloom_http2::field::{Field, Token};
 use wireloom_http2::priority::Priority;
-use wireloom_http2::{Role, StreamKey};
 
 use super::recv_buffer::RecvBuffer;
-use super::shared::{Shared, State};
+use super::shared::Shared;
 use super::slots::{Receiving, StreamRef};
+use super::state::State;
 use crate::error::HttpError;
 use crate::headers::{Head, Headers};
 use crate::sync::Arc;
@@ -25,14 +25,6 @@ pub(crate) struct RecvStream {
 impl RecvStream {
     pub(super) fn new(shared: Arc<Shared>, stream: StreamRef) -> Self {
         Self { shared, stream }
-    }
-
-    /// Sends `100 Continue` when content is first read, or before the response, and none has arrived.
-    pub(crate) fn with_continue(self) -> Self {
-        if let Some(slot) = self.shared.lock().slots.get(self.stream) {
-            slot.continue_due = true;
-        }
-        self
     }
 
     /// Content is read as that of a transport: when the connection ends, what has not been read is dropped.
@@ -127,16 +119,6 @@ impl RecvStream {
 }
 
 impl State {
-    /// Sends `100 Continue` if the client waits for it and the content has a reader.
-    pub(super) fn send_continue(&mut self, key: StreamKey) {
-        let Some(slot) = self.slots.get_by_key(key) else { return };
-        if std::mem::take(&mut slot.continue_due) && slot.receiving == Receiving::Open && slot.data.is_empty()
-        {
-            // Fails once the final response has begun.
-            let _ = self.core.send_informational(key, [Field::known(Token::Status, b"100")]);
-        }
-    }
-
     /// Removes content from the stream's buffer and grants the peer new window for it; `None` at the end.
     fn poll_content<T>(
         &mut self,
@@ -190,6 +172,7 @@ impl Drop for RecvStream {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use wireloom_http2::Config;
+    use wireloom_http2::field::Field;
     use wireloom_testing::http2::{Frame, GET, join};
 
     use super::super::Driver;

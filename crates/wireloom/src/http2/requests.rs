@@ -4,9 +4,10 @@ use std::task::Poll;
 
 use wireloom_http2::field::Field;
 
+use super::peer_preface::PeerPreface;
 use super::recv_stream::RecvStream;
 use super::send_stream::SendStream;
-use super::shared::{PeerPreface, Shared};
+use super::shared::Shared;
 use super::slots::Receiving;
 use crate::error::HttpError;
 use crate::sync::Arc;
@@ -116,9 +117,11 @@ impl Requests {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded, Scope};
     use wireloom_http2::field::Token;
     use wireloom_http2::{Config, Role};
+    use wireloom_testing::http2::{Frame, GET};
 
     use super::super::Driver;
     use super::*;
@@ -142,6 +145,30 @@ mod tests {
             let opened = requests.open([Field::known(Token::Method, b"GET")], true);
             assert_eq!(opened.err(), Some(HttpError::NotProcessed), "{failure:?}");
         }
+    }
+
+    // RFC 9113 §8.7: the server has not seen it.
+    #[tokio::test]
+    async fn a_request_that_was_not_written_is_safe_to_send_again() {
+        let (client, mut server) = tokio::io::duplex(256);
+        let driver =
+            Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client)).unwrap();
+        let requests = driver.requests();
+        tokio::spawn(driver.run());
+        server.write_all(&Frame::settings(&[]).to_bytes()).await.unwrap();
+        requests.ready().await.unwrap();
+        let get = || GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let long = vec![b'~'; 10_000];
+        let (_, mut sent) = requests.open(get().chain([Field::new(b"x-long", &long)]), true).unwrap();
+        // The transport is full in the middle of HEADERS.
+        let mut received = Vec::new();
+        while received.len() < 5_000 {
+            server.read_buf(&mut received).await.unwrap();
+        }
+        let (_, mut waiting) = requests.open(get(), true).unwrap();
+        drop(server);
+        assert_eq!(waiting.head().await.unwrap_err(), HttpError::NotProcessed);
+        assert_eq!(sent.head().await.unwrap_err(), HttpError::ConnectionLost);
     }
 
     // It could not be sent on another connection either.

@@ -8,11 +8,26 @@ use wireloom_http2::field::Field;
 use wireloom_http2::{Role, StreamKey};
 
 use super::head::to_fields;
-use super::shared::{Shared, State, is_accepted};
-use super::slots::StreamRef;
+use super::shared::Shared;
+use super::slots::{Receiving, StreamRef};
+use super::state::State;
+use super::unread::is_accepted;
 use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::sync::Arc;
+
+impl Shared {
+    /// The sending half of a stream that a peer opened.
+    pub(crate) fn send_stream(self: &Arc<Self>, key: StreamKey) -> SendStream {
+        let mut state = self.lock();
+        let stream = match state.core.contains(key) {
+            true => state.slots.refer(key, Receiving::Discarding),
+            false => state.slots.refer_to_closed(key),
+        };
+        drop(state);
+        SendStream::new(self.clone(), stream)
+    }
+}
 
 /// Sends the head of a response, content and trailers. Dropping it before the end resets the stream.
 pub(crate) struct SendStream {
@@ -117,6 +132,14 @@ impl SendStream {
         // RFC 9113 §8.2.2: trailers of HTTP/1.1 that are forwarded may have such fields.
         trailers.remove_forbidden_trailers();
         self.command(true, |state, key| state.core.send_trailers(key, to_fields(trailers)))
+    }
+
+    /// Resets the stream because its content has failed: with the code of the stream that it was forwarded from, if that was reset.
+    pub(crate) fn fail(&mut self, error: &HttpError) {
+        self.reset(match *error {
+            HttpError::StreamReset(code) if code != ErrorCode::NO_ERROR => code,
+            _ => code_of_incomplete(self.shared.role()),
+        });
     }
 
     /// Resets the stream.

@@ -5,11 +5,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use slab::Slab;
-use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Event, StreamKey};
 
 use super::head::to_headers;
-use super::incoming::IncomingRequests;
 use super::recv_buffer::RecvBuffer;
 use crate::error::HttpError;
 use crate::guard::{Deferred, WakerSlot};
@@ -72,16 +70,6 @@ pub(super) enum Receiving {
     Discarding,
     /// END_STREAM has arrived.
     Ended,
-}
-
-/// The command to the core that follows an event that borrowed from it.
-pub(super) enum FollowUp {
-    None,
-    /// Give back window for content without a reader.
-    Release(StreamKey, usize),
-    SettingsReceived,
-    /// The peer has sent GOAWAY with this code.
-    GoAway(ErrorCode),
 }
 
 impl Slots {
@@ -184,34 +172,32 @@ impl Slots {
         }
     }
 
-    /// Applies an event of the core. `input` is the read buffer if content may borrow from it.
+    /// Keeps content for its reader. Returns false if there is none. `input` is the read buffer if content may borrow from it.
     #[inline]
-    pub(super) fn handle_event(
+    pub(super) fn handle_data(
         &mut self,
-        event: Event<'_>,
+        stream: StreamKey,
+        data: &[u8],
+        end_stream: bool,
         input: Option<&Bytes>,
-        incoming: &mut IncomingRequests<'_>,
         deferred: &mut Deferred,
-    ) -> FollowUp {
-        match event {
-            Event::Request { stream, kind, fields, end_stream } => {
-                let content = (!end_stream).then(|| self.refer(stream, Receiving::Open));
-                incoming.push(stream, kind, fields, content);
-            }
-            Event::Data { stream, data, end_stream } => {
-                let Some(slot) = self.get_by_key(stream) else {
-                    return FollowUp::Release(stream, data.len());
-                };
-                let discards = slot.receiving == Receiving::Discarding;
-                if end_stream {
-                    slot.receiving = Receiving::Ended;
-                }
-                if discards {
-                    return FollowUp::Release(stream, data.len());
-                }
-                slot.data.push(data, input);
-                deferred.wake(&mut slot.receiver);
-            }
+    ) -> bool {
+        let Some(slot) = self.get_by_key(stream) else { return false };
+        let is_discarded = slot.receiving == Receiving::Discarding;
+        if end_stream {
+            slot.receiving = Receiving::Ended;
+        }
+        if !is_discarded {
+            slot.data.push(data, input);
+            deferred.wake(&mut slot.receiver);
+        }
+        !is_discarded
+    }
+
+    /// Applies an event of a stream that is neither a request nor content.
+    #[inline]
+    pub(super) fn handle_event(&mut self, event: &Event<'_>, deferred: &mut Deferred) {
+        match *event {
             Event::Response { stream, status, fields, end_stream } => {
                 if let Some(slot) = self.get_by_key(stream) {
                     if end_stream {
@@ -243,11 +229,8 @@ impl Slots {
                     deferred.wake(&mut slot.sender);
                 }
             }
-            Event::Settings => return FollowUp::SettingsReceived,
-            Event::GoAway { code, .. } => return FollowUp::GoAway(code),
             _ => {}
         }
-        FollowUp::None
     }
 }
 

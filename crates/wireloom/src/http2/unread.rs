@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use wireloom_http2::error::ErrorCode;
+use wireloom_http2::field::Field;
 use wireloom_http2::{Connection, StreamKey};
 
 /// The maximum length of the content that is discarded before the stream is reset, in bytes. A short request ends without a reset,
@@ -22,6 +23,11 @@ const BYTES_PER_SECOND_MIN: usize = 16 << 10;
 /// The time in which a client reads the response before its stream is reset. Some clients, such as curl 7.88, take a reset that
 /// comes while they send for a failure although they have received the response.
 const GRACE: Duration = Duration::from_millis(250);
+
+/// Whether a response, whose fields begin with `:status`, has a status below 300.
+pub(super) fn is_accepted<'f>(fields: impl IntoIterator<Item = Field<'f>>) -> bool {
+    fields.into_iter().next().is_some_and(|status| status.value().first() < Some(&b'3'))
+}
 
 #[derive(Default)]
 pub(super) struct UnreadRequests {

@@ -22,7 +22,7 @@ use wireloom_http2::message::RequestKind;
 use super::{Handler, panic};
 use crate::error::HttpError;
 use crate::headers::Headers;
-use crate::http::{Afterwards, Body, Origin, Request, Response, Running};
+use crate::http::{Afterwards, Body, Origin, Request, Response, Running, send_body};
 use crate::http1::date;
 use crate::http1::write::digits;
 pub(super) use crate::http2::Shared;
@@ -114,7 +114,7 @@ impl<H: Handler> ConnectionState<H> {
             // RFC 9113 §8.7: the client may send it again.
             return self.shared.reset(key, ErrorCode::REFUSED_STREAM);
         }
-        let head = HeadMemory::new(&self.shared, &incoming.headers);
+        let head = incoming.head_memory.take();
         let mut exchange =
             Exchange { key, request: Request::http2(incoming, &self.origin), tunnel: None, head };
         let request = &mut exchange.request;
@@ -129,12 +129,9 @@ impl<H: Handler> ConnectionState<H> {
                 let sent = send_whole(&self.shared, key, refusal, false);
                 return reset_if_unsent(&self.shared, key, sent);
             }
-            (_, Some(mut content)) => {
+            (_, Some(content)) => {
                 let len = request.header("content-length").and_then(|len| std::str::from_utf8(len).ok());
                 let len = len.and_then(|len| len.parse().ok());
-                if request.names("expect", "100-continue") {
-                    content = content.with_continue();
-                }
                 request.set_body(Body::http2(content, len));
             }
             (_, None) => {}
@@ -290,7 +287,7 @@ async fn send_stream(
     is_head: bool,
 ) -> Result<(), HttpError> {
     let allows_body = response.allows_body();
-    let (status, mut headers, mut body) = response.into_parts();
+    let (status, mut headers, body) = response.into_parts();
     headers.make_names_lowercase();
     let none = is_head || !allows_body;
     let mut send = shared.send_stream(key);
@@ -304,26 +301,7 @@ async fn send_stream(
     if none {
         return Ok(());
     }
-    loop {
-        // The next chunk is produced when the client has accepted the last one.
-        poll_fn(|cx| send.poll_capacity(cx)).await?;
-        match body.chunk().await {
-            Ok(Some(chunk)) => send.send(chunk, false)?,
-            Ok(None) => break,
-            // RFC 9113 §8.1.1: an incomplete response is reset.
-            Err(error) => {
-                send.reset(match error {
-                    HttpError::StreamReset(code) if code != ErrorCode::NO_ERROR => code,
-                    _ => ErrorCode::INTERNAL_ERROR,
-                });
-                return Ok(());
-            }
-        }
-    }
-    match body.trailers() {
-        Some(mut trailers) => send.send_trailers(&mut trailers),
-        None => send.send(Bytes::new(), true),
-    }
+    send_body(send, body).await
 }
 
 /// The fields of a response, without its length.
@@ -334,7 +312,7 @@ fn head<'a>(
 ) -> impl Iterator<Item = Field<'a>> + Clone {
     std::iter::once(Field::known(Token::Status, status))
         // RFC 9113 §8.2.2: no connection-specific fields.
-        .chain(to_fields(headers).filter(|field| field.name() != b"upgrade"))
+        .chain(to_fields(headers).filter(|field| !field.token().is_connection_specific()))
         // RFC 9110 §6.6.1: at most one Date.
         .chain(headers.get("date").is_none().then(|| Field::known(Token::Date, date)))
 }

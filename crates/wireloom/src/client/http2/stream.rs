@@ -1,19 +1,15 @@
 //! The stream of a request over HTTP/2: content that is sent, the response that arrives.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::task::Poll;
 
-use bytes::Bytes;
 use tokio::time::Instant;
-use wireloom_http2::error::ErrorCode;
 use wireloom_http2::priority::Priority;
 
 use super::Http2;
 use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response};
 use crate::error::HttpError;
 use crate::headers::Head;
-use crate::http::{Body, Version};
+use crate::http::{Body, Version, send_body};
 use crate::http2::{RecvStream, SendStream};
 
 /// A stream of HTTP/2.
@@ -53,7 +49,7 @@ impl Stream {
             match body.whole() {
                 // When this fails, the response reports the error of the stream.
                 Some(bytes) => drop(send.send(bytes, true)),
-                None => drop(tokio::spawn(pump(send, body))),
+                None => drop(tokio::spawn(send_body(send, body))),
             }
         }
     }
@@ -97,36 +93,5 @@ impl Stream {
 impl fmt::Debug for Unsent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Unsent")
-    }
-}
-
-/// Sends content as the body produces it and the server accepts it.
-async fn pump(mut send: SendStream, mut body: Body) {
-    loop {
-        // The response reports the error of the stream.
-        if poll_fn(|cx| send.poll_capacity(cx)).await.is_err() {
-            return;
-        }
-        // A body that is pending is dropped with the stream.
-        let next = poll_fn(|cx| match send.poll_closed(cx) {
-            Poll::Ready(()) => Poll::Ready(None),
-            Poll::Pending => body.poll_chunk(cx).map(Some),
-        });
-        let Some(next) = next.await else { return };
-        let sent = match next {
-            Some(Ok(data)) => send.send(data, false),
-            None => {
-                let _ = match body.trailers() {
-                    Some(mut trailers) => send.send_trailers(&mut trailers),
-                    None => send.send(Bytes::new(), true),
-                };
-                return;
-            }
-            // The server must not take it for complete.
-            Some(Err(_)) => return send.reset(ErrorCode::CANCEL),
-        };
-        if sent.is_err() {
-            return;
-        }
     }
 }

@@ -1,0 +1,42 @@
+//! Sending of a body on a stream of HTTP/2, by clients and servers alike.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use bytes::Bytes;
+
+use super::Body;
+use crate::error::HttpError;
+use crate::http2::SendStream;
+
+/// Sends content and trailers as the body produces them and the peer accepts them. The stream of a body that fails is reset (RFC 9113
+/// §8.1.1).
+///
+/// # Errors
+/// The stream was reset, or the connection failed.
+pub(crate) async fn send_body(mut send: SendStream, mut body: Body) -> Result<(), HttpError> {
+    loop {
+        // The next chunk is produced when the peer has accepted the last one.
+        poll_fn(|cx| send.poll_capacity(cx)).await?;
+        let next = poll_fn(|cx| match body.poll_chunk(cx) {
+            Poll::Ready(chunk) => Poll::Ready(Some(chunk)),
+            // A body that is pending is dropped with the stream.
+            Poll::Pending => send.poll_closed(cx).map(|()| None),
+        });
+        match next.await {
+            Some(Some(Ok(chunk))) => send.send(chunk, false)?,
+            Some(Some(Err(error))) => {
+                send.fail(&error);
+                return Ok(());
+            }
+            Some(None) => {
+                return match body.trailers() {
+                    Some(mut trailers) => send.send_trailers(&mut trailers),
+                    None => send.send(Bytes::new(), true),
+                };
+            }
+            // The stream has ended, and its capacity has the error.
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What wakes the driver of a connection while it waits.
+
+use std::task::Context;
+use std::time::Duration;
+
+use crate::guard::{Deferred, WakerSlot};
+
+/// The state of the driver that commands use to wake it.
+#[derive(Default)]
+pub(super) struct DriverHandle {
+    pub(super) state: DriverState,
+    waker: WakerSlot,
+    /// The deadline of its timer, on the core's clock.
+    armed: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum DriverState {
+    /// It runs, and handles the effects of a command before it waits again.
+    #[default]
+    Running,
+    /// It waits for the transport, a deadline or a command.
+    Waiting,
+    WokenByCommand,
+}
+
+impl DriverHandle {
+    /// The driver waits from now on, with its timer armed for this deadline.
+    pub(super) fn park(&mut self, deferred: &mut Deferred, cx: &Context<'_>, armed: Option<Duration>) {
+        deferred.register(&mut self.waker, cx);
+        self.armed = armed;
+        self.state = DriverState::Waiting;
+    }
+
+    /// Wakes the driver, which waits.
+    pub(super) fn wake(&mut self, deferred: &mut Deferred) {
+        self.state = DriverState::WokenByCommand;
+        deferred.wake(&mut self.waker);
+    }
+
+    /// Whether its timer would expire after this deadline.
+    pub(super) fn is_late_for(&self, deadline: Option<Duration>) -> bool {
+        deadline.is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed))
+    }
+}

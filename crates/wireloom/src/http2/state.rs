@@ -1,0 +1,279 @@
+//! State of a connection that the driver and the stream handles share: the protocol core, and what it does not know of its streams.
+
+use std::task::Context;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::field::{Field, FieldList, Token};
+use wireloom_http2::message::RequestKind;
+use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
+
+use super::driver_handle::{DriverHandle, DriverState};
+use super::memory_report::Reported;
+use super::peer_preface::PeerPreface;
+use super::slots::{Receiving, Slots, StreamRef};
+use super::unread::UnreadRequests;
+use crate::error::HttpError;
+use crate::guard::{Deferred, Guardable};
+use crate::sync::Arc;
+
+pub(super) struct State {
+    pub(super) core: Connection,
+    pub(super) slots: Slots,
+    pub(super) unread: UnreadRequests,
+    pub(super) peer_preface: PeerPreface,
+    /// The code of the peer's last GOAWAY.
+    goaway: Option<ErrorCode>,
+    /// Why the connection ended.
+    pub(super) failure: Option<HttpError>,
+    pub(super) driver: DriverHandle,
+    pub(super) reported: Reported,
+    /// Tasks that run handlers.
+    pub(super) handlers: usize,
+    /// The driver must drop the transport without writing queued output.
+    pub(super) is_aborted: bool,
+    /// Notified when the peer's SETTINGS arrive and when the connection ends.
+    ready: Arc<Notify>,
+    pub(super) deferred: Deferred,
+    /// The time at which the core's clock is 0.
+    epoch: Instant,
+}
+
+/// Takes the requests that arrive at a server.
+pub(super) trait AcceptRequest {
+    /// `content` is a reference to the slot of its content, if there is any. Returns the memory that the request takes from now on, in
+    /// bytes, which is given back with [`State::add_caller_memory`].
+    fn accept(
+        &mut self,
+        key: StreamKey,
+        kind: RequestKind,
+        fields: &FieldList,
+        content: Option<StreamRef>,
+    ) -> usize;
+}
+
+impl Guardable for State {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
+}
+
+impl State {
+    /// The end of a new connection. `ready` is notified when the peer's SETTINGS arrive and when the connection ends.
+    ///
+    /// # Errors
+    /// A setting is out of range.
+    pub(super) fn new(role: Role, config: Config, ready: Arc<Notify>) -> Result<Self, HttpError> {
+        Ok(Self::with_core(Connection::new(role, with_manual_release(config))?, ready))
+    }
+
+    /// The server's end after an upgrade from HTTP/1.1, and the stream of the upgraded request (RFC 7540 §3.2).
+    ///
+    /// # Errors
+    /// `HTTP2-Settings` is invalid: the server must not upgrade.
+    pub(super) fn upgraded(
+        config: Config,
+        http2_settings: &[u8],
+        kind: RequestKind,
+        ready: Arc<Notify>,
+    ) -> Result<(Self, StreamKey), HttpError> {
+        let config = with_manual_release(config);
+        let (core, key) = Connection::from_upgrade_server(config, http2_settings, kind)?;
+        Ok((Self::with_core(core, ready), key))
+    }
+
+    fn with_core(core: Connection, ready: Arc<Notify>) -> Self {
+        Self {
+            core,
+            slots: Slots::default(),
+            unread: UnreadRequests::default(),
+            peer_preface: PeerPreface::Partial(0),
+            goaway: None,
+            failure: None,
+            driver: DriverHandle::default(),
+            reported: Reported::Nothing,
+            handlers: 0,
+            is_aborted: false,
+            ready,
+            deferred: Deferred::default(),
+            epoch: Instant::now(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// When the core's clock shows `time`.
+    pub(super) fn instant(&self, time: Duration) -> Instant {
+        self.epoch + time
+    }
+
+    /// The earliest deadline of the core and of unread requests, on the core's clock.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.core.poll_timeout().into_iter().chain(self.unread.deadline(self.now())).min()
+    }
+
+    /// The driver waits from now on, with its timer armed for `deadline`.
+    pub(super) fn park_driver(&mut self, cx: &Context<'_>, deadline: Option<Instant>) {
+        let armed = deadline.map(|deadline| deadline.saturating_duration_since(self.epoch));
+        self.driver.park(&mut self.deferred, cx, armed);
+    }
+
+    /// Wakes the driver if it waits and has something to do: output, an earlier deadline, or the end.
+    pub(super) fn wake_driver(&mut self) {
+        if self.driver.state == DriverState::Waiting
+            && (self.core.wants_write()
+                || self.core.ended().is_some()
+                || self.is_aborted
+                || self.reported.is_outdated(self.core.memory().total())
+                || self.driver.is_late_for(self.deadline()))
+        {
+            self.driver.wake(&mut self.deferred);
+        }
+    }
+
+    pub(super) fn advance_clock(&mut self) {
+        let now = self.now();
+        if let Err(error) = self.core.handle_timeout(now) {
+            self.fail(error.into());
+        }
+    }
+
+    /// This side has sent or queued END_STREAM. `is_accepted`: the status of the response was below 300.
+    pub(super) fn finish(&mut self, key: StreamKey, is_accepted: bool) {
+        let is_read = self.slots.get_by_key(key).is_some_and(|slot| {
+            slot.finished = true;
+            slot.is_accepted = is_accepted;
+            slot.receiving != Receiving::Discarding
+        });
+        if !is_read && self.core.role() == Role::Server && self.core.contains(key) {
+            self.unread.add(key, is_accepted, self.now());
+        }
+    }
+
+    pub(super) fn add_caller_memory(&mut self, change: i64) {
+        let memory = self.core.memory().caller.saturating_add_signed(change);
+        self.core.set_caller_memory(memory);
+    }
+
+    pub(super) fn check_alive(&self) -> Result<(), HttpError> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Streams that are open, or that a handle refers to.
+    pub(super) fn streams(&self) -> usize {
+        self.core.streams().max(self.slots.len())
+    }
+
+    /// Removes a reference to a stream.
+    pub(super) fn release(&mut self, stream: StreamRef) {
+        self.slots.release(stream, &mut self.deferred);
+    }
+
+    pub(super) fn fail_stream(&mut self, key: StreamKey, error: &HttpError) {
+        self.slots.fail(key, error, &mut self.deferred);
+    }
+
+    /// Ends the connection for every handle. When the transport has ended after GOAWAY with an error code, they report that code.
+    pub(super) fn fail(&mut self, error: HttpError) {
+        let error = match self.goaway {
+            Some(code)
+                if code != ErrorCode::NO_ERROR
+                    && matches!(error, HttpError::ConnectionLost | HttpError::Io(_)) =>
+            {
+                HttpError::GoAway(code)
+            }
+            _ => error,
+        };
+        // Requests that were never sent, and streams that ended before, have errors of their own.
+        self.handle_events();
+        self.slots.fail_all(&error, &mut self.deferred);
+        self.failure.get_or_insert(error);
+        self.deferred.notify(&self.ready);
+    }
+
+    /// Sends `100 Continue` if the client waits for it and the content has a reader.
+    pub(super) fn send_continue(&mut self, key: StreamKey) {
+        let Some(slot) = self.slots.get_by_key(key) else { return };
+        if std::mem::take(&mut slot.continue_due) && slot.receiving == Receiving::Open && slot.data.is_empty()
+        {
+            // Fails once the final response has begun.
+            let _ = self.core.send_informational(key, [Field::known(Token::Status, b"100")]);
+        }
+    }
+
+    /// Handles input until all is consumed or the core stops reading, and returns how much was consumed. `buffer` is the
+    /// buffer of `input` if content may borrow from it.
+    ///
+    /// # Errors
+    /// The connection has failed; its GOAWAY is in the output.
+    pub(super) fn handle_input(
+        &mut self,
+        mut input: &[u8],
+        buffer: Option<&Bytes>,
+        requests: &mut impl AcceptRequest,
+    ) -> Result<usize, HttpError> {
+        let (now, len) = (self.now(), input.len());
+        let Self { core, slots, unread, deferred, .. } = self;
+        loop {
+            let (consumed, event) = core.handle_input(now, input)?;
+            input = &input[consumed..];
+            let Some(event) = event else { return Ok(len - input.len()) };
+            match event {
+                Event::Request { stream, kind, fields, end_stream } => {
+                    let content = (!end_stream).then(|| slots.refer(stream, Receiving::Open));
+                    if let Some(slot) = content.and_then(|content| slots.get(content)) {
+                        slot.continue_due = expects_continue(fields);
+                    }
+                    let memory = requests.accept(stream, kind, fields, content);
+                    if memory > 0 {
+                        core.set_caller_memory(core.memory().caller.saturating_add(memory as u64));
+                    }
+                }
+                Event::Data { stream, data, end_stream } => {
+                    let len = data.len();
+                    let is_kept = slots.handle_data(stream, data, end_stream, buffer, deferred);
+                    if !is_kept && unread.discard(stream, len) {
+                        // Never misuse: as much has just arrived.
+                        let _ = core.release_capacity(stream, len);
+                    }
+                }
+                Event::Settings => {
+                    self.peer_preface = PeerPreface::Complete;
+                    deferred.notify(&self.ready);
+                }
+                Event::GoAway { code, .. } => self.goaway = Some(code),
+                event => slots.handle_event(&event, deferred),
+            }
+        }
+    }
+
+    /// Handles events that did not come from input.
+    pub(super) fn handle_events(&mut self) {
+        while let Some(event) = self.core.poll_event() {
+            self.slots.handle_event(&event, &mut self.deferred);
+        }
+    }
+}
+
+/// Whether a client waits for `100 Continue` before it sends its content (RFC 9110 §10.1.1).
+fn expects_continue(fields: &FieldList) -> bool {
+    fields.iter().filter(|field| field.token() == Token::Expect).any(|field| {
+        let mut expectations = field.value().split(|&byte| byte == b',');
+        expectations.any(|one| one.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
+    })
+}
+
+/// Window is given back as content is read, and the map of streams is keyed with a secret.
+fn with_manual_release(mut config: Config) -> Config {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+    config.auto_release = false;
+    // Content that the application has not read takes memory, whatever has become of its stream.
+    config.release_at_end = false;
+    config.hash_key = RandomState::new().build_hasher().finish();
+    config
+}
