@@ -220,7 +220,12 @@ impl Tree {
             Command::new("git").current_dir(repository).args(["ls-files", "-z"]).args(CRATES).output()?;
         for path in String::from_utf8(listed.stdout)?.split_terminator('\0') {
             let source = repository.join(path);
-            if source.is_file() {
+            if path == "crates/testing/Cargo.toml" {
+                // Its own tests, which need crates above it, are not run.
+                let manifest = fs::read_to_string(source)?;
+                let manifest = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+                write_changed(&self.root.join(path), manifest.as_bytes())?;
+            } else if source.is_file() {
                 write_changed(&self.root.join(path), &fs::read(source)?)?;
             }
         }
