@@ -2,35 +2,29 @@
 //!
 //! ```text
 //! bytes  |...sent...|HEADERS|PING ACK|RST_STREAM|HEADERS|HEADERS|WINDOW_UPDATE|DATA
-//!                   ^ head  '-------------------'               '-------------'
-//!                            an extent                           another one
+//!                   ^ head  '------ a run ------'               '-- another --'
 //! ```
 
 use alloc::collections::VecDeque;
 
-/// Answers that begin within this many bytes belong to one extent. It bounds the number of extents, and the error of `len`.
-const EXTENT_LEN: usize = 256;
-
-/// Adjacent bytes of the output.
-struct Extent {
+/// Adjacent answers.
+struct Run {
     start: usize,
     end: usize,
-    /// The bytes of answers in it.
-    answers: usize,
 }
 
 pub(super) struct Answers {
-    /// In order.
-    extents: VecDeque<Extent>,
+    /// In order. At most one for each 9 bytes of `len`, which [`crate::Limits::answers_len_max`] bounds.
+    runs: VecDeque<Run>,
     len: usize,
 }
 
 impl Answers {
     pub(super) const fn new() -> Self {
-        Self { extents: VecDeque::new(), len: 0 }
+        Self { runs: VecDeque::new(), len: 0 }
     }
 
-    /// The length of the answers that are not sent, in bytes; at most [`EXTENT_LEN`] too much.
+    /// The length of the answers that are not sent, in bytes.
     #[inline]
     pub(super) const fn len(&self) -> usize {
         self.len
@@ -39,37 +33,32 @@ impl Answers {
     /// The output has an answer at `start..end`, behind all others.
     #[inline]
     pub(super) fn push(&mut self, start: usize, end: usize) {
-        let len = end - start;
-        self.len += len;
-        match self.extents.back_mut() {
-            Some(last) if start - last.start < EXTENT_LEN => {
-                last.end = end;
-                last.answers += len;
-            }
-            _ => self.extents.push_back(Extent { start, end, answers: len }),
+        self.len += end - start;
+        match self.runs.back_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => self.runs.push_back(Run { start, end }),
         }
     }
 
     /// The output before `head` was sent.
     #[inline]
     pub(super) fn advance(&mut self, head: usize) {
-        while let Some(first) = self.extents.front_mut() {
-            // The answers in an extent are assumed to be its end.
-            let left = first.answers.min(first.end.saturating_sub(head));
-            self.len -= first.answers - left;
-            first.answers = left;
-            if left > 0 {
+        while let Some(first) = self.runs.front_mut() {
+            let sent = first.end.min(head).saturating_sub(first.start);
+            self.len -= sent;
+            first.start += sent;
+            if first.start < first.end {
                 return;
             }
-            self.extents.pop_front();
+            self.runs.pop_front();
         }
     }
 
     /// The first `len` bytes of the output, which were sent, were removed.
     pub(super) fn shift(&mut self, len: usize) {
-        for extent in &mut self.extents {
-            extent.start = extent.start.saturating_sub(len);
-            extent.end -= len;
+        for run in &mut self.runs {
+            run.start -= len;
+            run.end -= len;
         }
     }
 }
@@ -108,23 +97,24 @@ mod tests {
                 }
             }
             let unsent = bytes[head..].iter().filter(|&&is_answer| is_answer).count();
-            assert!((unsent..=unsent + EXTENT_LEN).contains(&answers.len()), "{unsent} {}", answers.len());
-            assert!(answers.extents.len() <= (bytes.len() - head) / EXTENT_LEN + 2);
+            assert_eq!(answers.len(), unsent);
+            assert!(answers.runs.len() <= unsent / 9 + 1);
         }
         answers.advance(bytes.len());
-        assert_eq!((answers.len(), answers.extents.len()), (0, 0));
+        assert_eq!((answers.len(), answers.runs.len()), (0, 0));
     }
 
     #[test]
-    fn adjacent_answers_count_exactly() {
+    fn adjacent_answers_are_one_run() {
         let mut answers = Answers::new();
         for start in (1_000..2_700).step_by(17) {
             answers.push(start, start + 17);
         }
+        assert_eq!(answers.runs.len(), 1);
         for head in 1_000..=2_700 {
             answers.advance(head);
             assert_eq!(answers.len(), 2_700 - head);
         }
-        assert!(answers.extents.is_empty());
+        assert!(answers.runs.is_empty());
     }
 }
