@@ -38,12 +38,12 @@ Exit codes:
   1  there is no file, it cannot be read, or a server uses it
   5  the file is damaged, or some publications cannot be read
 
-A damaged file keeps `serve` from starting. Restore it from a backup, or set it aside: the next start then begins without
-histories, and clients that reconnect are told that they cannot recover.
+A damaged file keeps `serve` from starting. Restore it from a backup; salvage what is left of it, such as of one that was truncated; or set
+it aside: the next start then begins without histories, and clients that reconnect are told that they cannot recover.
 
 Try it:
   wireloom hub check /var/lib/wireloom
-  wireloom hub check --set-aside /var/lib/wireloom";
+  wireloom hub check --salvage /var/lib/wireloom";
 
 #[derive(Args, Debug)]
 #[command(after_help = CHECK_AFTER)]
@@ -53,6 +53,9 @@ pub(crate) struct Check {
     /// If the file is damaged, rename it
     #[arg(long)]
     pub(crate) set_aside: bool,
+    /// If the file is damaged, rename it, and write what can be read of each channel into a new one
+    #[arg(long, conflicts_with = "set_aside")]
+    pub(crate) salvage: bool,
 }
 
 const TOKEN_AFTER: &str = "\

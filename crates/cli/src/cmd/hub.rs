@@ -4,7 +4,7 @@ mod configuration;
 
 use std::io::Write as _;
 
-use wireloom_hub::engine::{DiskEngine, DiskError, FileReport};
+use wireloom_hub::engine::{DiskEngine, DiskError, FileReport, Salvaged};
 
 use crate::args::{Check, HubCommand};
 use crate::exit::Exit;
@@ -41,13 +41,24 @@ fn check(args: &Check) -> Exit {
             if !matches!(error, DiskError::Damaged { .. }) {
                 return Exit::NoConnection;
             }
-            if args.set_aside {
-                match DiskEngine::set_aside(&args.dir) {
-                    Ok(path) => terminal::print_error(format_args!("it is now {}", path.display())),
-                    Err(error) => {
-                        terminal::print_error(error);
-                        return Exit::NoConnection;
-                    }
+            let acted = match (args.salvage, args.set_aside) {
+                (true, _) => DiskEngine::salvage(&args.dir).map(|salvaged| {
+                    let Salvaged { set_aside, channels, publications, .. } = salvaged;
+                    format!(
+                        "salvaged {channels} channels, {publications} publications; it is now {}",
+                        set_aside.display()
+                    )
+                }),
+                (false, true) => {
+                    DiskEngine::set_aside(&args.dir).map(|path| format!("it is now {}", path.display()))
+                }
+                (false, false) => return Exit::Broken,
+            };
+            match acted {
+                Ok(text) => terminal::print_error(text),
+                Err(error) => {
+                    terminal::print_error(error);
+                    return Exit::NoConnection;
                 }
             }
             return Exit::Broken;

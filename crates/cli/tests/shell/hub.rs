@@ -79,8 +79,34 @@ async fn hub_check_explains_damage_and_sets_it_aside() {
         assert_eq!(serve.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(reason) && stderr.contains("hub check"), "{stderr}");
     }
+    let nothing = check(&["--salvage"], directory.path());
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(texts(&nothing).1.contains("nothing in it can be read"), "{}", texts(&nothing).1);
     assert_eq!(check(&["--set-aside"], directory.path()).status.code(), Some(5));
     assert!(!file.exists());
     assert_eq!(check(&[], directory.path()).status.code(), Some(1), "there is no file");
     Server::start(&["--data", directory.path().to_str().unwrap()]).await;
+}
+
+#[tokio::test]
+async fn hub_check_salvages_what_is_left_of_a_truncated_file() {
+    let directory = directory_of_a_killed_server().await;
+    let file = directory.path().join("history.redb");
+    while check(&[], directory.path()).status.code() != Some(0) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    // The pages of a small file are at its beginning.
+    let len = std::fs::metadata(&file).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(len - 4096).unwrap();
+    let output = check(&["--salvage"], directory.path());
+    let (_, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    assert!(stderr.contains("salvaged 1 channels, 3 publications"), "{stderr}");
+    let output = check(&[], directory.path());
+    assert_eq!(output.status.code(), Some(0));
+    assert!(texts(&output).0.contains("1 channels, 3 publications"), "{}", texts(&output).0);
+    let kept = std::fs::read_dir(directory.path()).unwrap().count();
+    let server = Server::start(&["--data", directory.path().to_str().unwrap()]).await;
+    assert!(wireloom::connect(&server.url("/rooms/a")).await.is_ok());
+    assert!(kept >= 2, "the damaged file is kept: {kept}");
 }

@@ -23,7 +23,7 @@ use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
 
 pub use crate::idempotency::IDEMPOTENCY_TTL;
-pub use disk::{DiskEngine, DiskError, FileReport};
+pub use disk::{DiskEngine, DiskError, FileReport, Salvaged};
 pub use event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
 pub use memory::MemoryEngine;
 #[cfg(feature = "nats")]

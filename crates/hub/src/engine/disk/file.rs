@@ -20,12 +20,13 @@ use crate::history::{Log, Position};
 use crate::protocol::Publication;
 
 /// By channel: the epoch and the offset of the last publication.
-const POSITIONS: TableDefinition<'_, &str, (&str, u64)> = TableDefinition::new("positions");
+pub(super) const POSITIONS: TableDefinition<'_, &str, (&str, u64)> = TableDefinition::new("positions");
 /// By channel and offset: when it expires, in milliseconds since 1970, and the publication as Protobuf.
-const PUBLICATIONS: TableDefinition<'_, (&str, u64), (u64, &[u8])> = TableDefinition::new("publications");
+pub(super) const PUBLICATIONS: TableDefinition<'_, (&str, u64), (u64, &[u8])> =
+    TableDefinition::new("publications");
 /// By channel and idempotency key: the epoch and the offset of the publication, and when the key expires, in milliseconds
 /// since 1970.
-const KEYS: TableDefinition<'_, (&str, &str), (&str, u64, u64)> = TableDefinition::new("keys");
+pub(super) const KEYS: TableDefinition<'_, (&str, &str), (&str, u64, u64)> = TableDefinition::new("keys");
 
 /// An idempotency key of a channel.
 pub(super) type Key = (Arc<str>, Arc<str>);
@@ -205,6 +206,37 @@ fn check_len(path: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
+/// The publications of a channel in the order of their offsets, with the time at which each expires; `None` for one that
+/// cannot be decoded.
+pub(super) type Rows = Vec<(u64, Duration, Option<Publication>)>;
+
+pub(super) fn decode(offset: u64, expires_at: u64, bytes: &[u8]) -> (u64, Duration, Option<Publication>) {
+    (offset, Duration::from_millis(expires_at), Publication::decode(bytes).ok())
+}
+
+/// The log of a channel. Offsets are consecutive up to the last one: what precedes a gap cannot be recovered. Adds the
+/// publications that are left out to `unreadable`.
+pub(super) fn log_of(position: Position, rows: Rows, now: Duration, unreadable: &mut usize) -> Log {
+    let mut kept = Vec::<(Arc<Publication>, Duration)>::new();
+    let rows_len = rows.len();
+    for (offset, expires_at, publication) in rows {
+        if kept.last().is_some_and(|(last, _)| last.offset + 1 != offset) {
+            kept.clear();
+        }
+        match publication {
+            Some(publication) => kept.push((publication.into(), expires_at)),
+            None => kept.clear(),
+        }
+    }
+    if kept.last().is_some_and(|(last, _)| last.offset != position.offset) {
+        kept.clear();
+    }
+    *unreadable += rows_len - kept.len();
+    let mut log = Log::restore(position, kept, now);
+    log.drop_before(log.first_unexpired(now));
+    log
+}
+
 /// Reads everything. Tables that are missing are created.
 pub(super) fn load(database: &Database, now: Duration) -> Result<Content, redb::Error> {
     let write = database.begin_write()?;
@@ -218,37 +250,30 @@ pub(super) fn load(database: &Database, now: Duration) -> Result<Content, redb::
     for row in positions.iter()? {
         let (channel, position) = row?;
         let (channel, (epoch, top)) = (channel.value(), position.value());
-        let mut kept = Vec::<(Arc<Publication>, Duration)>::new();
-        let mut rows = 0;
+        let mut rows = Rows::new();
         for row in publications.range((channel, 0)..=(channel, top))? {
             let (key, value) = row?;
             let (offset, (expires_at, bytes)) = (key.value().1, value.value());
-            rows += 1;
-            // Offsets are consecutive up to the last one: what precedes a gap cannot be recovered.
-            if kept.last().is_some_and(|(last, _)| last.offset + 1 != offset) {
-                kept.clear();
-            }
-            match Publication::decode(bytes) {
-                Ok(publication) => kept.push((publication.into(), Duration::from_millis(expires_at))),
-                Err(_) => kept.clear(),
-            }
+            rows.push(decode(offset, expires_at, bytes));
         }
-        if kept.last().is_some_and(|(last, _)| last.offset != top) {
-            kept.clear();
-        }
-        content.unreadable += rows - kept.len();
-        let mut log = Log::restore(Position { offset: top, epoch: epoch.into() }, kept, now);
-        log.drop_before(log.first_unexpired(now));
+        let position = Position { offset: top, epoch: epoch.into() };
+        let log = log_of(position, rows, now, &mut content.unreadable);
         content.logs.push((channel.to_owned(), log));
     }
     for row in read.open_table(KEYS)?.iter()? {
         let (key, value) = row?;
-        let ((channel, key), (epoch, offset, expires_at)) = (key.value(), value.value());
-        let position = Position { offset, epoch: epoch.into() };
-        let remembered = Remembered { position, expires_at: Duration::from_millis(expires_at) };
-        content.keys.insert((channel.into(), key.into()), remembered);
+        let (key, remembered) = remembered(key.value(), value.value());
+        content.keys.insert(key, remembered);
     }
     Ok(content)
+}
+
+pub(super) fn remembered(
+    (channel, key): (&str, &str),
+    (epoch, offset, expires_at): (&str, u64, u64),
+) -> (Key, Remembered) {
+    let position = Position { offset, epoch: epoch.into() };
+    ((channel.into(), key.into()), Remembered { position, expires_at: Duration::from_millis(expires_at) })
 }
 
 /// Whether a file has no histories, as after it was removed and created again.

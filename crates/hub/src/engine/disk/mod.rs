@@ -13,8 +13,10 @@
 
 #[cfg(test)]
 mod crash;
+mod damaged;
 mod events;
 mod file;
+mod salvage;
 mod writer;
 
 use std::fmt;
@@ -33,6 +35,7 @@ use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
 
 pub use self::file::FileReport;
+pub use self::salvage::Salvaged;
 
 /// The maximum number of jobs in a commit.
 const BATCH_MAX: usize = 1_024;
@@ -162,6 +165,16 @@ impl DiskEngine {
     /// There is no file, or it cannot be renamed.
     pub fn set_aside(directory: &Path) -> Result<PathBuf, DiskError> {
         file::set_aside(&directory.join(FILE))
+    }
+
+    /// Reads what is left of a damaged file of histories, sets the file aside, and writes a new one. Of each channel, the newest
+    /// publications without a gap are kept. A channel keeps its position if that can be read: clients that missed only what is kept
+    /// recover. Others have a new epoch, and their clients are told that they cannot recover.
+    ///
+    /// # Errors
+    /// There is no file, it is in use, nothing in it can be read, or the new one cannot be written.
+    pub fn salvage(directory: &Path) -> Result<Salvaged, DiskError> {
+        salvage::salvage(&directory.join(FILE))
     }
 
     fn submit(&self, job: Job) -> Result<(), EngineError> {
