@@ -40,7 +40,7 @@ async function site() {
 }
 
 /** Runs in the page. */
-async function scenario(sdk, url) {
+async function scenario(sdk, endpoint, options) {
   const { Centrifuge } = await import(sdk);
   const isBinary = sdk.includes('protobuf');
   const encode = (value) => (isBinary ? new TextEncoder().encode(JSON.stringify(value)) : value);
@@ -55,7 +55,7 @@ async function scenario(sdk, url) {
     tokens.channel += 1;
     return (await fetch('/token?channel=private:x')).text();
   };
-  const client = new Centrifuge(url, { minReconnectDelay: 50, maxReconnectDelay: 200, getToken });
+  const client = new Centrifuge(endpoint, { minReconnectDelay: 50, maxReconnectDelay: 200, getToken, ...options });
   const subscription = client.newSubscription(`chat:${Math.random()}`, { joinLeave: true });
   const received = [];
   subscription.on('publication', ({ data }) => received.push(decode(data)));
@@ -71,7 +71,7 @@ async function scenario(sdk, url) {
   hidden.subscribe();
   await event(hidden, 'subscribed');
   // The connection is lost, and another client publishes meanwhile.
-  const other = new Centrifuge(url);
+  const other = new Centrifuge(endpoint, options);
   const same = other.newSubscription(subscription.channel);
   const joined = event(subscription, 'join');
   same.subscribe();
@@ -105,7 +105,7 @@ async function scenario(sdk, url) {
 for (const [browser, paths, args] of browsers) {
   const executablePath = paths.find(existsSync);
   const skip = executablePath ? false : `${browser} is not installed`;
-  test(`the SDK in ${browser}`, { skip, timeout: 120_000 }, async (context) => {
+  test(`the SDK in ${browser}`, { skip, timeout: 240_000 }, async (context) => {
     const { server, origin } = await site();
     const folder = await mkdtemp(join(tmpdir(), 'hub-'));
     const config = await readFile('hub.toml', 'utf8');
@@ -123,8 +123,18 @@ for (const [browser, paths, args] of browsers) {
     const page = await running.newPage();
     await page.goto(origin);
     const all = Array.from({ length: 20 }, (_, i) => i + 1);
-    for (const sdk of ['/sdk.mjs', '/protobuf.mjs']) {
-      const result = await page.evaluate(scenario, sdk, node.url);
+    const http = `http://${node.address}`;
+    const over = (transport) => [{ transport, endpoint: `${http}/connection/${transport}` }];
+    const options = { emulationEndpoint: `${http}/emulation` };
+    for (const [sdk, endpoint] of [
+      ['/sdk.mjs', node.url],
+      ['/protobuf.mjs', node.url],
+      // Of another origin: the browser asks first.
+      ['/sdk.mjs', over('http_stream')],
+      ['/protobuf.mjs', over('http_stream')],
+      ['/sdk.mjs', over('sse')],
+    ]) {
+      const result = await page.evaluate(scenario, sdk, endpoint, options);
       const expected = {
         received: all,
         present: 1,
@@ -135,7 +145,7 @@ for (const [browser, paths, args] of browsers) {
         history: all,
         states: ['connected', 'subscribed', 'subscribed', 0],
       };
-      assert.deepEqual(result, expected, sdk);
+      assert.deepEqual(result, expected, `${sdk} ${JSON.stringify(endpoint)}`);
     }
   });
 }

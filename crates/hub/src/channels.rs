@@ -407,14 +407,14 @@ pub(crate) fn end_subscription(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Format;
+    use crate::client::Transport;
     use crate::config::SlowPolicy;
     use crate::outbox::Outbox;
     use crate::protocol::{Encoding, SubscribeResult};
 
     fn client(id: &str) -> Arc<Client> {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
-        Arc::new(Client::new(id.into(), Format::Protocol(Encoding::Json), None, outbox))
+        Arc::new(Client::new(id.into(), Transport::WebSocket(Encoding::Json), None, outbox))
     }
 
     #[test]

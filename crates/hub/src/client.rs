@@ -14,15 +14,70 @@ use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, ErrorCode, Push, Reply};
 use crate::shards::lock;
 
+/// How a connection reaches the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Transport {
+    WebSocket(Encoding),
+    /// Replies and pushes in the body of a response; commands arrive in requests of their own.
+    HttpStream(Encoding),
+    /// The same, as server-sent events.
+    Sse,
+    UniWebSocket,
+    UniHttpStream,
+    UniSse,
+    /// A plain WebSocket of one channel.
+    Room,
+}
+
+impl Transport {
+    pub(crate) fn format(self) -> Format {
+        match self {
+            Self::WebSocket(encoding) | Self::HttpStream(encoding) => Format::Protocol(encoding),
+            Self::Sse => Format::Protocol(Encoding::Json),
+            Self::UniWebSocket | Self::UniHttpStream | Self::UniSse => Format::OneWay,
+            Self::Room => Format::Bare,
+        }
+    }
+
+    /// Its name, as Centrifugo's proxies have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::WebSocket(_) => "websocket",
+            Self::HttpStream(_) => "http_stream",
+            Self::Sse => "sse",
+            Self::UniWebSocket => "uni_websocket",
+            Self::UniHttpStream => "uni_http_stream",
+            Self::UniSse => "uni_sse",
+            Self::Room => "room",
+        }
+    }
+
+    /// Its path; for a room, the part that all rooms share.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::WebSocket(_) => "/connection/websocket",
+            Self::HttpStream(_) => "/connection/http_stream",
+            Self::Sse => "/connection/sse",
+            Self::UniWebSocket => "/connection/uni_websocket",
+            Self::UniHttpStream => "/connection/uni_http_stream",
+            Self::UniSse => "/connection/uni_sse",
+            Self::Room => "/rooms",
+        }
+    }
+
+    /// Whether commands arrive beside the connection, at `/emulation`.
+    pub(crate) fn is_emulated(self) -> bool {
+        matches!(self, Self::HttpStream(_) | Self::Sse)
+    }
+}
+
 /// The format of messages on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Format {
     /// The client protocol.
     Protocol(Encoding),
-    /// Only pushes, as server-sent events.
-    EventStream,
-    /// Only pushes, a JSON object in each line of the body of a response.
-    HttpStream,
+    /// Only pushes, each a JSON object.
+    OneWay,
     /// Bare payloads of the publications of one channel.
     Bare,
 }
@@ -40,6 +95,7 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) id: String,
+    pub(crate) transport: Transport,
     pub(crate) format: Format,
     /// The client's address; `None` if the server that accepted the connection does not report it.
     pub(crate) peer: Option<SocketAddr>,
@@ -85,10 +141,11 @@ pub(crate) struct Active {
 }
 
 impl Client {
-    pub(crate) fn new(id: String, format: Format, peer: Option<SocketAddr>, outbox: Outbox) -> Self {
+    pub(crate) fn new(id: String, transport: Transport, peer: Option<SocketAddr>, outbox: Outbox) -> Self {
         Self {
             id,
-            format,
+            transport,
+            format: transport.format(),
             peer,
             outbox,
             identity: OnceLock::new(),
@@ -188,14 +245,18 @@ impl Client {
 
     /// Sends a reply or a push; on bare connections it does nothing.
     pub(crate) fn send(&self, reply: &Reply) {
-        let message = match self.format {
-            Format::Protocol(encoding) => Some(encode(encoding, reply)),
-            Format::EventStream | Format::HttpStream => one_way(self.format, reply),
-            Format::Bare => None,
-        };
-        if message.map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
+        if self.encode(reply).map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
             let user = self.user();
             tracing::warn!(reason = "slow", client = self.id, user, "client evicted: its queue is full");
+        }
+    }
+
+    /// A reply or a push as this client receives it; `None` if its format does not have it.
+    pub(crate) fn encode(&self, reply: &Reply) -> Option<PreparedMessage> {
+        match self.format {
+            Format::Protocol(encoding) => Some(encode(encoding, reply)),
+            Format::OneWay => one_way(reply),
+            Format::Bare => None,
         }
     }
 
@@ -226,21 +287,16 @@ pub(crate) fn encode(encoding: Encoding, reply: &Reply) -> PreparedMessage {
     }
 }
 
-/// A push as a server-sent event, or as a line. A ping is an empty push; the reply to `connect` is sent as a push. Clients of
-/// streams send no commands, so there are no other replies.
-pub(crate) fn one_way(format: Format, reply: &Reply) -> Option<PreparedMessage> {
+/// A push for a client that only receives. A ping is an empty push; the reply to `connect` is sent as a push. There are no other
+/// replies, because these clients send no commands.
+pub(crate) fn one_way(reply: &Reply) -> Option<PreparedMessage> {
     let push = match (&reply.push, &reply.connect) {
         (Some(push), _) => push.clone(),
         (None, Some(connect)) => Push { connect: Some(connect.clone().into()), ..Push::default() },
         (None, None) if *reply == Reply::default() => Push::default(),
         (None, None) => return None,
     };
-    // JSON contains no newline here, so one line of `data` is enough.
-    let json = serde_json::to_string(&push).unwrap_or_default();
-    Some(PreparedMessage::text(&match format {
-        Format::HttpStream => format!("{json}\n"),
-        _ => format!("data: {json}\n\n"),
-    }))
+    Some(PreparedMessage::text(&serde_json::to_string(&push).unwrap_or_default()))
 }
 
 impl From<ConnectResult> for ConnectPush {

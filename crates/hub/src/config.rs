@@ -85,7 +85,8 @@ pub struct ClientConfig {
     pub message_len_max: usize,
     /// The maximum rate of commands of a connection, per second; bursts of 5 s worth of commands are allowed.
     pub commands_per_s_max: u32,
-    /// The maximum number of bytes in the send queue of a client.
+    /// The maximum number of bytes in the send queue of a client. Where its commands arrive at `/emulation`, as many bytes of those may
+    /// wait.
     #[serde(with = "size")]
     pub queue_len_max: usize,
     /// The maximum time that a message may be in the send queue of a client.

@@ -107,8 +107,7 @@ fn with_delta(encoding: Encoding, base: Option<&Publication>, publication: &Publ
 pub(crate) struct Shared {
     json: Option<PreparedMessage>,
     protobuf: Option<PreparedMessage>,
-    event: Option<PreparedMessage>,
-    line: Option<PreparedMessage>,
+    one_way: Option<PreparedMessage>,
 }
 
 impl Shared {
@@ -117,12 +116,11 @@ impl Shared {
         let (message, encoding) = match format {
             Format::Protocol(encoding @ Encoding::Json) => (&mut self.json, encoding),
             Format::Protocol(encoding @ Encoding::Protobuf) => (&mut self.protobuf, encoding),
-            Format::EventStream | Format::HttpStream => {
-                let message = if format == Format::EventStream { &mut self.event } else { &mut self.line };
-                if message.is_none() {
-                    *message = one_way(format, &reply());
+            Format::OneWay => {
+                if self.one_way.is_none() {
+                    self.one_way = one_way(&reply());
                 }
-                return message.clone();
+                return self.one_way.clone();
             }
             Format::Bare => return None,
         };

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint` → `proxy` → `settings` → `events`, `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
 //! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -8,6 +8,7 @@
 mod api;
 mod auth;
 mod batch;
+mod calls;
 mod centrifugo;
 mod channel_limits;
 mod channels;
@@ -41,6 +42,7 @@ mod reference;
 mod rights;
 mod serve;
 mod session;
+mod sessions;
 mod settings;
 mod shards;
 #[cfg(test)]

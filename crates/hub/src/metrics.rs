@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::client::{Client, Format};
+use crate::client::Client;
 use crate::outbox::Backlog;
 use crate::shards::lock;
 
@@ -63,7 +63,7 @@ pub struct SlowClient {
     /// The address of the other end of the connection; `None` if the server that accepted the connection does not
     /// report it.
     pub peer: Option<SocketAddr>,
-    /// The path of the hub: `/connection/websocket`, `/connection/uni_sse`, `/connection/uni_http_stream` or `/rooms`.
+    /// The path of the hub, such as `/connection/websocket` or `/connection/sse`; `/rooms` for all rooms.
     pub path: &'static str,
     /// Bytes of messages that have not been written yet.
     pub queued_len: usize,
@@ -77,12 +77,7 @@ impl SlowClient {
             client: client.id.clone(),
             user: client.user().to_owned(),
             peer: client.peer,
-            path: match client.format {
-                Format::Protocol(_) => "/connection/websocket",
-                Format::EventStream => "/connection/uni_sse",
-                Format::HttpStream => "/connection/uni_http_stream",
-                Format::Bare => "/rooms",
-            },
+            path: client.transport.path(),
             queued_len: backlog.queued,
             written_len: backlog.written,
         }

@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::runtime::Handle;
 use tracing::warn;
 
+use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Calls, Message, Payload, is_name};
 use crate::channel_limits::ChannelLimits;
 use crate::channels::{Channels, end_subscription};
-use crate::client::{Active, Client, Format, Subscription};
+use crate::client::{Active, Client, Format, Subscription, Transport};
 use crate::clock::{Clock, WarningLimit, seconds};
 use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
@@ -26,6 +28,7 @@ use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::proxy::Headers;
 use crate::random::{token, uuid};
+use crate::sessions::{Delivered, Sessions};
 use crate::settings::Settings;
 use crate::shards::lock;
 
@@ -45,6 +48,9 @@ pub(crate) struct Node {
     pub(crate) warnings: WarningLimit,
     pub(crate) channel_limits: ChannelLimits,
     pub(crate) events: Arc<Events>,
+    /// Of this node.
+    pub(crate) sessions: Arc<Sessions>,
+    calls: Calls,
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
@@ -129,7 +135,7 @@ impl std::error::Error for PublishError {
 impl Node {
     pub(crate) fn new(hooks: Hooks, engine: Arc<dyn Engine>, settings: Settings) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            name: token(),
+            name: engine.node_name().map_or_else(token, str::to_owned),
             clock: Clock::new(),
             channels: Channels::new(),
             hooks,
@@ -138,6 +144,8 @@ impl Node {
             warnings: WarningLimit::default(),
             channel_limits: ChannelLimits::default(),
             events: Arc::new(Events::new(engine.clone())),
+            sessions: Arc::default(),
+            calls: Calls::default(),
             engine,
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
@@ -209,12 +217,16 @@ impl Node {
     }
 
     /// Adds a connection. An error if there are too many, or the hub is shutting down.
-    pub(crate) fn accept(&self, format: Format, peer: Option<SocketAddr>) -> Result<Arc<Client>, Disconnect> {
+    pub(crate) fn accept(
+        &self,
+        transport: Transport,
+        peer: Option<SocketAddr>,
+    ) -> Result<Arc<Client>, Disconnect> {
         self.start();
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
-        let client = Arc::new(Client::new(uuid(), format, peer, outbox));
+        let client = Arc::new(Client::new(uuid(), transport, peer, outbox));
         let mut clients = lock(&self.clients);
         let refused = match () {
             () if clients.is_closed => Some(Disconnect::Shutdown),
@@ -330,6 +342,48 @@ impl Node {
     /// The number of subscriptions of all connections of a user, the anonymous one excepted.
     pub(crate) fn subscriptions_of(&self, user: &str) -> usize {
         self.clients_of(user, "").iter().map(|client| lock(&client.subscriptions).len()).sum()
+    }
+
+    /// Passes commands to a session, which another node may have.
+    pub(crate) async fn emulate(
+        &self,
+        node: &str,
+        session: &str,
+        commands: Bytes,
+    ) -> Result<Delivered, EngineError> {
+        if node.is_empty() || node == self.name {
+            return Ok(self.sessions.send(session, commands));
+        }
+        // The answer arrives over the engine, whether or not this node has clients.
+        self.start();
+        // A node that has just started does not know the others yet.
+        let is_new = self.clock.elapsed() < ANSWER_TIMEOUT;
+        if !is_name(node) || !(is_new || self.engine.peers().iter().any(|peer| peer == node)) {
+            return Ok(Delivered::Unknown);
+        }
+        let call = Call::Emulate { session: session.to_owned(), commands: Payload(commands) };
+        match self.call(node, call).await? {
+            Answer::Emulated(delivered) => Ok(delivered),
+        }
+    }
+
+    /// Asks another node.
+    async fn call(&self, node: &str, call: Call) -> Result<Answer, EngineError> {
+        let mut waiting = self.calls.begin();
+        let message = Message::Call { id: waiting.id, from: self.name.clone(), call };
+        let asking = async {
+            self.engine.send_to_node(node, message.encode()).await?;
+            (&mut waiting.answer).await.map_err(|error| EngineError::Unavailable(error.to_string()))
+        };
+        let silent = |_| EngineError::Unavailable(format!("node {node} does not answer"));
+        tokio::time::timeout(ANSWER_TIMEOUT, asking).await.map_err(silent)?
+    }
+
+    /// Answers another node.
+    fn answer(&self, call: Call) -> Answer {
+        match call {
+            Call::Emulate { session, commands } => Answer::Emulated(self.sessions.send(&session, commands.0)),
+        }
     }
 
     fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
@@ -468,6 +522,23 @@ impl Delivery for Node {
     fn deliver_history_lost(&self, channel: &str) {
         for (client, _) in self.channels.lose_history(channel) {
             self.lose_position(channel, &client);
+        }
+    }
+
+    fn deliver_from_node(&self, message: &[u8]) {
+        match Message::decode(message) {
+            Some(Message::Call { id, from, call }) => {
+                let answer = self.answer(call);
+                let Some(node) = self.this.upgrade() else { return };
+                self.spawn(async move {
+                    let answer = Message::Answer { id, answer }.encode();
+                    if let Err(error) = node.engine.send_to_node(&from, answer).await {
+                        warn!(node = from, %error, "a call of another node was not answered");
+                    }
+                });
+            }
+            Some(Message::Answer { id, answer }) => self.calls.answer(id, answer),
+            None => {}
         }
     }
 

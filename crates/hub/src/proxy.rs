@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::client::{Client, Format};
+use crate::client::Client;
 use crate::config::{ConfigError, HubConfig, ProxyConfig};
 use crate::endpoint::{CallsAgain, Endpoint, payload};
 use crate::hooks::Failure;
@@ -252,12 +252,7 @@ impl<'a> Caller<'a> {
             Encoding::Json => ("json", "json"),
             Encoding::Protobuf => ("protobuf", "binary"),
         };
-        let transport = match self.client.format {
-            Format::Protocol(_) => "websocket",
-            Format::EventStream => "uni_sse",
-            Format::HttpStream => "uni_http_stream",
-            Format::Bare => "room",
-        };
+        let transport = self.client.transport.name();
         let about =
             About { client: &self.client.id, transport, protocol, encoding, user: self.client.user() };
         let (name, version, channel, method, channels) = Default::default();

@@ -2,23 +2,22 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
+use prost::Message as _;
 use tracing::warn;
-use wireloom::{Request, Response, Upgrade, WebSocket, WebSocketConfig};
+use wireloom::{Body, Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
-use crate::client::Format;
+use crate::client::{Format, Transport};
 use crate::hub::Hub;
 use crate::node::Origin;
-use crate::protocol::Encoding;
+use crate::protocol::{self, EmulationRequest, Encoding};
 use crate::proxy::Headers;
 use crate::session::Room;
+use crate::sessions::Delivered;
 use crate::transport;
 
-/// The path for clients of the client protocol.
-const WEBSOCKET_PATH: &str = "/connection/websocket";
-/// The path for clients that only receive (server-sent events).
-const EVENT_STREAM_PATH: &str = "/connection/uni_sse";
-/// The path for clients that only receive (lines of JSON).
-const HTTP_STREAM_PATH: &str = "/connection/uni_http_stream";
+/// The path for commands of clients whose connection cannot carry them.
+const EMULATION_PATH: &str = "/emulation";
 /// The prefix of paths where plain WebSocket clients join a channel of the namespace `rooms`.
 const ROOMS_PATH: &str = "/rooms/";
 
@@ -34,6 +33,10 @@ impl Hub {
     /// | path | |
     /// |---|---|
     /// | `/connection/websocket` | the client protocol over WebSocket, JSON, or Protobuf by the subprotocol `centrifuge-protobuf` |
+    /// | `/connection/http_stream` | the client protocol for clients without WebSocket: commands in a POST body, replies and pushes as lines of JSON, or Protobuf if the body is `application/octet-stream` |
+    /// | `/connection/sse` | the same as server-sent events, JSON; commands in the parameter `cf_connect` or a POST body |
+    /// | `/emulation` | further commands of the clients of the last two, on any node |
+    /// | `/connection/uni_websocket` | pushes alone over WebSocket, JSON; the first message of the client is its connect request |
     /// | `/connection/uni_sse` | pushes as server-sent events; the connect request is JSON, the parameter `cf_connect` or a POST body |
     /// | `/connection/uni_http_stream` | the same as lines of JSON |
     /// | `/api/METHOD` | the server API, when the configuration has a key for it |
@@ -54,17 +57,25 @@ impl Hub {
     /// Answers a request for a path of clients; `None` for any other.
     pub async fn answer_client(&self, request: &mut Request) -> Option<Response> {
         let path = request.path();
-        if path == WEBSOCKET_PATH {
-            return Some(match request.websocket() {
-                Ok(upgrade) => self.accept(upgrade, Some(request.peer())),
-                Err(refusal) => refusal,
-            });
-        }
-        if path == EVENT_STREAM_PATH {
-            return Some(self.open_event_stream(request, Format::EventStream).await);
-        }
-        if path == HTTP_STREAM_PATH {
-            return Some(self.open_event_stream(request, Format::HttpStream).await);
+        match path {
+            "/connection/websocket" | "/connection/uni_websocket" => {
+                let is_one_way = path == "/connection/uni_websocket";
+                return Some(match request.websocket() {
+                    Ok(upgrade) => self.open(upgrade, Some(request.peer()), is_one_way),
+                    Err(refusal) => refusal,
+                });
+            }
+            "/connection/http_stream" => {
+                let encoding = encoding_of(request);
+                return Some(self.answer_page(request, Some(Transport::HttpStream(encoding))).await);
+            }
+            "/connection/sse" => return Some(self.answer_page(request, Some(Transport::Sse)).await),
+            "/connection/uni_sse" => return Some(self.answer_page(request, Some(Transport::UniSse)).await),
+            "/connection/uni_http_stream" => {
+                return Some(self.answer_page(request, Some(Transport::UniHttpStream)).await);
+            }
+            EMULATION_PATH => return Some(self.answer_page(request, None).await),
+            _ => {}
         }
         let name = path.strip_prefix(ROOMS_PATH).filter(|name| !name.is_empty())?;
         // RFC 3986 §2.1: names may have characters that a path cannot, such as the `#` of a channel for named users.
@@ -84,20 +95,27 @@ impl Hub {
     /// Accepts a client of the client protocol whose handshake was received elsewhere, such as by axum's server with
     /// `wireloom::axum::WebSocketUpgrade`. Returns the response to the handshake: a refusal when the client's page may not connect.
     pub fn accept(&self, upgrade: Upgrade, peer: Option<SocketAddr>) -> Response {
+        self.open(upgrade, peer, false)
+    }
+
+    fn open(&self, upgrade: Upgrade, peer: Option<SocketAddr>, is_one_way: bool) -> Response {
         if let Err(refusal) = self.check_page(&upgrade) {
             return refusal;
         }
         let origin = upgrade.request().origin().map(str::to_owned);
         let headers = self.forwarded(upgrade.request().headers());
         let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
-        let upgrade = upgrade.subprotocols(&subprotocols).config(self.websocket_config());
+        // Clients that only receive have JSON alone.
+        let subprotocols = if is_one_way { &subprotocols[1..] } else { &subprotocols[..] };
+        let upgrade = upgrade.subprotocols(subprotocols).config(self.websocket_config());
         let node = self.0.clone();
         upgrade.on_open(move |socket: WebSocket| {
             let encoding = match socket.subprotocol() {
                 Some(Encoding::PROTOBUF_SUBPROTOCOL) => Encoding::Protobuf,
                 _ => Encoding::Json,
             };
-            transport::protocol(node, socket, Box::new(Origin { peer, origin, encoding, headers }))
+            let transport = if is_one_way { Transport::UniWebSocket } else { Transport::WebSocket(encoding) };
+            transport::protocol(node, socket, transport, Box::new(Origin { peer, origin, encoding, headers }))
         })
     }
 
@@ -159,36 +177,108 @@ impl Hub {
         config
     }
 
-    async fn open_event_stream(&self, request: &mut Request, format: Format) -> Response {
-        let connect = match request.method() {
-            "GET" => match request.query_param("cf_connect").map(percent_decode) {
-                Some(Some(connect)) => connect,
-                Some(None) => return Response::text(400, "cf_connect is not percent-encoded UTF-8\n"),
-                None => "{}".to_owned(),
-            },
-            "POST" => match request.bytes().await {
-                Ok(body) => String::from_utf8_lossy(&body).into_owned(),
-                Err(error) => return error.into(),
-            },
-            _ => return Response::text(405, "events are asked for by GET or POST\n"),
-        };
-        let Ok(connect) = serde_json::from_str(&connect) else {
-            return Response::text(400, "the connect request is not a JSON object\n");
-        };
+    /// Answers a request that a page makes without WebSocket: for a stream, or with commands for one if there is no `transport`.
+    async fn answer_page(&self, request: &mut Request, transport: Option<Transport>) -> Response {
         let origin = match self.origin(request) {
             Ok(origin) => origin,
             Err(refusal) => return refusal,
         };
-        let allowed = origin.clone();
-        let headers = self.forwarded(request.headers());
-        let origin = Origin { peer: Some(request.peer()), origin, encoding: Encoding::Json, headers };
-        let response = transport::event_stream(self.0.clone(), format, connect, Box::new(origin));
-        match allowed {
-            Some(origin) => {
-                response.with_header("Access-Control-Allow-Origin", &origin).unwrap_or_else(Response::from)
+        let response = match (request.method(), transport) {
+            // Fetch §4.8: a page of another origin asks before it sends a body of these types.
+            ("OPTIONS", _) => Ok(preflight()),
+            (_, Some(transport)) => self.open_stream(request, transport, origin.clone()).await,
+            (_, None) => self.emulate(request).await,
+        };
+        let response = response.unwrap_or_else(|refusal| refusal);
+        // Fetch §3.3.2: the page may read the response. Its credentials are those that a WebSocket has, too.
+        let Some(origin) = origin else { return response };
+        let allowed = response.with_header("Access-Control-Allow-Origin", &origin);
+        let allowed = allowed.and_then(|one| one.with_header("Access-Control-Allow-Credentials", "true"));
+        allowed.and_then(|one| one.with_header("Vary", "Origin")).unwrap_or_else(Response::from)
+    }
+
+    async fn open_stream(
+        &self,
+        request: &mut Request,
+        transport: Transport,
+        origin: Option<String>,
+    ) -> Result<Response, Response> {
+        let sent = match (request.method(), transport) {
+            ("POST", _) => self.body(request, 1).await?,
+            ("GET", Transport::Sse | Transport::UniSse | Transport::UniHttpStream) => {
+                match request.query_param("cf_connect").map(percent_decode) {
+                    Some(Some(connect)) => connect.into(),
+                    Some(None) => {
+                        return Err(Response::text(400, "cf_connect is not percent-encoded UTF-8\n"));
+                    }
+                    None => Bytes::from_static(b"{}"),
+                }
             }
-            None => response,
+            (_, Transport::HttpStream(_)) => return Err(refuse_method("POST")),
+            _ => return Err(refuse_method("GET, POST")),
+        };
+        let first = if transport.is_emulated() {
+            transport::First::Commands(sent)
+        } else {
+            let connect = protocol::decode_object(&sent);
+            let connect =
+                connect.map_err(|_| Response::text(400, "the connect request is not a JSON object\n"))?;
+            transport::First::Connect(Box::new(connect))
+        };
+        let encoding = match transport.format() {
+            Format::Protocol(encoding) => encoding,
+            Format::OneWay | Format::Bare => Encoding::Json,
+        };
+        let headers = self.forwarded(request.headers());
+        let origin = Box::new(Origin { peer: Some(request.peer()), origin, encoding, headers });
+        let response = transport::stream(self.0.clone(), transport, first, origin);
+        // Proxies such as nginx would keep messages back until a buffer is full.
+        let response = response.with_header("Cache-Control", "no-cache");
+        response.and_then(|response| response.with_header("X-Accel-Buffering", "no")).map_err(Response::from)
+    }
+
+    /// Passes commands to the session that they are for.
+    async fn emulate(&self, request: &mut Request) -> Result<Response, Response> {
+        if request.method() != "POST" {
+            return Err(refuse_method("POST"));
         }
+        let encoding = encoding_of(request);
+        // In a JSON string most quotes and backslashes are escaped.
+        let body = self.body(request, 2).await?;
+        let malformed = || Response::text(400, "the body is not an emulation request\n");
+        let request = match encoding {
+            Encoding::Json => protocol::decode_object::<EmulationRequest>(&body).map_err(|_| malformed())?,
+            Encoding::Protobuf => EmulationRequest::decode(body).map_err(|_| malformed())?,
+        };
+        let EmulationRequest { node, session, data } = request;
+        let commands = match encoding {
+            Encoding::Json => serde_json::from_slice::<String>(&data).map_err(|_| malformed())?.into(),
+            Encoding::Protobuf => data,
+        };
+        if commands.len() > self.0.settings().config.client.message_len_max {
+            return Err(Response::text(413, "the commands are too long; see message_len_max\n"));
+        }
+        match self.0.emulate(&node, &session, commands).await {
+            Ok(Delivered::Queued) => Ok(Response::new(204)),
+            Ok(Delivered::Full) => Err(Response::text(429, "too many commands of this session wait\n")),
+            Ok(Delivered::Unknown) => Err(Response::text(404, "there is no such session\n")),
+            Err(error) => {
+                if self.0.warnings.may_warn(self.0.clock.now()) {
+                    warn!(node, %error, "commands were not passed to the node of their session");
+                }
+                Err(Response::text(503, "the node of the session cannot be reached\n"))
+            }
+        }
+    }
+
+    /// The body of a request with one message, which may be `times` as long as the message itself.
+    async fn body(&self, request: &mut Request, times: usize) -> Result<Bytes, Response> {
+        /// Room for the names and the ids in an emulation request.
+        const ENVELOPE_LEN: usize = 512;
+        let len_max = self.0.settings().config.client.message_len_max.saturating_mul(times);
+        let body = std::mem::replace(request.body_mut(), Body::empty());
+        let mut body = body.with_len_max(len_max.saturating_add(ENVELOPE_LEN));
+        body.bytes().await.map_err(Response::from)
     }
 
     /// The origin of the client's page, if there is one; a refusal when it may not connect, or when `Host` is a name that a page could
@@ -209,6 +299,28 @@ impl Hub {
         }
         Response::text(403, "this page may not connect; see allowed_origins\n")
     }
+}
+
+/// The encoding of a request's body, and of the response.
+fn encoding_of(request: &Request) -> Encoding {
+    match request.header("content-type") {
+        Some(b"application/octet-stream") => Encoding::Protobuf,
+        _ => Encoding::Json,
+    }
+}
+
+/// The answer to a page of another origin that asks whether it may send its request.
+fn preflight() -> Response {
+    let response = Response::new(204).with_header("Access-Control-Allow-Methods", "GET, POST");
+    let response = response.and_then(|one| one.with_header("Access-Control-Allow-Headers", "content-type"));
+    let response = response.and_then(|one| one.with_header("Access-Control-Max-Age", "600"));
+    response.unwrap_or_else(Response::from)
+}
+
+/// RFC 9110 §15.5.6: the response names the methods that there are.
+fn refuse_method(allowed: &str) -> Response {
+    let response = Response::text(405, format!("the methods are {allowed}\n"));
+    response.with_header("Allow", allowed).unwrap_or_else(Response::from)
 }
 
 /// The token of a connection that cannot send commands: in `Authorization: Bearer` (RFC 6750 §2.1), or in the parameter `token`, for

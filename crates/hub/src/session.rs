@@ -22,8 +22,8 @@ use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
 use crate::node::{Node, Origin};
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
-    Command, Commands, ConnectRequest, ConnectResult, Disconnect, Encoding, ErrorCode, Push, Reply,
-    SubscribePush, SubscribeRequest, SubscribeResult,
+    Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode, Push,
+    Reply, SubscribePush, SubscribeRequest, SubscribeResult, decode_object,
 };
 use crate::proxy::{Caller, RefreshOutcome, expiry};
 use crate::rights::Grant;
@@ -37,13 +37,23 @@ pub(crate) struct Session {
     pub(crate) node: Arc<Node>,
     pub(crate) client: Arc<Client>,
     origin: Box<Origin>,
-    /// The channel of a client that has only one, without the client protocol.
-    room: Option<Arc<str>>,
+    kind: Kind,
     state: State,
     budget: Budget,
     pace: Pace,
     /// The backend is not asked for renewals before this time.
     renew_after: Duration,
+}
+
+/// What a connection has beside its commands.
+#[derive(Clone, Debug)]
+enum Kind {
+    /// Nothing.
+    Protocol,
+    /// The channel of a client that has only one, without the client protocol.
+    Room(Arc<str>),
+    /// The id of its session, by which its commands are sent in requests of their own.
+    Emulated(Arc<str>),
 }
 
 /// What a client without the client protocol asks for.
@@ -157,7 +167,7 @@ impl Session {
         Self {
             client,
             origin,
-            room: None,
+            kind: Kind::Protocol,
             state,
             budget: Budget { commands, filled_at: now },
             pace: Pace::default(),
@@ -246,9 +256,7 @@ impl Session {
                 self.client.send(&Reply::default());
                 let ping = match self.client.format {
                     // The client cannot send a pong.
-                    Format::EventStream | Format::HttpStream | Format::Bare => {
-                        Ping::DueAt(now + config.ping_interval)
-                    }
+                    Format::OneWay | Format::Bare => Ping::DueAt(now + config.ping_interval),
                     Format::Protocol(_) => Ping::MissingAt(now + config.pong_timeout),
                 };
                 self.state = State::Connected { ping };
@@ -278,12 +286,12 @@ impl Session {
         match self.client.format {
             Format::Protocol(encoding) => self.execute(encoding, message.into_bytes()).await,
             Format::Bare => self.publish_in_room(message).await,
-            Format::EventStream | Format::HttpStream => {}
+            Format::OneWay => self.begin_one_way(message.as_bytes()).await,
         }
     }
 
     async fn publish_in_room(&mut self, message: OwnedMessage) {
-        let Some(channel) = self.room.clone() else { return };
+        let Kind::Room(channel) = self.kind.clone() else { return };
         if message.as_bytes().len() > self.node.settings().config.client.message_len_max {
             // RFC 6455 §7.4.1: the code for a message that is too big.
             return self.end(Disconnect::Custom { code: 1009, reason: "message too long".into() });
@@ -292,6 +300,32 @@ impl Session {
             self.node.metrics.refused.increment(refusal.code);
             let denied = refusal.code == ErrorCode::PermissionDenied.code();
             self.end(if denied { Disconnect::PermissionDenied } else { Disconnect::Internal });
+        }
+    }
+
+    /// Makes this the session with this id, whose commands are sent in requests of their own.
+    pub(crate) fn emulate(&mut self, id: Arc<str>) {
+        self.kind = Kind::Emulated(id);
+    }
+
+    /// The first message of a client that only receives is its connect request; others are ignored.
+    async fn begin_one_way(&mut self, message: &[u8]) {
+        if matches!(self.state, State::Connected { .. }) {
+            return;
+        }
+        let connected = match decode_object(message) {
+            Ok(request) => self.connect_one_way(request).await,
+            Err(DecodeError) => Err(Disconnect::BadRequest),
+        };
+        if let Err(reason) = connected {
+            self.end(reason);
+        }
+    }
+
+    /// Handles commands that did not arrive over the connection itself.
+    pub(crate) async fn handle_commands(&mut self, commands: Bytes) {
+        if let Format::Protocol(encoding) = self.client.format {
+            self.execute(encoding, commands).await;
         }
     }
 
@@ -371,7 +405,7 @@ impl Session {
     /// Connects a client that has only a room: the channel whose publications its messages are.
     pub(crate) async fn join(&mut self, room: Room) -> Result<(), Disconnect> {
         let Room { channel, token } = room;
-        self.room = Some(channel.as_str().into());
+        self.kind = Kind::Room(channel.as_str().into());
         let subs = [(channel, SubscribeRequest::default())].into();
         self.connect_one_way(ConnectRequest { token, subs, ..ConnectRequest::default() }).await
     }
@@ -464,6 +498,10 @@ impl Session {
             ping: seconds(config.ping_interval),
             pong: matches!(self.client.format, Format::Protocol(_)),
             node: self.node.name.clone(),
+            session: match &self.kind {
+                Kind::Emulated(id) => id.to_string(),
+                Kind::Protocol | Kind::Room(_) => String::new(),
+            },
             ..ConnectResult::default()
         };
         let mut established = Vec::new();

@@ -18,8 +18,10 @@ Routes with --hub, and without it:
   /rooms/NAME   sends each message to all members of the room: the channel rooms:NAME
   /connection/websocket
                 channels for Centrifugal clients, in JSON or Protobuf
-  /connection/uni_sse
-                channels as server-sent events
+  /connection/http_stream, /connection/sse, /emulation
+                the same for clients without WebSocket
+  /connection/uni_websocket, /connection/uni_http_stream, /connection/uni_sse
+                channels for clients that only receive
   /healthz      answers ok
 
 Routes with --dir:

@@ -114,6 +114,8 @@ pub trait Delivery: Send + Sync {
     fn deliver_membership(&self, channel: &str, membership: &Membership);
     /// Reports that the history which the subscribers of a channel follow no longer exists.
     fn deliver_history_lost(&self, channel: &str);
+    /// Delivers a message of another node, which it gave to [`Engine::send_to_node`].
+    fn deliver_from_node(&self, _message: &[u8]) {}
     /// Delivers a command of the server API.
     fn deliver_control(&self, control: &Control);
     /// How much of a channel's history is kept; `None` if it has no history.
@@ -183,6 +185,18 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Executes a command of the server API on every node.
     fn control(&self, control: Control) -> EngineFuture<'_, ()>;
+
+    /// The name of this node among those that share the engine; `None` if there are no others. It has only ASCII letters, digits, `-`
+    /// and `_`.
+    fn node_name(&self) -> Option<&str> {
+        None
+    }
+
+    /// Sends a message to another node, which receives it by [`Delivery::deliver_from_node`] or not at all.
+    fn send_to_node<'a>(&'a self, _node: &'a str, _message: Vec<u8>) -> EngineFuture<'a, ()> {
+        let no_nodes = EngineError::Unavailable("the engine has no other nodes".into());
+        Box::pin(std::future::ready(Err(no_nodes)))
+    }
 
     /// The names of the other nodes that are alive.
     fn peers(&self) -> Vec<String> {

@@ -135,7 +135,7 @@ impl NatsEngine {
         let jetstream = jetstream::new(client.clone());
         jetstream.query_account().await.map_err(unavailable)?;
         let nats = Arc::new(Nats::new(client, jetstream));
-        let announcements = Announcements::subscribe(&nats).await?;
+        let announcements = Announcements::subscribe(&nats, &name).await?;
         Ok(Self {
             nats,
             name,
@@ -394,6 +394,19 @@ impl Engine for NatsEngine {
                 delivery.deliver_control(&control);
             }
             self.broadcast(nodes::CONTROL.into(), serde_json::to_vec(&control).unwrap_or_default()).await
+        })
+    }
+
+    fn node_name(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
+    fn send_to_node<'a>(&'a self, node: &'a str, message: Vec<u8>) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            if !self.nats.is_connected() {
+                return Err(unavailable(NOT_CONNECTED));
+            }
+            self.nats.client.publish(nodes::inbox(node), message.into()).await.map_err(unavailable)
         })
     }
 

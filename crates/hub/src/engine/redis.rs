@@ -200,6 +200,14 @@ impl Engine for RedisEngine {
         })
     }
 
+    fn node_name(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
+    fn send_to_node<'a>(&'a self, node: &'a str, message: Vec<u8>) -> EngineFuture<'a, ()> {
+        Box::pin(async move { self.connection.publish(&live::inbox(node), &message).await })
+    }
+
     fn peers(&self) -> Vec<String> {
         self.live.peers()
     }

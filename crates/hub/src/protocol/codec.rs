@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use prost::Message as _;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -122,6 +122,14 @@ pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) ->
     }
 
     from.deserialize_any(Object(PhantomData))
+}
+
+/// Decodes a text that is one JSON object.
+pub(crate) fn decode_object<T: DeserializeOwned>(text: &[u8]) -> Result<T, DecodeError> {
+    let mut from = serde_json::Deserializer::from_slice(text);
+    let decoded = object(&mut from).map_err(|_| DecodeError)?;
+    from.end().map_err(|_| DecodeError)?;
+    decoded.ok_or(DecodeError)
 }
 
 /// A payload as JSON clients see it. Payloads are bytes in Protobuf and any JSON value in JSON. Bytes that are not JSON, which only a

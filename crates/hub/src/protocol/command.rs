@@ -33,6 +33,16 @@ messages! {
         SubRefreshRequest sub_refresh = 15;
     }
 
+    /// Commands of a client whose connection cannot carry them, such as one over HTTP streaming.
+    message EmulationRequest {
+        /// The node of the connection, from its `connect` reply.
+        string node = 1;
+        /// The session of the connection, from the same reply.
+        string session = 2;
+        /// The commands; in JSON a string.
+        bytes data = 3;
+    }
+
     /// The first command of a connection.
     message ConnectRequest {
         /// A JWT; empty for an anonymous client.

@@ -14,8 +14,8 @@ mod push;
 mod reply;
 mod schema;
 
-pub(crate) use codec::json_text;
 pub use codec::{Commands, DecodeError, Encoding, encode_reply};
+pub(crate) use codec::{decode_object, json_text};
 pub use codes::{Disconnect, ErrorCode, Unsubscribe as UnsubscribeCode};
 pub use command::*;
 pub use push::*;

@@ -64,7 +64,7 @@ messages! {
         uint32 ping = 7;
         /// The client must answer pings.
         bool pong = 8;
-        /// Unused.
+        /// The session, for clients whose connection cannot carry commands: see [`EmulationRequest`](super::EmulationRequest).
         string session = 9;
         /// The node.
         string node = 10;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::CHANNELS;
 use super::model::Model;
-use crate::client::{Client, Format};
+use crate::client::{Client, Transport};
 use crate::fossil;
 use crate::history::Position;
 use crate::hub::Hub;
@@ -119,7 +119,7 @@ impl Roaming {
                 assert!(Instant::now() < give_up, "not everything arrived: {:?}", self.channels);
             }
             let until = Duration::from_millis(self.rng.u64(10..20_000));
-            let Ok(client) = self.hub.0.accept(Format::Protocol(Encoding::Json), None) else {
+            let Ok(client) = self.hub.0.accept(Transport::WebSocket(Encoding::Json), None) else {
                 panic!("refused")
             };
             let (commands, received) = mpsc::unbounded_channel();

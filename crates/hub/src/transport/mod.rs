@@ -1,10 +1,11 @@
 //! How clients reach a hub.
 //!
-//! Layers: `clean_up` → `event_stream`, `websocket`.
+//! Layers: `clean_up`, `work` → `stream`, `websocket`.
 
 mod clean_up;
-mod event_stream;
+mod stream;
 mod websocket;
+mod work;
 
-pub(crate) use event_stream::event_stream;
+pub(crate) use stream::{First, stream};
 pub(crate) use websocket::{bare, protocol};

@@ -13,19 +13,20 @@ use tracing::{debug, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
 
 use super::clean_up::CleanUp;
-use crate::client::{Client, Format};
+use super::work::Work;
+use crate::client::{Client, Format, Transport};
 use crate::node::{Node, Origin};
 use crate::outbox::{CAPACITY_KEPT, Taken};
 use crate::protocol::Disconnect;
 use crate::session::{Room, Session};
 
-/// Serves a connection that speaks the client protocol.
-pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Box<Origin>) {
+/// Serves a connection that speaks the client protocol, or only receives its pushes.
+pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, transport: Transport, origin: Box<Origin>) {
     let (mut sender, mut receiver) = socket.split();
-    let client = match node.accept(Format::Protocol(origin.encoding), origin.peer) {
+    let client = match node.accept(transport, origin.peer) {
         Ok(client) => client,
         Err(reason) => {
-            return Box::pin(close(&mut sender, Format::Protocol(origin.encoding), &reason)).await;
+            return Box::pin(close(&mut sender, transport.format(), &reason)).await;
         }
     };
     let clean_up = CleanUp::new(&node, &client);
@@ -33,14 +34,6 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Box<Ori
     let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
     // Boxed, like every future that runs once, so that it takes no memory while the connection is open.
     Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
-}
-
-/// The state of a session's task.
-enum Work {
-    /// It waits for the next message.
-    Idle(Box<Session>),
-    /// It executes a command.
-    Busy(Pin<Box<dyn Future<Output = Box<Session>> + Send>>),
 }
 
 /// Serves a session until it ends; returns the reason.
@@ -76,30 +69,13 @@ async fn run(
                     }
                 }
             },
-            next = next(&mut work, receiver) => match next {
-                Ok(next) => work = next,
-                Err(reason) => return reason,
-            },
-            () = timer.as_mut(), if is_idle => {
-                if let Work::Idle(session) = &mut work {
-                    session.handle_timeout();
-                    if session.needs_renewal() {
-                        work = renewing(work);
-                    }
+            proceeded = proceed(&mut work, receiver) => {
+                if let Err(reason) = proceeded {
+                    return reason;
                 }
             }
+            () = timer.as_mut(), if is_idle => work.handle_timeout(),
         }
-    }
-}
-
-/// An idle session becomes one that asks the backend for a renewal.
-fn renewing(work: Work) -> Work {
-    match work {
-        Work::Idle(mut session) => Work::Busy(Box::pin(async move {
-            session.renew().await;
-            session
-        })),
-        busy @ Work::Busy(_) => busy,
     }
 }
 
@@ -108,26 +84,22 @@ fn renewing(work: Work) -> Work {
 ///
 /// # Cancel safety
 /// Nothing is lost when the future is dropped.
-async fn next(work: &mut Work, receiver: &mut Receiver) -> Result<Work, Disconnect> {
+async fn proceed(work: &mut Work, receiver: &mut Receiver) -> Result<(), Disconnect> {
     match work {
-        Work::Busy(busy) => Ok(Work::Idle(busy.await)),
+        Work::Busy(busy) => *work = Work::Idle(busy.await),
         Work::Idle(_) => {
             let message = match receiver.recv_owned().await {
                 Ok(Some(message)) => message,
                 Ok(None) => return Err(Disconnect::ConnectionClosed),
                 Err(error) => return Err(broken(&error)),
             };
-            let Work::Idle(mut session) =
-                std::mem::replace(work, Work::Busy(Box::pin(std::future::pending())))
-            else {
-                return Err(Disconnect::Internal);
-            };
-            Ok(Work::Busy(Box::pin(async move {
+            work.begin(|mut session| async move {
                 session.handle_message(message).await;
                 session
-            })))
+            });
         }
     }
+    Ok(())
 }
 
 /// The reason for a connection that the WebSocket failed with a close code.
@@ -250,7 +222,7 @@ async fn finish(
 /// Serves a connection whose messages are the publications of one channel, both ways.
 pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, origin: Box<Origin>, room: Box<Room>) {
     let (mut sender, mut receiver) = socket.split();
-    let client = match node.accept(Format::Bare, origin.peer) {
+    let client = match node.accept(Transport::Room, origin.peer) {
         Ok(client) => client,
         Err(reason) => return Box::pin(close(&mut sender, Format::Bare, &reason)).await,
     };
@@ -267,7 +239,7 @@ pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, origin: Box<Origin>
 mod tests {
     use super::*;
 
-    fn size_of_output<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+    fn size_of_output<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
 
@@ -275,7 +247,7 @@ mod tests {
     fn open_connections_hold_little_memory() {
         let sizes = [
             size_of_output(protocol),
-            size_of_output(|node, socket, (origin, room)| bare(node, socket, origin, room)),
+            size_of_output(bare),
             size_of::<Client>(),
             size_of::<Session>(),
             size_of::<crate::client::Active>(),

@@ -35,6 +35,7 @@ enum Event {
     Published(String, Position, String),
     Joined(String),
     Lost(String),
+    FromNode(Vec<u8>),
 }
 
 impl Delivery for Recorder {
@@ -51,6 +52,10 @@ impl Delivery for Recorder {
 
     fn deliver_history_lost(&self, channel: &str) {
         self.0.lock().unwrap().push(Event::Lost(channel.into()));
+    }
+
+    fn deliver_from_node(&self, message: &[u8]) {
+        self.0.lock().unwrap().push(Event::FromNode(message.to_vec()));
     }
 
     fn deliver_control(&self, _: &Control) {}
@@ -211,6 +216,21 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     two.remove_presence("a", "second").await.unwrap();
     assert_eq!(one.presence("a").await.unwrap(), [info]);
     assert!(one.presence("b").await.unwrap().is_empty());
+
+    // To one node, and to no other.
+    if let (Some(from), Some(to)) = (one.node_name(), two.node_name()) {
+        assert_ne!(from, to);
+        one.send_to_node("nowhere", b"lost".to_vec()).await.unwrap();
+        one.send_to_node(to, b"\0 there".to_vec()).await.unwrap();
+        let received =
+            |text: &'static [u8]| move |events: &[Event]| events.contains(&Event::FromNode(text.to_vec()));
+        second.until(received(b"\0 there")).await;
+        two.send_to_node(from, b"and back".to_vec()).await.unwrap();
+        let events = first.until(received(b"and back")).await;
+        assert!(!received(b"\0 there")(&events) && !received(b"lost")(&events));
+    } else {
+        assert!(one.send_to_node("nowhere", Vec::new()).await.is_err());
+    }
 
     // A removed history is gone, and what follows is another one.
     one.remove_history("a").await.unwrap();

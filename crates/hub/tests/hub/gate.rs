@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use wireloom::client::Request;
 use wireloom::{Connector, WebSocket};
 
+use super::streams::{Stream, http};
 use super::{Client, Served};
 
 const SETTINGS: [&str; 4] = ["token", "subscriber", "client", "anyone"];
@@ -95,10 +96,6 @@ fn config(anonymous: bool, subscribe: &str, publish: &str, user_limited: bool) -
     )
 }
 
-fn http(served: &Served, path: &str) -> String {
-    served.url.replace("ws://", "http://").replace("/connection/websocket", path)
-}
-
 /// The code of the answer to a command; `None` if it succeeded.
 async fn code(client: &mut Client, method: &str, request: Value) -> Option<u64> {
     client.reply(method, request).await["error"]["code"].as_u64()
@@ -125,6 +122,53 @@ async fn by_sdk(served: &Served, row: Row<'_>) {
         refused(row.may_publish(subscribed)),
         "{row:?}"
     );
+}
+
+/// Without WebSocket: what `by_sdk` does, by a stream and requests of their own.
+async fn by_emulation(served: &Served, row: Row<'_>, path: &str) {
+    let request = json!({ "token": row.connection_token() });
+    let (mut stream, connected) = Stream::connect(served, path, request).await;
+    if !row.may_connect() {
+        assert_eq!(connected["push"]["disconnect"]["code"], 3500, "{row:?}: {connected}");
+        assert_eq!(stream.next_or_end().await, None, "{row:?}");
+        return;
+    }
+    let publish = json!({ "channel": row.channel, "data": 1 });
+    let subscribe = json!({ "channel": row.channel, "token": row.subscription_token() });
+    let batch = [
+        json!({ "id": 2, "publish": publish }),
+        json!({ "id": 3, "subscribe": subscribe }),
+        json!({ "id": 4, "publish": publish }),
+    ];
+    assert_eq!(stream.send(&batch.map(|command| command.to_string()).join("\n")).await, 204);
+    let mut codes = Vec::new();
+    while codes.len() < 3 {
+        let reply = stream.next().await;
+        if reply["push"].is_null() {
+            codes.push(reply["error"]["code"].as_u64());
+        }
+    }
+    let refused = |may: bool| if may { None } else { Some(103) };
+    let subscribed = row.may_subscribe();
+    let expected = [row.may_publish(false), subscribed, row.may_publish(subscribed)].map(refused);
+    assert_eq!(codes, expected, "{row:?}");
+}
+
+async fn by_uni_websocket(served: &Served, row: Row<'_>) {
+    let url = served.url.replace("/connection/websocket", "/connection/uni_websocket");
+    let mut socket = wireloom::connect(&url).await.unwrap();
+    let subs = json!({ row.channel: { "token": row.subscription_token() } });
+    socket.send(&json!({ "token": row.connection_token(), "subs": subs }).to_string()).await.unwrap();
+    let mut last = outcome(&mut socket).await;
+    if row.may_connect() {
+        assert!(last.unwrap().contains("\"connect\":"), "{row:?}");
+        last = outcome(&mut socket).await;
+    }
+    match () {
+        () if !row.may_connect() => assert_eq!(last, Err(3500), "{row:?}"),
+        () if !row.may_subscribe() => assert_eq!(last, Err(3507), "{row:?}"),
+        () => assert!(last.unwrap().contains("\"subscribe\":"), "{row:?}"),
+    }
 }
 
 async fn by_stream(served: &Served, row: Row<'_>, path: &str) {
@@ -198,6 +242,9 @@ async fn each_way_in_grants_what_the_table_says() {
                         by_sdk(&served, row).await;
                         let stream = ["/connection/uni_sse", "/connection/uni_http_stream"][turn % 2];
                         by_stream(&served, row, stream).await;
+                        by_uni_websocket(&served, row).await;
+                        let stream = ["/connection/sse", "/connection/http_stream"][turn % 2];
+                        by_emulation(&served, row, stream).await;
                         if token == Token::None {
                             by_room(&served, row, turn % 2 == 0).await;
                             by_api(&served, row).await;

@@ -16,6 +16,8 @@ mod proxies;
 mod rights;
 mod slow;
 mod slowest;
+mod streams;
+mod transports;
 
 use std::time::Duration;
 

@@ -87,6 +87,32 @@ async fn a_full_queue_or_a_long_wait_disconnects() {
     }
 }
 
+/// A stream has no WebSocket beneath it: the client's socket is full, and the response's body waits.
+#[tokio::test]
+async fn a_stream_whose_client_does_not_read_is_disconnected() {
+    for limits in [
+        "queue_len_max = 65536\nqueue_time_max = \"10m\"",
+        "queue_len_max = 1073741824\nqueue_time_max = \"300ms\"",
+    ] {
+        let served = serve(limits).await;
+        let address = served.url.strip_prefix("ws://").unwrap().split_once('/').unwrap().0;
+        let mut stalled = tokio::net::TcpStream::connect(address).await.unwrap();
+        let body = "{\"id\":1,\"connect\":{}}\n{\"id\":2,\"subscribe\":{\"channel\":\"chat:x\"}}";
+        let head = format!(
+            "POST /connection/http_stream HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stalled.write_all(head.as_bytes()).await.unwrap();
+        while served.hub.stats().channels == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        publish_until(&served, |served| served.hub.stats().evicted_slow == 1).await;
+        served.has_ended(3008, 1).await;
+        assert_eq!(served.hub.stats().dropped, 0, "{limits}");
+        drop(stalled);
+    }
+}
+
 #[tokio::test]
 async fn evictions_by_joins_and_leaves_are_counted() {
     let limits = "[client]\nqueue_len_max = 65536\nqueue_time_max = \"10m\"\n";

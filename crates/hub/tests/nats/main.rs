@@ -15,6 +15,8 @@ use jsonwebtoken::{EncodingKey, Header};
 use node::Node;
 use serde_json::{Value, json};
 use server::{Link, LinkState, Nats};
+use wireloom::Connector;
+use wireloom::client::Request;
 use wireloom_hub::HubConfig;
 
 const CONFIG: &str = r#"
@@ -63,6 +65,44 @@ fn payloads(publications: &[Value]) -> Vec<u64> {
     let payload =
         |publication: &Value| publication["data"].as_u64().unwrap_or_else(|| panic!("{publication}"));
     publications.iter().map(payload).collect()
+}
+
+/// A client without WebSocket: each of its requests may reach another node than its stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_reach_their_session_from_any_node() {
+    let Some(nats) = Nats::start() else { return };
+    let (one, two) = (node(&nats).await, node(&nats).await);
+    let http =
+        |node: &Node, path| node.url.replace("ws://", "http://").replace("/connection/websocket", path);
+    let connect = Request::post(http(&one, "/connection/http_stream"), r#"{"id":1,"connect":{}}"#);
+    let mut stream = Connector::new().request(connect).await.unwrap().body;
+    let mut text = String::new();
+    let mut next = async || loop {
+        if let Some((line, rest)) = text.split_once('\n') {
+            let reply: Value = serde_json::from_str(line).unwrap();
+            text = rest.to_owned();
+            break reply;
+        }
+        let chunk = tokio::time::timeout(Duration::from_secs(20), stream.chunk()).await.unwrap().unwrap();
+        text.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap());
+    };
+    let connected = next().await["connect"].clone();
+    let send = async |to: &Node, session: &Value, node: &Value, commands: &str| {
+        let body = json!({ "session": session, "node": node, "data": commands }).to_string();
+        Connector::new().request(Request::post(http(to, "/emulation"), body)).await.unwrap().status
+    };
+    let (session, name) = (&connected["session"], &connected["node"]);
+    for (id, to) in [(2, &two), (3, &one), (4, &two)] {
+        let command = json!({ "id": id, "history": { "channel": "chat:x" } }).to_string();
+        assert_eq!(send(to, session, name, &command).await, 204);
+        assert_eq!(next().await["id"], id);
+    }
+    // No such session there; a node that is gone or was never there.
+    assert_eq!(send(&two, &json!("other"), name, "{}").await, 404);
+    let gone = send(&two, session, &json!("gone"), "{}").await;
+    // It may still be starting, in the view of a node that has just started itself.
+    assert!([404, 503].contains(&gone), "{gone}");
+    assert_eq!(send(&two, session, &json!("wl.control"), "{}").await, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

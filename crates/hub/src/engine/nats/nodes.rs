@@ -18,6 +18,11 @@ const NODES: &str = "wl.node";
 /// The subject of commands of the server API.
 pub(super) const CONTROL: &str = "wl.control";
 
+/// The subject of messages to one node.
+pub(super) fn inbox(node: &str) -> String {
+    format!("wl.to.{node}")
+}
+
 /// The interval of a node's announcements. A node that misses three is considered lost.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
@@ -40,20 +45,23 @@ impl Peers {
     }
 }
 
-/// Subscriptions to the announcements of other nodes, and to the commands of the server API that they received.
+/// Subscriptions to the announcements of other nodes, to the commands of the server API that they received, and to their messages to this
+/// node.
 pub(super) struct Announcements {
     nodes: Subscriber,
     control: Subscriber,
+    inbox: Subscriber,
 }
 
 impl Announcements {
     /// Subscribes. Returns after the server has processed the subscriptions: every command that any node receives later
     /// arrives here.
-    pub(super) async fn subscribe(nats: &Nats) -> Result<Self, EngineError> {
+    pub(super) async fn subscribe(nats: &Nats, name: &str) -> Result<Self, EngineError> {
         let nodes = nats.client.subscribe(format!("{NODES}.*")).await.map_err(unavailable)?;
         let control = nats.client.subscribe(CONTROL).await.map_err(unavailable)?;
+        let inbox = nats.client.subscribe(inbox(name)).await.map_err(unavailable)?;
         nats.confirm_subscriptions().await;
-        Ok(Self { nodes, control })
+        Ok(Self { nodes, control, inbox })
     }
 
     /// Announces this node, and follows the others until the hub is dropped.
@@ -84,6 +92,11 @@ impl Announcements {
                 Some(message) = self.control.next() => {
                     if let (Some(delivery), Ok(control)) = (delivery.upgrade(), serde_json::from_slice(&message.payload)) {
                         delivery.deliver_control(&control);
+                    }
+                }
+                Some(message) = self.inbox.next() => {
+                    if let Some(delivery) = delivery.upgrade() {
+                        delivery.deliver_from_node(&message.payload);
                     }
                 }
                 else => return,

@@ -30,6 +30,11 @@ pub(super) const CONTROL: &str = "wl:control";
 /// The names of the nodes that are alive.
 const NODES: &str = "wl:node";
 
+/// The channel of messages to one node.
+pub(super) fn inbox(node: &str) -> String {
+    format!("wl:to:{node}")
+}
+
 /// The interval of a node's announcements of itself. A node from which nothing arrives for three of them is lost.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
@@ -85,7 +90,8 @@ impl Live {
         let (mut sink, stream) = self.connection.listen().await?.split();
         let followed: Vec<String> = lock(&self.followed).keys().cloned().collect();
         let subjects = followed.iter().map(|channel| subject(channel));
-        let subjects: Vec<_> = subjects.chain([CONTROL.to_owned(), NODES.to_owned()]).collect();
+        let subjects: Vec<_> =
+            subjects.chain([CONTROL.to_owned(), NODES.to_owned(), inbox(&self.name)]).collect();
         for subjects in subjects.chunks(1_000) {
             sink.subscribe(subjects).await.map_err(unavailable)?;
         }
@@ -231,11 +237,14 @@ impl Live {
                     let name = String::from_utf8_lossy(payload).into_owned();
                     lock(&self.peers).insert(name, Instant::now());
                 }
-                name => {
-                    if let Some(channel) = name.strip_prefix("wl:c:") {
-                        self.handle(channel, payload, &*delivery).await;
+                name => match name.strip_prefix("wl:c:") {
+                    Some(channel) => self.handle(channel, payload, &*delivery).await,
+                    None => {
+                        if name.strip_prefix("wl:to:") == Some(&*self.name) {
+                            delivery.deliver_from_node(payload);
+                        }
                     }
-                }
+                },
             }
         }
     }

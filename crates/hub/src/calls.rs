@@ -1,0 +1,157 @@
+//! Calls between the nodes of a cluster, over the engine that they share.
+//!
+//! ```text
+//! Node::call -> Engine::send_to_node -> Delivery::deliver_from_node -> answer -> Engine::send_to_node -> the waiting call
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::sessions::Delivered;
+use crate::shards::lock;
+
+/// How long another node may take to answer.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum length of a node's name.
+const NAME_LEN_MAX: usize = 64;
+
+/// A message between nodes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Message {
+    Call { id: u64, from: String, call: Call },
+    Answer { id: u64, answer: Answer },
+}
+
+/// What a node asks of another.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Call {
+    /// Commands for a session of the other node.
+    Emulate { session: String, commands: Payload },
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Emulated(Delivered),
+}
+
+/// Bytes, which are base64 in JSON.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Payload(pub(crate) Bytes);
+
+impl Serialize for Payload {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = STANDARD.decode(String::deserialize(from)?).map_err(serde::de::Error::custom)?;
+        Ok(Self(bytes.into()))
+    }
+}
+
+impl Message {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // Serialization fails only for maps whose keys are not strings; there are none.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// The calls that wait for their answers.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    last_id: AtomicU64,
+}
+
+/// A call that waits. It is forgotten when this is dropped.
+pub(crate) struct Waiting<'a> {
+    calls: &'a Calls,
+    pub(crate) id: u64,
+    pub(crate) answer: oneshot::Receiver<Answer>,
+}
+
+impl Calls {
+    pub(crate) fn begin(&self) -> Waiting<'_> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        lock(&self.waiting).insert(id, sender);
+        Waiting { calls: self, id, answer }
+    }
+
+    /// Hands over an answer. One that nobody waits for is dropped.
+    pub(crate) fn answer(&self, id: u64, answer: Answer) {
+        let waiting = lock(&self.waiting).remove(&id);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(answer);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let forgotten = lock(&self.calls.waiting).remove(&self.id);
+        drop(forgotten);
+    }
+}
+
+/// Whether a client's text can be the name of a node. Engines make subjects of names.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=NAME_LEN_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_as_they_were_sent() {
+        let commands = Payload(Bytes::from_static(b"{\"id\":1}\n\xff\0"));
+        let call = Call::Emulate { session: "s".into(), commands };
+        let message = Message::Call { id: 7, from: "n".into(), call };
+        let Some(Message::Call { id: 7, from, call: Call::Emulate { session, commands } }) =
+            Message::decode(&message.encode())
+        else {
+            panic!("{message:?}");
+        };
+        assert_eq!((&*from, &*session, &commands.0[..]), ("n", "s", &b"{\"id\":1}\n\xff\0"[..]));
+        assert!(Message::decode(b"{}").is_none());
+    }
+
+    #[test]
+    fn names_have_no_separators() {
+        for (text, is) in
+            [("A-z_0", true), ("", false), ("a.b", false), ("a b", false), ("*", false), (">", false)]
+        {
+            assert_eq!(is_name(text), is, "{text}");
+        }
+        assert!(is_name(&"x".repeat(NAME_LEN_MAX)) && !is_name(&"x".repeat(NAME_LEN_MAX + 1)));
+    }
+
+    #[tokio::test]
+    async fn calls_that_are_given_up_are_forgotten() {
+        let calls = Calls::default();
+        let mut waiting = calls.begin();
+        calls.answer(waiting.id + 1, Answer::Emulated(Delivered::Full));
+        calls.answer(waiting.id, Answer::Emulated(Delivered::Queued));
+        assert_eq!((&mut waiting.answer).await, Ok(Answer::Emulated(Delivered::Queued)));
+        drop(waiting);
+        drop(calls.begin());
+        assert!(lock(&calls.waiting).is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! Connections whose server's side is the body of a response: server-sent events (WHATWG HTML §9.2), lines of JSON, or Protobuf messages
+//! after their lengths.
+//!
+//! Clients that only receive send one connect request with the request. Others are emulated: further commands arrive in requests of
+//! their own and reach the session by its [`Inbox`].
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use tracing::warn;
+use wireloom::{Body, BodySender, PreparedMessage, Response};
+
+use super::clean_up::CleanUp;
+use super::work::Work;
+use crate::client::{Client, Transport};
+use crate::node::{Node, Origin};
+use crate::outbox::Taken;
+use crate::protocol::{ConnectRequest, Disconnect, DisconnectPush, Encoding, Push, Reply};
+use crate::session::Session;
+use crate::sessions::Inbox;
+
+/// How long a client may take to receive the reason when the connection ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a client sends when it opens its connection.
+pub(crate) enum First {
+    /// The connect request of a client that only receives.
+    Connect(Box<ConnectRequest>),
+    /// Commands.
+    Commands(Bytes),
+}
+
+/// How messages are separated in the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    Events,
+    Lines,
+    /// Each message begins with its length.
+    None,
+}
+
+impl Framing {
+    fn of(transport: Transport) -> Self {
+        match transport {
+            Transport::Sse | Transport::UniSse => Self::Events,
+            Transport::HttpStream(Encoding::Protobuf) => Self::None,
+            _ => Self::Lines,
+        }
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Events => "text/event-stream",
+            Self::Lines => "application/json",
+            Self::None => "application/octet-stream",
+        }
+    }
+
+    /// The text before and after each message. JSON contains no newline here, so one line of `data` is enough.
+    fn around(self) -> (&'static [u8], &'static [u8]) {
+        match self {
+            Self::Events => (b"data: ", b"\n\n"),
+            Self::Lines => (b"", b"\n"),
+            Self::None => (b"", b""),
+        }
+    }
+
+    /// All messages as one chunk.
+    fn join(self, messages: &mut Vec<PreparedMessage>) -> Bytes {
+        let (before, after) = self.around();
+        let len_of = |message: &PreparedMessage| before.len() + message.as_bytes().len() + after.len();
+        let mut chunk = BytesMut::with_capacity(messages.iter().map(len_of).sum());
+        for message in messages.drain(..) {
+            chunk.put_slice(before);
+            chunk.put_slice(message.as_bytes());
+            chunk.put_slice(after);
+        }
+        chunk.freeze()
+    }
+}
+
+/// The response to a client: a body that lasts as long as the connection.
+pub(crate) fn stream(node: Arc<Node>, transport: Transport, first: First, origin: Box<Origin>) -> Response {
+    let client = match node.accept(transport, origin.peer) {
+        Ok(client) => client,
+        Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
+    };
+    let framing = Framing::of(transport);
+    let (mut body, content) = Body::channel();
+    tokio::spawn(async move {
+        let mut clean_up = CleanUp::new(&node, &client);
+        let mut session = Box::new(Session::new(node.clone(), client.clone(), origin));
+        let inbox = transport.is_emulated().then(|| {
+            let config = &node.settings().config.client;
+            node.sessions.open(config.queue_len_max.max(2 * config.message_len_max))
+        });
+        if let Some(inbox) = &inbox {
+            session.emulate(inbox.id());
+        }
+        let reason = run(&node, &client, begin(session, first), inbox, &mut body).await;
+        // The client may not read. Others should see it leave at once.
+        let sending = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&client, &mut body, &reason));
+        let _ = tokio::join!(sending, clean_up.leave(reason.clone()));
+        drop(body);
+        clean_up.forget().await;
+    });
+    Response::new(200).with_body(framing.content_type(), content)
+}
+
+/// A session that handles what its client sent with the request.
+fn begin(session: Box<Session>, first: First) -> Work {
+    let mut work = Work::Idle(session);
+    work.begin(|mut session| async move {
+        match first {
+            First::Connect(request) => {
+                if let Err(reason) = session.connect_one_way(*request).await {
+                    session.client.outbox.end(reason);
+                }
+            }
+            First::Commands(commands) => session.handle_commands(commands).await,
+        }
+        session
+    });
+    work
+}
+
+/// Serves a session until it ends; returns the reason.
+async fn run(
+    node: &Node,
+    client: &Client,
+    mut work: Work,
+    mut inbox: Option<Inbox>,
+    body: &mut BodySender,
+) -> Disconnect {
+    let framing = Framing::of(client.transport);
+    let mut messages = Vec::new();
+    let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
+    loop {
+        let mut is_idle = false;
+        if let Work::Idle(session) = &work {
+            is_idle = true;
+            let deadline = node.clock.instant(session.poll_timeout());
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
+            }
+        }
+        tokio::select! {
+            biased;
+            taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
+                Taken::Messages => {
+                    if let Err(reason) = send(node, client, body, framing.join(&mut messages)).await {
+                        return reason;
+                    }
+                }
+                Taken::End(reason) => return reason,
+            },
+            () = body.closed() => return Disconnect::ConnectionClosed,
+            () = proceed(&mut work, inbox.as_mut()) => {}
+            () = timer.as_mut(), if is_idle => work.handle_timeout(),
+        }
+    }
+}
+
+/// One step: an idle session begins to handle a message, a busy one finishes.
+///
+/// # Cancel safety
+/// Nothing is lost when the future is dropped.
+async fn proceed(work: &mut Work, inbox: Option<&mut Inbox>) {
+    match (&mut *work, inbox) {
+        (Work::Busy(busy), _) => *work = Work::Idle(busy.await),
+        (Work::Idle(_), Some(inbox)) => {
+            let commands = inbox.recv().await;
+            work.begin(|mut session| async move {
+                session.handle_commands(commands).await;
+                session
+            });
+        }
+        (Work::Idle(_), None) => std::future::pending().await,
+    }
+}
+
+/// Sends a chunk, unless the client is too slow. If the connection is being ended, it does not wait for the client to
+/// read.
+async fn send(node: &Node, client: &Client, body: &mut BodySender, chunk: Bytes) -> Result<(), Disconnect> {
+    let queue_time_max = node.settings().config.client.queue_time_max;
+    let sent = tokio::select! {
+        biased;
+        sent = tokio::time::timeout(queue_time_max, body.send(chunk)) => sent,
+        () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
+    };
+    match sent {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Disconnect::ConnectionClosed),
+        Err(_) => {
+            warn!(
+                reason = "slow",
+                client = client.id,
+                user = client.user(),
+                "client evicted: it does not read"
+            );
+            Err(Disconnect::Slow)
+        }
+    }
+}
+
+/// Sends the reason as the last push, because streams have no close code.
+async fn send_reason(client: &Client, body: &mut BodySender, reason: &Disconnect) {
+    let disconnect = DisconnectPush {
+        code: reason.code().into(),
+        reason: reason.reason().into(),
+        reconnect: reason.allows_reconnect(),
+    };
+    let push = Push { disconnect: Some(disconnect), ..Push::default() };
+    if let Some(message) = client.encode(&Reply { push: Some(push), ..Reply::default() }) {
+        // The client may have disconnected.
+        let _ = body.send(Framing::of(client.transport).join(&mut vec![message])).await;
+    }
+}
