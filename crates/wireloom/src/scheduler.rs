@@ -7,9 +7,11 @@
 //!   +------------------------------- the next turn: credit for a round ----------------+
 //! ```
 //!
-//! A connection may produce [`TURN`] bytes in each round. A round ends when all connections that have used up their turns have had
-//! another one. So a connection that produces little never waits, however many others produce as much as they can; and of those,
-//! only one task for each worker is ready at a time, so that tasks which become ready meanwhile wait for no more than that.
+//! A connection may produce [`FREE`] bytes in each round without waiting, and [`TURN`] bytes in its turn. A round ends when all
+//! connections that have used up their credit have had a turn. So a connection that produces little never waits, however many others
+//! produce as much as they can; and of those, only one task for each worker is ready at a time, so that tasks which become ready
+//! meanwhile wait for no more than that. What is left of a turn when the next one begins is no credit for later: many connections
+//! could collect it and use it at once.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry as MapEntry, HashMap};
@@ -19,8 +21,12 @@ use std::task::{Context, Poll};
 
 use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 
-/// Bytes that a connection may produce in one round: about a millisecond of inflating or of copying.
+/// Bytes that a connection may produce in its turn: about a millisecond of inflating or of copying.
 pub(crate) const TURN: usize = 1 << 20;
+
+/// Bytes that a connection may produce in one round before it waits for its turn. Hundreds of connections that begin at once delay
+/// others by hundreds of these.
+const FREE: usize = TURN / 8;
 
 /// The turns that a connection pays at most for one piece of work.
 const DEBT_TURNS_MAX: i64 = 64;
@@ -53,8 +59,10 @@ struct Queue {
     /// The number of the current round.
     round: u64,
     entries: HashMap<u32, Entry>,
-    /// Shares whose turns are used up, in the order of their next turns.
+    /// Shares whose credit is used up, in the order of their next turns.
     used_up: VecDeque<u32>,
+    /// Shares whose turns came last.
+    in_turn: Vec<u32>,
     /// Waits for a task that waits.
     runner: WakerSlot,
     deferred: Deferred,
@@ -62,9 +70,9 @@ struct Queue {
 
 /// A share that has produced something.
 struct Entry {
-    /// The round of its last turn.
+    /// The round of its last turn, or in which it has produced something without one.
     round: u64,
-    /// Bytes that are left of that turn; negative when more was produced.
+    /// Bytes that it may still produce; negative when more was produced.
     credit: i64,
     turn: Turn,
     /// Tasks that wait for the next turn, in order. Empty unless the share is in [`Queue::used_up`].
@@ -123,7 +131,7 @@ impl Scheduler {
             }
         };
         if entry.turn == Turn::Free && entry.round < *round {
-            entry.credit = TURN as i64;
+            entry.credit = FREE as i64;
             entry.round = *round;
         }
         let debt_max = DEBT_TURNS_MAX * TURN as i64;
@@ -224,7 +232,15 @@ impl Scheduler {
 impl Queue {
     /// Wakes the next tasks. False if none waits.
     fn wake_next(&mut self, tasks_max: usize) -> bool {
-        let Self { round, entries, used_up, deferred, .. } = self;
+        let Self { round, entries, used_up, in_turn, deferred, .. } = self;
+        if used_up.is_empty() {
+            return false;
+        }
+        for id in in_turn.drain(..) {
+            if let Some(entry) = entries.get_mut(&id) {
+                entry.credit = entry.credit.min(FREE as i64);
+            }
+        }
         let mut woken = 0;
         while woken < tasks_max
             && let Some(&id) = used_up.front()
@@ -256,6 +272,8 @@ impl Queue {
             if entry.credit <= 0 {
                 entry.turn = Turn::UsedUp;
                 used_up.push_back(id);
+            } else {
+                in_turn.push(id);
             }
         }
         woken > 0
@@ -264,7 +282,7 @@ impl Queue {
 
 impl Entry {
     fn new(round: u64) -> Self {
-        Self { round, credit: TURN as i64, turn: Turn::Free, tasks: VecDeque::new(), first: 0 }
+        Self { round, credit: FREE as i64, turn: Turn::Free, tasks: VecDeque::new(), first: 0 }
     }
 
     fn begin_turn(&mut self, round: u64) {
@@ -372,7 +390,6 @@ mod tests {
         tokio::task::yield_now().await;
         let greedy: Vec<_> =
             (0..200).map(|_| produce(&scheduler, &Arc::new(scheduler.share()), TURN)).collect();
-        // The first turn of each needs no scheduling.
         while total(&greedy) < 200 * TURN {
             tokio::task::yield_now().await;
         }
@@ -381,12 +398,41 @@ mod tests {
         for _ in 0..2_000 {
             let before = total(&greedy);
             assert!(scheduler.poll_turn(&share, &mut None, cx).is_ready());
-            scheduler.charge(&share, TURN / 1_000);
+            scheduler.charge(&share, TURN / 10_000);
             tokio::task::yield_now().await;
             let meanwhile = (total(&greedy) - before) / TURN;
             assert!(meanwhile <= 2, "{meanwhile}");
         }
         assert!(total(&greedy) > 1_000 * TURN);
+    }
+
+    // Otherwise many connections would produce a turn each before anything else that is ready.
+    #[tokio::test]
+    async fn a_connection_waits_after_little_when_it_begins_and_after_a_turn_of_which_much_is_left() {
+        let scheduler = running();
+        tokio::task::yield_now().await;
+        let shares = [(); 3].map(|()| scheduler.share());
+        let cx = &mut Context::from_waker(Waker::noop());
+        let produces_freely = |share: &Share, cx: &mut Context<'_>| {
+            let (mut ticket, mut len) = (None, 0);
+            while scheduler.poll_turn(share, &mut ticket, cx).is_ready() {
+                scheduler.charge(share, FREE / 4);
+                len += FREE / 4;
+            }
+            scheduler.cancel(share, ticket.unwrap());
+            len
+        };
+        for share in &shares {
+            assert_eq!(produces_freely(share, cx), FREE);
+        }
+        for share in &shares {
+            turn(&scheduler, share).await;
+            scheduler.charge(share, 1);
+        }
+        // Another turn has begun since.
+        for share in &shares[..2] {
+            assert_eq!(produces_freely(share, cx), FREE);
+        }
     }
 
     #[tokio::test]
