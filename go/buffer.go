@@ -22,10 +22,20 @@ var (
 )
 
 // lock is a mutex whose waiters can give up. state is 0 if it is free, 1 if it is held, and 2 if somebody may wait: then
-// unlocking puts a token into wake.
+// unlocking puts a token into the channel wake, which the first waiter makes: most connections never need one.
 type lock struct {
 	state atomic.Int32
-	wake  chan struct{}
+	wake  atomic.Pointer[chan struct{}]
+}
+
+// waker returns the channel of those who wait.
+func (l *lock) waker() chan struct{} {
+	if wake := l.wake.Load(); wake != nil {
+		return *wake
+	}
+	wake := make(chan struct{}, 1)
+	l.wake.CompareAndSwap(nil, &wake)
+	return *l.wake.Load()
 }
 
 // tryLock takes the lock if it is free.
@@ -38,7 +48,7 @@ func (l *lock) lock(done <-chan struct{}) bool {
 	}
 	for l.state.Swap(2) != 0 {
 		select {
-		case <-l.wake:
+		case <-l.waker():
 		case <-done:
 			return false
 		}
@@ -49,7 +59,7 @@ func (l *lock) lock(done <-chan struct{}) bool {
 func (l *lock) unlock() {
 	if l.state.Swap(0) == 2 {
 		select {
-		case l.wake <- struct{}{}:
+		case l.waker() <- struct{}{}:
 		default: // a token is there already
 		}
 	}

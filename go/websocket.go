@@ -71,7 +71,6 @@ func newWebsocket(conn net.Conn, clientKey ClientKey, mode Mode, opts *Options, 
 		ws.reader.source = newSource(conn)
 	}
 	ws.reader.deadline.timeout, ws.writer.deadline.timeout = opts.ReadTimeout, opts.WriteTimeout
-	ws.reader.lock.wake, ws.writer.lock.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	return ws
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 )
 
 // inlineLen is the size of the memory of each connection for frames that are small, in bytes with the header.
@@ -19,10 +20,16 @@ type writer struct {
 	torn bool
 	// closeSent is true after a Close frame (RFC 6455 §5.5.1: no frame follows it).
 	closeSent bool
-	vector    [2][]byte
-	buffers   net.Buffers
 	inline    [inlineLen]byte
 }
+
+// writeParts is a header and a payload for one write.
+type writeParts struct {
+	parts   [2][]byte
+	buffers net.Buffers
+}
+
+var partsPool = sync.Pool{New: func() any { return new(writeParts) }}
 
 // WriteMessage writes a message, in frames of at most [Options.MaxFrameSize].
 //
@@ -203,11 +210,12 @@ func (ws *Websocket) wrote(ctx context.Context, n int, err error) error {
 // writeVector writes a header and a large payload, without copying the payload: in one system call where the connection
 // supports it.
 func (ws *Websocket) writeVector(header, payload []byte) (int, error) {
-	out := &ws.writer
-	out.vector = [2][]byte{header, payload}
-	out.buffers = out.vector[:]
-	n, err := out.buffers.WriteTo(ws.conn)
-	out.vector = [2][]byte{}
+	v := partsPool.Get().(*writeParts)
+	v.parts = [2][]byte{header, payload}
+	v.buffers = v.parts[:]
+	n, err := v.buffers.WriteTo(ws.conn)
+	v.parts = [2][]byte{}
+	partsPool.Put(v)
 	return int(n), err
 }
 
