@@ -1,10 +1,14 @@
-//! Heads of HTTP/1.1 requests and responses (RFC 9112 §2 to §5): finds their end, parses them with httparse, and validates requests.
+//! Heads of HTTP/1.1 requests and responses (RFC 9112 §2 to §5): finds their end, and validates requests. The WebSocket core parses them,
+//! as it does for its handshakes.
 
 use std::io::BufRead as _;
-use std::mem::MaybeUninit;
 
+use wireloom_ws::handshake::error::Malformed;
 use wireloom_ws::handshake::uri::is_authority;
-use wireloom_ws::handshake::{HandshakeLimits, lower_minor_version, replace_obs_fold};
+use wireloom_ws::handshake::{
+    HandshakeLimits, HeadError, HeaderLines, RequestLine, Version as HeadVersion, lower_minor_version,
+    parse_request, parse_response as parse_response_head, replace_obs_fold,
+};
 
 use crate::headers::{Headers, Span};
 use crate::version::Version;
@@ -47,58 +51,78 @@ pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
 /// Parses and validates the whole head of a request.
 pub(crate) fn parse(mut bytes: Vec<u8>) -> Result<Head, Refusal> {
     lower_minor_version(&mut bytes);
-    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-    let mut request = httparse::Request::new(&mut []);
-    match request.parse_with_uninit_headers(&bytes, &mut headers) {
-        Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
-        // httparse found another end than `end` did: the remaining bytes could be a smuggled request.
-        Ok(httparse::Status::Complete(_)) => return Err((400, "ambiguous end of the request")),
-        Ok(httparse::Status::Partial) => return Err((400, "incomplete request")),
-        // RFC 6585 §5.
-        Err(httparse::Error::TooManyHeaders) => return Err((431, "too many headers")),
-        // RFC 9110 §15.6.6.
-        Err(httparse::Error::Version) if names_version(&bytes) => return Err((505, "unknown HTTP version")),
-        Err(httparse::Error::HeaderName) => return Err((400, "invalid header name")),
-        Err(httparse::Error::HeaderValue) => return Err((400, "invalid header value")),
-        Err(_) => return Err((400, "malformed request")),
-    }
-    let place = |part: &[u8]| Headers::span_of(&bytes, part);
-    let method = request.method.unwrap_or_default();
-    let target = request.path.unwrap_or_default();
-    let authority = check_target(method, target).ok_or((400, "invalid request target"))?;
-    let authority = authority.map(|authority| place(authority.as_bytes()));
-    let version = if request.version == Some(0) { Version::Http10 } else { Version::Http11 };
-    let mut hosts = 0;
-    let mut fields = Vec::with_capacity(request.headers.len());
-    for header in request.headers.iter() {
-        let mut value = place(header.value);
-        if header.name.eq_ignore_ascii_case("host") {
-            hosts += 1;
-            // RFC 9112 §3.2: 400 for an invalid value.
-            if !header.value.is_empty() && !is_authority(header.value) {
-                return Err((400, "invalid Host"));
-            }
-            // RFC 9112 §3.2.2: the authority of an absolute URI takes its place.
-            if let Some(authority) = authority {
-                value = authority;
-            }
-        }
-        fields.push((place(header.name.as_bytes()), value));
-    }
-    // RFC 9112 §3.2: 400 for a request without Host, or with more than one.
-    if hosts > 1 || (hosts == 0 && version == Version::Http11) {
-        return Err((400, "a request needs exactly one Host"));
-    }
-    let method = place(method.as_bytes());
-    let target = place(target.as_bytes());
+    let parsed = parse_request(&bytes, HEADERS_MAX, |line, headers| Parsed::check(&bytes, line, headers));
+    let Parsed { method, target, version, fields, missing_host } = parsed.map_err(refusal)??;
     let mut headers = Headers::from_arena(bytes, fields);
-    if hosts == 0
-        && let Some(authority) = authority
-    {
+    if let Some(authority) = missing_host {
         let host = headers.at(authority).to_vec();
         headers.push_unchecked(b"Host", &host);
     }
     Ok(Head { method, target, version, headers })
+}
+
+fn refusal(error: HeadError) -> Refusal {
+    match error {
+        // RFC 6585 §5.
+        HeadError::TooManyHeaders => (431, "too many headers"),
+        // RFC 9110 §15.6.6.
+        HeadError::HttpVersionUnknown => (505, "unknown HTTP version"),
+        HeadError::Malformed(Malformed::HeaderName) => (400, "invalid header name"),
+        HeadError::Malformed(Malformed::HeaderValue) => (400, "invalid header value"),
+        HeadError::Malformed(Malformed::LineEnd) => (400, "ambiguous end of a line"),
+        _ => (400, "malformed request"),
+    }
+}
+
+/// The parts of a valid head, as spans of its bytes.
+struct Parsed {
+    method: Span,
+    target: Span,
+    version: Version,
+    fields: Vec<(Span, Span)>,
+    /// The authority of an absolute URI, if there is no Host.
+    missing_host: Option<Span>,
+}
+
+impl Parsed {
+    fn check(bytes: &[u8], line: RequestLine<'_>, headers: HeaderLines<'_, '_>) -> Result<Self, Refusal> {
+        let RequestLine { method, target, version } = line;
+        let place = |part: &[u8]| Headers::span_of(bytes, part);
+        let authority = check_target(method, target).ok_or((400, "invalid request target"))?;
+        let authority = authority.map(|authority| place(authority.as_bytes()));
+        let version = version_of(version);
+        let headers = headers.iter();
+        let mut hosts = 0;
+        let mut fields = Vec::with_capacity(headers.len());
+        for (name, value) in headers {
+            let mut span = place(value);
+            if name.eq_ignore_ascii_case("host") {
+                hosts += 1;
+                // RFC 9112 §3.2: 400 for an invalid value.
+                if !value.is_empty() && !is_authority(value) {
+                    return Err((400, "invalid Host"));
+                }
+                // RFC 9112 §3.2.2: the authority of an absolute URI takes its place.
+                if let Some(authority) = authority {
+                    span = authority;
+                }
+            }
+            fields.push((place(name.as_bytes()), span));
+        }
+        // RFC 9112 §3.2: 400 for a request without Host, or with more than one.
+        if hosts > 1 || (hosts == 0 && version == Version::Http11) {
+            return Err((400, "a request needs exactly one Host"));
+        }
+        let (method, target) = (place(method.as_bytes()), place(target.as_bytes()));
+        Ok(Self { method, target, version, fields, missing_host: authority.filter(|_| hosts == 0) })
+    }
+}
+
+fn version_of(version: HeadVersion) -> Version {
+    match version {
+        HeadVersion::Http10 => Version::Http10,
+        HeadVersion::Http11 => Version::Http11,
+    }
 }
 
 /// Checks a target (RFC 9112 §3.2): `None` if it is invalid, and the authority of an absolute URI.
@@ -122,16 +146,6 @@ fn check_target<'t>(method: &str, target: &'t str) -> Option<Option<&'t str>> {
     valid.then_some(Some(authority))
 }
 
-/// Whether the request line ends with any version of HTTP (RFC 9112 §2.3).
-fn names_version(head: &[u8]) -> bool {
-    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let mut words = line.trim_ascii_end().split(|&byte| byte == b' ').skip(2);
-    let version = words.next().unwrap_or_default();
-    words.next().is_none()
-        && matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-            if major.is_ascii_digit() && minor.is_ascii_digit())
-}
-
 /// The problem of a response's head, and the number of the line that has it, from 1.
 pub(crate) type ResponseProblem = (usize, &'static str);
 
@@ -143,23 +157,16 @@ pub(crate) fn parse_response(
     // RFC 9112 §5.2: a user agent replaces folded lines.
     replace_obs_fold(&mut bytes);
     lower_minor_version(&mut bytes);
-    // The limit on the length of the head bounds this.
-    let lines = bytes.iter().filter(|&&byte| byte == b'\n').count().saturating_sub(2);
-    if lines > headers_max {
-        return Err((headers_max + 2, "too many headers"));
+    let parsed = parse_response_head(&bytes, headers_max, |line, headers| {
+        let place = |part: &[u8]| Headers::span_of(&bytes, part);
+        let fields = headers.iter().map(|(name, value)| (place(name.as_bytes()), place(value))).collect();
+        (line.status, version_of(line.version), fields)
+    });
+    match parsed {
+        Ok((status, version, fields)) => Ok((status, version, Headers::from_arena(bytes, fields))),
+        Err(HeadError::TooManyHeaders) => Err((headers_max + 2, "too many headers")),
+        Err(_) => Err(find_problem(&bytes)),
     }
-    let mut headers = vec![httparse::EMPTY_HEADER; lines];
-    let mut response = httparse::Response::new(&mut headers);
-    match response.parse(&bytes) {
-        Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
-        _ => return Err(find_problem(&bytes)),
-    }
-    let place = |part: &[u8]| Headers::span_of(&bytes, part);
-    let fields = response.headers.iter();
-    let fields = fields.map(|field| (place(field.name.as_bytes()), place(field.value))).collect();
-    let version = if response.version == Some(0) { Version::Http10 } else { Version::Http11 };
-    let status = response.code.filter(|status| *status >= 100).ok_or((1, "the status is below 100"))?;
-    Ok((status, version, Headers::from_arena(bytes, fields)))
 }
 
 /// The first line of a response's head that httparse refuses by itself.
@@ -168,7 +175,10 @@ fn find_problem(head: &[u8]) -> ResponseProblem {
         let alone = [line, b"\r\n"].concat();
         let mut headers = [httparse::EMPTY_HEADER; 1];
         let problem = match at {
-            0 => httparse::Response::new(&mut []).parse(&alone).err().map(|_| "not a status line of HTTP/1"),
+            0 => match parse_response_head(&alone, 0, |_, _| ()) {
+                Ok(()) => None,
+                Err(_) => Some("not a status line of HTTP/1"),
+            },
             _ => match httparse::parse_headers(&alone, &mut headers) {
                 Err(httparse::Error::HeaderName) => Some("invalid header name"),
                 Err(httparse::Error::HeaderValue) => Some("invalid header value"),

@@ -1,4 +1,5 @@
-//! The head of an HTTP/1.1 message: collected from input of any chunk size, then parsed once.
+//! The head of an HTTP/1.1 message (RFC 9112 §2 to §5): [`parse_request`] and [`parse_response`] parse a whole one. The handshakes collect
+//! theirs from input of any chunk size.
 //!
 //! ```text
 //! GET /chat HTTP/1.1 CRLF     the start line, checked as soon as it is complete
@@ -31,8 +32,169 @@ pub enum Version {
     Http11,
 }
 
-/// Header lines that are parsed without an allocation: those of most requests.
-const LINES_FEW: usize = 32;
+/// Header lines that are parsed without an allocation: those that [`HandshakeLimits::DEFAULT`] allows.
+const LINES_FEW: usize = HandshakeLimits::DEFAULT.headers_max;
+
+/// The first line of a request (RFC 9112 §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLine<'h> {
+    /// The method, a token.
+    pub method: &'h str,
+    /// The target, not validated.
+    pub target: &'h str,
+    /// The version.
+    pub version: Version,
+}
+
+/// The first line of a response (RFC 9112 §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusLine<'h> {
+    /// The status, from 100 to 999.
+    pub status: u16,
+    /// The reason phrase.
+    pub reason: &'h str,
+    /// The version.
+    pub version: Version,
+}
+
+/// The header lines of a head, in order: names, which are tokens, and values without surrounding whitespace. Both are parts of the head.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderLines<'a, 'h>(&'a [httparse::Header<'h>]);
+
+impl<'a, 'h> HeaderLines<'a, 'h> {
+    /// Names and values.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = (&'h str, &'h [u8])> + use<'a, 'h> {
+        self.0.iter().map(|line| (line.name, line.value))
+    }
+}
+
+/// Why a head cannot be parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeadError {
+    /// A line is malformed, or the head has another end than its bytes: the rest could be a smuggled request.
+    Malformed(Malformed),
+    /// Another major version of HTTP (RFC 9110 §15.6.6).
+    HttpVersionUnknown,
+    /// More header lines than the limit.
+    TooManyHeaders,
+}
+
+/// Parses the whole head of a request with at most `headers_max` header lines, and calls `take` with its parts. The request is one of
+/// HTTP/1.1 also when its minor version is later ([`lower_minor_version`]).
+///
+/// ```
+/// use wireloom_ws::handshake::{HeadError, parse_request};
+///
+/// let head = b"GET /chat HTTP/1.1\r\nHost: example.com\r\n\r\n";
+/// let host = parse_request(head, 100, |line, headers| {
+///     assert_eq!((line.method, line.target), ("GET", "/chat"));
+///     headers.iter().find(|(name, _)| *name == "Host").map(|(_, value)| value)
+/// })?;
+/// assert_eq!(host, Some(&b"example.com"[..]));
+/// # Ok::<(), HeadError>(())
+/// ```
+///
+/// # Errors
+/// [`HeadError`].
+pub fn parse_request<'h, T>(
+    head: &'h [u8],
+    headers_max: usize,
+    take: impl FnOnce(RequestLine<'h>, HeaderLines<'_, 'h>) -> T,
+) -> Result<T, HeadError> {
+    let mut few = [const { MaybeUninit::uninit() }; LINES_FEW];
+    let mut many;
+    let lines = match few.get_mut(..headers_max) {
+        Some(few) => few,
+        None => {
+            many = vec![MaybeUninit::uninit(); headers_max.min(line_count(head))];
+            &mut many[..]
+        }
+    };
+    let mut request = httparse::Request::new(&mut []);
+    match request.parse_with_uninit_headers(head, lines) {
+        Ok(httparse::Status::Complete(len)) if len == head.len() => {}
+        Ok(_) => return Err(HeadError::Malformed(Malformed::LineEnd)),
+        Err(httparse::Error::Version) if names_version(head) => return Err(HeadError::HttpVersionUnknown),
+        Err(error) => return Err(head_error(error)),
+    }
+    let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
+        return Err(HeadError::Malformed(Malformed::StartLine));
+    };
+    let line = RequestLine { method, target, version: Version::from_minor(minor) };
+    Ok(take(line, HeaderLines(request.headers)))
+}
+
+/// Parses the whole head of a response, as [`parse_request`] does. Folded lines are errors, unless
+/// [they were replaced](replace_obs_fold).
+///
+/// # Errors
+/// [`HeadError`].
+pub fn parse_response<'h, T>(
+    head: &'h [u8],
+    headers_max: usize,
+    take: impl FnOnce(StatusLine<'h>, HeaderLines<'_, 'h>) -> T,
+) -> Result<T, HeadError> {
+    let mut lines = vec![httparse::EMPTY_HEADER; headers_max.min(line_count(head))];
+    let mut response = httparse::Response::new(&mut lines);
+    match response.parse(head).map_err(head_error)? {
+        httparse::Status::Complete(len) if len == head.len() => {}
+        _ => return Err(HeadError::Malformed(Malformed::LineEnd)),
+    }
+    let (Some(status @ 100..), Some(minor)) = (response.code, response.version) else {
+        return Err(HeadError::Malformed(Malformed::StartLine));
+    };
+    let reason = response.reason.unwrap_or_default();
+    let line = StatusLine { status, reason, version: Version::from_minor(minor) };
+    Ok(take(line, HeaderLines(response.headers)))
+}
+
+/// At least as many lines as a head has headers.
+fn line_count(head: &[u8]) -> usize {
+    head.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// Whether the request line ends with any version of HTTP (RFC 9112 §2.3).
+fn names_version(head: &[u8]) -> bool {
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let mut words = line.trim_ascii_end().split(|&byte| byte == b' ').skip(2);
+    let version = words.next().unwrap_or_default();
+    words.next().is_none()
+        && matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit())
+}
+
+fn head_error(error: httparse::Error) -> HeadError {
+    HeadError::Malformed(match error {
+        httparse::Error::HeaderName => Malformed::HeaderName,
+        httparse::Error::HeaderValue => Malformed::HeaderValue,
+        httparse::Error::NewLine => Malformed::LineEnd,
+        httparse::Error::TooManyHeaders => return HeadError::TooManyHeaders,
+        _ => Malformed::StartLine,
+    })
+}
+
+impl From<HeadError> for RequestError {
+    fn from(error: HeadError) -> Self {
+        match error {
+            HeadError::Malformed(malformed) => Self::Malformed(malformed),
+            HeadError::HttpVersionUnknown => Self::HttpVersionUnknown,
+            // They were counted before.
+            HeadError::TooManyHeaders => Self::Malformed(Malformed::StartLine),
+        }
+    }
+}
+
+impl From<HeadError> for ResponseError {
+    fn from(error: HeadError) -> Self {
+        match error {
+            HeadError::Malformed(malformed) => Self::Malformed(malformed),
+            HeadError::HttpVersionUnknown | HeadError::TooManyHeaders => {
+                Self::Malformed(Malformed::StartLine)
+            }
+        }
+    }
+}
 
 /// Collects a head. `line_start <= scanned <= bytes.len()`, and after a call `scanned == bytes.len() <= room`.
 #[derive(Clone)]
@@ -122,34 +284,11 @@ impl HeadReader {
     pub(super) fn take_request(&mut self) -> Result<RequestHead, RequestError> {
         let mut bytes = core::mem::take(&mut self.bytes);
         lower_minor_version(&mut bytes);
-        let mut few = [const { MaybeUninit::uninit() }; LINES_FEW];
-        let mut many;
-        let lines = if self.lines <= LINES_FEW {
-            &mut few[..]
-        } else {
-            many = vec![MaybeUninit::uninit(); self.lines];
-            &mut many[..]
-        };
-        let mut request = httparse::Request::new(&mut []);
-        let whole = request
-            .parse_with_uninit_headers(&bytes, lines)
-            .map_err(|error| RequestError::Malformed(Malformed::from(error)))?;
-        let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
-        else {
-            return Err(RequestError::Malformed(Malformed::StartLine));
-        };
-        // Both searches end at the first empty line. Were they to disagree, requests could be smuggled.
-        if whole != httparse::Status::Complete(bytes.len()) {
-            return Err(RequestError::Malformed(Malformed::LineEnd));
-        }
-        let (method, target) = (span(&bytes, method.as_bytes()), span(&bytes, target.as_bytes()));
-        let fields = spans(&bytes, request.headers);
-        Ok(RequestHead {
-            method,
-            target,
-            version: Version::from_minor(version),
-            head: Head { bytes, fields },
-        })
+        let (method, target, version, fields) = parse_request(&bytes, self.lines, |line, headers| {
+            let place = |part: &str| span(&bytes, part.as_bytes());
+            (place(line.method), place(line.target), line.version, spans(&bytes, headers))
+        })?;
+        Ok(RequestHead { method, target, version, head: Head { bytes, fields } })
     }
 
     /// Parses the complete head of a response, and prepares the reader for the next one. One limit bounds the length of both.
@@ -157,26 +296,13 @@ impl HeadReader {
         let mut bytes = core::mem::take(&mut self.bytes);
         replace_obs_fold(&mut bytes);
         lower_minor_version(&mut bytes);
-        let mut lines = vec![httparse::EMPTY_HEADER; self.lines];
+        let lines = self.lines;
         self.room -= bytes.len();
         (self.scanned, self.line_start, self.lines) = (0, 0, 0);
-        let mut response = httparse::Response::new(&mut lines);
-        let whole =
-            response.parse(&bytes).map_err(|error| ResponseError::Malformed(Malformed::from(error)))?;
-        let (Some(status @ 100..), Some(version)) = (response.code, response.version) else {
-            return Err(ResponseError::Malformed(Malformed::StartLine));
-        };
-        if whole != httparse::Status::Complete(bytes.len()) {
-            return Err(ResponseError::Malformed(Malformed::LineEnd));
-        }
-        let reason = span(&bytes, response.reason.unwrap_or_default().as_bytes());
-        let fields = spans(&bytes, response.headers);
-        Ok(ResponseHead {
-            status,
-            reason,
-            version: Version::from_minor(version),
-            head: Head { bytes, fields },
-        })
+        let (status, reason, version, fields) = parse_response(&bytes, lines, |line, headers| {
+            (line.status, span(&bytes, line.reason.as_bytes()), line.version, spans(&bytes, headers))
+        })?;
+        Ok(ResponseHead { status, reason, version, head: Head { bytes, fields } })
     }
 }
 
@@ -251,18 +377,6 @@ impl Version {
     }
 }
 
-impl From<httparse::Error> for Malformed {
-    fn from(error: httparse::Error) -> Self {
-        match error {
-            httparse::Error::HeaderName => Self::HeaderName,
-            httparse::Error::HeaderValue => Self::HeaderValue,
-            httparse::Error::NewLine => Self::LineEnd,
-            // There is room for all header lines, since they were counted. The error is in the first line.
-            _ => Self::StartLine,
-        }
-    }
-}
-
 /// The range of `bytes` that this part of them has.
 fn span(bytes: &[u8], part: &[u8]) -> Range<usize> {
     // An empty part may lie anywhere.
@@ -273,12 +387,12 @@ fn span(bytes: &[u8], part: &[u8]) -> Range<usize> {
     start..start + part.len()
 }
 
-fn spans(bytes: &[u8], lines: &[httparse::Header<'_>]) -> Vec<Field> {
-    let field = |line: &httparse::Header<'_>| Field {
-        name: span(bytes, line.name.as_bytes()),
-        value: span(bytes, line.value),
+fn spans(bytes: &[u8], headers: HeaderLines<'_, '_>) -> Vec<Field> {
+    let field = |(name, value): (&str, &[u8])| Field {
+        name: span(bytes, name.as_bytes()),
+        value: span(bytes, value),
     };
-    lines.iter().map(field).collect()
+    headers.iter().map(field).collect()
 }
 
 /// A request's head, parsed but not validated.

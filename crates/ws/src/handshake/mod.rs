@@ -36,7 +36,10 @@ pub mod uri;
 
 pub use client::{ClientHandshake, ClientOptions};
 pub use error::HandshakeError;
-pub use head::{Version, lower_minor_version, replace_obs_fold};
+pub use head::{
+    HeadError, HeaderLines, RequestLine, StatusLine, Version, lower_minor_version, parse_request,
+    parse_response, replace_obs_fold,
+};
 pub use key::accept_key;
 pub use limits::HandshakeLimits;
 pub use request::{Acceptance, Request};
