@@ -452,8 +452,8 @@ async fn a_handler_that_is_never_polled_frees_its_memory() {
     let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
     write.write_all(upgrade_request("/socket").as_bytes()).await.unwrap();
     let sending = tokio::spawn(async move {
-        // 32 MiB are announced.
-        let header = [0x82, 0xff, 0, 0, 0, 0, 2, 0, 0, 0, 1, 2, 3, 4];
+        // A byte more is announced.
+        let header = [0x82, 0xff, 0, 0, 0, 0, 0, 0x70, 0, 1, 1, 2, 3, 4];
         let _ = write.write_all(&header).await;
         let _ = write.write_all(&vec![7; 7 << 20]).await;
         write

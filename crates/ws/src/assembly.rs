@@ -14,6 +14,10 @@ pub(crate) const DIRECT_LEN_MIN: usize = 4 << 10;
 /// The longest slot for one read, so that its bytes are unmasked and validated while they are in cache.
 const SLOT_MAX: usize = 256 << 10;
 
+/// A message of at least this many bytes grows by its own length, so that it is copied a few times only. While it is copied, both places
+/// together have no more bytes in use than the capacity of the new one.
+pub(crate) const GROWTH_LEN_MIN: usize = 2 * SLOT_MAX;
+
 /// An owned message uses at most twice its length and this many bytes of memory.
 pub(crate) const OWNED_EXTRA_LEN: usize = 64;
 
@@ -181,13 +185,37 @@ impl Assembly {
         let end = self.start + self.len;
         let room = self.room(more);
         if self.bytes.len() < end + room {
-            if self.bytes.capacity() < end + room {
-                // `ALIGN` more, so that the next message of this length fits at any alignment.
-                self.bytes.reserve_exact(end + room + ALIGN - self.bytes.len());
-            }
+            let capacity = self.slot_capacity(more);
+            self.bytes.reserve_exact(capacity - self.bytes.len());
             self.bytes.resize(end + room, 0);
         }
         &mut self.bytes[end..end + room]
+    }
+
+    /// The capacity once [`slot`](Self::slot) has made room.
+    pub(crate) fn slot_capacity(&self, more: u64) -> usize {
+        let (end, room) = (self.start + self.len, self.room(more));
+        if self.bytes.capacity() >= end + room {
+            return self.bytes.capacity();
+        }
+        if self.len < GROWTH_LEN_MIN {
+            // `ALIGN` more, so that the next message of this length fits at any alignment.
+            return end + room + ALIGN;
+        }
+        // The end of the frame is the last place to grow to. Later it would be too near: see `GROWTH_LEN_MIN`.
+        let total = end.saturating_add(usize::try_from(more).unwrap_or(usize::MAX)).saturating_add(ALIGN);
+        let (least, most) = (2 * self.len, self.len.saturating_mul(4));
+        if (least..=most).contains(&total) { total } else { least }
+    }
+
+    /// The capacity once [`push`](Self::push) or [`append_with`](Self::append_with) has appended `len` bytes to a message of at least
+    /// [`GROWTH_LEN_MIN`] bytes. Shorter ones may grow by less than one read in any case.
+    pub(crate) fn grown_capacity(&self, len: usize) -> usize {
+        let (capacity, needed) = (self.bytes.capacity(), self.start + self.len + len);
+        if self.len < GROWTH_LEN_MIN || needed <= capacity {
+            return capacity;
+        }
+        capacity.saturating_mul(2).max(needed)
     }
 
     fn room(&self, more: u64) -> usize {
@@ -254,6 +282,66 @@ mod tests {
             assert!((1..=SLOT_MAX).contains(&slot));
             assembly.filled(slot);
             assert!(assembly.bytes.capacity() <= 2 * assembly.len() + ALIGN);
+        }
+    }
+
+    // A copy to a larger place has twice the message in use, and the larger place is at least as long.
+    #[test]
+    fn a_long_message_grows_by_its_length_and_to_the_end_of_its_frame() {
+        if cfg!(miri) {
+            return;
+        }
+        for frame in [GROWTH_LEN_MIN, 3 << 20, (4 << 20) + 1, 5_000_000, 10 << 20, 40 << 20] {
+            let mut assembly = Assembly::default();
+            assembly.push(&[7; DIRECT_LEN_MIN], (frame - DIRECT_LEN_MIN) as u64);
+            let mut copies = 0;
+            while assembly.len() < frame {
+                let (len, before, more) =
+                    (assembly.len(), assembly.capacity(), (frame - assembly.len()) as u64);
+                let expected = assembly.slot_capacity(more);
+                let slot = assembly.slot(more).len();
+                assert_eq!(assembly.capacity(), expected);
+                if expected > before && len >= GROWTH_LEN_MIN {
+                    assert!((2 * len..=4 * len).contains(&expected), "from {len} to {expected} of {frame}");
+                    copies += 1;
+                }
+                assembly.filled(slot);
+            }
+            assert!(copies <= 7, "{copies} copies of {frame}");
+            assert!(assembly.capacity() <= frame + 2 * ALIGN || frame <= 2 * GROWTH_LEN_MIN);
+            let at = assembly.as_slice().as_ptr();
+            assert_eq!(assembly.take().as_ptr(), at, "it can be moved out");
+        }
+    }
+
+    // Nobody knows where a message in fragments ends.
+    #[test]
+    fn a_long_message_in_fragments_grows_by_its_length() {
+        if cfg!(miri) {
+            return;
+        }
+        for fragment in [1 << 10, 70_000, 300 << 10] {
+            let (mut assembly, piece) = (Assembly::default(), vec![7; fragment]);
+            let mut copies = 0;
+            while assembly.len() < 20 << 20 {
+                let (len, before) = (assembly.len(), assembly.capacity());
+                if fragment < 100_000 {
+                    let expected = assembly.grown_capacity(fragment);
+                    assembly.push(&piece, 0);
+                    assert!(len < GROWTH_LEN_MIN || assembly.capacity() == expected);
+                } else {
+                    assembly.push(&piece[..DIRECT_LEN_MIN], (fragment - DIRECT_LEN_MIN) as u64);
+                    let slot = assembly.slot((fragment - DIRECT_LEN_MIN) as u64).len();
+                    assembly.filled(slot);
+                }
+                if len >= GROWTH_LEN_MIN && assembly.capacity() > before {
+                    assert!(assembly.capacity() >= 2 * len);
+                    copies += 1;
+                }
+            }
+            assert!(copies <= 7, "{copies} copies");
+            let at = assembly.as_slice().as_ptr();
+            assert_eq!(assembly.take().as_ptr(), at, "it can be moved out");
         }
     }
 

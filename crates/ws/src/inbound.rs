@@ -60,6 +60,8 @@ enum Content {
 pub(crate) enum Arrival {
     /// All input was consumed, and nothing is complete.
     Nothing,
+    /// A part of a compressed message was inflated. The next call continues.
+    Inflating,
     /// A message, or a chunk of one.
     Message(Part, Place),
     /// A control frame. The payload is in the input at `at`, or in the decoder when that is `None`.
@@ -161,7 +163,7 @@ impl Inbound {
         if let Some((whole, at, len)) = self.decoder.whole_message(input) {
             return Ok((at + len, Some(message(whole, Payload::Input(&mut input[at..at + len])))));
         }
-        let (used, arrival) = self.advance(input, self.delivery)?;
+        let (used, arrival) = self.advance(input, self.delivery, usize::MAX)?;
         Ok((used, self.event(arrival, input, None)))
     }
 
@@ -184,14 +186,9 @@ impl Inbound {
         self.assembly.capacity() + self.inflate.as_ref().map_or(0, |inflate| inflate.memory_len())
     }
 
-    /// Bounds the bytes that the message which is arriving, or the next one, inflates to from now on;
-    /// [`Limits::message_len_max`](crate::Limits::message_len_max) applies to the whole message as well. A driver that is short of memory
-    /// lowers it before each [`handle_input`](Self::handle_input), which may inflate a whole message.
-    ///
-    /// Returns the bound on the length of the message: `max` of
-    /// [`InflatedTooLarge`](crate::error::LimitExceeded::InflatedTooLarge), unless `message_len_max` is less.
-    pub fn set_inflated_max(&mut self, max: usize) -> usize {
-        self.inflate.as_mut().map_or(usize::MAX, |inflate| inflate.set_max(max))
+    /// Bytes of all compressed messages so far, after they were inflated.
+    pub fn inflated_len(&self) -> u64 {
+        self.inflate.as_ref().map_or(0, |inflate| inflate.total_len())
     }
 
     /// Whether permessage-deflate was negotiated.
@@ -223,17 +220,18 @@ impl Inbound {
     /// Whether there is an arrival without further bytes.
     pub(crate) fn has_more_as(&self, delivery: Delivery) -> bool {
         let has_collected = matches!(self.content, Content::Collected(_)) && self.assembly.len() > 0;
-        let has_pending = self.inflate.as_ref().is_some_and(|inflate| inflate.pending().is_some());
-        !self.decoder.is_closed() && (has_pending || delivery == Delivery::Chunks && has_collected)
+        !self.decoder.is_closed() && (self.has_pending() || delivery == Delivery::Chunks && has_collected)
     }
 
-    /// [`handle_input`](Self::handle_input) without its fast path. It returns the place of the payload; Close frames are validated.
+    /// [`handle_input`](Self::handle_input) without its fast path. It returns the place of the payload; Close frames are validated. A
+    /// message that is collected is inflated in steps of `step_len` bytes.
     pub(crate) fn advance(
         &mut self,
         input: &mut [u8],
         delivery: Delivery,
+        step_len: usize,
     ) -> Result<(usize, Arrival), Error> {
-        let found = self.next_arrival(input, delivery).and_then(|(used, arrival)| {
+        let found = self.next_arrival(input, delivery, step_len).and_then(|(used, arrival)| {
             if let Arrival::Control { opcode: Opcode::Close, at, len } = arrival {
                 CloseFrame::decode(self.control(at, len, input))?;
                 self.decoder.close();
@@ -247,7 +245,12 @@ impl Inbound {
     }
 
     /// Consumes bytes from the front of `input` up to the next arrival, or all of them.
-    fn next_arrival(&mut self, input: &mut [u8], delivery: Delivery) -> Result<(usize, Arrival), Error> {
+    fn next_arrival(
+        &mut self,
+        input: &mut [u8],
+        delivery: Delivery,
+        step_len: usize,
+    ) -> Result<(usize, Arrival), Error> {
         if self.decoder.is_closed() {
             return Ok((input.len(), Arrival::Nothing));
         }
@@ -256,19 +259,26 @@ impl Inbound {
         {
             return Ok((0, arrival));
         }
-        if let Some(arrival) = self.inflate_pending(delivery)? {
+        let inflated_before = self.inflated_len();
+        if let Some(arrival) = self.inflate_pending(delivery, step_len)? {
             return Ok((0, arrival));
         }
+        let mut left = step_len.saturating_sub((self.inflated_len() - inflated_before) as usize).max(1);
         let mut used = 0;
         loop {
             let begin = used;
             let (taken, item) = self.decoder.decode(&mut input[begin..])?;
             used += taken;
-            if let Some(arrival) = self.handle_item(input, begin, item, delivery)? {
+            if let Some(arrival) = self.handle_item(input, begin, item, delivery, left)? {
                 return Ok((used, arrival));
             }
             if used == input.len() {
                 return Ok((used, Arrival::Nothing));
+            }
+            // Many fragments inflate to as much as one.
+            left = step_len.saturating_sub((self.inflated_len() - inflated_before) as usize);
+            if left == 0 {
+                return Ok((used, Arrival::Inflating));
             }
         }
     }
@@ -280,6 +290,7 @@ impl Inbound {
         begin: usize,
         item: Item,
         delivery: Delivery,
+        step_len: usize,
     ) -> Result<Option<Arrival>, Error> {
         let input = &input[begin..];
         Ok(match (item, delivery) {
@@ -303,13 +314,14 @@ impl Inbound {
                 if let Some(inflate) = &mut self.inflate {
                     inflate.push(kind, &input[at..at + len], fin);
                 }
-                self.inflate_pending(delivery)?
+                self.inflate_pending(delivery, step_len)?
             }
             (Item::Compressed { kind, fin, at, len }, Delivery::Messages) => {
                 self.collect(kind);
                 let Some(inflate) = &mut self.inflate else { return Ok(None) };
-                let inflated = inflate.append(kind, &input[at..at + len], fin, &mut self.assembly)?;
-                inflated.end.map(|whole| self.complete(whole))
+                let inflated =
+                    inflate.append(kind, &input[at..at + len], fin, &mut self.assembly, step_len)?;
+                self.inflated(inflated)
             }
         })
     }
@@ -343,8 +355,21 @@ impl Inbound {
         (self.assembly.len() > 0).then(|| Arrival::Message(self.chunk(kind, false), Place::Assembly))
     }
 
-    /// Inflates pending bytes: delivers the next chunk, or collects all of them.
-    fn inflate_pending(&mut self, delivery: Delivery) -> Result<Option<Arrival>, Error> {
+    /// A step of a message that is collected.
+    fn inflated(&mut self, inflated: Inflated) -> Option<Arrival> {
+        if self.has_pending() {
+            self.decoder.skip_fast_path();
+            return Some(Arrival::Inflating);
+        }
+        inflated.end.map(|whole| self.complete(whole))
+    }
+
+    fn has_pending(&self) -> bool {
+        self.inflate.as_ref().is_some_and(|inflate| inflate.pending().is_some())
+    }
+
+    /// Inflates pending bytes: delivers the next chunk, or collects a step of them.
+    fn inflate_pending(&mut self, delivery: Delivery, step_len: usize) -> Result<Option<Arrival>, Error> {
         let Some(kind) = self.inflate.as_ref().and_then(|inflate| inflate.pending()) else { return Ok(None) };
         match delivery {
             Delivery::Messages => self.collect(kind),
@@ -352,8 +377,8 @@ impl Inbound {
         }
         let Self { inflate: Some(inflate), assembly, decoder, .. } = self else { return Ok(None) };
         if delivery == Delivery::Messages {
-            let inflated = inflate.append_pending(assembly)?;
-            return Ok(inflated.end.map(|whole| self.complete(whole)));
+            let inflated = inflate.append_pending(assembly, step_len)?;
+            return Ok(self.inflated(inflated));
         }
         let Inflated { len, end } = inflate.next_chunk(assembly)?;
         if inflate.pending().is_some() {
@@ -367,14 +392,22 @@ impl Inbound {
         Ok(Some(Arrival::Message(part, Place::Assembly)))
     }
 
-    /// Room for the next bytes of a large message, if many of its bytes were collected and many are missing.
-    pub(crate) fn slot(&mut self) -> Option<&mut [u8]> {
-        let remaining = self.decoder.payload_remaining();
-        let has_slot = matches!(self.content, Content::Collected(_))
+    /// Whether many bytes of a message were collected, and many are missing.
+    pub(crate) fn has_slot(&self) -> bool {
+        matches!(self.content, Content::Collected(_))
             && self.inflate.is_none()
-            && remaining >= SLOT_LEN_MIN
-            && self.assembly.len() >= DIRECT_LEN_MIN;
-        has_slot.then(|| self.assembly.slot(remaining))
+            && self.decoder.payload_remaining() >= SLOT_LEN_MIN
+            && self.assembly.len() >= DIRECT_LEN_MIN
+    }
+
+    /// Room for the next bytes of a large message, if it [has a slot](Self::has_slot).
+    pub(crate) fn slot(&mut self) -> Option<&mut [u8]> {
+        self.has_slot().then(|| self.assembly.slot(self.decoder.payload_remaining()))
+    }
+
+    /// The capacity of the assembly once the slot exists.
+    pub(crate) fn slot_capacity(&self) -> usize {
+        self.assembly.slot_capacity(self.decoder.payload_remaining())
     }
 
     /// The bytes of the last [`slot`](Self::slot); empty without one.
@@ -436,7 +469,7 @@ impl Inbound {
         round_trip: Option<Duration>,
     ) -> Option<Event<'a>> {
         Some(match arrival {
-            Arrival::Nothing => return None,
+            Arrival::Nothing | Arrival::Inflating => return None,
             Arrival::Message(Part::Whole(whole), place) => message(
                 whole,
                 match place {

@@ -1,7 +1,7 @@
 //! [`Inflate`]: the state of compressed messages (RFC 7692) on their way to the assembly.
 
 use crate::assembly::Assembly;
-use crate::deflate::{Decompressor, DeflatePool, InflateError, InflateLimit};
+use crate::deflate::{Decompressor, DeflatePool, InflateError, InflateLimit, ROOM_MAX};
 use crate::error::{Error, LimitExceeded, PeerMisbehaved};
 use crate::event::Whole;
 use crate::limits::{INFLATE_RATIO_FREE, Limits};
@@ -12,16 +12,22 @@ use alloc::vec::Vec;
 /// The longest chunk of a compressed message.
 const CHUNK_LEN: usize = 32 << 10;
 
+/// What one call of a [`Reader`](crate::Reader) inflates of a message that is collected, in bytes: about a quarter of a millisecond.
+pub(crate) const STEP_LEN: usize = 256 << 10;
+
+/// A call may exceed [`STEP_LEN`] by up to this many bytes.
+pub(crate) const STEP_EXTRA_LEN_MAX: usize = ROOM_MAX;
+
 pub(crate) struct Inflate {
     decompressor: Decompressor,
     limit: InflateLimit,
-    /// The configured bound of `limit`.
-    len_max: usize,
     utf8: utf8::Validator,
-    /// Compressed bytes that are inflated chunk by chunk.
+    /// Compressed bytes that are inflated step by step.
     pending: Option<Pending>,
     /// The buffer for the next [`Pending`].
     spare: Vec<u8>,
+    /// Bytes of all messages so far.
+    total_len: u64,
 }
 
 struct Pending {
@@ -47,8 +53,8 @@ impl Inflate {
         let mut limit = InflateLimit::new(usize::try_from(limits.message_len_max).unwrap_or(usize::MAX));
         limit.max_ratio = limits.inflate_ratio_max;
         limit.ratio_free_len = INFLATE_RATIO_FREE as usize;
-        let (utf8, len_max) = (utf8::Validator::new(), limit.max_len);
-        Self { decompressor, limit, len_max, utf8, pending: None, spare: Vec::new() }
+        let utf8 = utf8::Validator::new();
+        Self { decompressor, limit, utf8, pending: None, spare: Vec::new(), total_len: 0 }
     }
 
     /// The kind of the message whose bytes are pending.
@@ -56,7 +62,7 @@ impl Inflate {
         self.pending.as_ref().map(|pending| pending.kind)
     }
 
-    /// Stores compressed bytes for [`Inflate::next_chunk`].
+    /// Stores compressed bytes for [`Inflate::next_chunk`] and [`Inflate::append_pending`].
     pub(crate) fn push(&mut self, kind: Kind, data: &[u8], fin: bool) {
         let mut bytes = core::mem::take(&mut self.spare);
         bytes.clear();
@@ -64,34 +70,64 @@ impl Inflate {
         self.pending = Some(Pending { kind, fin, bytes, at: 0 });
     }
 
-    /// Inflates a part of a message behind what the assembly has.
+    /// Inflates a part of a message behind what the assembly has, until that are `len_min` bytes. The rest becomes pending.
     pub(crate) fn append(
         &mut self,
         kind: Kind,
         data: &[u8],
         fin: bool,
         assembly: &mut Assembly,
+        len_min: usize,
     ) -> Result<Inflated, Error> {
-        let Self { decompressor, limit, utf8, .. } = self;
-        let (inflated, text) = assembly.append_with(|out| decompressor.decompress(data, fin, out, limit));
-        // Text before the byte at which inflation fails is validated first, so that the error does not depend on how the input is
-        // split.
-        let end = validate(kind, utf8, text, fin && inflated.is_ok())?;
-        inflated.map_err(|error| inflate_error(error, limit))?;
-        Ok(Inflated { len: text.len(), end })
+        let (inflated, consumed) = self.append_step(kind, data, fin, assembly, len_min)?;
+        if let Some(consumed) = consumed {
+            self.push(kind, &data[consumed..], fin);
+        }
+        Ok(inflated)
     }
 
-    /// Inflates all pending bytes behind what the assembly has.
-    pub(crate) fn append_pending(&mut self, assembly: &mut Assembly) -> Result<Inflated, Error> {
-        let Some(Pending { kind, fin, bytes, at }) = self.pending.take() else {
-            return Ok(Inflated::default());
-        };
-        self.append(kind, &bytes[at..], fin, assembly)
+    /// Inflates pending bytes behind what the assembly has, until that are `len_min` bytes.
+    pub(crate) fn append_pending(
+        &mut self,
+        assembly: &mut Assembly,
+        len_min: usize,
+    ) -> Result<Inflated, Error> {
+        let Some(mut pending) = self.pending.take() else { return Ok(Inflated::default()) };
+        let Pending { kind, fin, ref bytes, at } = pending;
+        let (inflated, consumed) = self.append_step(kind, &bytes[at..], fin, assembly, len_min)?;
+        match consumed {
+            Some(consumed) => {
+                pending.at += consumed;
+                self.pending = Some(pending);
+            }
+            None => self.spare = pending.bytes,
+        }
+        Ok(inflated)
+    }
+
+    /// Also returns the number of bytes that were consumed, unless that are all.
+    fn append_step(
+        &mut self,
+        kind: Kind,
+        data: &[u8],
+        fin: bool,
+        assembly: &mut Assembly,
+        len_min: usize,
+    ) -> Result<(Inflated, Option<usize>), Error> {
+        let Self { decompressor, limit, utf8, total_len, .. } = self;
+        let (step, text) = assembly.append_with(|out| decompressor.append(data, fin, out, limit, len_min));
+        *total_len += text.len() as u64;
+        let consumed = step.ok().filter(|step| step.more).map(|step| step.consumed);
+        // Text before the byte at which inflation fails is validated first, so that the error does not depend on how the input is
+        // split.
+        let end = validate(kind, utf8, text, fin && step.is_ok() && consumed.is_none())?;
+        step.map_err(|error| inflate_error(error, limit))?;
+        Ok((Inflated { len: text.len(), end }, consumed))
     }
 
     /// Inflates the next chunk of the pending bytes. The assembly is overwritten with it.
     pub(crate) fn next_chunk(&mut self, assembly: &mut Assembly) -> Result<Inflated, Error> {
-        let Self { decompressor, limit, utf8, pending: pending_slot, spare, .. } = self;
+        let Self { decompressor, limit, utf8, pending: pending_slot, spare, total_len } = self;
         let Some(pending) = pending_slot else { return Ok(Inflated::default()) };
         let (kind, fin) = (pending.kind, pending.fin);
         let slot = assembly.reset_to(CHUNK_LEN);
@@ -103,6 +139,7 @@ impl Inflate {
         })?;
         let end = validate(kind, utf8, &slot[..step.produced], fin && !step.more)?;
         assembly.filled(step.produced);
+        *total_len += step.produced as u64;
         pending.at += step.consumed;
         if !step.more {
             *spare = pending_slot.take().map(|pending| pending.bytes).unwrap_or_default();
@@ -127,12 +164,9 @@ impl Inflate {
         self.decompressor.shrink();
     }
 
-    /// Bounds what the message inflates to from now on. Returns the bound on its length.
-    pub(crate) fn set_max(&mut self, max: usize) -> usize {
-        // Bytes that were delivered in chunks, or collected before, need no more memory.
-        let total = self.decompressor.message_len().saturating_add(max);
-        self.limit.max_len = self.len_max.min(total);
-        total
+    /// Bytes of all messages so far.
+    pub(crate) fn total_len(&self) -> u64 {
+        self.total_len
     }
 
     /// Memory in use, in bytes.

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::event::{Event, Whole};
 use crate::frame::Header;
 use crate::inbound::{Arrival, IdleInbound, Inbound, Part, Place};
+use crate::inflate::{STEP_EXTRA_LEN_MAX, STEP_LEN};
 use crate::opcode::Kind;
 use crate::owned::OwnedMessage;
 use alloc::boxed::Box;
@@ -89,6 +90,9 @@ pub enum Step<'a> {
     Control(Event<'a>),
     /// All input was decoded: read into [`Reader::space`].
     NeedsInput,
+    /// 256 KiB of a compressed message were inflated, and it has not ended: call again. The driver decides what runs before that, so that
+    /// one message, which may inflate to [`message_len_max`](crate::Limits::message_len_max) bytes, does not keep a thread for long.
+    Inflating,
 }
 
 /// A message or a chunk of one, borrowed from a [`Reader`].
@@ -299,8 +303,8 @@ impl Reader {
     }
 
     /// Whether [`space`](Self::space) is the end of a large message that is being assembled.
-    pub fn has_slot(&mut self) -> bool {
-        !self.has_input() && self.inbound.slot().is_some()
+    pub fn has_slot(&self) -> bool {
+        !self.has_input() && self.inbound.has_slot()
     }
 
     /// Takes the input that has not been decoded out of the buffer.
@@ -357,7 +361,7 @@ impl Reader {
         (self.part, self.place) = NO_MESSAGE;
         let Buffer { bytes, start, end } = &mut self.buffer;
         let input = &mut bytes[*start..*end];
-        let (used, arrival) = match self.inbound.advance(input, delivery) {
+        let (used, arrival) = match self.inbound.advance(input, delivery, STEP_LEN) {
             Ok(advanced) => advanced,
             Err(error) => {
                 *start = *end;
@@ -368,6 +372,7 @@ impl Reader {
         *start += used;
         match arrival {
             Arrival::Nothing => Ok(Step::NeedsInput),
+            Arrival::Inflating => Ok(Step::Inflating),
             Arrival::Message(part, place) => {
                 self.part = part;
                 self.place = match place {
@@ -496,9 +501,19 @@ impl Reader {
         self.inbound.take_memory()
     }
 
-    /// See [`Inbound::set_inflated_max`].
-    pub fn set_inflated_max(&mut self, max: usize) -> usize {
-        self.inbound.set_inflated_max(max)
+    /// Memory in use once the next call of [`space`](Self::space) or [`decode`](Self::decode) has made room for what it appends to a long
+    /// message, in bytes. It is also the most that is in use while the message is copied to a larger place: a message of 512 KiB and more
+    /// grows by at least its length. What shorter ones grow by is less than a read, and does not count.
+    pub fn grown_memory_len(&self) -> usize {
+        let Inbound { assembly, .. } = &self.inbound;
+        let grown = if self.has_slot() {
+            self.inbound.slot_capacity()
+        } else if self.inbound.is_compressed() {
+            assembly.grown_capacity(STEP_LEN + STEP_EXTRA_LEN_MAX)
+        } else {
+            assembly.grown_capacity(self.buffer.end - self.buffer.start)
+        };
+        self.inbound.memory_len() - assembly.capacity() + grown
     }
 
     /// See [`Inbound::take_codec`].

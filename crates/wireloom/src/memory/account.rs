@@ -67,14 +67,6 @@ impl Account {
         }
     }
 
-    /// Bytes that can be reserved before the limit is reached.
-    pub(crate) fn available(&self) -> usize {
-        let available = |inner: &Arc<Inner>| {
-            inner.memory.max().saturating_sub(inner.memory.total.load(Ordering::Relaxed))
-        };
-        self.0.as_ref().map_or(usize::MAX, available)
-    }
-
     /// Ready when the connection may read: memory is not near the limit, or the connection holds at most [`SMALL_LEN`] bytes, so
     /// that clients with small messages are always served; or it was evicted and must notice.
     pub(crate) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {

@@ -216,7 +216,10 @@ impl Memory {
             }
             Err(_) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                self.pressed.notify_one();
+                // A message that is refused frees what it holds: no other has to end for it at once.
+                if !matches!(category, Category::Assembly | Category::Inflated) {
+                    self.pressed.notify_one();
+                }
                 Err(Exhausted)
             }
         }

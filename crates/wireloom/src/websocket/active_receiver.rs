@@ -195,8 +195,12 @@ impl ActiveReceiver {
 
     /// Reports the memory held; false when the limit of the server is reached.
     pub(super) fn count_memory_in_account(&mut self) -> bool {
+        self.count_in_account(self.reader.inbound().memory_len())
+    }
+
+    /// Reports that `len` bytes of memory are held; false when the limit of the server is reached.
+    pub(super) fn count_in_account(&mut self, len: usize) -> bool {
         let inbound = self.reader.inbound();
-        let len = inbound.memory_len();
         if len <= FREE_LEN {
             self.memory = None;
             return true;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
-use wireloom_ws::{Cause, End, Event, Inbound, LimitExceeded, Step};
+use wireloom_ws::{Cause, End, Event, Inbound, Step};
 
 use super::active_receiver::{ActiveReceiver, DeliveryMode, direct_len_min};
 use super::clock::{self, Timer};
@@ -55,6 +55,8 @@ enum Read {
     Incomplete,
     /// This number of bytes at the end of a large message.
     Direct(usize),
+    /// There is no memory for the bytes of a large message.
+    Overloaded,
     /// Nothing has arrived; the task is woken.
     Pending,
     /// The connection has ended.
@@ -247,6 +249,10 @@ impl ActiveReceiver {
                     // The rest of the message has not arrived: decode the bytes that have, which empties the buffer.
                     Read::Incomplete => self.decode(shared, mode),
                     Read::Direct(len) => self.fill(shared, len) || self.decode(shared, mode),
+                    Read::Overloaded => {
+                        self.overload(shared);
+                        false
+                    }
                 }
             };
             if found && !shared.is_discarding() {
@@ -266,7 +272,7 @@ impl ActiveReceiver {
         ready!(self.poll_paid(cx));
         if shared.lock().link.is_disconnected() {
             // What the messages that it has buffered would cause has no receiver.
-            self.reader.discard_input();
+            self.free();
         }
         Poll::Ready(())
     }
@@ -332,11 +338,11 @@ impl ActiveReceiver {
 
     /// Finds the next message, and applies control frames and errors to the state on the way.
     fn decode(&mut self, shared: &Shared, mode: DeliveryMode) -> bool {
-        let (mut bound, mut held_before) = (None, 0);
-        if shared.is_compressed() {
-            bound = self.bound_inflation(shared, mode);
-            held_before = self.reader.inbound().memory_len();
+        if !self.count_growth(shared) {
+            self.overload(shared);
+            return false;
         }
+        let inflated_before = self.reader.inbound().inflated_len();
         let mut has_applied = false;
         let found = loop {
             let step = match mode {
@@ -358,27 +364,15 @@ impl ActiveReceiver {
                         shared.apply(|state| state.handle_control(&mut event));
                     }
                 }
-                Ok(Step::NeedsInput) => break false,
-                Err(wireloom_ws::Error::Limit(LimitExceeded::InflatedTooLarge { max }))
-                    if bound == Some(max) =>
-                {
-                    self.overload(shared);
-                    break false;
-                }
+                // A step of a long message is counted and paid for before the next one.
+                Ok(Step::NeedsInput | Step::Inflating) => break false,
                 Err(error) => {
                     self.fail(shared, error);
                     break false;
                 }
             }
         };
-        if shared.is_compressed() {
-            let inflated = match found {
-                true => self.reader.message().payload().len(),
-                // A part of a message.
-                false => self.reader.inbound().memory_len().saturating_sub(held_before),
-            };
-            self.budget.spend(inflated);
-        }
+        self.budget.spend((self.reader.inbound().inflated_len() - inflated_before) as usize);
         let found = found && self.handle_message(shared);
         if !found && shared.is_observed() {
             self.report_read(shared, false);
@@ -427,17 +421,15 @@ impl ActiveReceiver {
         }
     }
 
-    /// Bounds what the next call may inflate to half of the memory that is left, so that connections which inflate at the same time
-    /// stay within it together. Returns the bound on the length of the message; `None` for a message that is returned in chunks,
-    /// which takes no more memory than a chunk.
-    fn bound_inflation(&mut self, shared: &Shared, mode: DeliveryMode) -> Option<u64> {
-        let available = self.account(shared).available();
-        let is_collected = self.collects(mode);
-        if available == usize::MAX || !is_collected {
-            self.reader.set_inflated_max(usize::MAX);
-            return None;
+    /// Counts the memory to which a long message may grow before it grows, also while it is copied to a larger place; false when the limit
+    /// of the server is reached.
+    fn count_growth(&mut self, shared: &Shared) -> bool {
+        let len = self.reader.grown_memory_len();
+        if len == self.reader.inbound().memory_len() {
+            return true;
         }
-        Some(self.reader.set_inflated_max(available / 2) as u64)
+        self.account(shared);
+        self.count_in_account(len)
     }
 
     /// Reports the memory held; false when the limit of the server is reached.
@@ -511,6 +503,10 @@ impl ActiveReceiver {
                 state.take_read_buffer();
             }
             return self.poll_read_buffer(cx, state, mode);
+        }
+        // As `count_growth`, which would lock the state.
+        if !self.count_in_account(self.reader.grown_memory_len()) {
+            return Poll::Ready(Ok(Some(Read::Overloaded)));
         }
         let mut space = self.reader.space();
         let len = ready!(state.link.poll_read(cx, space.bytes()))?;
@@ -775,6 +771,56 @@ mod tests {
         }
     }
 
+    // A copy to a larger place would hold both. The message is refused before.
+    #[tokio::test]
+    async fn a_long_message_is_counted_before_it_grows() {
+        const MAX: usize = 6 << 20;
+        for (len, received_max) in [(4 << 20, None), (8 << 20, Some((2 << 20) + (512 << 10)))] {
+            let memory = Memory::new(MAX);
+            let (mut peer, transport) = duplex(16 << 20);
+            let (_sender, mut receiver) = open(&memory, transport);
+            peer.write_all(&masked(0x82, vec![7; len])).await.unwrap();
+            let received = receiver.recv().await.map(|message| message.unwrap().as_bytes().len());
+            match received_max {
+                None => assert_eq!(received, Ok(len)),
+                Some(max) => {
+                    assert_eq!(received, Err(WebSocketError::Overloaded));
+                    let received = receiver.traffic().bytes_received as usize;
+                    assert!((1 << 20..max).contains(&received), "{received}");
+                    assert_eq!(memory.stats().assemblies, 0);
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_inflated_message_is_counted_before_it_grows() {
+        for (len, fits) in [(3 << 20, true), (11 << 19, false)] {
+            let memory = Memory::new(6 << 20);
+            let (mut client, _sender, mut receiver) = open_compressed(&memory);
+            client.send(vec![7; len]).await.unwrap();
+            let received = receiver.recv().await.map(|message| message.unwrap().as_bytes().len());
+            assert_eq!(received, if fits { Ok(len) } else { Err(WebSocketError::Overloaded) });
+            // Nothing was allocated that the limit does not allow.
+            assert_eq!(memory.stats().inflated > 0, fits);
+        }
+    }
+
+    /// A client, and both halves of its server, whose memory is counted.
+    fn open_compressed(memory: &Arc<Memory>) -> (WebSocket, Sender, Receiver) {
+        let (client, transport) = duplex(4 << 20);
+        let deflate = DeflateConfig::default();
+        let open = |io, role| {
+            let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
+            WebSocket::from_transport(io, role, negotiated, Some(&deflate), WebSocketConfig::default(), &[])
+        };
+        let client = open(client, Role::Client);
+        let server = open(transport, Role::Server);
+        server.shared().set_account(&memory.account());
+        let (sender, receiver) = server.split();
+        (client, sender, receiver)
+    }
+
     // The connection has used up its turn, and waits before it reads on.
     #[tokio::test]
     async fn a_part_of_a_message_that_was_inflated_is_counted_at_once() {
@@ -782,16 +828,7 @@ mod tests {
         let scheduling = memory.clone();
         tokio::spawn(async move { scheduling.scheduler().run().await });
         tokio::task::yield_now().await;
-        let (client, transport) = duplex(4 << 20);
-        let deflate = DeflateConfig::default();
-        let open = |io, role| {
-            let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
-            WebSocket::from_transport(io, role, negotiated, Some(&deflate), WebSocketConfig::default(), &[])
-        };
-        let mut client = open(client, Role::Client);
-        let server = open(transport, Role::Server);
-        server.shared().set_account(&memory.account());
-        let (_sender, mut receiver) = server.split();
+        let (mut client, _sender, mut receiver) = open_compressed(&memory);
         // A sixteenth of it does not compress.
         let random =
             |at: u32| if at.is_multiple_of(16) { (at.wrapping_mul(0x9E37_79B1) >> 24) as u8 } else { 0 };

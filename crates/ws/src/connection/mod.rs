@@ -193,7 +193,7 @@ impl Connection {
         if !input.is_empty() {
             self.outbound.handle_activity(now);
         }
-        match self.inbound.advance(input, self.inbound.delivery()) {
+        match self.inbound.advance(input, self.inbound.delivery(), usize::MAX) {
             Ok((used, arrival)) => {
                 if let Arrival::Control { opcode, at, len } = arrival {
                     let payload = self.inbound.control(at, len, input);

@@ -24,7 +24,7 @@ const TAIL_AND_SENTINEL: [u8; 5] = [TAIL[0], TAIL[1], TAIL[2], TAIL[3], 0x00];
 const ROOM_MIN: usize = 512;
 
 /// The output buffer grows by at most this many bytes at a time.
-const ROOM_MAX: usize = 64 * 1024;
+pub(crate) const ROOM_MAX: usize = 64 * 1024;
 
 /// Bytes that zlib-rs allocates for an inflating codec.
 const CODEC_LEN: usize = 47_600;
@@ -136,11 +136,25 @@ impl Decompressor {
     /// [`InflateError`]; `out` then holds the part of the message before the error that is within the limit.
     pub fn decompress(
         &mut self,
-        mut input: &[u8],
+        input: &[u8],
         fin: bool,
         out: &mut Vec<u8>,
         limit: &InflateLimit,
     ) -> Result<(), InflateError> {
+        self.append(input, fin, out, limit, usize::MAX).map(drop)
+    }
+
+    /// As [`decompress`](Self::decompress), but stops once it has appended `len_min` bytes: at most [`ROOM_MAX`] more. While
+    /// [`Step::more`] is set, the piece has not ended.
+    pub(crate) fn append(
+        &mut self,
+        input: &[u8],
+        fin: bool,
+        out: &mut Vec<u8>,
+        limit: &InflateLimit,
+        len_min: usize,
+    ) -> Result<Step, InflateError> {
+        let mut total = Step { consumed: 0, produced: 0, more: true };
         // An estimate; one that is too low costs another iteration.
         let guess = input.len().saturating_mul(4).max(self.last_len);
         let mut room = guess.saturating_add(ROOM_MIN).min(ROOM_MAX);
@@ -154,13 +168,15 @@ impl Decompressor {
             }
             out.resize(start + room, 0);
             let before = self.message_len();
-            let step = self.step(input, fin, &mut out[start..], limit);
+            let step = self.step(&input[total.consumed..], fin, &mut out[start..], limit);
             out.truncate(start + self.len.min(limit.max_len).saturating_sub(before));
             let step = step?;
-            if !step.more {
-                return Ok(());
+            total.consumed += step.consumed;
+            total.produced += step.produced;
+            total.more = step.more;
+            if !step.more || total.produced >= len_min {
+                return Ok(total);
             }
-            input = &input[step.consumed..];
             room = ROOM_MAX;
         }
     }

@@ -39,6 +39,7 @@ mod pool;
 mod window;
 
 pub use compressor::Compressor;
+pub(crate) use decompressor::ROOM_MAX;
 pub use decompressor::{Decompressor, InflateError, InflateLimit, Step};
 pub use negotiation::NegotiationError;
 pub use pool::DeflatePool;

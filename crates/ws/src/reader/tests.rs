@@ -1,4 +1,5 @@
 use super::*;
+use crate::assembly::GROWTH_LEN_MIN;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::deflate::{DeflateConfig, DeflateParams};
@@ -118,6 +119,7 @@ fn takes_no_message_that_is_invalid_or_not_whole() {
             Step::NeedsInput => "NeedsInput",
             Step::Control(_) => "Control",
             Step::Message => "Message",
+            Step::Inflating => "Inflating",
         });
         assert_eq!(step, expected, "{wire:x?}");
     }
@@ -234,7 +236,7 @@ fn mixes_messages_and_chunks() {
                     message.text().is_some(),
                 ))
             }
-            Step::Control(_) | Step::NeedsInput => None,
+            Step::Control(_) | Step::NeedsInput | Step::Inflating => None,
         }
     };
     let some = |bytes: &[u8], whole, last, text| Some((bytes.to_vec(), whole, last, text));
@@ -305,7 +307,7 @@ fn compressing_with(config: Config) -> (Reader, Connection) {
 fn decoded(step: Result<Step<'_>, Error>) -> bool {
     match step.unwrap() {
         Step::Message => true,
-        Step::NeedsInput => false,
+        Step::NeedsInput | Step::Inflating => false,
         Step::Control(event) => panic!("{event:?}"),
     }
 }
@@ -545,7 +547,7 @@ fn offers_no_slot_for_chunks_and_compressed_messages() {
     assert!(reader.has_slot());
     assert!(!reader.buffer_space().is_direct());
     // The next call delivers the collected bytes as a chunk.
-    reader.inbound.advance(&mut [], Delivery::Chunks).unwrap();
+    reader.inbound.advance(&mut [], Delivery::Chunks, usize::MAX).unwrap();
     assert!(!reader.has_slot());
 
     let (mut reader, mut client) = compressing_with(Config::default());
@@ -632,61 +634,119 @@ fn has_more_if_collected_bytes_are_to_be_delivered_in_chunks() {
 
 #[test]
 fn has_no_more_after_an_error() {
-    let (mut reader, mut client) = compressing();
+    let limits = Limits { message_len_max: 99_999, ..Limits::default() };
+    let config = Config { limits, delivery: Delivery::Chunks, ..Config::default() };
+    let (mut reader, mut client) = compressing_with(config);
     client.send_binary(&[7; 100_000]).unwrap();
     read(&mut reader, &client.take_transmit()).unwrap();
     assert!(decoded(reader.decode()));
     assert!(reader.has_more());
-    let delivered = reader.message().payload().len();
-    assert_eq!(reader.set_inflated_max(1_000), delivered + 1_000);
-    let max = delivered as u64 + 1_000;
-    assert_eq!(reader.decode().unwrap_err(), LimitExceeded::InflatedTooLarge { max }.into());
+    let refused = reader.decode_whole().unwrap_err();
+    assert_eq!(refused, LimitExceeded::InflatedTooLarge { max: 99_999 }.into());
     assert!(!reader.has_more() && !reader.has_more_whole());
 }
 
+// A message in one frame, and one in two, of which the first needs many steps; then a short one that is in the buffer already.
 #[test]
-fn a_lower_bound_on_inflated_messages_holds_within_the_configured_one() {
-    let limits = Limits { message_len_max: 1000, ..Limits::default() };
-    for (max, len, fits) in [(500, 500, true), (500, 501, false), (5000, 1000, true), (5000, 1001, false)] {
-        let config = Config { limits: limits.clone(), ..Config::default() };
-        let (mut reader, mut client) = compressing_with(config);
-        reader.set_inflated_max(max);
-        client.send_binary(&vec![7; len]).unwrap();
+fn a_long_message_is_inflated_in_steps() {
+    const STEPS: usize = if cfg!(miri) { 2 } else { 12 };
+    let message = b"steps of a message ".repeat(STEPS * STEP_LEN / 19);
+    for fragments in [1, 2] {
+        let (mut reader, mut client) = compressing_with(Config::default());
+        if fragments == 1 {
+            client.send_text(core::str::from_utf8(&message).unwrap()).unwrap();
+        } else {
+            let text = core::str::from_utf8(&message[..message.len() - 19]).unwrap();
+            client.send_text_chunk(text, false).unwrap();
+            client.send_text_chunk("steps of a message ", true).unwrap();
+        }
+        client.send_ping(Duration::ZERO, b"behind").unwrap();
+        client.send_text("short").unwrap();
         read(&mut reader, &client.take_transmit()).unwrap();
-        assert_eq!(reader.decode().is_ok(), fits, "{len} of {max}");
+        let (mut steps, mut before) = (0, 0);
+        loop {
+            let (bound, is_long) =
+                (reader.grown_memory_len(), reader.inbound.assembly.len() >= GROWTH_LEN_MIN);
+            match reader.decode().unwrap() {
+                Step::Message => break,
+                Step::Inflating => {}
+                step => panic!("{step:?}"),
+            }
+            assert!(reader.has_more() && reader.has_more_whole() && !reader.next_message());
+            let inflated = reader.inbound.inflated_len();
+            assert!(
+                (STEP_LEN as u64..=(STEP_LEN + STEP_EXTRA_LEN_MAX) as u64).contains(&(inflated - before))
+            );
+            (steps, before) = (steps + 1, inflated);
+            assert!(!is_long || reader.inbound.memory_len() <= bound);
+        }
+        assert!((STEPS - 3..=STEPS).contains(&steps), "{steps}");
+        assert_eq!(reader.message().payload(), message);
+        assert_eq!(reader.inbound.inflated_len(), message.len() as u64);
+        assert!(matches!(reader.decode(), Ok(Step::Control(Event::Ping(b"behind")))));
+        assert!(decoded(reader.decode()));
+        assert_eq!(reader.message().text(), Some("short"));
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
     }
 }
 
+// Each inflates to less than a step.
 #[test]
-fn a_bound_on_inflation_counts_from_when_it_is_set() {
-    // The configured one applies to the whole message, of which the beginning is delivered in chunks.
-    let limits = Limits { message_len_max: 100_000, ..Limits::default() };
-    for (more, len, fits) in [
-        (40_000, 80_000, true),
-        (0, 80_000, false),
-        (usize::MAX, 100_000, true),
-        (usize::MAX, 100_001, false),
-    ] {
-        let config = Config { limits: limits.clone(), delivery: Delivery::Chunks, ..Config::default() };
-        let (mut reader, mut client) = compressing_with(config);
-        client.send_binary(&vec![7; len]).unwrap();
-        read(&mut reader, &client.take_transmit()).unwrap();
-        let mut delivered = 0;
-        while delivered < 40_000 {
-            assert!(decoded(reader.decode()));
-            delivered += reader.message().payload().len();
-        }
-        let left = len - delivered;
-        assert!(more == 0 || more == usize::MAX || left <= more);
-        let total = reader.set_inflated_max(more);
-        assert_eq!(total, delivered.saturating_add(more));
-        let collected = reader.decode_whole();
-        assert_eq!(collected.is_ok(), fits, "{more} more of {len}");
-        if let Err(error) = collected {
-            let max = total.min(100_000) as u64;
-            assert_eq!(error, LimitExceeded::InflatedTooLarge { max }.into());
-        }
+fn many_fragments_are_inflated_in_steps() {
+    const COUNT: usize = if cfg!(miri) { 4 } else { 40 };
+    let (mut reader, mut client) = compressing_with(Config::default());
+    let fragment = vec![7; STEP_LEN / 2 - 1];
+    (0..COUNT).for_each(|at| client.send_binary_chunk(&fragment, at + 1 == COUNT).unwrap());
+    read(&mut reader, &client.take_transmit()).unwrap();
+    let (mut steps, mut before) = (0, 0);
+    while !decoded(reader.decode()) {
+        let inflated = reader.inbound.inflated_len();
+        assert!((inflated - before) as usize <= STEP_LEN + STEP_EXTRA_LEN_MAX);
+        assert!(reader.has_more());
+        (steps, before) = (steps + 1, inflated);
     }
+    assert!(steps >= COUNT / 3 - 1, "{steps}");
+    assert_eq!(reader.message().payload().len(), COUNT * fragment.len());
+}
+
+// Invalid text and corrupt data are found in the step that inflates them.
+#[test]
+fn an_error_ends_the_steps_of_a_message() {
+    let mut text = vec![b'x'; 3 * STEP_LEN];
+    text[2 * STEP_LEN + STEP_EXTRA_LEN_MAX + 1] = 0xFF;
+    let (mut reader, mut client) = compressing_with(Config::default());
+    client.send_binary(&text).unwrap();
+    let mut wire = client.take_transmit();
+    wire[0] ^= 0x03;
+    read(&mut reader, &wire).unwrap();
+    assert!(matches!(reader.decode(), Ok(Step::Inflating)));
+    let failed = loop {
+        match reader.decode() {
+            Ok(Step::Inflating) => {}
+            step => break step.unwrap_err(),
+        }
+    };
+    assert_eq!(failed, PeerMisbehaved::InvalidUtf8.into());
+    assert!(!reader.has_more());
+}
+
+// RFC 6455 §5.4. The chunks of a message whose collection has begun, and the other way round.
+#[test]
+fn steps_and_chunks_of_one_message_follow_each_other() {
+    let message: Vec<u8> = (0..4 * STEP_LEN).map(|at| (at / 1000) as u8).collect();
+    let (mut reader, mut client) = compressing_with(Config::default());
+    client.send_binary(&message).unwrap();
+    read(&mut reader, &client.take_transmit()).unwrap();
+    assert!(matches!(reader.decode(), Ok(Step::Inflating)));
+    let mut received = Vec::new();
+    for _ in 0..3 {
+        assert!(decoded(reader.decode_chunks()));
+        received.extend_from_slice(reader.message().payload());
+    }
+    while !decoded(reader.decode_whole()) {}
+    assert!(reader.message().is_last() && !reader.message().is_whole());
+    received.extend_from_slice(reader.message().payload());
+    assert_eq!(received, message);
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl Driver {
 fn control(step: Result<Step<'_>, wireloom_ws::Error>, received: &mut Vec<Received>) -> bool {
     match step.unwrap() {
         Step::Message => return true,
-        Step::NeedsInput => {}
+        Step::NeedsInput | Step::Inflating => {}
         Step::Control(Event::Ping(payload)) => received.push(Received::Ping(payload.to_vec())),
         Step::Control(Event::Close(close)) => {
             received.push(Received::Close(close.code.map(u16::from), close.reason.into()));
