@@ -47,6 +47,8 @@ pub use headers::Headers;
 pub use http::{Body, BodySender, Version};
 #[cfg(feature = "server")]
 pub use http::{IntoResponse, OriginPolicy, Request, Response, Upgrade};
+#[cfg(feature = "server")]
+pub use ipnet::IpNet;
 pub use memory::MemoryStats;
 #[cfg(feature = "server")]
 pub use server::{Handler, Server, ServerConfig, ServerHandle};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use wireloom::IpNet;
 
 use super::http2::{Http2Limits, bounds};
 use super::record::Record;
@@ -209,6 +210,11 @@ pub(crate) struct HttpLimits {
     /// Connections at once from one client address (an IPv6 /64); unlimited by default
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,
+    /// Proxies of this address or network, such as 10.1.0.0/16, send a header of the PROXY protocol (version 1 or 2) first, and the client
+    /// that it names is counted and logged. They must send it; nobody else's is believed. 0.0.0.0 stands for the peers of a Unix socket.
+    /// May be repeated
+    #[arg(long, value_name = "NETWORK", value_parser = value::network)]
+    pub(crate) proxy_protocol_from: Vec<IpNet>,
     /// Memory that all clients of an address together may make the server hold; near it they are read from more slowly, at it the
     /// largest holders are disconnected. A quarter of the memory of the machine or container by default
     #[arg(long, value_name = "BYTES", value_parser = value::memory)]

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use wireloom::OriginPolicy;
+use wireloom::{IpNet, OriginPolicy};
 
 /// An address to use instead of what the resolver would find.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,12 @@ pub(super) fn memory(text: &str) -> Result<usize, String> {
         0 => Err("it must be more than 0".into()),
         bytes => usize::try_from(bytes).map_err(|error| error.to_string()),
     }
+}
+
+/// A network, or an address: `10.1.0.0/16`, `::1`.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    address.or_else(|_| text.parse()).map_err(|_| "an address or a network, such as 10.1.0.0/16".to_owned())
 }
 
 /// A time: `10` seconds, `1.5s`, `500ms`, `2m`, `1h`.
@@ -180,6 +186,16 @@ mod tests {
         assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
         for wrong in ["", "s", "0", "-1", "1d", "nan", "inf", "1e30", "9000h"] {
             assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_networks() {
+        for (right, read) in [("10.1.0.0/16", "10.1.0.0/16"), ("::1", "::1/128"), ("0.0.0.0", "0.0.0.0/32")] {
+            assert_eq!(network(right).map(|network| network.to_string()), Ok(read.to_owned()));
+        }
+        for wrong in ["", "10.1.0.0/33", "10.1/16", "host", "10.1.0.0/", "::/129"] {
+            assert!(network(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -235,6 +235,7 @@ impl Serve {
             config.connections_max = config.connections_max.min(allowed);
         }
         config.connections_per_address_max = http.max_per_address;
+        config.proxy_protocol_from.clone_from(&http.proxy_protocol_from);
         if let Some(memory_max) = http.max_memory {
             config.memory_max = memory_max;
         }

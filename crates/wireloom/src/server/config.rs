@@ -7,6 +7,8 @@ use std::time::Duration;
 use wireloom_ws::Keepalive;
 use wireloom_ws::deflate::DeflateConfig;
 
+use ipnet::IpNet;
+
 use crate::http::{OriginPolicy, RequestConfig};
 use crate::transport::Tap;
 use crate::websocket::WebSocketConfig;
@@ -26,10 +28,18 @@ pub struct ServerConfig {
     /// Connections at once from one address (from one network of 64 bits, with IPv6); further ones are closed at once. Not
     /// limited by default, because all clients come from one address behind a proxy.
     pub connections_per_address_max: Option<usize>,
-    /// Addresses of proxies in front of the server that send a header of the PROXY protocol, version 1 or 2, first on each connection:
+    /// Networks of proxies in front of the server that send a header of the PROXY protocol, version 1 or 2, first on each connection:
     /// [`Request::peer`](crate::Request::peer) is the client that it names. They must send it, their connections are not counted per
     /// address, and no one else's header is believed. 0.0.0.0 stands for peers without an address, such as those of a Unix socket. None.
-    pub proxy_protocol_from: Vec<IpAddr>,
+    ///
+    /// ```
+    /// use wireloom::{IpNet, ServerConfig};
+    ///
+    /// let mut config = ServerConfig::default();
+    /// config.proxy_protocol_from = vec!["10.1.0.0/16".parse()?, IpNet::from(std::net::Ipv6Addr::LOCALHOST)];
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub proxy_protocol_from: Vec<IpNet>,
     /// Connections at once that are in the TLS handshake or within their first head. Further ones wait, for at most
     /// `handshake_timeout`. 10,000: a TLS handshake costs up to 40 KiB, and slow clients must open a thousand a second to block
     /// others.
@@ -135,7 +145,10 @@ fn http2_config() -> wireloom_http2::Config {
 impl ServerConfig {
     /// Whether the PROXY protocol is spoken with this peer.
     pub(super) fn trusts_proxy(&self, peer: IpAddr) -> bool {
-        self.proxy_protocol_from.iter().any(|trusted| trusted.to_canonical() == peer.to_canonical())
+        // An IPv4 peer of an IPv6 socket has a mapped address (RFC 4291 §2.5.5.2), and a network may be written in either form.
+        self.proxy_protocol_from
+            .iter()
+            .any(|trusted| trusted.contains(&peer) || trusted.contains(&peer.to_canonical()))
     }
 
     /// The limit on connections from this address. A proxy connects for many clients.

@@ -11,7 +11,7 @@ const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x
 
 async fn serve(trusted: &[&str]) -> Running {
     let config = ServerConfig {
-        proxy_protocol_from: trusted.iter().map(|address| address.parse().unwrap()).collect(),
+        proxy_protocol_from: trusted.iter().map(|network| network.parse().unwrap()).collect(),
         connections_per_address_max: Some(1),
         ..ServerConfig::default()
     };
@@ -31,7 +31,7 @@ async fn ask(server: &Running, bytes: &[u8]) -> String {
 
 #[tokio::test]
 async fn a_trusted_proxy_names_the_client() {
-    let server = serve(&["127.0.0.1"]).await;
+    let server = serve(&["192.0.2.0/24", "127.0.0.1/32"]).await;
     let get = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let v1 = [&b"PROXY TCP6 2001:db8::1 2001:db8::2 4660 80\r\n"[..], get].concat();
     assert!(ask(&server, &v1).await.ends_with("\r\n\r\n[2001:db8::1]:4660"));
@@ -56,8 +56,17 @@ async fn a_trusted_proxy_names_the_client() {
 }
 
 #[tokio::test]
+async fn a_network_of_proxies_is_trusted() {
+    let get = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    for network in ["127.0.0.0/8", "127.0.0.0/31", "127.255.255.255/8", "0.0.0.0/0"] {
+        let server = serve(&[network]).await;
+        assert!(ask(&server, &[V2, get].concat()).await.ends_with("\r\n\r\n192.0.2.7:4660"), "{network}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_else_is_believed() {
-    for server in [serve(&["192.0.2.1"]).await, serve(&[]).await] {
+    for server in [serve(&["192.0.2.1/32", "127.0.0.2/31", "::/0"]).await, serve(&[]).await] {
         let header = b"PROXY TCP4 192.0.2.9 192.0.2.2 1 80\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
         assert!(ask(&server, header).await.starts_with("HTTP/1.1 400 "));
     }
