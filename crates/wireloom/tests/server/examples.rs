@@ -20,6 +20,8 @@ mod hyper_example;
 mod server;
 #[path = "../../examples/smol.rs"]
 mod smol_example;
+#[path = "../../examples/tonic.rs"]
+mod tonic_example;
 
 async fn listen() -> (TcpListener, std::net::SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -110,4 +112,26 @@ async fn a_driver_on_another_runtime_echoes_and_closes() {
 
     let request = wireloom::client::Request::get(format!("http://{address}/"));
     assert_eq!(wireloom::Connector::new().request(request).await.unwrap().status, 426);
+}
+
+#[tokio::test]
+async fn grpc_calls_are_answered_with_messages_and_statuses() {
+    let (listener, address) = listen().await;
+    tokio::spawn(tonic_example::serve(Server::new(listener)));
+    let mut client = tonic_example::GreeterClient::connect(&format!("http://{address}")).await.unwrap();
+    assert_eq!(client.say_hello("Ada").await.unwrap(), "Hello, Ada!");
+    // The status of a call that fails is in the trailers, or in the headers if there is nothing else.
+    let refused = client.say_hello("").await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (tonic::Code::InvalidArgument, "the name is empty"));
+    // Calls at the same time over one connection, one of them with an answer of many frames.
+    let long = "x".repeat(5_000);
+    let mut other = client.clone();
+    let (counted, greeted) = tokio::join!(client.count_letters(&long), other.say_hello("Bob"));
+    assert_eq!(greeted.unwrap(), "Hello, Bob!");
+    let (mut replies, mut count) = (counted.unwrap(), 0);
+    while let Some(reply) = replies.message().await.unwrap() {
+        count += 1;
+        assert_eq!(reply.text(), format!("{count}: x"));
+    }
+    assert_eq!(count, 5_000);
 }
