@@ -61,6 +61,20 @@ pub(super) struct ActiveReceiver {
     pub(super) messages_left: u32,
 }
 
+/// The length of a message, rounded down to a power of two: one byte, because every idle connection holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LenClass(u8);
+
+impl LenClass {
+    pub(super) fn of(len: u32) -> Self {
+        Self((u32::BITS - len.leading_zeros()) as u8)
+    }
+
+    pub(super) fn len(self) -> u32 {
+        if self.0 == 0 { 0 } else { 1 << (self.0 - 1) }
+    }
+}
+
 /// How a caller wants messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeliveryMode {

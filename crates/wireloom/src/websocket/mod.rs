@@ -12,11 +12,12 @@
 //! (`state`); the receiver locks it for each read, the sender for each message, neither while it waits. The module `flush`
 //! decides when the batch leaves. Messages that arrived together are received without a lock, and nothing is decoded while it is held.
 //!
-//! Layers: `clock`, `codecs`, `linger`, `observer`, `prepared`, `wakers` → `active_receiver`, `config`, `flush`, `link`, `message`,
+//! Layers: `activity`, `clock`, `codecs`, `linger`, `observer`, `prepared`, `read_buffer`, `wakers` → `active_receiver`, `config`, `flush`, `link`, `message`,
 //! `notifications` → `slow` → `state` → `receiver`, `sender` → `driven` → `accept`, `pump`, `stream`.
 
 mod accept;
 mod active_receiver;
+mod activity;
 mod clock;
 mod codecs;
 mod config;
@@ -31,6 +32,7 @@ mod notifications;
 mod observer;
 mod prepared;
 mod pump;
+mod read_buffer;
 mod receiver;
 mod sender;
 mod slow;

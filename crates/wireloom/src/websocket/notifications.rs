@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use wireloom_ws::frame::Header;
-use wireloom_ws::{End, Kind};
+use wireloom_ws::{End, Initiator, Kind};
 
 use super::observer::{Observer, ObserverEvent, notify};
 use crate::error::WebSocketError;
@@ -71,8 +71,20 @@ impl NotificationQueue {
         self.notifications.push_back(notifications);
     }
 
-    pub(super) fn extend(&mut self, notifications: impl IntoIterator<Item = Notification>) {
-        self.notifications.extend(notifications);
+    /// Frames that were written, and the end of the connection if it has just begun.
+    pub(super) fn push_written(&mut self, frames: Vec<Header>, end: Option<End>) {
+        let frames = frames.into_iter().map(Notification::FrameWritten);
+        match end {
+            // The peer's Close frame was the first.
+            Some(end) if end.by == Initiator::Peer => {
+                self.push(Notification::CloseBegun(end));
+                self.notifications.extend(frames);
+            }
+            end => {
+                self.notifications.extend(frames);
+                self.notifications.extend(end.map(Notification::CloseBegun));
+            }
+        }
     }
 
     /// Whether the end of the connection has not been queued yet.

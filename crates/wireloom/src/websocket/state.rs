@@ -13,14 +13,16 @@ use tokio::time::Instant;
 
 use wireloom_ws::frame::Header;
 use wireloom_ws::handshake::Negotiated;
-use wireloom_ws::{CloseCode, Event, IdleInbound, Initiator, Kind, Outbound, Pong, Role, Transport};
+use wireloom_ws::{CloseCode, Event, IdleInbound, Kind, Outbound, Pong, Role, Transport};
 
-use super::active_receiver::ActiveReceiver;
+use super::active_receiver::{ActiveReceiver, LenClass};
+use super::activity::Activity;
 use super::config::{SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::link::{self, Link, SLICES_MAX};
 use super::notifications::{self, Notification, NotificationQueue};
+use super::read_buffer::ReadBuffer;
 use super::slow::{BUFFERED_LEN_MAX, Slow, SlowCounters};
 use super::wakers::Waiter;
 use super::{clock, codecs};
@@ -28,13 +30,10 @@ use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{Arc, AtomicBool};
-use crate::transport::{Io, buffer};
+use crate::transport::Io;
 
 /// How long a transport is read and drained after a close with 1013.
 const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
-
-/// The memory that a read buffer is counted as. Longer ones are of the threads' pools, which have a bound of their own.
-const READ_BUFFER_LEN: usize = buffer::LEN_SMALL;
 
 /// Slices of most writes: the memory of few slices is initialized faster.
 const SLICES_FEW: usize = 4;
@@ -82,14 +81,14 @@ impl Shared {
                 flush: Flush::Idle,
                 going_away: GoingAway::No,
                 shared: shared.clone(),
-                activity: Activity::Quiet,
+                activity: Activity::default(),
                 traffic: Traffic::default(),
                 slow: Slow::default(),
                 send_queue: Account::default().reservation(Category::SendQueue),
                 receiver: WakerSlot::default(),
                 parked: None,
                 rare,
-                read_buffer: ReadBuffer::None,
+                read_buffer: ReadBuffer::default(),
                 last_len: LenClass::default(),
                 latency_us: 0,
                 config,
@@ -231,17 +230,11 @@ impl Shared {
     pub(crate) fn release_if_idle(&self) {
         let mut state = self.lock();
         state.count_read_buffer();
-        match state.activity {
-            Activity::Releasing | Activity::Released => {}
-            Activity::Recent => state.activity = Activity::Quiet,
-            Activity::Quiet => {
-                state.core.release_buffers();
-                if state.core.is_compressed() {
-                    state.activity = Activity::Releasing;
-                    state.wake();
-                } else {
-                    state.activity = Activity::Released;
-                }
+        let is_compressed = state.core.is_compressed();
+        if state.activity.check(is_compressed) {
+            state.core.release_buffers();
+            if is_compressed {
+                state.wake();
             }
         }
     }
@@ -352,16 +345,6 @@ struct Rare {
     on_drop: Option<CloseCode>,
 }
 
-/// The read buffer of the receiver. Most buffers are returned within the poll that takes them, and are not counted as memory of the
-/// connection. A buffer is counted if the receiver still holds it at the end of a poll of the handler, or, where another task polls
-/// the receiver, at the next [`release_if_idle`](Shared::release_if_idle).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReadBuffer {
-    None,
-    Held,
-    Counted,
-}
-
 /// Whether a server that shuts down has closed this connection. Messages that arrive after its Close frame are read and dropped
 /// until the peer's Close frame or the close timeout: closing a socket with unread bytes would reset the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -371,39 +354,6 @@ enum GoingAway {
     Requested,
     /// The Close frame has been sent; messages that arrive are dropped.
     Discarding,
-}
-
-/// The length of a message, rounded down to a power of two: one byte, because every idle connection holds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LenClass(u8);
-
-impl LenClass {
-    fn of(len: u32) -> Self {
-        Self((u32::BITS - len.leading_zeros()) as u8)
-    }
-
-    fn len(self) -> u32 {
-        if self.0 == 0 { 0 } else { 1 << (self.0 - 1) }
-    }
-}
-
-/// Whether bytes have been transferred lately.
-///
-/// ```text
-///  Recent -- release_if_idle --> Quiet -- release_if_idle --> Released
-///    ^                             |                             |
-///    +------- a read or write -----+-----------------------------+
-/// ```
-#[derive(Clone, Copy, Debug)]
-enum Activity {
-    /// Since the last check.
-    Recent,
-    /// None since the last check.
-    Quiet,
-    /// As `Released`, but the receiver has not released its memory yet.
-    Releasing,
-    /// None since the memory of the connection was released.
-    Released,
 }
 
 impl State {
@@ -417,11 +367,7 @@ impl State {
 
     /// Whether the receiver must free as much memory as it can.
     pub(super) fn take_release(&mut self) -> bool {
-        let releases = matches!(self.activity, Activity::Releasing);
-        if releases {
-            self.activity = Activity::Released;
-        }
-        releases
+        self.activity.take_release()
     }
 
     /// Applies a control frame that has arrived.
@@ -463,7 +409,7 @@ impl State {
             return false;
         }
         self.traffic.bytes_received += len as u64;
-        self.activity = Activity::Recent;
+        self.activity.transferred();
         if self.core.keeps_alive() {
             let now = clock::now();
             self.core.handle_activity(now);
@@ -696,7 +642,7 @@ impl State {
             return;
         }
         self.traffic.bytes_sent += len as u64;
-        self.activity = Activity::Recent;
+        self.activity.transferred();
         if self.slow.is_waiting() {
             self.slow.accepted(len);
             let now = clock::now();
@@ -759,27 +705,18 @@ impl State {
     /// The receiver has taken a read buffer.
     #[inline]
     pub(super) fn take_read_buffer(&mut self) {
-        if self.read_buffer == ReadBuffer::None {
-            self.read_buffer = ReadBuffer::Held;
-        }
+        self.read_buffer.take();
     }
 
     /// The receiver has returned its read buffer.
     #[inline]
     pub(super) fn return_read_buffer(&mut self) {
-        if std::mem::replace(&mut self.read_buffer, ReadBuffer::None) == ReadBuffer::Counted {
-            self.account().subtract(Category::ReadBuffer, READ_BUFFER_LEN);
-        }
+        self.read_buffer.give_back(self.send_queue.account());
     }
 
     /// Counts the read buffer if the receiver holds it.
     fn count_read_buffer(&mut self) {
-        // At the limit, this lets the server close connections that hold more.
-        if self.read_buffer == ReadBuffer::Held
-            && self.account().try_add(Category::ReadBuffer, READ_BUFFER_LEN).is_ok()
-        {
-            self.read_buffer = ReadBuffer::Counted;
-        }
+        self.read_buffer.count(self.send_queue.account());
     }
 
     /// The policy for a slow peer.
@@ -1004,18 +941,7 @@ impl State {
                 && self.rare.get_or_insert_default().notifications.get_or_insert_default().begin_close()
         });
         let Some(queue) = self.rare.as_mut().and_then(|rare| rare.notifications.as_mut()) else { return };
-        let frames = self.core.take_headers().into_iter().map(Notification::FrameWritten);
-        match end {
-            // The peer's Close frame was the first.
-            Some(end) if end.by == Initiator::Peer => {
-                queue.push(Notification::CloseBegun(end));
-                queue.extend(frames);
-            }
-            end => {
-                queue.extend(frames);
-                queue.extend(end.map(Notification::CloseBegun));
-            }
-        }
+        queue.push_written(self.core.take_headers(), end);
         if queue.is_waiting()
             && let Some(shared) = self.shared.upgrade()
         {
