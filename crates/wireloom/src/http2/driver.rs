@@ -368,6 +368,7 @@ impl Driver {
     fn write(&mut self, cx: &mut Context<'_>, state: &mut State) -> io::Result<()> {
         let was_blocked = std::mem::take(&mut self.blocked);
         loop {
+            state.defer_spent();
             let now = state.now();
             let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
             let (first, rest) = slices.split_at_mut(1);
@@ -482,7 +483,7 @@ impl Driver {
             },
             Timer::Shrink => {
                 if self.shrink.handle_deadline() {
-                    state.core.shrink();
+                    state.shrink();
                 }
             }
         }

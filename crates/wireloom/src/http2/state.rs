@@ -38,6 +38,8 @@ pub(super) struct State {
     /// Notified when the peer's SETTINGS arrive and when the connection ends.
     ready: Arc<Notify>,
     pub(super) deferred: Deferred,
+    /// Empty, except while chunks move from the core to `deferred`.
+    spent: Vec<Bytes>,
     /// The time at which the core's clock is 0.
     epoch: Instant,
 }
@@ -58,6 +60,10 @@ pub(super) trait AcceptRequest {
 impl Guardable for State {
     fn deferred(&mut self) -> &mut Deferred {
         &mut self.deferred
+    }
+
+    fn before_unlock(&mut self) {
+        self.defer_spent();
     }
 }
 
@@ -99,8 +105,24 @@ impl State {
             is_aborted: false,
             ready,
             deferred: Deferred::default(),
+            spent: Vec::new(),
             epoch: Instant::now(),
         }
+    }
+
+    /// Leaves the chunks that the core no longer needs to be dropped after the unlock: the destructor of content may be one of the
+    /// application, which uses the connection. Called before the core would drop them.
+    pub(super) fn defer_spent(&mut self) {
+        self.core.take_spent(&mut self.spent);
+        for chunk in self.spent.drain(..) {
+            self.deferred.drop_later(chunk);
+        }
+    }
+
+    /// Frees unused memory, because the connection is quiet.
+    pub(super) fn shrink(&mut self) {
+        self.core.shrink();
+        self.spent = Vec::new();
     }
 
     pub(super) fn now(&self) -> Duration {

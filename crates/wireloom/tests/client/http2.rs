@@ -865,3 +865,49 @@ async fn a_content_length_that_the_body_breaks_is_the_callers_error() {
         assert!(is_misuse, "{len}: {answer:?}");
     }
 }
+
+/// Content whose destructor uses the connection that sends it.
+struct Asking {
+    http2: Http2,
+    content: Vec<u8>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Asking {
+    fn as_ref(&self) -> &[u8] {
+        &self.content
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.http2.is_open();
+        self.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn content_may_use_its_connection_when_it_is_dropped() {
+    let http2 = connect(serve().await).await;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let mut sent = 0;
+    // Copied to the output, sent by reference, and more than the windows.
+    for len in [10, 10_000, 1 << 20] {
+        let content = || {
+            let content = vec![7; len];
+            bytes::Bytes::from_owner(Asking { http2: http2.clone(), content, dropped: dropped.clone() })
+        };
+        let mut response = http2.request(Request::post("/echo", content())).await.unwrap();
+        assert_eq!(response.body.bytes().await.unwrap().len(), len);
+        // Cancelled, and sent to where nobody reads it.
+        drop(http2.send(Request::post("/echo", content())).unwrap());
+        let stream = futures_util::stream::iter([Ok::<_, HttpError>(content()), Ok(content())]);
+        let response = http2.request(Request::post("/none", Body::from_stream(stream))).await.unwrap();
+        assert_eq!(response.status, 404);
+        sent += 4;
+    }
+    while dropped.load(Ordering::SeqCst) < sent {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(http2.is_open());
+}
