@@ -1,5 +1,8 @@
 //! [`Stream`]: the state of a stream that frames access, in one cache line.
 //!
+//! The same fields take 104 bytes, which are two lines, with a `bool` for each flag, an `Option` for each length and a `Duration` for the
+//! clock: packing saves 40 bytes a stream, 4 MB of 100,000 streams.
+//!
 //! A window is stored as its difference from the current SETTINGS_INITIAL_WINDOW_SIZE. A change of this setting (RFC 9113 §6.9.2)
 //! then adjusts the windows of all streams without visiting them.
 

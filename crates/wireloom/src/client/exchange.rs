@@ -43,7 +43,8 @@ impl Connector {
     /// Dropping the future closes what was opened.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect); a header cannot be sent.
+    /// As for [`connect`](Self::connect); a header cannot be sent. Nothing of the request was sent then, also if the connection was lost
+    /// before the server's preface: only errors of the [`Exchange`] leave open whether the request had its effect.
     pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = Target::http(request.url())?;
         let headers = self.headers_for(&target)?;
