@@ -147,45 +147,59 @@ fn checksum(bytes: &[u8]) -> u32 {
     words.iter().chain([&last]).fold(0, |sum, word| sum.wrapping_add(u32::from_be_bytes(*word)))
 }
 
+/// The longest target that [`apply`] makes: a short delta can copy its base many times.
+#[cfg(any(feature = "client", test))]
+const TARGET_LEN_MAX: usize = 64 << 20;
+
+/// Applies a delta; `None` if it is malformed, or not one from this base.
+#[cfg(any(feature = "client", test))]
+pub(crate) fn apply(base: &[u8], mut delta: &[u8]) -> Option<Vec<u8>> {
+    fn number(delta: &mut &[u8]) -> Option<usize> {
+        let digit = |byte: &u8| DIGITS.iter().position(|digit| digit == byte);
+        let digits: Vec<_> = delta.iter().map_while(digit).collect();
+        *delta = &delta[digits.len()..];
+        digits.into_iter().try_fold(0_usize, |number, digit| number.checked_mul(64)?.checked_add(digit))
+    }
+    fn take<'a>(delta: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = delta.split_at_checked(len)?;
+        *delta = rest;
+        Some(taken)
+    }
+    let len = number(&mut delta).filter(|len| *len <= TARGET_LEN_MAX)?;
+    if take(&mut delta, 1)? != b"\n" {
+        return None;
+    }
+    let mut target = Vec::new();
+    loop {
+        let before = number(&mut delta)?;
+        let part = match take(&mut delta, 1)? {
+            b":" => take(&mut delta, before)?,
+            b"@" => {
+                let from = number(&mut delta)?;
+                let end = from.checked_add(before)?;
+                if take(&mut delta, 1)? != b"," {
+                    return None;
+                }
+                base.get(from..end)?
+            }
+            b";" => {
+                let is_whole =
+                    target.len() == len && delta.is_empty() && before == checksum(&target) as usize;
+                return is_whole.then_some(target);
+            }
+            _ => return None,
+        };
+        if target.len() + part.len() > len {
+            return None;
+        }
+        target.extend_from_slice(part);
+    }
+}
+
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use wireloom_testing::rng::{Rng, rounds};
-
-    /// Applies a delta, as the format is specified.
-    pub(crate) fn apply(base: &[u8], mut delta: &[u8]) -> Vec<u8> {
-        fn number(delta: &mut &[u8]) -> usize {
-            let digit = |byte: &u8| DIGITS.iter().position(|digit| digit == byte);
-            let digits: Vec<_> = delta.iter().map_while(digit).collect();
-            *delta = &delta[digits.len()..];
-            digits.into_iter().fold(0, |number, digit| number << 6 | digit)
-        }
-        fn take<'a>(delta: &mut &'a [u8], len: usize) -> &'a [u8] {
-            let (taken, rest) = delta.split_at(len);
-            *delta = rest;
-            taken
-        }
-        let len = number(&mut delta);
-        assert_eq!(take(&mut delta, 1), b"\n");
-        let mut target = Vec::new();
-        loop {
-            let number_before = number(&mut delta);
-            match take(&mut delta, 1) {
-                b":" => target.extend_from_slice(take(&mut delta, number_before)),
-                b"@" => {
-                    let from = number(&mut delta);
-                    assert_eq!(take(&mut delta, 1), b",");
-                    target.extend_from_slice(&base[from..from + number_before]);
-                }
-                b";" => {
-                    assert_eq!((target.len(), delta), (len, &b""[..]));
-                    assert_eq!(number_before, checksum(&target) as usize);
-                    return target;
-                }
-                other => panic!("{other:?} after a number"),
-            }
-        }
-    }
 
     #[test]
     fn describes_the_change_of_a_text() {
@@ -194,7 +208,29 @@ pub(crate) mod tests {
         let delta = delta(base, target).unwrap();
         // 53 bytes: 14 of them new, 39 from the base at 13.
         assert_eq!(delta[..22], *b"q\nE:{\"price\": 2345c@D,");
-        assert_eq!(apply(base, &delta), target);
+        assert_eq!(apply(base, &delta).unwrap(), target);
+    }
+
+    #[test]
+    fn refuses_malformed_deltas() {
+        let base = b"0123456789abcdef";
+        let good = delta(base, b"0123456789abcdef!").unwrap();
+        assert!(apply(base, &good).is_some() && apply(b"another base, as long", &good).is_none());
+        for len in 0..good.len() {
+            assert_eq!(apply(base, &good[..len]), None, "{len}");
+        }
+        // Out of the base, longer than announced, longer than allowed, too large for a number.
+        for bad in [
+            "4\n4@F,0;",
+            "4\n5:01234;",
+            "~~~~~\n",
+            "~~~~~~~~~~~~\n",
+            "4\n~~~~~~~~~~~@0,0;",
+            "4\n4:\u{fc}\u{fc};",
+            "1\n1?0",
+        ] {
+            assert_eq!(apply(base, bad.as_bytes()), None, "{bad}");
+        }
     }
 
     #[test]
@@ -230,7 +266,7 @@ pub(crate) mod tests {
         let (base, target) = (vec![b'a'; 1 << 20], [&[b'a'; 1 << 19][..], b"b", &[b'a'; 1 << 19]].concat());
         let delta = delta(&base, &target).unwrap();
         assert!(delta.len() < 40, "{}", delta.len());
-        assert_eq!(apply(&base, &delta), target);
+        assert_eq!(apply(&base, &delta).unwrap(), target);
     }
 
     #[test]
@@ -259,7 +295,7 @@ pub(crate) mod tests {
             let target: Vec<u8> = changed.concat();
             if let Some(delta) = delta(&base, &target) {
                 assert!(delta.len() < target.len());
-                assert_eq!(apply(&base, &delta), target);
+                assert_eq!(apply(&base, &delta).unwrap(), target);
                 assert!(!is_text || std::str::from_utf8(&delta).is_ok(), "{}", delta.escape_ascii());
             }
         });

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
-//! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
+//! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -40,6 +40,8 @@ mod proxy;
 mod random;
 mod reference;
 mod rights;
+#[cfg(feature = "client")]
+pub mod sdk;
 mod serve;
 mod session;
 mod sessions;
@@ -65,6 +67,8 @@ pub use hub::{Hub, HubBuilder, PublishOptions};
 pub use metrics::{HubStats, SlowClient};
 pub use node::PublishError;
 pub use reference::{Setting, reference, settings};
+#[cfg(feature = "client")]
+pub use sdk::Client;
 pub use token::TokenClaims;
 
 /// The examples of the book's page compile.

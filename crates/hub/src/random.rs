@@ -18,6 +18,12 @@ pub(crate) fn token() -> String {
     URL_SAFE_NO_PAD.encode(random::<6>())
 }
 
+/// A number from 0 to 1.
+#[cfg(feature = "client")]
+pub(crate) fn fraction() -> f64 {
+    f64::from(u32::from_le_bytes(random())) / f64::from(u32::MAX)
+}
+
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Without a source of randomness no id is safe: panic.

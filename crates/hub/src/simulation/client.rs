@@ -218,7 +218,7 @@ impl Roaming {
         if channel.has_deltas {
             let text: String = serde_json::from_slice(&payload).unwrap();
             channel.payload = match publication.delta {
-                true => fossil::tests::apply(&channel.payload, text.as_bytes()),
+                true => fossil::apply(&channel.payload, text.as_bytes()).unwrap(),
                 false => text.into_bytes(),
             };
             payload = channel.payload.clone().into();

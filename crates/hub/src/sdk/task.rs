@@ -1,0 +1,819 @@
+//! The task of a client: it has the connection, and answers the handles.
+//!
+//! ```text
+//!            +--- delay <--- lost -----------+
+//!            v                               |
+//! start -> Opening -- connect reply --> Connected -- final code, disconnect --> end
+//!            |                                                                   ^
+//!            +-- refused for good -----------------------------------------------+
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::builder::{ClientBuilder, TokenSource};
+use super::connection::{Connection, Lost, Opened};
+use super::subscription::{SubscribeOptions, Subscribed, SubscriptionEvent};
+use super::{ClientError, ClientEvent};
+use crate::fossil;
+use crate::history::Position;
+use crate::protocol::{
+    Command, Publication, Push, RefreshRequest, Reply, SubRefreshRequest, SubscribeRequest, SubscribeResult,
+    UnsubscribeRequest,
+};
+use crate::random::fraction;
+
+/// The delay before a token is asked for again after its source or the server failed.
+const RENEWAL_DELAY: Duration = Duration::from_secs(5);
+
+/// The code of an error that says that a token has expired.
+const TOKEN_EXPIRED: u32 = 109;
+
+/// What a handle asks for.
+#[derive(Debug)]
+pub(super) enum Request {
+    Call(Box<Call>),
+    Subscribe {
+        channel: String,
+        options: Box<SubscribeOptions>,
+        events: mpsc::Sender<SubscriptionEvent>,
+        done: oneshot::Sender<Result<(), ClientError>>,
+    },
+    /// The handle of the subscription was dropped.
+    Unsubscribe {
+        channel: String,
+    },
+    Events(mpsc::Sender<ClientEvent>),
+    Connected(oneshot::Sender<Result<(), ClientError>>),
+    Disconnect(oneshot::Sender<()>),
+}
+
+/// A command, and who waits for its reply.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) command: Command,
+    pub(super) done: oneshot::Sender<Result<Reply, ClientError>>,
+}
+
+/// A command that waits for its reply.
+enum Pending {
+    Call(oneshot::Sender<Result<Reply, ClientError>>),
+    Subscribe { channel: String, key: u64 },
+    Refresh,
+    SubRefresh { channel: String },
+    Unsubscribe,
+}
+
+/// A subscription, whether the server knows of it or not.
+struct Entry {
+    /// Tells it from an earlier one of the same channel.
+    key: u64,
+    options: SubscribeOptions,
+    events: mpsc::Sender<SubscriptionEvent>,
+    /// Who waits for the first result.
+    done: Option<oneshot::Sender<Result<(), ClientError>>>,
+    token: String,
+    state: State,
+    /// Whether the server may still have a subscription, which must end before another one.
+    is_known: bool,
+    /// Where to recover from.
+    position: Option<Position>,
+    /// The last payload, where publications arrive as deltas.
+    base: Option<Bytes>,
+    /// When a new token is due.
+    renew_at: Option<Instant>,
+    failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The command is to be sent at this time.
+    DueAt(Instant),
+    /// The command was sent, or its token is being made.
+    Subscribing,
+    Subscribed,
+}
+
+/// A token that was made.
+struct Token {
+    /// Of this channel's subscription; `None` for the connection's.
+    channel: Option<String>,
+    result: Result<String, String>,
+}
+
+/// An event that waits for room in the queue of its receiver.
+enum Event {
+    Client(mpsc::Sender<ClientEvent>, ClientEvent),
+    Subscription(mpsc::Sender<SubscriptionEvent>, SubscriptionEvent),
+}
+
+pub(super) struct Task {
+    builder: Arc<ClientBuilder>,
+    requests: mpsc::Receiver<Request>,
+    token: String,
+    entries: HashMap<String, Entry>,
+    /// The subscriptions that the server made, and where to recover from.
+    server_side: HashMap<String, Position>,
+    /// Calls that wait for a connection.
+    calls: VecDeque<Call>,
+    waiting: Vec<oneshot::Sender<Result<(), ClientError>>>,
+    events: Option<mpsc::Sender<ClientEvent>>,
+    /// Events that have found no room. While there are any, the connection is not read.
+    stalled: VecDeque<Event>,
+    pending: HashMap<u32, Pending>,
+    last_id: u32,
+    last_key: u64,
+    is_connected: bool,
+    /// When a new token of the connection is due.
+    renew_at: Option<Instant>,
+    made: (mpsc::UnboundedSender<Token>, mpsc::UnboundedReceiver<Token>),
+    failures: u32,
+}
+
+/// Why the task ends.
+enum End {
+    /// All handles were dropped, or one has asked for it.
+    Closed(Option<oneshot::Sender<()>>),
+    Final {
+        code: u32,
+        reason: String,
+    },
+}
+
+impl Task {
+    pub(super) fn new(builder: ClientBuilder, requests: mpsc::Receiver<Request>) -> Self {
+        let token = builder.token.clone();
+        let (entries, server_side, calls, waiting, events, stalled, pending) = Default::default();
+        Self {
+            builder: Arc::new(builder),
+            requests,
+            token,
+            entries,
+            server_side,
+            calls,
+            waiting,
+            events,
+            stalled,
+            pending,
+            // 1 is that of `connect`.
+            last_id: 1,
+            last_key: 0,
+            is_connected: false,
+            renew_at: None,
+            made: mpsc::unbounded_channel(),
+            failures: 0,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let end = loop {
+            let opened = match self.open().await {
+                Ok(opened) => opened,
+                Err(end) => break end,
+            };
+            let lost = match opened {
+                Ok(opened) => match self.serve(opened).await {
+                    Ok(lost) => lost,
+                    Err(end) => break end,
+                },
+                Err(lost) => lost,
+            };
+            if let Err(end) = self.recover(lost).await {
+                break end;
+            }
+        };
+        self.finish(end).await;
+    }
+
+    /// Opens a connection, and answers the handles meanwhile.
+    async fn open(&mut self) -> Result<Result<Opened, Lost>, End> {
+        let (builder, token, subs) = (self.builder.clone(), self.token.clone(), self.server_side.clone());
+        let mut opening = Box::pin(async move {
+            let token = match &builder.token_source {
+                Some(source) if token.is_empty() => match source().await {
+                    Ok(token) => token,
+                    Err(reason) => return Err(Lost::Retry { code: 0, reason }),
+                },
+                _ => token,
+            };
+            let opened = Connection::open(builder, token.clone(), subs).await?;
+            Ok((opened, token))
+        });
+        loop {
+            tokio::select! {
+                opened = &mut opening => return Ok(opened.map(|(opened, token)| {
+                    self.token = token;
+                    opened
+                })),
+                request = self.requests.recv() => self.handle_offline(request)?,
+            }
+        }
+    }
+
+    /// Waits before the next attempt, unless the connection is lost for good.
+    async fn recover(&mut self, lost: Lost) -> Result<(), End> {
+        self.disconnected();
+        let (code, reason) = match lost {
+            Lost::Final { code, reason } => return Err(End::Final { code, reason }),
+            Lost::TokenExpired if self.builder.token_source.is_none() => {
+                return Err(End::Final { code: TOKEN_EXPIRED, reason: "token expired".into() });
+            }
+            Lost::TokenExpired => {
+                self.token.clear();
+                (TOKEN_EXPIRED, "token expired".into())
+            }
+            Lost::Retry { code, reason } => (code, reason),
+        };
+        self.emit(ClientEvent::Connecting { code, reason });
+        let delay = self.delay(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        let mut delayed = Box::pin(tokio::time::sleep(delay));
+        loop {
+            tokio::select! {
+                () = &mut delayed => return Ok(()),
+                request = self.requests.recv() => self.handle_offline(request)?,
+            }
+        }
+    }
+
+    /// A random delay below a bound that doubles with each failure.
+    fn delay(&self, failures: u32) -> Duration {
+        let bound = self.builder.delay_min.saturating_mul(1 << failures.min(16)).min(self.builder.delay_max);
+        bound.mul_f64(fraction())
+    }
+
+    /// The connection is gone, and with it the replies.
+    fn disconnected(&mut self) {
+        self.is_connected = false;
+        self.renew_at = None;
+        for (_, pending) in self.pending.drain() {
+            if let Pending::Call(done) = pending {
+                let _ = done.send(Err(ClientError::ConnectionLost));
+            }
+        }
+        let now = Instant::now();
+        for entry in self.entries.values_mut() {
+            entry.state = State::DueAt(now);
+            entry.is_known = false;
+            entry.renew_at = None;
+        }
+    }
+
+    fn handle_offline(&mut self, request: Option<Request>) -> Result<(), End> {
+        match request {
+            None => return Err(End::Closed(None)),
+            Some(Request::Disconnect(done)) => return Err(End::Closed(Some(done))),
+            Some(Request::Call(call)) => {
+                // Callers give up after their timeout.
+                self.calls.retain(|call| !call.done.is_closed());
+                self.calls.push_back(*call);
+            }
+            Some(Request::Subscribe { channel, options, events, done }) => {
+                self.add(channel, *options, events, done);
+            }
+            Some(Request::Unsubscribe { channel }) => {
+                self.remove_dropped(&channel);
+            }
+            Some(Request::Events(events)) => self.events = Some(events),
+            Some(Request::Connected(done)) => {
+                self.waiting.retain(|done| !done.is_closed());
+                self.waiting.push(done);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        channel: String,
+        options: SubscribeOptions,
+        events: mpsc::Sender<SubscriptionEvent>,
+        done: oneshot::Sender<Result<(), ClientError>>,
+    ) {
+        let is_known = self.remove_dropped(&channel);
+        if self.entries.contains_key(&channel) {
+            let _ = done.send(Err(ClientError::AlreadySubscribed));
+            return;
+        }
+        self.last_key += 1;
+        let entry = Entry {
+            key: self.last_key,
+            is_known,
+            token: options.token.clone(),
+            position: options.since.clone(),
+            options,
+            events,
+            done: Some(done),
+            state: State::DueAt(Instant::now()),
+            base: None,
+            renew_at: None,
+            failures: 0,
+        };
+        self.entries.insert(channel, entry);
+    }
+
+    /// Removes a subscription whose handle is gone; returns whether the server knows of it.
+    fn remove_dropped(&mut self, channel: &str) -> bool {
+        let is_dropped = self.entries.get(channel).is_some_and(|entry| entry.events.is_closed());
+        let removed = if is_dropped { self.entries.remove(channel) } else { None };
+        removed.is_some_and(|entry| entry.is_known || entry.state == State::Subscribing)
+    }
+
+    /// Serves a connection until it is lost.
+    async fn serve(&mut self, opened: Opened) -> Result<Lost, End> {
+        let Opened { mut connection, result, rest } = opened;
+        self.is_connected = true;
+        self.failures = 0;
+        self.waiting.drain(..).for_each(|done| drop(done.send(Ok(()))));
+        self.set_renewal(result.expires, result.ttl);
+        self.emit(ClientEvent::Connected { client: result.client, data: result.data });
+        self.server_side.retain(|channel, _| result.subs.contains_key(channel));
+        for (channel, result) in result.subs {
+            self.server_subscribed(channel, result);
+        }
+        let mut commands = Vec::new();
+        self.handle(rest, &connection, &mut commands);
+        for call in std::mem::take(&mut self.calls) {
+            self.begin(call, &mut commands);
+        }
+        loop {
+            self.handle_deadlines(&mut commands);
+            if !commands.is_empty()
+                && let Err(lost) = connection.send(&commands).await
+            {
+                return Ok(lost);
+            }
+            commands.clear();
+            let deadline = self.deadline(&connection);
+            tokio::select! {
+                biased;
+                request = self.requests.recv() => match request {
+                    Some(Request::Call(call)) => self.begin(*call, &mut commands),
+                    Some(Request::Connected(done)) => drop(done.send(Ok(()))),
+                    Some(Request::Unsubscribe { channel }) => {
+                        if self.remove_dropped(&channel) {
+                            self.send_unsubscribe(channel, &mut commands);
+                        }
+                    }
+                    None | Some(Request::Disconnect(_)) => {
+                        connection.close().await;
+                        self.handle_offline(request)?;
+                        return Err(End::Closed(None));
+                    }
+                    other => self.handle_offline(other)?,
+                },
+                Some(token) = self.made.1.recv() => self.handle_token(token, &mut commands),
+                () = make_room(&mut self.stalled), if !self.stalled.is_empty() => {}
+                received = connection.recv(), if self.stalled.is_empty() => match received {
+                    Ok(replies) => self.handle(replies, &connection, &mut commands),
+                    Err(lost) => return Ok(lost),
+                },
+                () = tokio::time::sleep_until(deadline) => {
+                    // While the application takes no events, the server's pings wait unread.
+                    if self.stalled.is_empty() && connection.silent_at.is_some_and(|at| at <= Instant::now()) {
+                        return Ok(Lost::Retry { code: 0, reason: "the server is silent".into() });
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_id(&mut self) -> u32 {
+        self.last_id = self.last_id.checked_add(1).unwrap_or(2);
+        self.last_id
+    }
+
+    fn begin(&mut self, call: Call, commands: &mut Vec<Command>) {
+        let Call { mut command, done } = call;
+        if done.is_closed() {
+            return;
+        }
+        if command.send.is_some() {
+            let _ = done.send(Ok(Reply::default()));
+            return commands.push(command);
+        }
+        command.id = self.next_id();
+        // Replies that nobody waits for any more and that never arrive.
+        if self.pending.len() >= 1_024 {
+            self.pending.retain(|_, pending| !matches!(pending, Pending::Call(done) if done.is_closed()));
+        }
+        self.pending.insert(command.id, Pending::Call(done));
+        commands.push(command);
+    }
+
+    fn send_unsubscribe(&mut self, channel: String, commands: &mut Vec<Command>) {
+        let id = self.next_id();
+        self.pending.insert(id, Pending::Unsubscribe);
+        let unsubscribe = Some(UnsubscribeRequest { channel });
+        commands.push(Command { id, unsubscribe, ..Command::default() });
+    }
+
+    fn deadline(&self, connection: &Connection) -> Instant {
+        let far = Instant::now() + Duration::from_secs(3_600);
+        let silent_at = connection.silent_at.filter(|_| self.stalled.is_empty());
+        let entries = self.entries.values().flat_map(|entry| {
+            let due = if let State::DueAt(at) = entry.state { Some(at) } else { None };
+            [due, entry.renew_at]
+        });
+        entries.chain([silent_at, self.renew_at]).flatten().fold(far, Instant::min)
+    }
+
+    /// Subscribes and renews what is due.
+    fn handle_deadlines(&mut self, commands: &mut Vec<Command>) {
+        let now = Instant::now();
+        if self.renew_at.is_some_and(|at| at <= now) {
+            self.renew_at = None;
+            if let Some(source) = self.builder.token_source.clone() {
+                self.make_token(None, &source);
+            }
+        }
+        let is_due = |entry: &Entry| {
+            matches!(entry.state, State::DueAt(at) if at <= now) || entry.renew_at.is_some_and(|at| at <= now)
+        };
+        let due: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| is_due(entry))
+            .map(|(channel, _)| channel.clone())
+            .collect();
+        for channel in due {
+            let Some(entry) = self.entries.get_mut(&channel) else { continue };
+            let source = entry.options.token_source.clone();
+            match entry.state {
+                State::Subscribed | State::Subscribing => {
+                    entry.renew_at = None;
+                    if let Some(source) = source {
+                        self.make_token(Some(channel), &source);
+                    }
+                }
+                State::DueAt(_) => {
+                    entry.state = State::Subscribing;
+                    let needs_token = entry.token.is_empty();
+                    if std::mem::take(&mut entry.is_known) {
+                        self.send_unsubscribe(channel.clone(), commands);
+                    }
+                    match source {
+                        Some(source) if needs_token => self.make_token(Some(channel), &source),
+                        _ => self.send_subscribe(channel, commands),
+                    }
+                }
+            }
+        }
+    }
+
+    fn make_token(&self, channel: Option<String>, source: &TokenSource) {
+        let (making, made) = (source(), self.made.0.clone());
+        tokio::spawn(async move {
+            let _ = made.send(Token { channel, result: making.await });
+        });
+    }
+
+    fn handle_token(&mut self, token: Token, commands: &mut Vec<Command>) {
+        let later = Instant::now() + RENEWAL_DELAY;
+        match token {
+            Token { channel: None, result: Ok(token) } => {
+                self.token.clone_from(&token);
+                let id = self.next_id();
+                self.pending.insert(id, Pending::Refresh);
+                let refresh = Some(RefreshRequest { token });
+                commands.push(Command { id, refresh, ..Command::default() });
+            }
+            Token { channel: None, result: Err(_) } => self.renew_at = Some(later),
+            Token { channel: Some(channel), result } => {
+                let Some(entry) = self.entries.get_mut(&channel) else { return };
+                match (result, entry.state) {
+                    (Ok(token), State::Subscribing) => {
+                        entry.token = token;
+                        self.send_subscribe(channel, commands);
+                    }
+                    (Ok(token), State::Subscribed) => {
+                        entry.token.clone_from(&token);
+                        let id = self.next_id();
+                        self.pending.insert(id, Pending::SubRefresh { channel: channel.clone() });
+                        let sub_refresh = Some(SubRefreshRequest { channel, token });
+                        commands.push(Command { id, sub_refresh, ..Command::default() });
+                    }
+                    // Made for a connection that is lost.
+                    (Ok(token), State::DueAt(_)) => entry.token = token,
+                    (Err(_), State::Subscribed) => entry.renew_at = Some(later),
+                    (Err(_), _) => entry.state = State::DueAt(later),
+                }
+            }
+        }
+    }
+
+    fn send_subscribe(&mut self, channel: String, commands: &mut Vec<Command>) {
+        let id = self.next_id();
+        let Some(entry) = self.entries.get(&channel) else { return };
+        let position = entry.position.clone().unwrap_or_default();
+        let subscribe = SubscribeRequest {
+            channel: channel.clone(),
+            token: entry.token.clone(),
+            recover: entry.position.is_some(),
+            epoch: position.epoch,
+            offset: position.offset,
+            data: entry.options.data.clone(),
+            positioned: entry.options.is_positioned,
+            recoverable: entry.options.is_recoverable,
+            join_leave: entry.options.wants_joins,
+            delta: if entry.options.wants_deltas { "fossil".into() } else { String::new() },
+            ..SubscribeRequest::default()
+        };
+        self.pending.insert(id, Pending::Subscribe { channel, key: entry.key });
+        commands.push(Command { id, subscribe: Some(subscribe), ..Command::default() });
+    }
+
+    fn handle(&mut self, replies: Vec<Reply>, connection: &Connection, commands: &mut Vec<Command>) {
+        for reply in replies {
+            if connection.wants_pong(&reply) {
+                commands.push(Command::default());
+            } else if let Some(push) = reply.push {
+                self.handle_push(push, commands);
+            } else if let Some(pending) = self.pending.remove(&reply.id) {
+                self.handle_reply(pending, reply, commands);
+            }
+        }
+    }
+
+    fn handle_reply(&mut self, pending: Pending, reply: Reply, commands: &mut Vec<Command>) {
+        match pending {
+            Pending::Call(done) => {
+                let result = match reply.error.clone() {
+                    Some(error) => Err(ClientError::Refused(error)),
+                    None => Ok(reply),
+                };
+                // The caller may have given up.
+                let _ = done.send(result);
+            }
+            Pending::Unsubscribe => {}
+            Pending::Subscribe { channel, key } => self.handle_subscribe(channel, key, reply, commands),
+            Pending::Refresh => match (reply.refresh, reply.error) {
+                (Some(result), _) => self.set_renewal(result.expires, result.ttl),
+                _ => self.renew_at = Some(Instant::now() + RENEWAL_DELAY),
+            },
+            Pending::SubRefresh { channel } => {
+                let Some(entry) = self.entries.get_mut(&channel) else { return };
+                entry.renew_at = match reply.sub_refresh {
+                    Some(result) => after(result.expires, result.ttl),
+                    None => Some(Instant::now() + RENEWAL_DELAY),
+                };
+            }
+        }
+    }
+
+    fn handle_subscribe(&mut self, channel: String, key: u64, reply: Reply, commands: &mut Vec<Command>) {
+        let delay_of = |task: &Self, failures| Instant::now() + task.delay(failures);
+        // Another subscription has taken its place, after the command that ends it.
+        if self.entries.get(&channel).is_some_and(|entry| entry.key != key) {
+            return;
+        }
+        let Some(entry) = self.entries.get(&channel) else {
+            // It was dropped meanwhile.
+            if reply.subscribe.is_some() {
+                self.send_unsubscribe(channel, commands);
+            }
+            return;
+        };
+        let Some(error) = reply.error else {
+            return self.subscribed(&channel, reply.subscribe.unwrap_or_default());
+        };
+        let has_source = entry.options.token_source.is_some();
+        if error.temporary || (error.code == TOKEN_EXPIRED && has_source) {
+            let at = delay_of(self, entry.failures);
+            let Some(entry) = self.entries.get_mut(&channel) else { return };
+            entry.failures = entry.failures.saturating_add(1);
+            if error.code == TOKEN_EXPIRED {
+                entry.token.clear();
+            }
+            entry.state = State::DueAt(at);
+            return;
+        }
+        let Some(entry) = self.entries.remove(&channel) else { return };
+        match entry.done {
+            Some(done) => drop(done.send(Err(ClientError::Refused(error)))),
+            None => {
+                let event = SubscriptionEvent::Unsubscribed { code: error.code, reason: error.message };
+                self.deliver(Event::Subscription(entry.events, event));
+            }
+        }
+    }
+
+    fn subscribed(&mut self, channel: &str, result: SubscribeResult) {
+        let subscribed = Subscribed::new(&result);
+        let Some(entry) = self.entries.get_mut(channel) else { return };
+        entry.state = State::Subscribed;
+        entry.is_known = true;
+        entry.failures = 0;
+        entry.base = result.delta.then(Bytes::new);
+        entry.renew_at = after(result.expires, result.ttl).filter(|_| entry.options.token_source.is_some());
+        if let Some(done) = entry.done.take() {
+            let _ = done.send(Ok(()));
+        }
+        let has_position = result.recoverable || result.positioned;
+        let position = has_position.then(|| subscribed.position.clone());
+        let events = entry.events.clone();
+        self.deliver(Event::Subscription(events, SubscriptionEvent::Subscribed(subscribed)));
+        for publication in result.publications {
+            self.received(channel, publication);
+        }
+        if let Some(entry) = self.entries.get_mut(channel) {
+            entry.position = position;
+        }
+    }
+
+    fn received(&mut self, channel: &str, mut publication: Publication) {
+        let Some(entry) = self.entries.get_mut(channel) else { return };
+        if let (Some(position), 1..) = (&mut entry.position, publication.offset) {
+            position.offset = publication.offset;
+        }
+        if let Some(base) = &entry.base {
+            // With deltas every payload is a string: the text of a value, or a delta between two such texts.
+            let text: Option<String> = serde_json::from_slice(&publication.data).ok();
+            let whole = text.and_then(|text| match publication.delta {
+                true => fossil::apply(base, text.as_bytes()),
+                false => Some(text.into_bytes()),
+            });
+            let Some(whole) = whole else {
+                // The base is another one than the server's: begin again at this position.
+                entry.state = State::DueAt(Instant::now());
+                entry.base = None;
+                return;
+            };
+            publication.data = whole.into();
+            publication.delta = false;
+            entry.base = Some(publication.data.clone());
+        }
+        let events = entry.events.clone();
+        self.deliver(Event::Subscription(events, SubscriptionEvent::Publication(publication)));
+    }
+
+    fn handle_push(&mut self, push: Push, commands: &mut Vec<Command>) {
+        let Push { channel, publication, join, leave, unsubscribe, message, subscribe, refresh, .. } = push;
+        if let Some(publication) = publication {
+            self.handle_publication(channel, publication, commands);
+        } else if let Some(info) = join.and_then(|join| join.info) {
+            self.deliver_to(&channel, SubscriptionEvent::Join(info));
+        } else if let Some(info) = leave.and_then(|leave| leave.info) {
+            self.deliver_to(&channel, SubscriptionEvent::Leave(info));
+        } else if let Some(unsubscribe) = unsubscribe {
+            if self.server_side.remove(&channel).is_some() {
+                return self.emit(ClientEvent::Unsubscribed { channel });
+            }
+            let Some(entry) = self.entries.get_mut(&channel) else { return };
+            // The protocol: from 2500 on the client subscribes again.
+            if unsubscribe.code >= 2500 {
+                entry.state = State::DueAt(Instant::now());
+                entry.is_known = false;
+                entry.base = None;
+                return;
+            }
+            let Some(entry) = self.entries.remove(&channel) else { return };
+            let event =
+                SubscriptionEvent::Unsubscribed { code: unsubscribe.code, reason: unsubscribe.reason };
+            self.deliver(Event::Subscription(entry.events, event));
+        } else if let Some(subscribe) = subscribe {
+            let result = SubscribeResult {
+                recoverable: subscribe.recoverable,
+                positioned: subscribe.positioned,
+                epoch: subscribe.epoch,
+                offset: subscribe.offset,
+                data: subscribe.data,
+                ..SubscribeResult::default()
+            };
+            self.server_subscribed(channel, result);
+        } else if let Some(message) = message {
+            self.emit(ClientEvent::Message(message.data));
+        } else if let Some(refresh) = refresh {
+            self.set_renewal(refresh.expires, refresh.ttl);
+        }
+    }
+
+    fn handle_publication(&mut self, channel: String, publication: Publication, commands: &mut Vec<Command>) {
+        if self.entries.contains_key(&channel) {
+            if self.remove_dropped(&channel) {
+                return self.send_unsubscribe(channel, commands);
+            }
+            return self.received(&channel, publication);
+        }
+        if let Some(position) = self.server_side.get_mut(&channel) {
+            position.offset = position.offset.max(publication.offset);
+            self.emit(ClientEvent::Publication { channel, publication });
+        }
+    }
+
+    fn server_subscribed(&mut self, channel: String, result: SubscribeResult) {
+        let subscribed = Subscribed::new(&result);
+        self.server_side.insert(channel.clone(), subscribed.position.clone());
+        self.emit(ClientEvent::Subscribed { channel: channel.clone(), subscribed });
+        for publication in result.publications {
+            self.emit(ClientEvent::Publication { channel: channel.clone(), publication });
+        }
+    }
+
+    /// The connection expires after `ttl` seconds, and a new token is due then: the server grants some time more.
+    fn set_renewal(&mut self, expires: bool, ttl: u32) {
+        self.renew_at = after(expires, ttl).filter(|_| self.builder.token_source.is_some());
+    }
+
+    fn deliver_to(&mut self, channel: &str, event: SubscriptionEvent) {
+        if let Some(entry) = self.entries.get(channel) {
+            let events = entry.events.clone();
+            self.deliver(Event::Subscription(events, event));
+        }
+    }
+
+    fn emit(&mut self, event: ClientEvent) {
+        if let Some(events) = self.events.clone() {
+            self.deliver(Event::Client(events, event));
+        }
+    }
+
+    /// Delivers an event, after those that wait. One whose receiver is gone is dropped.
+    fn deliver(&mut self, event: Event) {
+        use mpsc::error::TrySendError::Full;
+        let refused = match event {
+            event if !self.stalled.is_empty() => Some(event),
+            Event::Client(to, event) => match to.try_send(event) {
+                Err(Full(event)) => Some(Event::Client(to, event)),
+                _ => None,
+            },
+            Event::Subscription(to, event) => match to.try_send(event) {
+                Err(Full(event)) => Some(Event::Subscription(to, event)),
+                _ => None,
+            },
+        };
+        self.stalled.extend(refused);
+    }
+
+    /// Tells everybody who waits, and who asks later, that the client has ended.
+    async fn finish(mut self, end: End) {
+        let (code, reason, closed) = match end {
+            End::Closed(done) => (0, "closed".to_owned(), done),
+            End::Final { code, reason } => (code, reason, None),
+        };
+        self.disconnected();
+        let error = ClientError::Disconnected { code, reason: reason.clone() };
+        self.waiting.drain(..).for_each(|done| drop(done.send(Err(error.clone()))));
+        self.calls.drain(..).for_each(|call| drop(call.done.send(Err(error.clone()))));
+        for (_, mut entry) in std::mem::take(&mut self.entries) {
+            match entry.done.take() {
+                Some(done) => drop(done.send(Err(error.clone()))),
+                None => {
+                    let event = SubscriptionEvent::Unsubscribed { code, reason: reason.clone() };
+                    self.deliver(Event::Subscription(entry.events, event));
+                }
+            }
+        }
+        self.emit(ClientEvent::Disconnected { code, reason });
+        // What has found no room is still delivered.
+        let mut stalled = std::mem::take(&mut self.stalled);
+        if !stalled.is_empty() {
+            tokio::spawn(async move {
+                while !stalled.is_empty() {
+                    make_room(&mut stalled).await;
+                }
+            });
+        }
+        self.events = None;
+        if let Some(closed) = closed {
+            let _ = closed.send(());
+        }
+        while let Some(request) = self.requests.recv().await {
+            match request {
+                Request::Call(call) => drop(call.done.send(Err(error.clone()))),
+                Request::Subscribe { done, .. } | Request::Connected(done) => {
+                    drop(done.send(Err(error.clone())))
+                }
+                Request::Disconnect(done) => drop(done.send(())),
+                Request::Unsubscribe { .. } | Request::Events(_) => {}
+            }
+        }
+    }
+}
+
+/// Delivers the first of the events that wait, when its receiver has room.
+///
+/// # Cancel safety
+/// The event stays if the future is dropped.
+async fn make_room(stalled: &mut VecDeque<Event>) {
+    async fn deliver<T: Clone>(to: &mpsc::Sender<T>, event: &T) {
+        if let Ok(room) = to.reserve().await {
+            room.send(event.clone());
+        }
+    }
+    match stalled.front() {
+        Some(Event::Client(to, event)) => deliver(to, event).await,
+        Some(Event::Subscription(to, event)) => deliver(to, event).await,
+        None => return,
+    }
+    stalled.pop_front();
+}
+
+fn after(expires: bool, ttl: u32) -> Option<Instant> {
+    expires.then(|| Instant::now() + Duration::from_secs(ttl.into()))
+}
