@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +18,7 @@ use crate::concurrently::concurrently;
 use crate::engine::{Action, Control, EngineError};
 use crate::history::{HistoryQuery, Position};
 use crate::hub::{Hub, PublishOptions};
-use crate::node::{Node, PublishError};
+use crate::node::PublishError;
 use crate::protocol::{ClientInfo, Disconnect, ErrorCode, Publication, StreamPosition};
 use crate::rights::{self, Operation, Requester};
 use crate::session::stats;
@@ -220,13 +219,11 @@ impl Hub {
             }
             "channels" => {
                 let request: Channel = parse(body)?;
-                let channels = self.0.channels.list().into_iter();
-                let matching = channels.filter(|(name, _)| matches(&request.pattern, name));
-                let listed =
-                    matching.map(|(name, clients)| (name.to_string(), json!({ "num_clients": clients })));
+                let channels = self.0.cluster_channels(&request.pattern).await?.into_iter();
+                let listed = channels.map(|(name, clients)| (name, json!({ "num_clients": clients })));
                 Ok(raw(&json!({ "channels": listed.collect::<serde_json::Map<_, _>>() })))
             }
-            "info" => Ok(raw(&self.api_info())),
+            "info" => Ok(raw(&BTreeMap::from([("nodes", self.0.cluster_info().await)]))),
             _ => Err(Failure::NoSuchMethod),
         }
     }
@@ -299,22 +296,6 @@ impl Hub {
         let Position { offset, epoch } = history.position;
         let publications = history.publications.iter().map(|one| Stored::from(&**one)).collect();
         Ok(raw(&StoredHistory { publications, offset, epoch }))
-    }
-
-    fn api_info(&self) -> Value {
-        let node = &self.0;
-        let own = json!({
-            "uid": node.name,
-            "name": node.name,
-            "version": env!("CARGO_PKG_VERSION"),
-            "num_clients": node.clients_len(),
-            "num_users": node.users_len(),
-            "num_subs": node.channels.list().iter().map(|(_, clients)| clients).sum::<usize>(),
-            "num_channels": node.channels.len(),
-            "uptime": node.uptime().as_secs(),
-        });
-        let peers = node.engine().peers().into_iter().map(|name| json!({ "uid": name, "name": name }));
-        json!({ "nodes": std::iter::once(own).chain(peers).collect::<Vec<_>>() })
     }
 }
 
@@ -399,52 +380,4 @@ impl<'a> From<&'a Publication> for Stored<'a> {
 
 fn respond(name: &str, value: &RawValue) -> Response {
     Response::new(200).with_body("application/json", format!("{{\"{name}\":{value}}}"))
-}
-
-/// Whether a name matches a pattern in which `*` stands for any characters. An empty pattern matches every name.
-fn matches(pattern: &str, name: &str) -> bool {
-    if pattern.is_empty() {
-        return true;
-    }
-    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut name) = name.strip_prefix(start) else { return false };
-    let mut parts = rest.split('*').peekable();
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return name.ends_with(part);
-        }
-        match name.find(part) {
-            Some(at) => name = &name[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
-}
-
-impl Node {
-    fn uptime(&self) -> Duration {
-        self.clock.elapsed()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn matches_patterns() {
-        for (pattern, name, fits) in [
-            ("", "a", true),
-            ("a", "a", true),
-            ("a", "ab", false),
-            ("a*", "ab", true),
-            ("*b", "ab", true),
-            ("a*c*e", "abcde", true),
-            ("a*c*e", "abde", false),
-            ("ab*b", "ab", false),
-            ("*", "", true),
-        ] {
-            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
-        }
-    }
 }

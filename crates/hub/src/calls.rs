@@ -4,7 +4,7 @@
 //! Node::call -> Engine::send_to_node -> Delivery::deliver_from_node -> answer -> Engine::send_to_node -> the waiting call
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,19 +32,42 @@ pub(crate) enum Message {
 }
 
 /// What a node asks of another.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Commands for a session of the other node.
     Emulate { session: String, commands: Payload },
+    /// The channels with subscribers, and the numbers of these.
+    Channels { pattern: String },
+    /// The figures of the node.
+    Info,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Emulated(Delivered),
+    Channels(BTreeMap<String, usize>),
+    Info(NodeInfo),
+    /// There is an answer that could not be sent, such as one that is too long for the engine.
+    Failed(String),
+}
+
+/// The figures of a node, with the names of Centrifugo's server API.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeInfo {
+    pub(crate) uid: String,
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) num_clients: usize,
+    pub(crate) num_users: usize,
+    pub(crate) num_subs: usize,
+    pub(crate) num_channels: usize,
+    /// In seconds.
+    pub(crate) uptime: u64,
 }
 
 /// Bytes, which are base64 in JSON.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Payload(pub(crate) Bytes);
 
 impl Serialize for Payload {

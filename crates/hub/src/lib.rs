@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `pattern`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
 //! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -35,6 +35,7 @@ mod metrics;
 mod node;
 mod opened;
 mod outbox;
+mod pattern;
 pub mod protocol;
 mod proxy;
 mod random;

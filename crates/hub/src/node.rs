@@ -1,16 +1,17 @@
 //! The state of a node: its connections, its channels, and its side of the engine.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::json;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Calls, Message, Payload, is_name};
+use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Calls, Message, NodeInfo, Payload, is_name};
 use crate::channel_limits::ChannelLimits;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription, Transport};
@@ -25,12 +26,16 @@ use crate::idempotency::Idempotency;
 use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
+use crate::pattern::matches;
 use crate::protocol::{Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::proxy::Headers;
 use crate::random::{token, uuid};
 use crate::sessions::{Delivered, Sessions};
 use crate::settings::Settings;
 use crate::shards::lock;
+
+/// The maximum number of nodes that are asked at the same time.
+const CALLS_MAX: usize = 64;
 
 /// The maximum number of concurrent refreshes of presence.
 const REFRESHES_MAX: usize = 64;
@@ -364,6 +369,7 @@ impl Node {
         let call = Call::Emulate { session: session.to_owned(), commands: Payload(commands) };
         match self.call(node, call).await? {
             Answer::Emulated(delivered) => Ok(delivered),
+            other => Err(unexpected(node, &other)),
         }
     }
 
@@ -383,7 +389,71 @@ impl Node {
     fn answer(&self, call: Call) -> Answer {
         match call {
             Call::Emulate { session, commands } => Answer::Emulated(self.sessions.send(&session, commands.0)),
+            Call::Channels { pattern } => Answer::Channels(self.channels_like(&pattern)),
+            Call::Info => Answer::Info(self.info()),
         }
+    }
+
+    /// The channels of this node's clients whose names match, and the numbers of these clients.
+    fn channels_like(&self, pattern: &str) -> BTreeMap<String, usize> {
+        let channels = self.channels.list().into_iter().map(|(name, clients)| (name.to_string(), clients));
+        channels.filter(|(name, _)| matches(pattern, name)).collect()
+    }
+
+    fn info(&self) -> NodeInfo {
+        NodeInfo {
+            uid: self.name.clone(),
+            name: self.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            num_clients: self.clients_len(),
+            num_users: self.users_len(),
+            num_subs: self.channels.list().iter().map(|(_, clients)| clients).sum(),
+            num_channels: self.channels.len(),
+            uptime: self.clock.elapsed().as_secs(),
+        }
+    }
+
+    /// Asks all other nodes that are alive.
+    async fn ask_all(&self, call: &Call) -> Vec<(String, Result<Answer, EngineError>)> {
+        self.start();
+        let Some(node) = self.this.upgrade() else { return Vec::new() };
+        let asked = self.engine.peers().into_iter().map(|peer| {
+            let (node, call) = (node.clone(), call.clone());
+            async move {
+                let answer = node.call(&peer, call).await;
+                (peer, answer)
+            }
+        });
+        concurrently(CALLS_MAX, asked).await
+    }
+
+    /// The channels of all nodes whose names match, and the numbers of their clients.
+    ///
+    /// # Errors
+    /// A node does not answer.
+    pub(crate) async fn cluster_channels(
+        &self,
+        pattern: &str,
+    ) -> Result<BTreeMap<String, usize>, EngineError> {
+        let mut all = self.channels_like(pattern);
+        for (node, answer) in self.ask_all(&Call::Channels { pattern: pattern.to_owned() }).await {
+            match answer? {
+                Answer::Channels(channels) => {
+                    channels.into_iter().for_each(|(name, clients)| *all.entry(name).or_default() += clients);
+                }
+                other => return Err(unexpected(&node, &other)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The figures of all nodes, this one first; of one that does not answer, the name alone.
+    pub(crate) async fn cluster_info(&self) -> Vec<serde_json::Value> {
+        let peers = self.ask_all(&Call::Info).await.into_iter().map(|(name, answer)| match answer {
+            Ok(Answer::Info(info)) => json!(info),
+            _ => json!({ "uid": name, "name": name }),
+        });
+        std::iter::once(json!(self.info())).chain(peers).collect()
     }
 
     fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
@@ -468,6 +538,13 @@ impl Node {
     }
 }
 
+fn unexpected(node: &str, answer: &Answer) -> EngineError {
+    match answer {
+        Answer::Failed(reason) => EngineError::Unavailable(format!("node {node}: {reason}")),
+        _ => EngineError::Unavailable(format!("node {node} gave another answer")),
+    }
+}
+
 /// How much of a channel's history is kept; `None` if it has no history.
 pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
     options.has_history().then_some(Retention { size: options.history_size, ttl: options.history_ttl })
@@ -528,13 +605,22 @@ impl Delivery for Node {
     fn deliver_from_node(&self, message: &[u8]) {
         match Message::decode(message) {
             Some(Message::Call { id, from, call }) => {
-                let answer = self.answer(call);
+                // Commands keep their order; what takes longer is left to the task.
+                let call = match call {
+                    Call::Emulate { session, commands } => {
+                        Ok(Answer::Emulated(self.sessions.send(&session, commands.0)))
+                    }
+                    other => Err(other),
+                };
                 let Some(node) = self.this.upgrade() else { return };
                 self.spawn(async move {
-                    let answer = Message::Answer { id, answer }.encode();
-                    if let Err(error) = node.engine.send_to_node(&from, answer).await {
-                        warn!(node = from, %error, "a call of another node was not answered");
-                    }
+                    let answer = call.unwrap_or_else(|call| node.answer(call));
+                    let sent = node.engine.send_to_node(&from, Message::Answer { id, answer }.encode()).await;
+                    let Err(error) = sent else { return };
+                    warn!(node = from, %error, "a call of another node was not answered");
+                    let failed = Message::Answer { id, answer: Answer::Failed(error.to_string()) };
+                    // The other node waits in vain if this fails, too.
+                    let _ = node.engine.send_to_node(&from, failed.encode()).await;
                 });
             }
             Some(Message::Answer { id, answer }) => self.calls.answer(id, answer),

@@ -67,6 +67,40 @@ fn payloads(publications: &[Value]) -> Vec<u64> {
     publications.iter().map(payload).collect()
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_api_sees_the_clients_of_all_nodes() {
+    let Some(nats) = Nats::start() else { return };
+    let config = format!("{WITH_API}{CONFIG}");
+    let (one, two) = (Node::connect_to(nats.port, &config).await, Node::connect_to(nats.port, &config).await);
+    let mut clients = [one.connect().await, two.connect().await, two.connect().await];
+    for (client, channel) in clients.iter_mut().zip(["chat:a", "chat:a", "chat:b"]) {
+        client.call("subscribe", json!({ "channel": channel })).await;
+    }
+    for node in [&one, &two] {
+        // Until the nodes know of each other.
+        let info = loop {
+            let info = node.api("info", json!({})).await;
+            if info["nodes"].as_array().unwrap().len() == 2 {
+                break info;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let mut figures: Vec<_> = info["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["num_clients"].as_u64().unwrap())
+            .collect();
+        figures.sort_unstable();
+        assert_eq!(figures, [1, 2], "{info}");
+        let channels = node.api("channels", json!({ "pattern": "chat:*" })).await;
+        let expected = json!({ "chat:a": { "num_clients": 2 }, "chat:b": { "num_clients": 1 } });
+        assert_eq!(channels["channels"], expected);
+        let channels = node.api("channels", json!({ "pattern": "*b" })).await;
+        assert_eq!(channels["channels"], json!({ "chat:b": { "num_clients": 1 } }));
+    }
+}
+
 /// A client without WebSocket: each of its requests may reach another node than its stream.
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_reach_their_session_from_any_node() {
