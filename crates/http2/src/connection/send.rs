@@ -249,6 +249,8 @@ impl Connection {
                     let closed = self.streams.end_send(slot);
                     self.apply_close(closed);
                 }
+            } else {
+                self.out.discard(data);
             }
             return Ok(());
         }

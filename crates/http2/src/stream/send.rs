@@ -174,7 +174,9 @@ impl Streams {
     ) -> Result<(), Misuse> {
         let stream = self.slab.get_mut(slot);
         let is_empty = data.is_empty();
-        if !is_empty && !self.send.chunks.push(stream, data) {
+        if is_empty {
+            self.send.chunks.discard(data);
+        } else if !self.send.chunks.push(stream, data) {
             return Err(Misuse::StreamQueueFull);
         }
         stream.send_content = content;

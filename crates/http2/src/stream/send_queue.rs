@@ -128,6 +128,11 @@ impl ChunkPool {
         stream.queued = 0;
     }
 
+    /// Discards a chunk that is not queued.
+    pub(crate) fn discard(&mut self, data: Bytes) {
+        self.spent.push(data);
+    }
+
     #[inline]
     fn free(&mut self, at: u32) {
         self.chunks[at as usize].next = self.vacant;

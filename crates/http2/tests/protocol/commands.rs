@@ -377,6 +377,24 @@ fn chunks_are_returned_to_the_caller_who_drops_them() {
 }
 
 #[test]
+fn empty_chunks_are_returned_to_the_caller_too() {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let empty = || Bytes::from_owner(Owned { bytes: Vec::new(), drops: drops.clone() });
+    let mut end = server(Config::new(Role::Server), &[(4, 10)], &Frame::get(1));
+    let key = end.key(1);
+    end.connection.send_response(key, status("200"), false).unwrap();
+    // Nothing is queued before the first one.
+    end.connection.send_data(key, empty(), false).unwrap();
+    end.connection.send_data(key, vec![b'd'; 100], false).unwrap();
+    end.connection.send_data(key, empty(), false).unwrap();
+    end.connection.send_data(key, empty(), true).unwrap();
+    assert_eq!(drops.load(Ordering::Relaxed), 0);
+    let mut spent = Vec::new();
+    end.connection.take_spent(&mut spent);
+    assert_eq!((spent.len(), drops.load(Ordering::Relaxed)), (3, 0));
+}
+
+#[test]
 fn a_stream_that_was_ended_is_not_writable() {
     for ends in [false, true] {
         let mut config = Config::new(Role::Server);
