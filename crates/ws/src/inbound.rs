@@ -276,9 +276,11 @@ impl Inbound {
                 return Ok((used, Arrival::Nothing));
             }
             // Many fragments inflate to as much as one.
-            left = step_len.saturating_sub((self.inflated_len() - inflated_before) as usize);
-            if left == 0 {
-                return Ok((used, Arrival::Inflating));
+            if let Some(inflate) = &self.inflate {
+                left = step_len.saturating_sub((inflate.total_len() - inflated_before) as usize);
+                if left == 0 {
+                    return Ok((used, Arrival::Inflating));
+                }
             }
         }
     }
