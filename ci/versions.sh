@@ -9,6 +9,8 @@ cargo_deb=3.8.0
 maturin_version=1.16.0
 # Builds the book.
 mdbook=0.5.4
+# Writes the bill of materials in ci/release.
+cyclonedx=0.5.9
 # Used by ci/release once an earlier version is tagged.
 semver_checks=0.51.0
 h2spec=v2.2.1+incompatible
