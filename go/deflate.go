@@ -195,6 +195,8 @@ func (c *codec) decompress(data, into []byte, maxSize int) ([]byte, error) {
 	i.data, i.tail = data, inflateTail
 	i.reset(c.window)
 	out := into[:0]
+	// Where the current DEFLATE stream starts in out, and whether that is not the first one of the message.
+	start, restarted := 0, false
 	for {
 		if len(out) == cap(out) {
 			// One byte more than allowed, to see that there is more.
@@ -214,13 +216,21 @@ func (c *codec) decompress(data, into []byte, maxSize int) ([]byte, error) {
 			// A block of the sender ended within the tail: the message was cut.
 			return nil, ErrInvalidDeflate
 		case i.tail == nil || len(i.data) == 0:
+			if i.tail != nil || len(i.data) > 0 {
+				start, restarted = len(out), true // the sender's final block ends the message, not that of inflateTail
+			}
 			if c.keepsWindow {
-				c.window = appendWindow(c.window, out)
+				if restarted {
+					c.window = c.window[:0]
+				}
+				c.window = appendWindow(c.window, out[start:])
 			}
 			return out, nil
 		default:
-			// RFC 7692 §7.2.3.4: a final block may be followed by others.
-			i.reset(appendWindow(slices.Clone(c.window), out))
+			// RFC 7692 §7.2.3.4: a final block may be followed by others. They are a stream of their own (RFC 1951 §3.2.3), whose window
+			// is empty at first, as is that of the next message after a final block.
+			start, restarted = len(out), true
+			i.reset(nil)
 		}
 	}
 }

@@ -376,3 +376,23 @@ func TestVectorsAccept(t *testing.T) {
 		}
 	}
 }
+
+// A final block of the sender ends a DEFLATE stream: what follows, in the same message or in the next, cannot refer to what came
+// before, as in the Rust core. Both inputs were found by FuzzReceive.
+func TestFinalBlocksEmptyTheWindow(t *testing.T) {
+	for name, input := range map[string]string{
+		"at the end of the data": "c1ce37fa213d62301a37b7ca317df6419d07f5142b2b4cf430382758303131fb942ed89440d8e339303030313030303030303841303030303" +
+			"030303030303030303038853030303030303030303030303030a9edc18637fa31582458303130323030",
+		"at the end of the tail": "c1ce37fa213d63301a37b7ca317df6419d07f5142b2b4cf430382758303131fb942ed89440d8e339303030313030303030303841303030303" +
+			"030303030303030303038853030303030303030303030303030a9edc18637fa3158255830313032c1813730303037c185374138389542303837",
+	} {
+		r := record{{"receiver", "server"}, {"limits", "1000 2000"}, {"deflate", "-"}, {"input", input}}
+		bytes, err := hex.DecodeString(input)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := r.receive(t, [][]byte{bytes}, false, true); len(got) < 2 || got[len(got)-1] != "error invalid-deflate 1007" {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}
