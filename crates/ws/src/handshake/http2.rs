@@ -19,7 +19,7 @@ use super::error::{HandshakeError, Malformed, Misuse, RequestError, ResponseErro
 use super::head::{Head, Occurs};
 use super::request::{check_shared_fields, check_version};
 use super::response::Response;
-use super::token::{is_connection_specific, is_connection_specific_request_field};
+use super::token::{CONNECTION_SPECIFIC, is_connection_specific_request_field};
 use super::uri::{is_authority, is_resource};
 
 /// Checks an extended CONNECT request; [`Request::accept`] makes the response to it.
@@ -77,9 +77,10 @@ pub fn check_request<'a>(
     let head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
     let resource = pseudo.resource()?;
     let host = check_authority(pseudo.authority, &head)?;
-    let is_forbidden =
-        |(name, value): (&str, &[u8])| is_connection_specific_request_field(name.as_bytes(), value);
-    if head.fields().any(is_forbidden) {
+    let is_forbidden = |name: &str| {
+        head.values(name).any(|value| is_connection_specific_request_field(name.as_bytes(), value))
+    };
+    if CONNECTION_SPECIFIC.into_iter().any(is_forbidden) {
         return Err(RequestError::ConnectionSpecific.into());
     }
     // RFC 9113 §8.1.1: a length would count the frames, whose number is unknown.
@@ -148,7 +149,7 @@ pub fn check_response<'a>(
         return Err(ResponseError::PseudoHeader.into());
     }
     let head = Head::from_fields(headers).map_err(ResponseError::Malformed)?;
-    if head.fields().any(|(name, _)| is_connection_specific(name.as_bytes())) {
+    if CONNECTION_SPECIFIC.iter().any(|name| head.has(name)) {
         return Err(ResponseError::ConnectionSpecific.into());
     }
     match status {

@@ -47,13 +47,13 @@ pub fn is_field_value(bytes: &[u8]) -> bool {
 
 /// Fields that describe one connection of HTTP/1.1: a proxy does not forward them (RFC 9110 §7.6.1), and HTTP/2 forbids them, except
 /// `TE: trailers` in a request (RFC 9113 §8.2.2).
-const CONNECTION_SPECIFIC: [&[u8]; 6] =
-    [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
+pub(super) const CONNECTION_SPECIFIC: [&str; 6] =
+    ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
 
 /// Whether a field belongs to one connection, so that a proxy does not forward it (RFC 9110 §7.6.1) and no response of HTTP/2 has it
 /// (RFC 9113 §8.2.2). Names match in any case.
 pub fn is_connection_specific(name: &[u8]) -> bool {
-    CONNECTION_SPECIFIC.iter().any(|known| name.eq_ignore_ascii_case(known))
+    CONNECTION_SPECIFIC.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// As [`is_connection_specific`], of a request: a client may announce over HTTP/2 too that it accepts trailers.
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn fields_of_a_connection_are_known_in_any_case() {
-        for name in CONNECTION_SPECIFIC {
+        for name in CONNECTION_SPECIFIC.map(str::as_bytes) {
             assert!(is_connection_specific(name) && is_connection_specific(&name.to_ascii_uppercase()));
             assert!(is_connection_specific_request_field(name, b"1"));
         }
