@@ -79,7 +79,7 @@ impl InflateLimit {
 
 /// The result of one [`Decompressor::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct InflateStep {
     /// Bytes consumed from the input.
     pub consumed: usize,
     /// Bytes written to the start of the output.
@@ -145,7 +145,7 @@ impl Decompressor {
     }
 
     /// As [`decompress`](Self::decompress), but stops once it has appended `len_min` bytes: at most [`ROOM_MAX`] more. While
-    /// [`Step::more`] is set, the piece has not ended.
+    /// [`InflateStep::more`] is set, the piece has not ended.
     pub(crate) fn append(
         &mut self,
         input: &[u8],
@@ -153,8 +153,8 @@ impl Decompressor {
         out: &mut Vec<u8>,
         limit: &InflateLimit,
         len_min: usize,
-    ) -> Result<Step, InflateError> {
-        let mut total = Step { consumed: 0, produced: 0, more: true };
+    ) -> Result<InflateStep, InflateError> {
+        let mut total = InflateStep { consumed: 0, produced: 0, more: true };
         // An estimate; one that is too low costs another iteration.
         let guess = input.len().saturating_mul(4).max(self.last_len);
         let mut room = guess.saturating_add(ROOM_MIN).min(ROOM_MAX);
@@ -184,7 +184,7 @@ impl Decompressor {
     /// Inflates the next piece of a message into `out` until the piece is consumed or `out` is full; with `fin` the message ends with
     /// this piece. For delivery in chunks, in constant memory.
     ///
-    /// While [`Step::more`] is set, call again with the remaining input, which may be empty. An `out` of less than 512 bytes is slow.
+    /// While [`InflateStep::more`] is set, call again with the remaining input, which may be empty. An `out` of less than 512 bytes is slow.
     ///
     /// # Errors
     /// [`InflateError`].
@@ -194,7 +194,7 @@ impl Decompressor {
         fin: bool,
         out: &mut [u8],
         limit: &InflateLimit,
-    ) -> Result<Step, InflateError> {
+    ) -> Result<InflateStep, InflateError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -211,14 +211,14 @@ impl Decompressor {
         fin: bool,
         out: &mut [u8],
         limit: &InflateLimit,
-    ) -> Result<Step, InflateError> {
+    ) -> Result<InflateStep, InflateError> {
         if !self.in_message {
             self.begin();
         }
         // One byte beyond the limit shows that the message is too long; no more of it is ever buffered.
         let room = out.len().min(limit.max_len.saturating_sub(self.len).saturating_add(1));
         let out = &mut out[..room];
-        let mut step = Step { consumed: 0, produced: 0, more: false };
+        let mut step = InflateStep { consumed: 0, produced: 0, more: false };
         loop {
             let inflated =
                 self.inflate(&input[step.consumed..], &mut out[step.produced..], InflateFlush::NoFlush);

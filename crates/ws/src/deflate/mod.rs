@@ -40,7 +40,7 @@ mod window;
 
 pub use compressor::Compressor;
 pub(crate) use decompressor::ROOM_MAX;
-pub use decompressor::{Decompressor, InflateError, InflateLimit, Step};
+pub use decompressor::{Decompressor, InflateError, InflateLimit, InflateStep};
 pub use negotiation::NegotiationError;
 pub use pool::DeflatePool;
 
