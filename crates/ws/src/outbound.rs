@@ -465,7 +465,30 @@ impl Outbound {
     /// than [`prepared_window_bits`](Self::prepared_window_bits).
     pub fn send_prepared(&mut self, frame: &PreparedFrame) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.send_prepared(frame)?)
+        Ok(self.sender.send_prepared(frame, 0)?)
+    }
+
+    /// Whether the next bytes of the connection would be those of a prepared frame, so that a driver may write it from where it is:
+    /// nothing is queued, no message is being sent in fragments, and this is an open server. Then
+    /// [`send_rest_of_prepared`](Self::send_rest_of_prepared) continues.
+    #[inline]
+    pub fn can_write_prepared(&self) -> bool {
+        self.is_open() && !self.wants_write() && !self.is_under_way() && !self.sender.masks()
+    }
+
+    /// Sends a prepared frame of which the transport has accepted the first `written` bytes: queues the rest, if there is any.
+    /// [`can_write_prepared`](Self::can_write_prepared) was true before the write.
+    ///
+    /// # Errors
+    /// As for [`send_prepared`](Self::send_prepared).
+    pub fn send_rest_of_prepared(&mut self, frame: &PreparedFrame, written: usize) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.send_prepared(frame, written)?)
+    }
+
+    /// Bytes that may be queued before the queue is [congested](Self::is_congested).
+    pub fn queued_len_high(&self) -> usize {
+        self.queued_len_high
     }
 
     /// The largest window of a compressed [`PreparedFrame`] that the peer accepts, 9 to 15; `None` if a message of `len` bytes should

@@ -221,4 +221,35 @@ mod tests {
         drop(frame);
         assert_eq!(Vec::from(bytes).capacity(), 304);
     }
+
+    // A driver writes a frame to many transports, each of which accepts a part of it.
+    #[test]
+    fn the_rest_of_a_frame_follows_what_was_written() {
+        for payload_len in [0, 10, 5_000] {
+            let frame = PreparedFrame::binary(&vec![7; payload_len]);
+            let next = PreparedFrame::text("next");
+            let len = frame.as_bytes().len();
+            for written in [0, 1, len - 1, len] {
+                let mut server = Connection::server(Config::default(), None, NOW);
+                assert!(server.can_write_prepared());
+                server.send_rest_of_prepared(&frame, written).unwrap();
+                assert_eq!(server.queued_len(), len - written);
+                assert_eq!(server.can_write_prepared(), written == len);
+                server.send_rest_of_prepared(&next, 0).unwrap();
+                assert_eq!(server.take_transmit(), [&frame.as_bytes()[written..], next.as_bytes()].concat());
+            }
+        }
+        let mut server = Connection::server(Config::default(), None, NOW);
+        server.send_text_chunk("a message under way", false).unwrap();
+        server.take_transmit();
+        assert!(!server.can_write_prepared());
+        server.send_text_chunk(".", true).unwrap();
+        assert!(!server.can_write_prepared(), "bytes are queued");
+        server.take_transmit();
+        assert!(server.can_write_prepared());
+        server.close(NOW, crate::CloseCode::NORMAL, "").unwrap();
+        server.take_transmit();
+        assert!(!server.can_write_prepared(), "closed");
+        assert!(!Connection::client(Config::default(), None, [0; 32], NOW).can_write_prepared(), "masked");
+    }
 }

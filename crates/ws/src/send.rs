@@ -133,8 +133,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a prepared frame. A client masks a copy.
-    pub(crate) fn send_prepared(&mut self, prepared: &PreparedFrame) -> Result<(), Misuse> {
+    /// See [`Outbound::send_prepared`](crate::Outbound::send_prepared) and
+    /// [`send_rest_of_prepared`](crate::Outbound::send_rest_of_prepared). A client masks a copy.
+    pub(crate) fn send_prepared(&mut self, prepared: &PreparedFrame, written: usize) -> Result<(), Misuse> {
         let frame = prepared.as_bytes();
         self.check_room(frame.len())?;
         if self.fragmented.is_some() {
@@ -155,10 +156,11 @@ impl Sender {
             return Ok(());
         }
         self.log_header(prepared.header());
-        if frame.len() < SHARED_LEN_MIN {
-            self.queue.push(frame);
+        let rest = frame.get(written..).unwrap_or_default();
+        if rest.len() < SHARED_LEN_MIN {
+            self.queue.push(rest);
         } else {
-            self.queue.push_shared(frame.clone());
+            self.queue.push_shared(frame.slice(written..));
         }
         Ok(())
     }
@@ -226,7 +228,7 @@ impl Sender {
 
     /// Whether payloads are masked, as those of a client.
     #[inline]
-    fn masks(&self) -> bool {
+    pub(crate) fn masks(&self) -> bool {
         self.processing.as_ref().is_some_and(|processing| processing.keys.is_some())
     }
 
@@ -427,7 +429,7 @@ mod tests {
         {
             let frame = PreparedFrame::binary(&vec![7; len]);
             let mut sender = sender();
-            sender.send_prepared(&frame).unwrap();
+            sender.send_prepared(&frame, 0).unwrap();
             assert_eq!(
                 transmitted_slices(&sender)[0].as_ptr() == frame.as_bytes().as_ptr(),
                 is_shared,
