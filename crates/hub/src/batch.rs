@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex};
 use tokio::runtime::Handle;
 
 use crate::client::Client;
+use crate::outbox;
 use crate::shards::lock;
 
 /// The maximum number of connections that one task writes to. Further tasks can run on other workers.
 const TASK_LEN: usize = 128;
+
+/// The number of connections that are written to at once: their messages stay in the processor's caches meanwhile.
+const FANOUT_LEN: usize = 64;
 
 thread_local! {
     /// The connections with publications from this thread that no task has begun to write.
@@ -43,5 +47,7 @@ async fn write_due(due: Arc<Due>) {
 }
 
 fn write(clients: &[Arc<Client>]) {
-    clients.iter().for_each(|client| client.outbox.write());
+    for some in clients.chunks(FANOUT_LEN) {
+        outbox::write_all(some.iter().map(|client| &client.outbox));
+    }
 }

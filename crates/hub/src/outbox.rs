@@ -5,7 +5,7 @@
 //!            +-----------------------------------------------+   +-------------------------------+
 //!            v                                               |   |                               v
 //!  Batch { is_due: false } ---> Batch { is_due: true } ---> Writing                           Stalled
-//!            ^      a publication               batch.write()                                    |
+//!            ^      a publication               write_all()                                      |
 //!            |                   poll_take() finds messages                                      |
 //!            +------ Task <--------------------------------------------(any but Writing)---------+
 //!   poll_take() finds none
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
-use wireloom::{PreparedMessage, Sender};
+use wireloom::{Fanout, PreparedMessage, Sender};
 
 use crate::config::SlowPolicy;
 use crate::protocol::Disconnect;
@@ -185,17 +185,8 @@ impl Outbox {
         pushed
     }
 
-    /// Writes messages until the transport is full, unless the connection's task writes.
-    pub(crate) fn write(&self) {
-        let Some((mut sender, messages)) = self.begin_batch() else { return };
-        // The task handles errors of the connection.
-        let sent = sender.try_send_all(messages.iter().map(|waiting| &waiting.message)).unwrap_or(0);
-        let queued_len = sender.queued_len();
-        self.end_batch(sender, messages, sent, queued_len);
-    }
-
-    /// Takes the messages for a batch, and the sender.
-    fn begin_batch(&self) -> Option<(Sender, VecDeque<Waiting>)> {
+    /// Takes the messages for a batch, and the sender; `None` if the connection's task writes.
+    fn begin_batch(&self) -> Option<Batch<'_>> {
         let mut queue = lock(&self.queue);
         let Writer::Batch { is_due } = &mut queue.writer else { return None };
         *is_due = false;
@@ -203,7 +194,7 @@ impl Outbox {
         queue.writer = Writer::Writing;
         let messages = std::mem::take(&mut queue.waiting);
         queue.in_batch = messages.len();
-        Some((sender, messages))
+        Some(Batch { outbox: self, sender, messages })
     }
 
     /// A batch has sent the first `sent` of its messages, of which `queued_len` bytes are not written yet.
@@ -321,6 +312,29 @@ impl Outbox {
         drop(old);
         Poll::Pending
     }
+}
+
+/// Writes the messages of each outbox until its transport is full, unless the connection's task writes.
+pub(crate) fn write_all<'a>(outboxes: impl IntoIterator<Item = &'a Outbox>) {
+    let mut batches: Vec<_> = outboxes.into_iter().filter_map(Outbox::begin_batch).collect();
+    let mut fanout = Fanout::default();
+    for Batch { sender, messages, .. } in &mut batches {
+        fanout.push(sender, messages.iter().map(|waiting| &waiting.message));
+    }
+    let deliveries = fanout.try_send();
+    for (batch, delivery) in batches.into_iter().zip(deliveries) {
+        // The task handles errors of the connection.
+        let (sent, queued_len) = delivery.map_or((0, 0), |delivery| (delivery.sent, delivery.queued_len));
+        let Batch { outbox, sender, messages } = batch;
+        outbox.end_batch(sender, messages, sent, queued_len);
+    }
+}
+
+/// The messages of an outbox that a batch writes.
+struct Batch<'a> {
+    outbox: &'a Outbox,
+    sender: Sender,
+    messages: VecDeque<Waiting>,
 }
 
 /// While this exists, batches may write to the connection of this outbox.
@@ -501,18 +515,18 @@ mod tests {
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["0".into()]));
         // Until the task has written that, no other task may write.
         outbox.publish(text("1"), true);
-        outbox.write();
+        write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         assert_eq!(outbox.push(text("2")), Pushed::Queued);
         assert_eq!(outbox.publish(text("3"), true), Pushed::Unwritten);
         assert_eq!(outbox.publish(text("4"), false), Pushed::Queued);
-        outbox.write();
+        write_all([&outbox]);
         assert_eq!(read(&mut peer, 9).await, b"\x81\x012\x81\x013\x81\x014");
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         drop(open);
         assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
-        outbox.write();
+        write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["5".into()]));
     }
 
@@ -523,10 +537,10 @@ mod tests {
         let open = outbox.open_to_batches(socket.split().0);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         assert_eq!(outbox.publish(text("1"), true), Pushed::Unwritten);
-        let (mut sender, messages) = outbox.begin_batch().unwrap();
+        let Batch { mut sender, messages, .. } = outbox.begin_batch().unwrap();
         assert_eq!(outbox.publish(text("2"), true), Pushed::Queued);
         assert_eq!(outbox.backlog(), Backlog { queued: 2, written: 0 });
-        outbox.write();
+        write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]), "another task writes");
         let sent = sender.try_send_all(messages.iter().map(|waiting| &waiting.message)).unwrap();
         outbox.end_batch(sender, messages, sent, 0);
@@ -537,7 +551,7 @@ mod tests {
         // A connection that is ended meanwhile.
         for (reason, left) in [(Disconnect::Slow, 0), (Disconnect::Shutdown, 1)] {
             outbox.publish(text("3"), true);
-            let (sender, messages) = outbox.begin_batch().unwrap();
+            let Batch { sender, messages, .. } = outbox.begin_batch().unwrap();
             if left == 0 {
                 let ended = lock(&outbox.queue).end(reason);
                 ended.finish();
@@ -550,7 +564,7 @@ mod tests {
         }
         // One that is closed meanwhile.
         outbox.publish(text("4"), true);
-        let (sender, messages) = outbox.begin_batch().unwrap();
+        let Batch { sender, messages, .. } = outbox.begin_batch().unwrap();
         drop(open);
         outbox.end_batch(sender, messages, 0, 0);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["4".into()]));
@@ -607,11 +621,11 @@ mod tests {
         let _open = outbox.open_to_batches(sender);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         assert_eq!(outbox.publish(text("first"), true), Pushed::Unwritten);
-        outbox.write();
+        write_all([&outbox]);
         // The task flushes; messages that are queued meanwhile wait for it.
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec![]));
         assert_eq!(outbox.publish(text("second"), true), Pushed::Queued);
-        outbox.write();
+        write_all([&outbox]);
         let (first, flushed) = tokio::join!(read(&mut peer, 7), of_task.flush());
         assert_eq!((&first[..], flushed), (&b"\x81\x05first"[..], Ok(())));
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["second".into()]));

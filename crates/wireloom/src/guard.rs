@@ -17,7 +17,7 @@ use std::task::{Context, Waker};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Data that a [`Guarded`] protects.
 pub(crate) trait Guardable {
@@ -44,6 +44,16 @@ impl<T: Guardable> Guarded<T> {
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         let data = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         Guard { data, _held: Held::new(), deferred: Deferred::default() }
+    }
+
+    /// Locks, unless that would wait. A thread that holds guards may lock another only so.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let data = match self.mutex.try_lock() {
+            Ok(data) => data,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Guard { data, _held: Held::new(), deferred: Deferred::default() })
     }
 
     /// Reads or changes data where nothing is collected. [`Guardable::before_unlock`] is not called.

@@ -56,8 +56,8 @@ pub use server::{Handler, Server, ServerConfig, ServerHandle};
 pub use transport::tls::{self, ServerTls};
 pub use transport::{Tap, TapEvent, Transport};
 pub use websocket::{
-    Message, Observer, ObserverEvent, OwnedMessage, Payload, PreparedMessage, Receiver, Sender, Session,
-    SlowPeer, Traffic, Utf8Bytes, WebSocket, WebSocketConfig, accept,
+    Delivery, Fanout, IoUring, Message, Observer, ObserverEvent, OwnedMessage, Payload, PreparedMessage,
+    Receiver, Sender, Session, SlowPeer, Traffic, Utf8Bytes, WebSocket, WebSocketConfig, accept,
 };
 #[cfg(feature = "http2")]
 pub use wireloom_http2;

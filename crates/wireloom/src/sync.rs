@@ -1,6 +1,6 @@
 //! Synchronization primitives and spawned tasks, in one place so that a model checker can replace them.
 
-pub(crate) use std::sync::{Arc, PoisonError};
+pub(crate) use std::sync::{Arc, PoisonError, TryLockError};
 
 #[cfg(test)]
 pub(crate) use model::{AbortHandle, AtomicBool, Model, Mutex, MutexGuard, spawn};
@@ -27,7 +27,7 @@ mod model {
     use std::cell::Cell;
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::Ordering;
-    use std::sync::{LockResult, PoisonError};
+    use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
     use tokio::runtime::{Builder, Handle};
 
@@ -83,6 +83,19 @@ mod model {
                 Self::Shuttle(shuttle::sync::Mutex::new(value))
             } else {
                 Self::Std(std::sync::Mutex::new(value))
+            }
+        }
+
+        pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+            fn wrap<G, H>(locked: TryLockResult<G>, wrap: fn(G) -> H) -> TryLockResult<H> {
+                locked.map(wrap).map_err(|error| match error {
+                    TryLockError::Poisoned(error) => PoisonError::new(wrap(error.into_inner())).into(),
+                    TryLockError::WouldBlock => TryLockError::WouldBlock,
+                })
+            }
+            match self {
+                Self::Std(mutex) => wrap(mutex.try_lock(), MutexGuard::Std),
+                Self::Shuttle(mutex) => wrap(mutex.try_lock(), MutexGuard::Shuttle),
             }
         }
 

@@ -31,7 +31,7 @@ pub(crate) use load::{
     Expectation, Load, LoadCommand, Merge, Metric, ROUNDS_MIN, Scenario, Sizes, Speed, Stage,
 };
 pub(crate) use record::Record;
-pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
+pub(crate) use serve::{Channels, IoUringUse, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
 pub(crate) use value::{has_scheme, time};
 
 /// Colours, where a terminal shows them and NO_COLOR does not forbid them.

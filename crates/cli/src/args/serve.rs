@@ -281,6 +281,19 @@ pub(crate) struct WebSocketLimits {
     /// Disconnect clients that have been silent for this long; three times --ping by default
     #[arg(long, value_name = "TIME", value_parser = value::time, requires = "ping")]
     pub(crate) dead_after: Option<Duration>,
+    /// Whether messages to many clients are written by io_uring; with on, it is an error if the system does not allow that
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = IoUringUse::Auto)]
+    pub(crate) io_uring: IoUringUse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IoUringUse {
+    /// Where the system allows it
+    Auto,
+    /// Always
+    On,
+    /// Never
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -10,13 +10,14 @@ use std::time::Duration;
 use tracing::{error, info, warn};
 use wireloom::server;
 use wireloom::{
-    DeflateConfig, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer,
+    DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls,
+    SlowPeer,
 };
 
 use self::admin::AdminListener;
 use super::bind;
 use super::connect::connector;
-use crate::args::{LogFormat, LogLevel, Serve, SlowPolicy};
+use crate::args::{IoUringUse, LogFormat, LogLevel, Serve, SlowPolicy};
 use crate::exit::Exit;
 use crate::recording::{self, Side};
 use crate::routes::Routes;
@@ -256,6 +257,11 @@ impl Serve {
             SlowPolicy::Wait => SlowPeer::Wait { stall_timeout },
             SlowPolicy::Drop => SlowPeer::DropNewest { queue_timeout, stall_timeout },
             SlowPolicy::Disconnect => SlowPeer::Disconnect { queue_timeout },
+        };
+        config.websocket.io_uring = match websocket.io_uring {
+            IoUringUse::Auto => IoUring::Auto,
+            IoUringUse::On => IoUring::On,
+            IoUringUse::Off => IoUring::Off,
         };
         if self.log_level == LogLevel::Trace {
             // Frames are logged only if there is an observer, so set one that does nothing.

@@ -46,6 +46,7 @@ use crate::registry::{self, Phase, Registry};
 #[cfg(feature = "tls")]
 use crate::transport::tls::ServerTls;
 use crate::transport::{Io, Transport};
+use crate::websocket::IoUring;
 use connection::{Connection, Next};
 use listener::NO_ADDRESS;
 use timeouts::until;
@@ -168,9 +169,14 @@ impl<L: Listener> Server<L> {
     /// [`ServerConfig::shutdown_grace`] after that.
     ///
     /// # Errors
-    /// The listener failed permanently; a setting of [`ServerConfig::http2`] is out of range.
+    /// The listener failed permanently; a setting of [`ServerConfig::http2`] is out of range;
+    /// [`io_uring`](crate::WebSocketConfig::io_uring) is [`On`](IoUring::On), and the system does not allow it.
     pub async fn serve(self, handler: impl Handler) -> io::Result<()> {
         let Self { mut listener, config, registry, .. } = self;
+        if config.websocket.io_uring == IoUring::On {
+            IoUring::check()
+                .map_err(|error| io::Error::new(error.kind(), format!("io_uring cannot be used: {error}")))?;
+        }
         #[cfg(feature = "http2")]
         if wireloom_http2::Connection::new(wireloom_http2::Role::Server, config.http2).is_err() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a setting of HTTP/2 is out of range"));

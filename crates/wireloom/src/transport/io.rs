@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
+use super::ring::Socket;
 
 /// Anything that reads and writes bytes in order.
 pub trait Transport: AsyncRead + AsyncWrite + Any + Send + Unpin {}
@@ -58,6 +59,14 @@ impl Io {
             Self::Tls(io) => io,
             Self::Tunnel(io) => io,
             Self::Other(io) => io,
+        }
+    }
+
+    /// The socket, if the transport is nothing but that.
+    pub(crate) fn socket(&self) -> Option<Socket<'_>> {
+        match self {
+            Self::Tcp(io) => Some(Socket::of(io)),
+            _ => None,
         }
     }
 

@@ -7,6 +7,11 @@ mod hyper;
 mod io;
 #[cfg(test)]
 pub(crate) mod model;
+#[cfg(target_os = "linux")]
+pub(crate) mod ring;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_ring.rs"]
+pub(crate) mod ring;
 mod tap;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use wireloom_ws::Keepalive;
 
 use super::observer::Observer;
+use crate::transport::ring;
 
 /// The configuration of one WebSocket. Fields may be added: use struct update, `..WebSocketConfig::default()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,8 +15,34 @@ pub struct WebSocketConfig {
     pub core: wireloom_ws::Config,
     /// The policy for a peer that reads more slowly than this end sends.
     pub slow_peer: SlowPeer,
+    /// Whether messages to many WebSockets ([`Fanout`](super::Fanout)) may be written by io_uring.
+    pub io_uring: IoUring,
     /// Receives events; none by default.
     pub observer: Option<Observer>,
+}
+
+/// Whether writes to many connections use io_uring, which takes one system call for up to 32 of them. It needs Linux 6.1 or later. The
+/// messages, their order and all errors are the same either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IoUring {
+    /// Where the kernel allows it and it pays. Where seccomp forbids it, as the default profiles of containers do, plain writes are used.
+    #[default]
+    Auto,
+    /// As [`Auto`](Self::Auto), but a server does not start where the kernel does not allow it.
+    On,
+    /// Never.
+    Off,
+}
+
+impl IoUring {
+    /// Whether this process may use io_uring here.
+    ///
+    /// # Errors
+    /// The kernel is too old, is not Linux, or forbids it.
+    pub fn check() -> std::io::Result<()> {
+        ring::check()
+    }
 }
 
 impl WebSocketConfig {

@@ -9,6 +9,7 @@ use crate::error::HttpError;
 use crate::error::WebSocketError;
 use crate::sync::Arc;
 use crate::transport::Io;
+use crate::transport::ring::Socket;
 
 /// Slices per write.
 pub(super) const SLICES_MAX: usize = 32;
@@ -108,6 +109,11 @@ impl Link {
         self.io.poll_read(cx, bytes)
     }
 
+    /// The socket, if the transport is nothing but that.
+    pub(super) fn socket(&self) -> Option<Socket<'_>> {
+        self.io.socket()
+    }
+
     /// Writes slices. While the transport is full, it wakes all waiting tasks later, and `task` if there is one.
     pub(super) fn write(
         &mut self,
@@ -166,7 +172,7 @@ impl Link {
     }
 }
 
-fn not_zero(written: usize) -> io::Result<usize> {
+pub(super) fn not_zero(written: usize) -> io::Result<usize> {
     if written > 0 { Ok(written) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 

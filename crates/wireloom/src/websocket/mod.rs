@@ -13,7 +13,7 @@
 //! decides when the batch leaves. Messages that arrived together are received without a lock, and nothing is decoded while it is held.
 //!
 //! Layers: `activity`, `clock`, `codecs`, `linger`, `observer`, `prepared`, `read_buffer`, `wakers` → `active_receiver`, `config`, `flush`, `link`, `message`,
-//! `notifications` → `slow` → `state` → `receiver`, `sender` → `driven` → `accept`, `pump`, `stream`.
+//! `notifications` → `slow` → `state` → `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
 mod active_receiver;
@@ -22,6 +22,7 @@ mod clock;
 mod codecs;
 mod config;
 mod driven;
+mod fanout;
 mod flush;
 mod linger;
 mod link;
@@ -49,7 +50,8 @@ use wireloom_ws::{CloseCode, Connection, End, Role};
 
 pub use accept::accept;
 pub(crate) use config::SharedConfig;
-pub use config::{SlowPeer, WebSocketConfig};
+pub use config::{IoUring, SlowPeer, WebSocketConfig};
+pub use fanout::{Delivery, Fanout};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
 pub use observer::{Observer, ObserverEvent};
 pub use prepared::PreparedMessage;
@@ -152,7 +154,7 @@ impl WebSocket {
         config: WebSocketConfig,
         arrived: &[u8],
     ) -> Self {
-        Self::open(Io::Other(Box::new(transport)), role, negotiated, deflate, config.into(), arrived)
+        Self::open(Io::of(transport), role, negotiated, deflate, config.into(), arrived)
     }
 
     /// The subprotocol that was agreed upon.

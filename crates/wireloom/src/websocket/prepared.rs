@@ -103,11 +103,15 @@ impl PreparedMessage {
 
     /// Queues the variant that this connection negotiated.
     pub(super) fn queue(&self, core: &mut Outbound) -> Result<(), wireloom_ws::Error> {
-        let frame = match core.prepared_window_bits(self.len()) {
+        core.send_prepared(self.frame(core))
+    }
+
+    /// The variant that this connection negotiated.
+    pub(super) fn frame(&self, core: &Outbound) -> &PreparedFrame {
+        match core.prepared_window_bits(self.len()) {
             Some(bits) => self.compressed(bits, core),
             None => &self.0.plain,
-        };
-        core.send_prepared(frame)
+        }
     }
 
     fn compressed(&self, window_bits: u8, core: &Outbound) -> &PreparedFrame {

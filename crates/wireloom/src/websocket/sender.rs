@@ -493,6 +493,14 @@ fn notify_written(state: &mut State, message: &Payload<'_>) {
 }
 
 /// Writes the queue without waiting.
+///
+/// # Errors
+/// The transport has failed, or the peer is too slow.
+pub(super) fn flush_now(state: &mut State) -> Result<(), WebSocketError> {
+    written(state).map(drop)
+}
+
+/// As [`flush_now`]; returns whether the sender waits.
 fn written(state: &mut State) -> Result<Sent, WebSocketError> {
     if let Poll::Ready(written) = state.poll_flush(None) {
         return written.map(|()| Sent::Done);

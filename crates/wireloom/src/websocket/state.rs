@@ -13,11 +13,13 @@ use tokio::time::Instant;
 
 use wireloom_ws::frame::Header;
 use wireloom_ws::handshake::Negotiated;
-use wireloom_ws::{CloseCode, Event, IdleInbound, Kind, Outbound, Pong, Role, Transport};
+use wireloom_ws::{
+    CloseCode, Event, IdleInbound, Kind, Misuse, Outbound, Pong, PreparedFrame, Role, Transport,
+};
 
 use super::active_receiver::{ActiveReceiver, LenClass};
 use super::activity::Activity;
-use super::config::{SharedConfig, SlowPeer, WebSocketConfig};
+use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::link::{self, Link, SLICES_MAX};
@@ -108,6 +110,11 @@ impl Shared {
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
+    }
+
+    /// As [`lock`](Self::lock), unless that would wait.
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, State>> {
+        self.state.try_lock()
     }
 
     /// The state, for effects of frames that have arrived. Flushing and notifying is left to the next [`lock`](Self::lock).
@@ -634,6 +641,53 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Whether prepared frames may be written to the socket from where they are: nothing is queued, and no one observes or waits.
+    pub(super) fn can_write_prepared(&self) -> bool {
+        self.core.can_write_prepared()
+            && self.link.write_error().is_none()
+            && self.link.socket().is_some()
+            && self.flush.is_idle()
+            && !self.slow.is_waiting()
+            && self.rare.as_ref().is_none_or(|rare| rare.notifications.is_none())
+    }
+
+    /// Whether batches of writes may use io_uring.
+    pub(super) fn uses_ring(&self) -> bool {
+        self.config.io_uring != IoUring::Off
+    }
+
+    /// A single write of these frames has had this result; [`can_write_prepared`](Self::can_write_prepared) was true before. Queues the rest,
+    /// and returns the number of frames that are sent.
+    pub(super) fn finish_prepared(
+        &mut self,
+        frames: &[&PreparedFrame],
+        written: io::Result<usize>,
+    ) -> Result<usize, wireloom_ws::Error> {
+        let (total, refused) = match written.and_then(link::not_zero) {
+            Ok(len) => (len, None),
+            Err(error) => (0, Some(error)),
+        };
+        self.count_sent(total);
+        if let Some(error) = refused.filter(|error| error.kind() != io::ErrorKind::WouldBlock) {
+            self.fail_write(&error);
+            return Ok(0);
+        }
+        let mut rest = total;
+        for (sent, frame) in frames.iter().enumerate() {
+            let written = rest.min(frame.as_bytes().len());
+            rest -= written;
+            if written < frame.as_bytes().len() {
+                self.core.give_buffer(flush::take_buffer);
+            }
+            match self.core.send_rest_of_prepared(frame, written) {
+                Ok(()) => {}
+                Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => return Ok(sent),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(frames.len())
     }
 
     /// The transport has accepted `len` bytes.

@@ -7,6 +7,7 @@ mod batches;
 mod closing;
 mod ends;
 mod fairness;
+mod fanout;
 mod flush;
 mod load;
 mod messages;

@@ -1,0 +1,228 @@
+//! Messages to many WebSockets at once. Where a WebSocket of a server has an empty send queue and is directly on TCP, the frames are written
+//! from where they are, and not copied into its queue; with io_uring, those of many WebSockets in one system call.
+//!
+//! ```text
+//! for each member: lock -> frames -+-> plain write --------------------------+-> queue the rest, flush -> unlock
+//!                                  '-> submission of up to 32 -> completions-'
+//! ```
+//!
+//! While the members of a submission are locked, further ones are locked only if that does not wait. So two threads that send to
+//! the same members in different orders do not wait for each other; the members that were locked receive their messages afterwards.
+
+use std::io;
+use std::ops::Range;
+
+use wireloom_ws::PreparedFrame;
+
+use super::prepared::PreparedMessage;
+use super::sender::{Sender, flush_now};
+use super::state::State;
+use crate::error::WebSocketError;
+use crate::guard::Guard;
+use crate::transport::ring;
+
+/// A shorter submission does not pay: it costs a system call more than it saves.
+const SUBMISSION_LEN_MIN: usize = 4;
+
+/// Frames that are longer together, in bytes, are not copied behind each other.
+const JOINED_LEN_MAX: usize = 64 << 10;
+
+/// Messages for many WebSockets, to send at once: for the subscribers of a channel. This costs less than a
+/// [`try_send_all`](Sender::try_send_all) for each of them, and does the same.
+///
+/// Members that receive the same messages share their frames, which are written from where they are. On Linux 6.1 and later, the writes to
+/// many TCP connections are one system call, by io_uring ([`WebSocketConfig::io_uring`](super::WebSocketConfig::io_uring)).
+///
+/// ```
+/// use wireloom::{Fanout, PreparedMessage, Sender};
+///
+/// fn publish(subscribers: &mut [Sender], message: &PreparedMessage) {
+///     let mut fanout = Fanout::default();
+///     for subscriber in subscribers {
+///         fanout.push(subscriber, [message]);
+///     }
+///     for delivery in fanout.try_send() {
+///         match delivery {
+///             Ok(delivery) if delivery.sent == 1 => {}
+///             Ok(_) => println!("a subscriber is slow"),
+///             Err(error) => println!("a subscriber has gone: {error}"),
+///         }
+///     }
+/// }
+/// ```
+#[derive(Default)]
+pub struct Fanout<'a> {
+    members: Vec<Member<'a>>,
+    messages: Vec<&'a PreparedMessage>,
+}
+
+struct Member<'a> {
+    sender: &'a mut Sender,
+    /// The end of its messages among those of all members. They begin where those of the member before end.
+    messages_end: usize,
+}
+
+/// What became of the messages for one WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Delivery {
+    /// The number of messages that were sent, from the first on. The send queue had no room for the others.
+    pub sent: usize,
+    /// Bytes that are queued for writing, as [`Sender::queued_len`] returns.
+    pub queued_len: usize,
+}
+
+impl<'a> Fanout<'a> {
+    /// Adds a WebSocket, and its messages in their order.
+    pub fn push(&mut self, sender: &'a mut Sender, messages: impl IntoIterator<Item = &'a PreparedMessage>) {
+        self.messages.extend(messages);
+        self.members.push(Member { sender, messages_end: self.messages.len() });
+    }
+
+    /// Sends the messages of each WebSocket, as [`Sender::try_send_all`] does: until its send queue is full. The results are in the order of the
+    /// calls of [`push`](Self::push); the errors are those of [`Sender::send`].
+    pub fn try_send(self) -> Vec<Result<Delivery, WebSocketError>> {
+        let Self { members, messages } = self;
+        let mut deliveries: Vec<Option<Result<Delivery, WebSocketError>>> = vec![None; members.len()];
+        let mut submission = Submission::default();
+        // Before anything is locked.
+        let has_ring = members.len() >= SUBMISSION_LEN_MIN && ring::is_usable();
+        let mut first = 0;
+        for (index, member) in members.iter().enumerate() {
+            let messages = &messages[first..member.messages_end];
+            first = member.messages_end;
+            let Some(mut direct) = submission.prepare(member.sender, messages) else { continue };
+            if has_ring && direct.state.uses_ring() {
+                submission.locked.push((index, direct));
+                if submission.locked.len() == ring::WRITES_MAX {
+                    submission.write(&mut deliveries);
+                }
+            } else {
+                let written = direct.write(submission.bytes(&direct));
+                deliveries[index] = Some(direct.finish(&submission.frames, written));
+            }
+        }
+        submission.write(&mut deliveries);
+        drop(submission);
+        let mut first = 0;
+        let all = members.into_iter().zip(deliveries).map(|(member, delivery)| {
+            let messages = &messages[first..member.messages_end];
+            first = member.messages_end;
+            delivery.unwrap_or_else(|| {
+                let sent = member.sender.try_send_all(messages.iter().copied())?;
+                Ok(Delivery { sent, queued_len: member.sender.queued_len() })
+            })
+        });
+        all.collect()
+    }
+}
+
+/// Members whose frames are written directly.
+#[derive(Default)]
+struct Submission<'m> {
+    /// The members of the next submission to a ring, with their places among all.
+    locked: Vec<(usize, Direct<'m>)>,
+    /// The frames of all members.
+    frames: Vec<&'m PreparedFrame>,
+    /// Several frames behind each other.
+    joined: Vec<Joined>,
+}
+
+struct Joined {
+    /// The frames of the first member that they are for.
+    frames: Range<usize>,
+    bytes: Vec<u8>,
+}
+
+/// A locked WebSocket to which frames are written directly.
+struct Direct<'m> {
+    state: Guard<'m, State>,
+    /// Its frames, by their places among those of the submission.
+    frames: Range<usize>,
+    /// The place of their bytes among `joined`; `None` for a single frame.
+    joined: Option<usize>,
+}
+
+impl<'m> Submission<'m> {
+    /// Locks a WebSocket to which these messages can be written directly; `None` if they have to be queued, or another thread has locked it.
+    fn prepare(&mut self, sender: &'m Sender, messages: &[&'m PreparedMessage]) -> Option<Direct<'m>> {
+        let state = sender.shared.try_lock()?;
+        if messages.is_empty() || !state.can_write_prepared() {
+            return None;
+        }
+        let first = self.frames.len();
+        self.frames.extend(messages.iter().map(|message| message.frame(&state.core)));
+        let frames = first..self.frames.len();
+        let len: usize = self.frames[frames.clone()].iter().map(|frame| frame.as_bytes().len()).sum();
+        // Of more, a part would be written before the rest is queued.
+        if len > state.core.queued_len_high() || messages.len() > 1 && len > JOINED_LEN_MAX {
+            self.frames.truncate(first);
+            return None;
+        }
+        let joined = (messages.len() > 1).then(|| self.join(&frames));
+        Some(Direct { state, frames, joined })
+    }
+
+    /// The place of these frames behind each other. Mostly they are those of the member before.
+    fn join(&mut self, frames: &Range<usize>) -> usize {
+        let these = &self.frames[frames.clone()];
+        let are_these = |joined: &Joined| {
+            let others = &self.frames[joined.frames.clone()];
+            others.len() == these.len()
+                && others.iter().zip(these).all(|(one, other)| std::ptr::eq(*one, *other))
+        };
+        if !self.joined.last().is_some_and(are_these) {
+            let bytes = these.iter().flat_map(|frame| frame.as_bytes()).copied().collect();
+            self.joined.push(Joined { frames: frames.clone(), bytes });
+        }
+        self.joined.len() - 1
+    }
+
+    fn bytes(&self, direct: &Direct<'m>) -> &[u8] {
+        match direct.joined {
+            Some(joined) => &self.joined[joined].bytes,
+            None => self.frames[direct.frames.start].as_bytes(),
+        }
+    }
+
+    /// Writes to the locked members, and unlocks them.
+    fn write(&mut self, deliveries: &mut [Option<Result<Delivery, WebSocketError>>]) {
+        let locked = std::mem::take(&mut self.locked);
+        let outcomes = match locked.len() < SUBMISSION_LEN_MIN {
+            true => Vec::new(),
+            false => ring::write(
+                &locked.iter().filter_map(|(_, direct)| self.ring_write(direct)).collect::<Vec<_>>(),
+            ),
+        };
+        let mut outcomes = outcomes.into_iter();
+        for (index, mut direct) in locked {
+            let written = match outcomes.next().flatten() {
+                Some(written) => written,
+                None => direct.write(self.bytes(&direct)),
+            };
+            deliveries[index] = Some(direct.finish(&self.frames, written));
+        }
+    }
+
+    fn ring_write<'w>(&'w self, direct: &'w Direct<'m>) -> Option<ring::Write<'w>> {
+        Some(ring::Write { socket: direct.state.link.socket()?, bytes: self.bytes(direct) })
+    }
+}
+
+impl<'m> Direct<'m> {
+    /// Writes once.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.state.link.try_write(&[bytes])
+    }
+
+    /// Queues what the transport has not accepted, and unlocks.
+    fn finish(
+        mut self,
+        frames: &[&'m PreparedFrame],
+        written: io::Result<usize>,
+    ) -> Result<Delivery, WebSocketError> {
+        let sent = self.state.finish_prepared(&frames[self.frames.clone()], written)?;
+        flush_now(&mut self.state)?;
+        Ok(Delivery { sent, queued_len: self.state.core.queued_len() })
+    }
+}
