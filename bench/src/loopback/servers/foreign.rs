@@ -24,6 +24,15 @@ pub(super) fn gorilla(_may_install: bool) -> Result<Launch, String> {
     Ok(Command::new(program).into())
 }
 
+/// A node by centrifuge, built by Go.
+pub(super) fn centrifuge(_may_install: bool) -> Result<Launch, String> {
+    let program = beside("centrifuge-node")?;
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(".").current_dir(source("centrifuge"));
+    run(&mut build)?;
+    Ok(Command::new(program).into())
+}
+
 /// The echo of bun.
 pub(super) fn bun(may_install: bool) -> Result<Launch, String> {
     bun_runs("echo.js", may_install)

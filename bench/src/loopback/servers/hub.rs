@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_tungstenite::tungstenite::Message;
-use wireloom::{Server, ServerConfig};
+use wireloom::{IoUring, Server, ServerConfig};
 use wireloom_hub::engine::NatsEngine;
 use wireloom_hub::{Hub, HubConfig};
 
@@ -53,7 +53,7 @@ force_recovery = true
 "#;
 
 /// One node.
-pub(super) async fn node(listener: TcpListener) -> io::Result<()> {
+pub(super) async fn node(listener: TcpListener, io_uring: IoUring) -> io::Result<()> {
     let config = HubConfig::from_toml(CONFIG).map_err(io::Error::other)?;
     let mut hub = Hub::builder().config(config);
     if let Ok(url) = std::env::var(NATS) {
@@ -65,8 +65,9 @@ pub(super) async fn node(listener: TcpListener) -> io::Result<()> {
         async move { hub.answer(request).await }
     };
     // Compression is used if the client offers it.
-    let config =
+    let mut config =
         ServerConfig { deflate: Some(wireloom::DeflateConfig::default()), ..ServerConfig::default() };
+    config.websocket.io_uring = io_uring;
     Server::new(listener).config(config).serve(serve).await
 }
 

@@ -239,10 +239,21 @@ fn centrifugo() -> Server {
         .speaks(CENTRIFUGAL)
 }
 
+fn centrifuge() -> Server {
+    Server::foreign(
+        "centrifuge 0.40.1",
+        "Install Go 1.25 or later from go.dev/dl; the bench builds it",
+        foreign::centrifuge,
+    )
+    .with_note("the library inside Centrifugo; it may join several publications in one message")
+    .speaks(CENTRIFUGAL)
+}
+
 /// Servers that deliver each message to every connection.
 pub(crate) fn fanouts() -> Vec<Server> {
     vec![
         hub(),
+        Server::own("hub-plain", "wireloom-hub, without io_uring", Role::Variant),
         Server::own(
             "tokio-broadcast",
             format!("tokio broadcast, {}", with_version("tokio-tungstenite")),
@@ -252,6 +263,7 @@ pub(crate) fn fanouts() -> Vec<Server> {
         Server::foreign("gorilla/websocket, prepared messages", BY_GO, foreign::gorilla),
         socket_io(),
         faye(),
+        centrifuge(),
         centrifugo(),
     ]
 }
@@ -273,7 +285,7 @@ pub(crate) fn compressing() -> Vec<Server> {
 
 /// Servers whose connections can join more than one channel.
 pub(crate) fn channels() -> Vec<Server> {
-    vec![hub().speaks(CENTRIFUGAL), socket_io(), faye(), centrifugo()]
+    vec![hub().speaks(CENTRIFUGAL), socket_io(), faye(), centrifuge(), centrifugo()]
 }
 
 /// Servers whose clients recover the messages that they missed.
@@ -284,6 +296,7 @@ pub(crate) fn recovering() -> Vec<Server> {
             foreign::socket_io(&["--recovery"], may_install)
         })
         .speaks(&[Protocol::SocketIo]),
+        centrifuge(),
         centrifugo(),
     ]
 }
@@ -426,7 +439,8 @@ fn on_tokio(argument: &str, listener: TcpListener) -> std::io::Result<()> {
             "wireloom" => return wireloom::serve(listener).await,
             "wireloom-deflate" => return wireloom::serve_deflate(listener).await,
             "wireloom-kept" => return wireloom::serve_kept(listener).await,
-            "hub" => return hub::node(listener).await,
+            "hub" => return hub::node(listener, ::wireloom::IoUring::Auto).await,
+            "hub-plain" => return hub::node(listener, ::wireloom::IoUring::Off).await,
             "tokio-broadcast" => return hub::tungstenite(listener).await,
             "wireloom-tls" => return wireloom::serve_tls(listener).await,
             _ => {}
