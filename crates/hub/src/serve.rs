@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use prost::Message as _;
 use tracing::warn;
-use wireloom::{Body, Request, Response, Upgrade, WebSocket, WebSocketConfig};
+use wireloom::{Body, IoUring, Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
 use crate::client::{Format, Transport};
 use crate::hub::Hub;
@@ -107,7 +107,8 @@ impl Hub {
         let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
         // Clients that only receive have JSON alone.
         let subprotocols = if is_one_way { &subprotocols[1..] } else { &subprotocols[..] };
-        let upgrade = upgrade.subprotocols(subprotocols).config(self.websocket_config());
+        let config = self.websocket_config(upgrade.io_uring());
+        let upgrade = upgrade.subprotocols(subprotocols).config(config);
         let node = self.0.clone();
         upgrade.on_open(move |socket: WebSocket| {
             let encoding = match socket.subprotocol() {
@@ -169,8 +170,8 @@ impl Hub {
     }
 
     /// A command is not as long as a message of a room may be.
-    fn websocket_config(&self) -> WebSocketConfig {
-        let mut config = WebSocketConfig::default();
+    fn websocket_config(&self, io_uring: IoUring) -> WebSocketConfig {
+        let mut config = WebSocketConfig { io_uring, ..WebSocketConfig::default() };
         let len_max = self.0.settings().config.client.message_len_max as u64;
         config.core.limits.message_len_max = len_max;
         config.core.limits.frame_len_max = len_max;

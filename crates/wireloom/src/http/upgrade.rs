@@ -25,7 +25,7 @@ use crate::transport::Io;
 #[cfg(feature = "http2")]
 use crate::transport::Transport;
 use crate::websocket::{
-    Driven, Linger, Shared, SharedConfig, WebSocket, WebSocketConfig, poll_ended, poll_linger,
+    Driven, IoUring, Linger, Shared, SharedConfig, WebSocket, WebSocketConfig, poll_ended, poll_linger,
 };
 
 /// The server that hands the connection over after the response.
@@ -81,11 +81,17 @@ impl Upgrade {
         self
     }
 
-    /// Configures this WebSocket alone, instead of [`ServerConfig::websocket`](crate::ServerConfig::websocket).
+    /// Configures this WebSocket alone, instead of [`ServerConfig::websocket`](crate::ServerConfig::websocket). WebSockets with equal
+    /// configurations mostly share the memory of one.
     #[must_use]
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config.into();
         self
+    }
+
+    /// Whether this WebSocket may use io_uring, for a configuration of its own that keeps the choice of the server.
+    pub fn io_uring(&self) -> IoUring {
+        self.config.io_uring()
     }
 
     /// Offers compression to this client, or does not, instead of [`ServerConfig::deflate`](crate::ServerConfig::deflate).

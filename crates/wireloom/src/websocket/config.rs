@@ -1,5 +1,6 @@
 //! The configuration of an open WebSocket.
 
+use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -64,6 +65,31 @@ pub(crate) struct SharedConfig {
     pub(super) observer: Option<Observer>,
 }
 
+impl SharedConfig {
+    pub(crate) fn io_uring(&self) -> IoUring {
+        self.config.io_uring
+    }
+}
+
+thread_local! {
+    /// The configuration that this thread shared last: servers choose the same one for each connection.
+    static LAST: RefCell<Option<Arc<WebSocketConfig>>> = const { RefCell::new(None) };
+}
+
+/// One that is shared already, if it is equal.
+fn shared(config: WebSocketConfig) -> Arc<WebSocketConfig> {
+    if config == **DEFAULT {
+        return DEFAULT.clone();
+    }
+    let last = LAST.try_with(|last| last.borrow().clone().filter(|last| **last == config)).ok().flatten();
+    last.unwrap_or_else(|| {
+        let config = Arc::new(config);
+        // There is none while the thread ends.
+        let _ = LAST.try_with(|last| last.replace(Some(config.clone())));
+        config
+    })
+}
+
 /// The default configuration, which all WebSockets that have no other share.
 static DEFAULT: LazyLock<Arc<WebSocketConfig>> = LazyLock::new(Arc::default);
 
@@ -76,8 +102,7 @@ impl Default for SharedConfig {
 impl From<WebSocketConfig> for SharedConfig {
     fn from(mut config: WebSocketConfig) -> Self {
         let observer = config.observer.take();
-        let config = if config == **DEFAULT { DEFAULT.clone() } else { Arc::new(config) };
-        Self { config, observer }
+        Self { config: shared(config), observer }
     }
 }
 
@@ -126,5 +151,19 @@ impl SlowPeer {
 impl Default for SlowPeer {
     fn default() -> Self {
         Self::Wait { stall_timeout: Duration::from_secs(60) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_configurations_share_memory() {
+        let config = || WebSocketConfig { io_uring: IoUring::Off, ..WebSocketConfig::default() };
+        let [one, other] = [config(), config()].map(|config| SharedConfig::from(config).config);
+        assert!(Arc::ptr_eq(&one, &other) && *one == config());
+        let default = SharedConfig::from(WebSocketConfig::default()).config;
+        assert_eq!(*default, WebSocketConfig::default());
     }
 }
