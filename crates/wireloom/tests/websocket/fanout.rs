@@ -107,7 +107,7 @@ async fn what_a_transport_does_not_accept_is_queued() {
         let mut sent = vec![0; members.len()];
         let mut rounds = 0;
         // Until no one accepts anything.
-        while rounds == 0 || sent.iter().any(|sent| *sent == rounds) {
+        while rounds == 0 || sent.contains(&rounds) {
             rounds += 1;
             let (fanned, plain) = members.split_at_mut(8);
             let mut fanout = Fanout::default();
