@@ -76,6 +76,7 @@ fn shortened(command: &str, address: &str) -> String {
     command = command
         .replace("wss://example.com/events --count 100000", &format!("ws://{address}/source --count 100"));
     if command.starts_with("wireloom load ")
+        && !command.starts_with("wireloom load merge ")
         && !command.contains("--duration")
         && !command.contains("--stage")
     {
