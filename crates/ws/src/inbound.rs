@@ -182,11 +182,13 @@ impl Inbound {
     }
 
     /// Memory in use, in bytes: messages that are being assembled, and the state of compression.
+    #[inline]
     pub fn memory_len(&self) -> usize {
         self.assembly.capacity() + self.inflate.as_ref().map_or(0, |inflate| inflate.memory_len())
     }
 
     /// Bytes of all compressed messages so far, after they were inflated.
+    #[inline]
     pub fn inflated_len(&self) -> u64 {
         self.inflate.as_ref().map_or(0, |inflate| inflate.total_len())
     }

@@ -131,6 +131,7 @@ mod tests {
     use crate::{Config, Connection, Error, Event, Misuse};
     use alloc::format;
     use alloc::string::String;
+    use alloc::vec;
     use core::time::Duration;
 
     const NOW: Duration = Duration::ZERO;

@@ -504,7 +504,15 @@ impl Reader {
     /// Memory in use once the next call of [`space`](Self::space) or [`decode`](Self::decode) has made room for what it appends to a long
     /// message, in bytes. It is also the most that is in use while the message is copied to a larger place: a message of 512 KiB and more
     /// grows by at least its length. What shorter ones grow by is less than a read, and does not count.
+    #[inline]
     pub fn grown_memory_len(&self) -> usize {
+        match self.inbound.assembly.len() {
+            0 => self.inbound.memory_len(),
+            _ => self.grown_memory_len_of_rest(),
+        }
+    }
+
+    fn grown_memory_len_of_rest(&self) -> usize {
         let Inbound { assembly, .. } = &self.inbound;
         let grown = if self.has_slot() {
             self.inbound.slot_capacity()

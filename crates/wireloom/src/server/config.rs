@@ -36,7 +36,7 @@ pub struct ServerConfig {
     /// use wireloom::{IpNet, ServerConfig};
     ///
     /// let mut config = ServerConfig::default();
-    /// config.proxy_protocol_from = vec!["10.1.0.0/16".parse()?, IpNet::from(std::net::Ipv6Addr::LOCALHOST)];
+    /// config.proxy_protocol_from = vec!["10.1.0.0/16".parse()?, "::1/128".parse()?];
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub proxy_protocol_from: Vec<IpNet>,

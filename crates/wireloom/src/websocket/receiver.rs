@@ -372,7 +372,10 @@ impl ActiveReceiver {
                 }
             }
         };
-        self.budget.spend((self.reader.inbound().inflated_len() - inflated_before) as usize);
+        let inflated = self.reader.inbound().inflated_len() - inflated_before;
+        if inflated > 0 {
+            self.budget.spend(inflated as usize);
+        }
         let found = found && self.handle_message(shared);
         if !found && shared.is_observed() {
             self.report_read(shared, false);

@@ -102,15 +102,8 @@ pub fn parse_request<'h, T>(
     headers_max: usize,
     take: impl FnOnce(RequestLine<'h>, HeaderLines<'_, 'h>) -> T,
 ) -> Result<T, HeadError> {
-    let mut few = [const { MaybeUninit::uninit() }; LINES_FEW];
-    let mut many;
-    let lines = match few.get_mut(..headers_max) {
-        Some(few) => few,
-        None => {
-            many = vec![MaybeUninit::uninit(); headers_max.min(line_count(head))];
-            &mut many[..]
-        }
-    };
+    let (mut few, mut many) = ([const { MaybeUninit::uninit() }; LINES_FEW], Vec::new());
+    let lines = line_room(&mut few, &mut many, head, headers_max);
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(head, lines) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
@@ -135,9 +128,11 @@ pub fn parse_response<'h, T>(
     headers_max: usize,
     take: impl FnOnce(StatusLine<'h>, HeaderLines<'_, 'h>) -> T,
 ) -> Result<T, HeadError> {
-    let mut lines = vec![httparse::EMPTY_HEADER; headers_max.min(line_count(head))];
-    let mut response = httparse::Response::new(&mut lines);
-    match response.parse(head).map_err(head_error)? {
+    let (mut few, mut many) = ([const { MaybeUninit::uninit() }; LINES_FEW], Vec::new());
+    let lines = line_room(&mut few, &mut many, head, headers_max);
+    let mut response = httparse::Response::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    match parser.parse_response_with_uninit_headers(&mut response, head, lines).map_err(head_error)? {
         httparse::Status::Complete(len) if len == head.len() => {}
         _ => return Err(HeadError::Malformed(Malformed::LineEnd)),
     }
@@ -149,9 +144,22 @@ pub fn parse_response<'h, T>(
     Ok(take(line, HeaderLines(response.headers)))
 }
 
-/// At least as many lines as a head has headers.
-fn line_count(head: &[u8]) -> usize {
-    head.iter().filter(|&&byte| byte == b'\n').count()
+/// Room for the header lines of `head`, at most `headers_max`.
+fn line_room<'a, 'h>(
+    few: &'a mut [MaybeUninit<httparse::Header<'h>>],
+    many: &'a mut Vec<MaybeUninit<httparse::Header<'h>>>,
+    head: &[u8],
+    headers_max: usize,
+) -> &'a mut [MaybeUninit<httparse::Header<'h>>] {
+    match few.get_mut(..headers_max) {
+        Some(few) => few,
+        None => {
+            // At least as many as there are header lines.
+            let line_count = head.iter().filter(|&&byte| byte == b'\n').count();
+            many.resize(headers_max.min(line_count), MaybeUninit::uninit());
+            many
+        }
+    }
 }
 
 /// Whether the request line ends with any version of HTTP (RFC 9112 §2.3).
