@@ -1,9 +1,11 @@
 """Hostile clients that make a server hold memory. Starts the server with a limit, attacks it, and compares its resident memory with
-the bound that docs/src/guides/limits.md states: 1.25 times the limit and 32 MiB.
+the bound that docs/src/guides/limits.md states: 1.25 times the limit and 32 MiB; and for each worker half of the longest message, where
+long messages grow.
 
 usage: run [LIMIT_IN_MIB [PART_OF_THE_NAME_OF_AN_ATTACK]]
 """
 
+import os
 import re
 import socket
 import struct
@@ -16,6 +18,8 @@ MIB = 1 << 20
 WIRELOOM = sys.argv[1]
 LIMIT = int(sys.argv[2] if len(sys.argv) > 2 else 256) * MIB
 BOUND = LIMIT * 5 // 4 + 32 * MIB
+# --max-message is 64 MiB by default.
+GROWTH = len(os.sched_getaffinity(0)) * 32 * MIB
 # An attack sends until the server takes no more for this long, at most.
 QUIET_S, ATTACK_S = 3, 25
 
@@ -154,7 +158,7 @@ ATTACKS = {
 }
 
 
-def attack(name, parts, reads=False, lasts=ATTACK_S):
+def attack(name, parts, reads=False, lasts=ATTACK_S, bound=BOUND):
     """Returns the server, its clients, and the most memory that it held."""
     server = Server()
     before = server.resident()
@@ -174,8 +178,8 @@ def attack(name, parts, reads=False, lasts=ATTACK_S):
             quiet_since = time.time()
         else:
             time.sleep(0.005)
-    verdict = "within" if most <= BOUND else "EXCEEDS"
-    print(f"{name}: {before / MIB:.0f} MiB at first, {most / MIB:.0f} MiB at most, {verdict} {BOUND / MIB:.0f} MiB", flush=True)
+    verdict = "within" if most <= bound else "EXCEEDS"
+    print(f"{name}: {before / MIB:.0f} MiB at first, {most / MIB:.0f} MiB at most, {verdict} {bound / MIB:.0f} MiB", flush=True)
     return server, clients, most
 
 
@@ -183,7 +187,7 @@ def given_back():
     """Clients that each have sent a long message and received its echo leave."""
     count, length = 30, LIMIT // 256 * 50
     message = [upgrade(), frame(0x82, bytes(length))]
-    server, clients, most = attack("echoes that are read", [list(message) for _ in range(count)], reads=True)
+    server, clients, most = attack("echoes that are read", [list(message) for _ in range(count)], reads=True, bound=BOUND + GROWTH)
     for client in clients:
         client.socket.close()
     kept, end = server.resident(), time.time() + 15
@@ -192,7 +196,7 @@ def given_back():
         kept = server.resident()
     print(f"after they have left: {kept / MIB:.0f} MiB")
     server.stop()
-    return most <= BOUND and kept <= 64 * MIB
+    return most <= BOUND + GROWTH and kept <= 64 * MIB
 
 
 def main():
