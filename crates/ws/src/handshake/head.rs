@@ -12,7 +12,6 @@
 //! refused at its first control character or at the end of its first line, not when the limit or the deadline is reached. A
 //! lone LF ends a line, as RFC 9112 §2.2 allows.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem::MaybeUninit;
