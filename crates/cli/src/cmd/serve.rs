@@ -52,6 +52,7 @@ pub(crate) fn run(args: &Serve) -> Exit {
     if let Some(workers) = args.workers {
         builder.worker_threads(workers);
     }
+    allocator::configure();
     builder.on_thread_park(allocator::before_park);
     let served = builder.enable_all().build().map_err(|error| error.to_string());
     match served.and_then(|runtime| runtime.block_on(serve(args))) {
