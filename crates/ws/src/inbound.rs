@@ -221,8 +221,14 @@ impl Inbound {
 
     /// Whether there is an arrival without further bytes.
     pub(crate) fn has_more_as(&self, delivery: Delivery) -> bool {
-        let has_collected = matches!(self.content, Content::Collected(_)) && self.assembly.len() > 0;
-        !self.decoder.is_closed() && (self.has_pending() || delivery == Delivery::Chunks && has_collected)
+        !self.decoder.is_closed()
+            && (self.has_pending() || delivery == Delivery::Chunks && self.has_collected())
+    }
+
+    /// Whether a part of a message was collected, and not delivered.
+    #[inline]
+    pub(crate) fn has_collected(&self) -> bool {
+        matches!(self.content, Content::Collected(_)) && self.assembly.len() > 0
     }
 
     /// [`handle_input`](Self::handle_input) without its fast path. It returns the place of the payload; Close frames are validated. A

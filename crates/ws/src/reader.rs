@@ -506,13 +506,14 @@ impl Reader {
     /// grows by at least its length. What shorter ones grow by is less than a read, and does not count.
     #[inline]
     pub fn grown_memory_len(&self) -> usize {
-        match self.inbound.assembly.len() {
-            0 => self.inbound.memory_len(),
-            _ => self.grown_memory_len_of_rest(),
+        match self.inbound.has_collected() {
+            true => self.collected_memory_len(),
+            // A message that was delivered is overwritten.
+            false => self.inbound.memory_len(),
         }
     }
 
-    fn grown_memory_len_of_rest(&self) -> usize {
+    fn collected_memory_len(&self) -> usize {
         let Inbound { assembly, .. } = &self.inbound;
         let grown = if self.has_slot() {
             self.inbound.slot_capacity()

@@ -380,11 +380,12 @@ impl ActiveReceiver {
         if !found && shared.is_observed() {
             self.report_read(shared, false);
         }
-        if found && has_applied {
-            // Answers to control frames need a flusher. Without a message, the next read flushes them.
+        let has_more = self.has_more(mode);
+        if has_applied && (found || has_more) {
+            // Answers to control frames need a flusher. The next read flushes them, unless it comes after a message.
             drop(shared.lock());
         }
-        let has_more = found && self.has_more(mode);
+        let has_more = found && has_more;
         self.more_buffered = has_more;
         shared.set_more_buffered(has_more);
         found
@@ -794,6 +795,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    // The second overwrites the first.
+    #[tokio::test]
+    async fn a_message_that_was_delivered_does_not_grow() {
+        const LEN: usize = 4 << 20;
+        let memory = Memory::new(LEN * 3 / 2);
+        let (mut peer, transport) = duplex(16 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        for _ in 0..3 {
+            peer.write_all(&masked(0x82, vec![7; LEN])).await.unwrap();
+        }
+        for _ in 0..3 {
+            assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
+        }
+    }
+
+    // The message takes several steps, and the application does not touch the socket afterwards.
+    #[tokio::test]
+    async fn a_ping_before_a_message_that_is_inflated_in_steps_is_answered() {
+        let (mut client, _sender, mut receiver) = open_compressed(&Memory::new(64 << 20));
+        client.ping(b"x").await.unwrap();
+        client.send(vec![7; 2 << 20]).await.unwrap();
+        assert!(receiver.recv().await.unwrap().is_some());
+        let pong = async {
+            while client.latency().is_none() {
+                let _ = tokio::time::timeout(std::time::Duration::from_millis(1), client.recv()).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), pong).await.unwrap();
     }
 
     #[tokio::test]
