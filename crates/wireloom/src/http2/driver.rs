@@ -381,6 +381,7 @@ impl Driver {
             if count == 0 {
                 break;
             }
+            let offered = slices[..count].iter().map(|slice| slice.len()).sum::<usize>() - self.prefix.len();
             let written = if count == 1 {
                 self.io.poll_write(cx, &[IoSlice::new(slices[0])])
             } else {
@@ -399,7 +400,13 @@ impl Driver {
                     self.prefix = &self.prefix[prefix_len..];
                     state.core.transmitted(now, len - prefix_len);
                 }
-                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Err(error)) => {
+                    if self.io.may_write_before_error() {
+                        // A request among them may have reached the server.
+                        state.core.transmitted(now, offered);
+                    }
+                    return Err(error);
+                }
                 Poll::Pending => {
                     self.blocked = true;
                     return Ok(());

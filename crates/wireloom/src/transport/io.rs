@@ -80,6 +80,15 @@ impl Io {
         !matches!(self, Self::Tcp(_))
     }
 
+    /// Whether a write that fails may have written bytes: rustls accepts all of them before it writes to the socket.
+    pub(crate) fn may_write_before_error(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the transport is known to have failed without a read.
     pub(crate) fn is_disconnected(&self) -> bool {
         matches!(self, Self::Tunnel(io) if io.is_disconnected())

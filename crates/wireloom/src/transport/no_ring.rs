@@ -24,7 +24,7 @@ pub(crate) struct Write<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// What became of a [`Write`]; `None` if it was not attempted.
+/// The result of a [`Write`]; `None` if it was not attempted.
 pub(crate) type Outcome = Option<io::Result<usize>>;
 
 /// # Errors

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
 use io_uring::{IoUring, Probe, opcode, types};
 
@@ -30,15 +30,18 @@ pub(crate) struct Write<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// What became of a [`Write`]; `None` if it was not attempted. The error is that of `send(2)`.
+/// The result of a [`Write`]; `None` if it was not attempted. The error is that of `send(2)`.
 pub(crate) type Outcome = Option<io::Result<usize>>;
 
 thread_local! {
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
 }
 
-/// Set once a thread could not make a ring: seccomp forbids it, or the kernel is too old.
-static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+/// The error number with which a thread was refused a ring, or 0: seccomp forbids it, or the kernel is too old.
+static REFUSED: AtomicI32 = AtomicI32::new(0);
+
+/// Whether [`REFUSED`] was logged.
+static IS_LOGGED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process may use io_uring, and the kernel has what this module needs.
 ///
@@ -48,48 +51,61 @@ pub(crate) fn check() -> io::Result<()> {
     Ring::new().map(drop)
 }
 
-/// Whether [`write`] can write. The first call of a thread makes its ring.
+/// Whether [`write`] can write. The first call of a thread makes its ring. Not to be called under a lock, because it logs.
 pub(crate) fn is_usable() -> bool {
     let is_usable = |ring: &RefCell<Option<Ring>>| {
         let mut ring = ring.borrow_mut();
-        if ring.is_none() && !IS_REFUSED.load(Relaxed) {
+        // A process that was forked shares the ring of its parent.
+        if ring.as_ref().is_some_and(|ring| ring.process != std::process::id()) {
+            *ring = None;
+        }
+        if ring.is_none() && REFUSED.load(Relaxed) == 0 {
             *ring = Ring::new().map_err(|error| refuse(&error)).ok();
         }
         ring.is_some()
     };
     // There is none while the thread ends.
-    RING.try_with(is_usable).unwrap_or(false)
+    let is_usable = RING.try_with(is_usable).unwrap_or(false);
+    let refused = REFUSED.load(Relaxed);
+    if refused != 0 && !IS_LOGGED.swap(true, Relaxed) {
+        #[cfg(feature = "tracing")]
+        tracing::debug!(error = %io::Error::from_raw_os_error(refused), "io_uring is not used");
+    }
+    is_usable
 }
 
-/// Writes once to each of at most [`WRITES_MAX`] sockets. Returns an outcome for each write, in order; none has been attempted where io_uring
-/// cannot be used.
+/// Writes once to each of at most [`WRITES_MAX`] sockets. Returns an outcome for each write, in order; none has been attempted if the thread
+/// has no [usable](is_usable) ring.
 pub(crate) fn write(writes: &[Write<'_>]) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = writes.iter().map(|_| None).collect();
-    if is_usable() {
-        let _ = RING.try_with(|ring| {
-            let mut ring = ring.borrow_mut();
-            if let Some(used) = ring.as_mut()
-                && let Err(error) = used.write(writes, &mut outcomes)
-            {
-                refuse(&error);
-                // It holds the writes that were not submitted.
-                *ring = None;
-            }
-        });
-    }
+    let _ = RING.try_with(|ring| {
+        let mut ring = ring.borrow_mut();
+        if let Some(used) = ring.as_mut()
+            && let Err(error) = used.write(writes, &mut outcomes)
+        {
+            refuse(&error);
+            // It holds the writes that were not submitted.
+            *ring = None;
+        }
+    });
     outcomes
 }
 
+/// Remembers an error that does not pass. After another one, such as a lack of descriptors, the next call tries again.
 #[cold]
 fn refuse(error: &io::Error) {
-    IS_REFUSED.store(true, Relaxed);
-    #[cfg(feature = "tracing")]
-    tracing::debug!(%error, "io_uring is not used");
-    let _ = error;
+    let number = error.raw_os_error().unwrap_or(libc::ENOSYS);
+    if let libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL | libc::EOPNOTSUPP = number {
+        REFUSED.store(number, Relaxed);
+    }
 }
 
 /// A ring with nothing in flight.
-struct Ring(IoUring);
+struct Ring {
+    ring: IoUring,
+    /// The process that made it.
+    process: u32,
+}
 
 impl Ring {
     fn new() -> io::Result<Self> {
@@ -100,7 +116,7 @@ impl Ring {
         if !probe.is_supported(opcode::Send::CODE) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(Self(ring))
+        Ok(Self { ring, process: std::process::id() })
     }
 
     /// # Errors
@@ -108,8 +124,8 @@ impl Ring {
     fn write(&mut self, writes: &[Write<'_>], outcomes: &mut [Outcome]) -> io::Result<()> {
         let mut waiting = self.push(writes);
         while waiting > 0 {
-            let submitted = self.0.submit_and_wait(waiting);
-            for completion in self.0.completion() {
+            let submitted = self.ring.submit_and_wait(waiting);
+            for completion in self.ring.completion() {
                 waiting -= 1;
                 let result = completion.result();
                 outcomes[completion.user_data() as usize] = Some(match usize::try_from(result) {
@@ -117,7 +133,7 @@ impl Ring {
                     Err(_) => Err(io::Error::from_raw_os_error(-result)),
                 });
             }
-            let in_flight = waiting - self.0.submission().len();
+            let in_flight = waiting - self.ring.submission().len();
             match submitted {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted && in_flight == 0 => {
                     return Err(error);
@@ -131,7 +147,7 @@ impl Ring {
 
     /// Queues the writes for submission, and returns their number.
     fn push(&mut self, writes: &[Write<'_>]) -> usize {
-        let mut queue = self.0.submission();
+        let mut queue = self.ring.submission();
         let mut count = 0;
         for (index, write) in writes.iter().enumerate() {
             // The rest of a longer write is a short write.
@@ -168,6 +184,7 @@ mod tests {
         if check().is_err() {
             return;
         }
+        assert!(is_usable());
         let (open, mut peer) = pair();
         let (full, full_peer) = pair();
         let (closed, closed_peer) = pair();

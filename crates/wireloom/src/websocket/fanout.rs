@@ -27,6 +27,9 @@ const SUBMISSION_LEN_MIN: usize = 4;
 /// Frames that are longer together, in bytes, are not copied behind each other.
 const JOINED_LEN_MAX: usize = 64 << 10;
 
+/// Different runs of frames that are kept behind each other. Members choose how many there are, by what they have negotiated.
+const JOINED_MAX: usize = 8;
+
 /// Messages for many WebSockets, to send at once: for the subscribers of a channel. This costs less than a
 /// [`try_send_all`](Sender::try_send_all) for each of them, and does the same.
 ///
@@ -62,7 +65,7 @@ struct Member<'a> {
     messages_end: usize,
 }
 
-/// What became of the messages for one WebSocket.
+/// The result of the messages for one WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Delivery {
@@ -73,7 +76,7 @@ pub struct Delivery {
 }
 
 impl<'a> Fanout<'a> {
-    /// Adds a WebSocket, and its messages in their order.
+    /// Adds a WebSocket, and its messages in their order. Messages that are added with another clone of its sender may overtake them.
     pub fn push(&mut self, sender: &'a mut Sender, messages: impl IntoIterator<Item = &'a PreparedMessage>) {
         self.messages.extend(messages);
         self.members.push(Member { sender, messages_end: self.messages.len() });
@@ -91,7 +94,9 @@ impl<'a> Fanout<'a> {
         for (index, member) in members.iter().enumerate() {
             let messages = &messages[first..member.messages_end];
             first = member.messages_end;
-            let Some(mut direct) = submission.prepare(member.sender, messages) else { continue };
+            let Some(mut direct) = submission.prepare(member.sender, messages, &mut deliveries) else {
+                continue;
+            };
             if has_ring && direct.state.uses_ring() {
                 submission.locked.push((index, direct));
                 if submission.locked.len() == ring::WRITES_MAX {
@@ -145,37 +150,51 @@ struct Direct<'m> {
 
 impl<'m> Submission<'m> {
     /// Locks a WebSocket to which these messages can be written directly; `None` if they have to be queued, or another thread has locked it.
-    fn prepare(&mut self, sender: &'m Sender, messages: &[&'m PreparedMessage]) -> Option<Direct<'m>> {
+    /// May write the submission before.
+    fn prepare(
+        &mut self,
+        sender: &'m Sender,
+        messages: &[&'m PreparedMessage],
+        deliveries: &mut [Option<Result<Delivery, WebSocketError>>],
+    ) -> Option<Direct<'m>> {
         let state = sender.shared.try_lock()?;
         if messages.is_empty() || !state.can_write_prepared() {
             return None;
         }
+        if !messages.iter().all(|message| message.is_ready(&state.core)) {
+            // No other member waits for the compression.
+            self.write(deliveries);
+        }
         let first = self.frames.len();
         self.frames.extend(messages.iter().map(|message| message.frame(&state.core)));
-        let frames = first..self.frames.len();
+        let mut frames = first..self.frames.len();
         let len: usize = self.frames[frames.clone()].iter().map(|frame| frame.as_bytes().len()).sum();
         // Of more, a part would be written before the rest is queued.
         if len > state.core.queued_len_high() || messages.len() > 1 && len > JOINED_LEN_MAX {
             self.frames.truncate(first);
             return None;
         }
-        let joined = (messages.len() > 1).then(|| self.join(&frames));
+        let mut joined = None;
+        if messages.len() > 1 {
+            joined = self.joined.iter().position(|joined| self.are_same(&joined.frames, &frames));
+            if joined.is_none() {
+                if self.joined.len() == JOINED_MAX {
+                    self.write(deliveries);
+                    self.joined.clear();
+                    self.frames.drain(..first);
+                    frames = 0..self.frames.len();
+                }
+                let bytes = self.frames[frames.clone()].iter().flat_map(|frame| frame.as_bytes()).copied();
+                self.joined.push(Joined { bytes: bytes.collect(), frames: frames.clone() });
+                joined = Some(self.joined.len() - 1);
+            }
+        }
         Some(Direct { state, frames, joined })
     }
 
-    /// The place of these frames behind each other. Mostly they are those of the member before.
-    fn join(&mut self, frames: &Range<usize>) -> usize {
-        let these = &self.frames[frames.clone()];
-        let are_these = |joined: &Joined| {
-            let others = &self.frames[joined.frames.clone()];
-            others.len() == these.len()
-                && others.iter().zip(these).all(|(one, other)| std::ptr::eq(*one, *other))
-        };
-        if !self.joined.last().is_some_and(are_these) {
-            let bytes = these.iter().flat_map(|frame| frame.as_bytes()).copied().collect();
-            self.joined.push(Joined { frames: frames.clone(), bytes });
-        }
-        self.joined.len() - 1
+    fn are_same(&self, one: &Range<usize>, other: &Range<usize>) -> bool {
+        let (one, other) = (&self.frames[one.clone()], &self.frames[other.clone()]);
+        one.len() == other.len() && one.iter().zip(other).all(|(one, other)| std::ptr::eq(*one, *other))
     }
 
     fn bytes(&self, direct: &Direct<'m>) -> &[u8] {
@@ -187,21 +206,20 @@ impl<'m> Submission<'m> {
 
     /// Writes to the locked members, and unlocks them.
     fn write(&mut self, deliveries: &mut [Option<Result<Delivery, WebSocketError>>]) {
-        let locked = std::mem::take(&mut self.locked);
-        let outcomes = match locked.len() < SUBMISSION_LEN_MIN {
-            true => Vec::new(),
-            false => ring::write(
-                &locked.iter().filter_map(|(_, direct)| self.ring_write(direct)).collect::<Vec<_>>(),
-            ),
+        let mut locked = std::mem::take(&mut self.locked);
+        let writes: Option<Vec<_>> = match locked.len() {
+            ..SUBMISSION_LEN_MIN => None,
+            _ => locked.iter().map(|(_, direct)| self.ring_write(direct)).collect(),
         };
-        let mut outcomes = outcomes.into_iter();
-        for (index, mut direct) in locked {
+        let mut outcomes = writes.map_or_else(Vec::new, |writes| ring::write(&writes)).into_iter();
+        for (index, mut direct) in locked.drain(..) {
             let written = match outcomes.next().flatten() {
                 Some(written) => written,
                 None => direct.write(self.bytes(&direct)),
             };
             deliveries[index] = Some(direct.finish(&self.frames, written));
         }
+        self.locked = locked;
     }
 
     fn ring_write<'w>(&'w self, direct: &'w Direct<'m>) -> Option<ring::Write<'w>> {

@@ -114,10 +114,18 @@ impl PreparedMessage {
         }
     }
 
+    /// Whether [`frame`](Self::frame) does not have to compress.
+    pub(super) fn is_ready(&self, core: &Outbound) -> bool {
+        core.prepared_window_bits(self.len()).is_none_or(|bits| self.variant(bits).get().is_some())
+    }
+
+    fn variant(&self, window_bits: u8) -> &OnceLock<PreparedFrame> {
+        let bits = window_bits.clamp(*WINDOW_BITS.start(), *WINDOW_BITS.end());
+        &self.0.compressed[usize::from(bits - WINDOW_BITS.start())]
+    }
+
     fn compressed(&self, window_bits: u8, core: &Outbound) -> &PreparedFrame {
-        let at =
-            usize::from(window_bits.clamp(*WINDOW_BITS.start(), *WINDOW_BITS.end()) - WINDOW_BITS.start());
-        self.0.compressed[at].get_or_init(|| {
+        self.variant(window_bits).get_or_init(|| {
             let config = self.0.deflate.clone().unwrap_or_else(|| core.prepared_config());
             let frame = compress(&self.0.plain, window_bits, &config);
             // Discarded if compression made it longer.

@@ -81,10 +81,18 @@ async fn every_member_receives_its_messages_in_order() {
             fanout.push(sender, &messages[index % 4..]);
         }
         let deliveries = fanout.try_send();
+        // Each receives messages of its own.
+        let own_texts = |index: usize| [format!("own {index}"), "again".into()];
+        let own: Vec<_> =
+            (0..MEMBERS).map(|index| own_texts(index).map(|text| PreparedMessage::text(&text))).collect();
+        let mut fanout = Fanout::default();
+        senders.iter_mut().zip(&own).for_each(|(sender, messages)| fanout.push(sender, messages));
+        assert!(fanout.try_send().iter().all(|delivery| is_whole(delivery, 2)));
         for (index, peer) in peers.iter_mut().enumerate() {
             let rest = &texts[index % 4..];
             assert!(is_whole(&deliveries[index], rest.len()));
-            let all = texts[..1].iter().chain(&texts).chain(rest);
+            let own = own_texts(index);
+            let all = texts[..1].iter().chain(&texts).chain(rest).chain(&own);
             let expected: Vec<u8> = all.flat_map(|text| frame(text)).collect();
             assert_eq!(read(peer, expected.len()).await, expected, "{way:?} {index}");
             assert_eq!(senders[index].traffic().bytes_sent, expected.len() as u64);
