@@ -140,6 +140,9 @@ impl WebSocket {
             outbound.log_headers();
         }
         let shared = Shared::new(outbound, io, config, negotiated);
+        if !arrived.is_empty() {
+            shared.lock().traffic.bytes_received = arrived.len() as u64;
+        }
         let receiver = Receiver::new(shared.clone(), inbound, arrived);
         Self { sender: Sender::new(shared), receiver }
     }
@@ -410,6 +413,7 @@ mod tests {
             for socket in &mut sockets {
                 let message = socket.recv().await.unwrap().unwrap();
                 assert_eq!(message.as_bytes().len(), len - HEADER_LEN);
+                assert_eq!(socket.traffic().bytes_received, len as u64);
             }
             drop(sockets);
             assert!(buffer::large_count() < 1_000, "{}", buffer::large_count());
