@@ -242,7 +242,7 @@ fn centrifugo() -> Server {
 fn centrifuge() -> Server {
     Server::foreign(
         "centrifuge 0.40.1",
-        "Install Go 1.25 or later from go.dev/dl; the bench builds it",
+        "Install Go 1.26 or later from go.dev/dl; the bench builds it",
         foreign::centrifuge,
     )
     .with_note("the library inside Centrifugo; it may join several publications in one message")
