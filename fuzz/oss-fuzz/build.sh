@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets as OSS-Fuzz asks for: programs, and a ZIP file of seeds for each, in $OUT. In its image there is nothing to set;
-# elsewhere `OUT=FOLDER fuzz/oss-fuzz/build.sh [TARGET…]` needs cargo-fuzz, zip or python3, and the toolchain that NIGHTLY names.
+# elsewhere `OUT=FOLDER fuzz/oss-fuzz/build.sh [TARGET…]` needs cargo-fuzz, python3, and the toolchain that NIGHTLY names.
 set -euo pipefail
 : "${OUT:?OUT names the folder for the programs}"
 project=${SRC:+$SRC/wireloom}

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! read_frame ─▶ frames::read ─▶ connection::apply ─▶ stream::receive_data, receive_headers ─▶ process_* ─▶ hpack
-//! send_headers, send_data ─▶ flow::consume ─▶ frames::write
+//! send_headers ─▶ hpack ─▶ frames::headers_head ─▶ the IO
+//! send_data ─▶ flow::Window::consume ─▶ frames::data_bytes ─▶ the IO
 //! ```
 
 mod connection;
