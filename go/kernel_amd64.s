@@ -81,7 +81,7 @@ DATA secondHigh<>+0(SB)/8, $0x0101010101010101
 DATA secondHigh<>+8(SB)/8, $0x01010101BABAAEE6
 GLOBL secondHigh<>(SB), RODATA|NOPTR, $16
 
-// What the last three bytes of a block may be at most, so that no code point continues behind it.
+// The largest values of the last three bytes of a block, so that no code point continues behind it.
 DATA complete<>+0(SB)/8, $0xFFFFFFFFFFFFFFFF
 DATA complete<>+8(SB)/8, $0xFFFFFFFFFFFFFFFF
 DATA complete<>+16(SB)/8, $0xFFFFFFFFFFFFFFFF

@@ -65,7 +65,7 @@ async function talk(format, transport, http) {
     assert.equal((await first.history({ limit: 100 })).publications.length, 30);
     await assert.rejects(a.rpc('none', format.encode({})), { code: 108 });
 
-    // The stream is lost. What is published meanwhile is recovered.
+    // The stream is lost. Publications meanwhile are recovered.
     const back = event(second, 'subscribed');
     b._transport.close();
     for (let n = 30; n < 40; n++) await first.publish(format.encode({ n }));

@@ -31,7 +31,7 @@ pub(crate) enum Message {
     Answer { id: u64, answer: Answer },
 }
 
-/// What a node asks of another.
+/// A call from one node to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Call {
     /// Commands for a session of the other node.

@@ -45,7 +45,7 @@ pub(crate) struct Session {
     renew_after: Duration,
 }
 
-/// What a connection has beside its commands.
+/// The kind of client on a connection.
 #[derive(Clone, Debug)]
 enum Kind {
     /// Nothing.
@@ -56,7 +56,7 @@ enum Kind {
     Emulated(Arc<str>),
 }
 
-/// What a client without the client protocol asks for.
+/// The request of a client without the client protocol.
 #[derive(Clone, Debug)]
 pub(crate) struct Room {
     /// The channel whose publications its messages are.

@@ -252,7 +252,7 @@ fn folder_violations(name: &str, folder: &Path, stating: &Path) -> Vec<String> {
                     .get(&imported)
                     .filter(|_| !layers.contains_key(&imported))
                     .unwrap_or(&imported);
-                // What the stating file itself defines is above all of them, or belongs to none.
+                // Items that the stating file itself defines are above all of them, or belong to none.
                 if layers.get(other).is_some_and(|other| other.0 >= place.0 && other != place) {
                     found.push(format!("{shown}: {} imports `{imported}` of `{other}`", source.display()));
                 }

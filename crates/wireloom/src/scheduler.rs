@@ -10,7 +10,7 @@
 //! A connection may produce [`FREE`] bytes in each round without waiting, and [`TURN`] bytes in its turn. A round ends when all
 //! connections that have used up their credit have had a turn. So a connection that produces little never waits, however many others
 //! produce as much as they can; and of those, only one task for each worker is ready at a time, so that tasks which become ready
-//! meanwhile wait for no more than that. What is left of a turn when the next one begins is no credit for later: many connections
+//! meanwhile wait for no more than that. The rest of a turn expires when the next one begins: many connections
 //! could collect it and use it at once.
 
 use std::collections::VecDeque;

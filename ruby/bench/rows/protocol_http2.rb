@@ -4,7 +4,7 @@ require "stringio"
 require_relative "../stories"
 
 module Bench
-  # What one end reads: an IO in memory, whose methods are those of StringIO but for `write`, so that it costs little beside either
+  # The IO of one end, in memory, whose methods are those of StringIO but for `write`, so that it costs little beside either
   # library.
   class Wire < StringIO
     attr_writer :peer

@@ -1,4 +1,4 @@
-//! What joins a WebSocket to a stream of bytes: the program of `--exec`, and how bytes become messages. `connect` and `listen` share them.
+//! Options that join a WebSocket to a stream of bytes: the program of `--exec`, and how bytes become messages. `connect` and `listen` share them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::value;
 pub(crate) enum Framing {
     /// A line is a text message, and a message is a line
     Lines,
-    /// What is read at once is a binary message; payloads are written as they are
+    /// Each read is a binary message; payloads are written as they are
     Bytes,
     /// Before each message its length, as 4 bytes, big-endian; messages are sent as binary
     Prefixed,

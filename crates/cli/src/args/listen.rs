@@ -22,7 +22,7 @@ is a WebSocket, the other a stream of bytes:
 HTTP/1.1 and HTTP/2 are accepted. With a PATH, other paths are answered with 404. Pages of other
 origins are refused unless --allow-origin names them: what is joined here trusts its clients.
 
-What happens at the ends:
+At the ends:
   the stream ends            what was read is sent, then Close 1000; what still arrives is written
   the peer sends Close       what arrived is written, then the stream's input is ended (FIN, end of the
                              standard input); what the stream still says is discarded for --grace
@@ -55,7 +55,7 @@ pub(crate) struct Listen {
     /// Where to listen; see below
     #[arg(value_name = "ADDRESS", value_parser = source)]
     pub(crate) address: Endpoint,
-    /// What each connection is joined to; see below. The standard input and output by default
+    /// The endpoint to which each connection is joined; see below. The standard input and output by default
     #[arg(value_name = "TO", value_parser = target, conflicts_with = "exec")]
     pub(crate) to: Option<Endpoint>,
     /// Connections at once; further WebSockets are answered with 503, further streams wait
@@ -132,7 +132,7 @@ impl Listen {
     }
 }
 
-/// What can be listened on.
+/// An endpoint that can be listened on.
 fn source(text: &str) -> Result<Endpoint, String> {
     if has_scheme(text, "ws+unix") {
         return Ok(Endpoint::WebSocket(text.to_owned()));
@@ -149,7 +149,7 @@ fn source(text: &str) -> Result<Endpoint, String> {
     }
 }
 
-/// What can be joined to.
+/// An endpoint that can be joined to.
 fn target(text: &str) -> Result<Endpoint, String> {
     if text == "-" {
         return Ok(Endpoint::Standard);

@@ -177,7 +177,7 @@ pub(crate) enum LoadCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct Merge {
-    /// What --hdr has written
+    /// Files that --hdr has written
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Print the result as one JSON object

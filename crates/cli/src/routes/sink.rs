@@ -1,4 +1,4 @@
-//! What `/sink` has received.
+//! Counts of the messages that `/sink` has received.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

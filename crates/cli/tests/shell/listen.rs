@@ -130,7 +130,7 @@ async fn what_arrived_before_close_is_written_and_the_stream_ends_regularly() {
     let mut stream = accept(&listener).await;
     socket.send(vec![7; 200_000]).await.unwrap();
     socket.close(CloseCode::NORMAL, "").await.unwrap();
-    // What the stream still says does not reset the connection.
+    // Bytes that the stream still sends do not reset the connection.
     stream.write_all(b"too late").await.unwrap();
     let mut read = Vec::new();
     timeout(DEADLINE, stream.read_to_end(&mut read)).await.unwrap().unwrap();
@@ -332,7 +332,7 @@ async fn streams_are_joined_to_websockets_of_their_own() {
         timeout(DEADLINE, first.read_to_end(&mut rest)).await.unwrap().unwrap();
         assert_eq!(rest, b"", "{framing}");
     }
-    // What cannot be reached.
+    // The server cannot be reached.
     let (listener, to) = target().await;
     drop(listener);
     let mut listening = Listening::start(&["tcp:127.0.0.1:0", &to.replace("tcp:", "ws://")]).await;

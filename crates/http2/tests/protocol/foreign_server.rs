@@ -289,7 +289,7 @@ fn exchange(rng: &mut Rng) {
     config.settings.initial_window_size = *rng.pick(&[1, 1_000, 65_535, 1 << 20]);
     config.auto_release = rng.bool();
     config.release_at_end = rng.bool();
-    // What the server may be late with is not the point here.
+    // Timeouts of the server are not the point here.
     config.limits.settings_timeout = Duration::from_secs(100_000);
     config.limits.field_block_timeout = Duration::from_secs(100_000);
     config.limits.stall_timeout = Duration::from_secs(100_000);

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// What stands between a client and its server.
+/// A relay between a client and its server.
 pub(crate) struct Relay {
     address: SocketAddr,
     state: Arc<watch::Sender<State>>,

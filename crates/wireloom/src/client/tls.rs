@@ -150,7 +150,7 @@ impl ClientTls {
     }
 
     /// Appends the secrets of each session to the file that the environment variable `SSLKEYLOGFILE` names, so that `wireloom inspect`
-    /// and Wireshark can decrypt captured traffic. Does nothing without the variable, or where the file cannot be written. Whoever has
+    /// and Wireshark can decrypt captured traffic. Does nothing without the variable, or where the file cannot be written. Anyone with
     /// the file can read the traffic: for development.
     #[must_use]
     pub fn log_secrets(mut self) -> Self {

@@ -1,4 +1,4 @@
-//! What wakes the driver of a connection while it waits.
+//! The handle by which commands wake the driver of a connection.
 
 use std::task::Context;
 use std::time::Duration;

@@ -36,7 +36,7 @@ pub(super) struct Joining {
     pub(super) grace: Duration,
 }
 
-/// What ended first.
+/// The side that ended first, and how.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// The stream, regularly.
@@ -165,7 +165,7 @@ impl Joining {
         loop {
             match receiver.recv().await {
                 Ok(Some(message)) => {
-                    // What cannot be written is discarded.
+                    // Messages that cannot be written are discarded.
                     let Some(open) = writer.get().filter(|_| is_writable) else { continue };
                     let Err(error) = framing::write(open, self.framing, &message).await else { continue };
                     is_writable = false;

@@ -1,10 +1,10 @@
-//! What `listen` prints to the standard error.
+//! The lines that `listen` prints to the standard error.
 
 use crate::args::Listen;
 use crate::cmd::join::Ended;
 use crate::terminal::{print_error, visible_line};
 
-/// What is printed.
+/// Which lines are printed.
 #[derive(Clone, Copy)]
 pub(super) struct Notes {
     is_quiet: bool,

@@ -22,7 +22,7 @@ use crate::signals::Signals;
 /// After accepting has failed, for want of descriptors for example.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What accepted streams are joined to.
+/// The WebSocket server to which accepted streams are joined.
 struct To {
     url: String,
     connector: Connector,

@@ -19,7 +19,7 @@ use crate::cmd::join::{Ended, Joining, Stream};
 use crate::exit::Exit;
 use crate::signals::Signals;
 
-/// What requests are answered with.
+/// The state that answers requests.
 struct Routes {
     args: Listening,
     origins: OriginPolicy,
@@ -40,7 +40,7 @@ struct Listening {
     timeout: std::time::Duration,
 }
 
-/// What WebSockets are joined to.
+/// The endpoint to which WebSockets are joined.
 enum To {
     Standard,
     Tcp(String),

@@ -78,7 +78,7 @@ pub(super) fn text(latencies: &Histogram<u64>, parts: &[Part], time: Duration) -
     file(started, &head, &log.lines)
 }
 
-/// What the comment says.
+/// The counts in the comment of the file.
 struct Head {
     connections: u64,
     time: Duration,
@@ -105,7 +105,7 @@ fn file(started: Duration, head: &Head, lines: &[u8]) -> Vec<u8> {
     text
 }
 
-/// What one process has measured.
+/// The measurements of one process.
 pub(super) struct Part {
     pub(super) name: String,
     /// Since 1970.

@@ -1,4 +1,4 @@
-//! What a connection of a run is made of.
+//! The transport of a connection in a run: a WebSocket, HTTP/2 or HTTP/1.1.
 
 use wireloom::WebSocket;
 use wireloom::client::{Http2, Pool};

@@ -1,4 +1,4 @@
-//! What the publishers of a room have sent.
+//! Counters of the messages that the publishers of a room have sent.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 

@@ -1,4 +1,4 @@
-//! What the connections do, the same in each run.
+//! The work of the connections, the same in each run.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

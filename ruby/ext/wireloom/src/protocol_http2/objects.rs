@@ -58,7 +58,7 @@ pub(super) unsafe fn make_unprotected(class: VALUE, variables: &[(ID, VALUE)]) -
 /// Calls a method, public or not.
 ///
 /// # Errors
-/// What it raises.
+/// The exception that the method raises.
 #[inline]
 pub(super) fn call(object: VALUE, name: ID, arguments: &[VALUE]) -> Result<VALUE, Error> {
     // SAFETY: live objects, and as many as the length says.
@@ -68,7 +68,7 @@ pub(super) fn call(object: VALUE, name: ID, arguments: &[VALUE]) -> Result<VALUE
 /// Calls the method that this one comes before, with the same block and keywords.
 ///
 /// # Errors
-/// What it raises.
+/// The exception that the method raises.
 pub(super) fn call_super(arguments: &[Value]) -> Result<Value, Error> {
     let keywords = keywords_given();
     // SAFETY: called by a method, with live objects; a `Value` is a `VALUE`.

@@ -16,7 +16,7 @@ use super::connection::{CLOSE_TIMEOUT, Connection, Failures, Next};
 /// The maximum number of concurrent requests of one HTTP/2 connection in the open loop.
 const REQUESTS_MAX: usize = 10_000;
 
-/// What sends the requests of a connection.
+/// The client that sends the requests of a connection.
 #[derive(Clone)]
 pub(super) enum Client {
     Http2(Http2),
