@@ -48,13 +48,21 @@ impl Confined {
     /// # Errors
     /// It leads out of the directory, is hidden, or is neither a file nor a directory: opening a pipe would wait.
     async fn resolve(self, path: PathBuf) -> io::Result<PathBuf> {
+        if self.inside(&path)?.components().any(is_hidden) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let path = tokio::fs::canonicalize(path).await?;
-        let inside = path.strip_prefix(&self.root).map_err(|_| io::ErrorKind::NotFound)?;
-        if inside.components().any(is_hidden) {
+        // The files of volumes of Kubernetes are links into `..data`.
+        let is_volume = |name: &Component<'_>| name.as_os_str().as_encoded_bytes().starts_with(b"..");
+        if self.inside(&path)?.components().filter(|name| !is_volume(name)).any(is_hidden) {
             return Err(io::ErrorKind::NotFound.into());
         }
         let metadata = tokio::fs::metadata(&path).await?;
         if metadata.is_file() || metadata.is_dir() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    fn inside<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
+        path.strip_prefix(&self.root).map_err(|_| io::ErrorKind::NotFound.into())
     }
 }
 

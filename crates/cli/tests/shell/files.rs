@@ -99,6 +99,12 @@ async fn nothing_outside_and_nothing_hidden_is_served() {
     symlink(folder.join("secret"), root.join("sub/index.html")).unwrap();
     symlink(root.join(".env"), root.join("environment")).unwrap();
     symlink(root.join("public"), root.join("link")).unwrap();
+    symlink(root.join("public"), root.join(".hidden-link")).unwrap();
+    // As Kubernetes mounts a ConfigMap.
+    std::fs::create_dir(root.join("..2026_11_24")).unwrap();
+    std::fs::write(root.join("..2026_11_24/mounted"), "root/public").unwrap();
+    symlink("..2026_11_24", root.join("..data")).unwrap();
+    symlink("..data/mounted", root.join("mounted")).unwrap();
     let made = std::process::Command::new("mkfifo").arg(root.join("pipe")).status().unwrap();
     assert!(made.success());
     let server = Server::start(&["--dir", root.to_str().unwrap()]).await;
@@ -119,6 +125,8 @@ async fn nothing_outside_and_nothing_hidden_is_served() {
         "/up/secret",
         "/sub/",
         "/environment",
+        "/.hidden-link",
+        "/..data/mounted",
         "/pipe",
         "/public/",
         "/public%00",
@@ -132,7 +140,7 @@ async fn nothing_outside_and_nothing_hidden_is_served() {
         assert!(matches!(status(&head), "400" | "404"), "{path}: {head}\n{content}");
         assert!(!content.contains("secret") && !content.contains("env"), "{path}: {content}");
     }
-    for path in ["/public", "/link"] {
+    for path in ["/public", "/link", "/mounted"] {
         assert_eq!(request(&server, "GET", path, "").await.1, "root/public", "{path}");
     }
     assert_eq!(

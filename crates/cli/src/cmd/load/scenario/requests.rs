@@ -143,21 +143,22 @@ async fn exchange(
     })
     .await;
     let now = Instant::now();
-    let has_failed = matches!(answered, Ok(Err(_)));
+    let connected = answered.as_ref().map(Result::is_ok).ok();
     record(&run, answered, now, intended, is_measured);
     if matches!(client, Client::Http2(_)) {
         return true;
     }
     let mut failures = failures.lock().await;
-    if !has_failed {
-        failures.succeeded();
-        return true;
+    match connected {
+        Some(true) => failures.succeeded(),
+        Some(false) if failures.failed(now).await => {
+            run.recorder().disconnected();
+            return false;
+        }
+        // A server that does not answer in time may be connected.
+        _ => {}
     }
-    if !failures.failed(now).await {
-        return true;
-    }
-    run.recorder().disconnected();
-    false
+    true
 }
 
 /// Status, length, and whether the content is the expected one.
