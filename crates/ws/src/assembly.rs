@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    // Nobody knows where a message in fragments ends.
+    // The end of a message in fragments is not known.
     #[test]
     fn a_long_message_in_fragments_grows_by_its_length() {
         if cfg!(miri) {

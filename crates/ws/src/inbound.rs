@@ -55,7 +55,7 @@ enum Content {
     Collected(Kind),
 }
 
-/// What a call has found, by its place in the input or the assembly.
+/// The result of a call, by its place in the input or the assembly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrival {
     /// All input was consumed, and nothing is complete.

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 /// The longest chunk of a compressed message.
 const CHUNK_LEN: usize = 32 << 10;
 
-/// What one call of a [`Reader`](crate::Reader) inflates of a message that is collected, in bytes: about a quarter of a millisecond.
+/// Bytes that one call of a [`Reader`](crate::Reader) inflates of a message that is collected: about a quarter of a millisecond.
 pub(crate) const STEP_LEN: usize = 256 << 10;
 
 /// A call may exceed [`STEP_LEN`] by up to this many bytes.
@@ -70,7 +70,7 @@ impl Inflate {
         self.pending = Some(Pending { kind, fin, bytes, at: 0 });
     }
 
-    /// Inflates a part of a message behind what the assembly has, until that are `len_min` bytes. The rest becomes pending.
+    /// Inflates a part of a message and appends it to the assembly, until `len_min` bytes were appended. The rest becomes pending.
     pub(crate) fn append(
         &mut self,
         kind: Kind,
@@ -86,7 +86,7 @@ impl Inflate {
         Ok(inflated)
     }
 
-    /// Inflates pending bytes behind what the assembly has, until that are `len_min` bytes.
+    /// Inflates pending bytes and appends them to the assembly, until `len_min` bytes were appended.
     pub(crate) fn append_pending(
         &mut self,
         assembly: &mut Assembly,
@@ -105,7 +105,7 @@ impl Inflate {
         Ok(inflated)
     }
 
-    /// Also returns the number of bytes that were consumed, unless that are all.
+    /// Also returns the number of bytes that were consumed, unless it was all of them.
     fn append_step(
         &mut self,
         kind: Kind,

@@ -1,4 +1,4 @@
-//! The task that runs a handler, as its stream knows it.
+//! The reference of a stream to the task that runs its handler.
 
 use std::task::{Context, Poll};
 

@@ -47,7 +47,7 @@ pub struct Receiver {
     active: Option<Box<ActiveReceiver>>,
 }
 
-/// What a locked read has found; the bytes are in the reader, and are decoded after the unlock.
+/// The result of a locked read; the bytes are in the reader, and are decoded after the unlock.
 enum Read {
     /// Bytes in the buffer.
     Buffered,
@@ -271,7 +271,7 @@ impl ActiveReceiver {
     fn poll_next_turn(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.poll_paid(cx));
         if shared.lock().link.is_disconnected() {
-            // What the messages that it has buffered would cause has no receiver.
+            // Nothing receives the answers to messages that it has buffered.
             self.free();
         }
         Poll::Ready(())
