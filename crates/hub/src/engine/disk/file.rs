@@ -363,14 +363,38 @@ pub(super) fn check(path: &Path) -> Result<FileReport, DiskError> {
     })
 }
 
+/// The name that a file has once it is set aside.
+fn aside(path: &Path) -> Result<PathBuf, DiskError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let aside = path.with_extension(format!("redb.{}", now.as_secs()));
+    if aside.exists() {
+        return Err(DiskError::Io { path: aside, reason: "it exists already".into() });
+    }
+    Ok(aside)
+}
+
 /// See [`DiskEngine::set_aside`](super::DiskEngine::set_aside).
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, DiskError> {
+    let aside = aside(path)?;
+    std::fs::rename(path, &aside)
+        .map_err(|error| DiskError::Io { path: path.into(), reason: error.to_string() })?;
+    Ok(aside)
+}
+
+/// Replaces a file by `new`, and keeps it under another name, which is returned. There is a file at `path` at any time, also after a
+/// power failure.
+pub(super) fn replace(path: &Path, new: &Path) -> Result<PathBuf, DiskError> {
     let io = |error: std::io::Error| DiskError::Io { path: path.into(), reason: error.to_string() };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let new = path.with_extension(format!("redb.{}", now.as_secs()));
-    if new.exists() {
-        return Err(DiskError::Io { path: new, reason: "it exists already".into() });
+    let aside = aside(path)?;
+    // Some file systems have no hard links.
+    std::fs::hard_link(path, &aside)
+        .or_else(|_| std::fs::copy(path, &aside).and_then(|_| std::fs::File::open(&aside)?.sync_all()))
+        .map_err(io)?;
+    if let Err(error) = std::fs::rename(new, path) {
+        let _ = std::fs::remove_file(&aside);
+        return Err(io(error));
     }
-    std::fs::rename(path, &new).map_err(io)?;
-    Ok(new)
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    super::sync_directory(directory.unwrap_or(Path::new("."))).map_err(io)?;
+    Ok(aside)
 }

@@ -107,10 +107,9 @@ pub(super) fn salvage(path: &Path) -> Result<Salvaged, DiskError> {
         guarded(|| file::write(&new, &changes)).map_err(failed)?;
     }
     drop(new);
-    // The lock is released before others may open the file.
+    // The damaged file is locked until the new one has taken its place, so that no server opens it meanwhile.
+    let set_aside = file::replace(path, &unfinished)?;
     drop(old);
-    let set_aside = file::set_aside(path)?;
-    std::fs::rename(&unfinished, path).map_err(io)?;
     Ok(Salvaged { set_aside, channels: content.logs.len(), publications, unreadable: content.unreadable })
 }
 
@@ -264,6 +263,39 @@ mod tests {
             }
         }
         assert!(salvaged > 0);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_keeps_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, missing] = ["history.redb", "missing"].map(|name| directory.path().join(name));
+        std::fs::write(&path, "damaged").unwrap();
+        assert!(matches!(file::replace(&path, &missing), Err(DiskError::Io { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"damaged");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn there_is_a_file_at_any_time_while_it_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, new] = ["history.redb", "new"].map(|name| directory.path().join(name));
+        std::fs::write(&path, "damaged").unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert!(path.exists(), "there was no file");
+                }
+            });
+            for _ in 0..300 {
+                std::fs::write(&new, "salvaged").unwrap();
+                let aside = file::replace(&path, &new).unwrap();
+                assert_eq!(std::fs::read(&path).unwrap(), b"salvaged");
+                std::fs::remove_file(aside).unwrap();
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            looking.join().unwrap();
+        });
     }
 
     #[tokio::test]
