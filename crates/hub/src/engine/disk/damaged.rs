@@ -47,7 +47,7 @@ pub(super) struct Damaged {
     region_len: u64,
     /// The trees of the tables in the newest commit that can be read.
     tables: Root,
-    /// Whether that commit is the newest one of the file.
+    /// Whether that commit is known to be the newest one of the file.
     pub(super) is_newest: bool,
 }
 
@@ -110,7 +110,12 @@ impl Damaged {
         let is_swapped = head[9] & RECOVERY_REQUIRED != 0
             && second.as_ref().map(|slot| slot.transaction) > first.as_ref().map(|slot| slot.transaction);
         let slots = if is_swapped { [second, first] } else { [first, second] };
-        for (is_newest, slot) in [true, false].into_iter().zip(slots) {
+        // The flags have no checksum, the transactions have: redb writes both slots when it creates a file.
+        let is_first_newest = match &slots {
+            [Some(first), Some(second)] => first.transaction >= second.transaction,
+            _ => false,
+        };
+        for (is_newest, slot) in [is_first_newest, false].into_iter().zip(slots) {
             let Some(tables) = slot.and_then(|slot| slot.tables) else { continue };
             let file = file.try_clone()?;
             let region_head_len = region_head * page_len;

@@ -229,6 +229,26 @@ mod tests {
         assert!((500..1_000).contains(&parts), "{parts}");
     }
 
+    /// The flag that says which commit is the newest is damaged, alone or with the newest commit.
+    #[tokio::test]
+    async fn positions_of_an_older_commit_are_not_kept() {
+        let (directory, positions) = stored().await;
+        let path = directory.path().join("history.redb");
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(check(&read_now(&path).unwrap(), &positions).1, CHANNELS);
+        for destroys_newest in [false, true] {
+            let mut damaged = whole.clone();
+            let newest = if damaged[9] & 1 == 0 { 64 } else { 192 };
+            damaged[9] ^= 1;
+            if destroys_newest {
+                damaged[newest + 8] ^= 1;
+            }
+            std::fs::write(&path, damaged).unwrap();
+            let kept = read_now(&path).map_or(0, |content| check(&content, &positions).1);
+            assert_eq!(kept, 0, "{destroys_newest}");
+        }
+    }
+
     #[tokio::test]
     async fn a_salvaged_file_is_used_as_any_other() {
         let (directory, positions) = stored().await;
