@@ -194,15 +194,31 @@ mod tests {
         let expected = |channel| if channel == 0 { 60 } else { 10 + channel };
         assert_eq!(whole, ((0..CHANNELS).map(expected).sum(), CHANNELS));
         let file = File::options().write(true).open(&path).unwrap();
-        let mut counts = std::collections::BTreeSet::new();
-        // Not a divisor of the length of a page, so that pages are cut everywhere.
+        // Not a divisor of the length of a page, so that pages are cut everywhere. Where redb has put the roots decides how much is left.
         let step = 1_499.min(len / 2_000);
         for len in (0..len).rev().step_by(step as usize) {
             file.set_len(len).unwrap();
-            counts.insert(read_now(&path).map_or((0, 0), |content| check(&content, &positions)));
+            if let Some(content) = read_now(&path) {
+                check(&content, &positions);
+            }
         }
-        assert!(counts.len() > 5, "{counts:?}");
-        assert!(counts.iter().any(|(publications, _)| (1..whole.0).contains(publications)), "{counts:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_left_around_a_hole_was_stored() {
+        let (directory, positions) = stored().await;
+        let path = directory.path().join("history.redb");
+        let whole = std::fs::read(&path).unwrap();
+        let complete = check(&read_now(&path).unwrap(), &positions).0;
+        let mut counts = std::collections::BTreeSet::new();
+        let page = 4096;
+        for begin in (page..whole.len() - page).step_by(page * (whole.len() / page / 300).max(1)) {
+            let mut damaged = whole.clone();
+            damaged[begin..][..page].fill(0);
+            std::fs::write(&path, damaged).unwrap();
+            counts.insert(read_now(&path).map_or(0, |content| check(&content, &positions).0));
+        }
+        assert!(counts.range(1..complete).count() > 3, "{counts:?} of {complete}");
     }
 
     #[tokio::test]
@@ -255,8 +271,11 @@ mod tests {
         let path = directory.path().join("history.redb");
         let whole = std::fs::read(&path).unwrap();
         let mut salvaged = 0;
-        for parts in [10, 25, 50, 75, 90, 99] {
-            std::fs::write(&path, &whole[..whole.len() * parts / 100]).unwrap();
+        for parts in [10, 25, 50, 75, 90, 99, 100] {
+            let mut damaged = whole[..whole.len() * parts / 100].to_vec();
+            // The head announces more pages than there are.
+            damaged[30] |= 1;
+            std::fs::write(&path, damaged).unwrap();
             assert!(DiskEngine::open(directory.path(), MemoryEngine::new(100)).is_err());
             match DiskEngine::salvage(directory.path()) {
                 Ok(report) => {
