@@ -65,7 +65,7 @@ enum Pending {
     Call(oneshot::Sender<Result<Reply, ClientError>>),
     Subscribe { channel: String, key: u64 },
     Refresh,
-    SubRefresh { channel: String },
+    SubRefresh { channel: String, key: u64 },
     Unsubscribe,
 }
 
@@ -78,6 +78,8 @@ struct Entry {
     /// Who waits for the first result.
     done: Option<oneshot::Sender<Result<(), ClientError>>>,
     token: String,
+    /// The token that is being made, by its key.
+    making: Option<u64>,
     state: State,
     /// Whether the server may still have a subscription, which must end before another one.
     is_known: bool,
@@ -94,15 +96,59 @@ struct Entry {
 enum State {
     /// The command is to be sent at this time.
     DueAt(Instant),
-    /// The command was sent, or its token is being made.
+    /// The token that the command needs is being made.
+    MakingToken,
+    /// The command was sent.
     Subscribing,
     Subscribed,
 }
 
+impl Entry {
+    /// When there is something to do.
+    fn due_at(&self) -> Option<Instant> {
+        match self.state {
+            State::DueAt(at) => Some(at),
+            State::Subscribed => self.renew_at,
+            State::MakingToken | State::Subscribing => None,
+        }
+    }
+
+    /// Subscribes again at this time, from the position that has been reached.
+    fn subscribe_at(&mut self, at: Instant) {
+        self.state = State::DueAt(at);
+        self.base = None;
+        self.renew_at = None;
+    }
+
+    /// Replaces the data of a publication that is a delta, and advances the position. If the delta cannot be applied, nothing changes.
+    fn receive(&mut self, publication: &mut Publication) -> Result<(), WrongBase> {
+        if let Some(base) = &self.base {
+            // With deltas every payload is a string: the text of a value, or a delta between two such texts.
+            let text: String = serde_json::from_slice(&publication.data).map_err(|_| WrongBase)?;
+            let whole = match publication.delta {
+                true => fossil::apply(base, text.as_bytes()).ok_or(WrongBase)?,
+                false => text.into_bytes(),
+            };
+            publication.data = whole.into();
+            publication.delta = false;
+            self.base = Some(publication.data.clone());
+        } else if publication.delta {
+            return Err(WrongBase);
+        }
+        if let (Some(position), 1..) = (&mut self.position, publication.offset) {
+            position.offset = publication.offset;
+        }
+        Ok(())
+    }
+}
+
+/// A delta refers to another payload than the last one.
+struct WrongBase;
+
 /// A token that was made.
 struct Token {
-    /// Of this channel's subscription; `None` for the connection's.
-    channel: Option<String>,
+    /// Of this channel's subscription, and the key of the token; `None` for the connection's.
+    subscription: Option<(String, u64)>,
     result: Result<String, String>,
 }
 
@@ -117,6 +163,8 @@ pub(super) struct Task {
     requests: mpsc::Receiver<Request>,
     token: String,
     entries: HashMap<String, Entry>,
+    /// No entry is due before this.
+    due_at: Option<Instant>,
     /// The subscriptions that the server made, and where to recover from.
     server_side: HashMap<String, Position>,
     /// Calls that wait for a connection.
@@ -154,6 +202,7 @@ impl Task {
             requests,
             token,
             entries,
+            due_at: None,
             server_side,
             calls,
             waiting,
@@ -211,6 +260,7 @@ impl Task {
                     opened
                 })),
                 request = self.requests.recv() => self.handle_offline(request)?,
+                () = make_room(&mut self.stalled), if !self.stalled.is_empty() => {}
             }
         }
     }
@@ -229,6 +279,10 @@ impl Task {
             }
             Lost::Retry { code, reason } => (code, reason),
         };
+        // The last reason replaces one that nobody has taken: attempts do not add up.
+        if let Some(Event::Client(_, ClientEvent::Connecting { .. })) = self.stalled.back() {
+            self.stalled.pop_back();
+        }
         self.emit(ClientEvent::Connecting { code, reason });
         let delay = self.delay(self.failures);
         self.failures = self.failures.saturating_add(1);
@@ -237,6 +291,7 @@ impl Task {
             tokio::select! {
                 () = &mut delayed => return Ok(()),
                 request = self.requests.recv() => self.handle_offline(request)?,
+                () = make_room(&mut self.stalled), if !self.stalled.is_empty() => {}
             }
         }
     }
@@ -258,10 +313,10 @@ impl Task {
         }
         let now = Instant::now();
         for entry in self.entries.values_mut() {
-            entry.state = State::DueAt(now);
+            entry.subscribe_at(now);
             entry.is_known = false;
-            entry.renew_at = None;
         }
+        self.due_at = Some(now);
     }
 
     fn handle_offline(&mut self, request: Option<Request>) -> Result<(), End> {
@@ -304,6 +359,7 @@ impl Task {
         let entry = Entry {
             key: self.last_key,
             is_known,
+            making: None,
             token: options.token.clone(),
             position: options.since.clone(),
             options,
@@ -314,7 +370,16 @@ impl Task {
             renew_at: None,
             failures: 0,
         };
+        self.due_at = earlier(self.due_at, entry.due_at());
         self.entries.insert(channel, entry);
+    }
+
+    /// Changes a subscription, and with it when the next one is due.
+    fn update<T>(&mut self, channel: &str, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let entry = self.entries.get_mut(channel)?;
+        let result = change(entry);
+        self.due_at = earlier(self.due_at, entry.due_at());
+        Some(result)
     }
 
     /// Removes a subscription whose handle is gone; returns whether the server knows of it.
@@ -416,11 +481,7 @@ impl Task {
     fn deadline(&self, connection: &Connection) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
         let silent_at = connection.silent_at.filter(|_| self.stalled.is_empty());
-        let entries = self.entries.values().flat_map(|entry| {
-            let due = if let State::DueAt(at) = entry.state { Some(at) } else { None };
-            [due, entry.renew_at]
-        });
-        entries.chain([silent_at, self.renew_at]).flatten().fold(far, Instant::min)
+        [silent_at, self.renew_at, self.due_at].into_iter().flatten().fold(far, Instant::min)
     }
 
     /// Subscribes and renews what is due.
@@ -432,9 +493,10 @@ impl Task {
                 self.make_token(None, &source);
             }
         }
-        let is_due = |entry: &Entry| {
-            matches!(entry.state, State::DueAt(at) if at <= now) || entry.renew_at.is_some_and(|at| at <= now)
-        };
+        if self.due_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let is_due = |entry: &Entry| entry.due_at().is_some_and(|at| at <= now);
         let due: Vec<_> = self
             .entries
             .iter()
@@ -442,66 +504,94 @@ impl Task {
             .map(|(channel, _)| channel.clone())
             .collect();
         for channel in due {
-            let Some(entry) = self.entries.get_mut(&channel) else { continue };
-            let source = entry.options.token_source.clone();
-            match entry.state {
-                State::Subscribed | State::Subscribing => {
-                    entry.renew_at = None;
-                    if let Some(source) = source {
-                        self.make_token(Some(channel), &source);
-                    }
-                }
-                State::DueAt(_) => {
-                    entry.state = State::Subscribing;
-                    let needs_token = entry.token.is_empty();
-                    if std::mem::take(&mut entry.is_known) {
-                        self.send_unsubscribe(channel.clone(), commands);
-                    }
-                    match source {
-                        Some(source) if needs_token => self.make_token(Some(channel), &source),
-                        _ => self.send_subscribe(channel, commands),
-                    }
+            self.handle_due(channel, commands);
+        }
+        self.due_at = self.entries.values().filter_map(Entry::due_at).min();
+    }
+
+    fn handle_due(&mut self, channel: String, commands: &mut Vec<Command>) {
+        let Some(entry) = self.entries.get_mut(&channel) else { return };
+        let source = entry.options.token_source.clone();
+        match entry.state {
+            State::Subscribed => {
+                entry.renew_at = None;
+                if let Some(source) = source {
+                    self.make_subscription_token(channel, &source);
                 }
             }
+            State::DueAt(_) => {
+                let source = source.filter(|_| entry.token.is_empty());
+                entry.state = if source.is_some() { State::MakingToken } else { State::Subscribing };
+                if std::mem::take(&mut entry.is_known) {
+                    self.send_unsubscribe(channel.clone(), commands);
+                }
+                match source {
+                    Some(source) => self.make_subscription_token(channel, &source),
+                    None => self.send_subscribe(channel, commands),
+                }
+            }
+            State::MakingToken | State::Subscribing => {}
         }
     }
 
-    fn make_token(&self, channel: Option<String>, source: &TokenSource) {
+    fn make_subscription_token(&mut self, channel: String, source: &TokenSource) {
+        self.last_key += 1;
+        let key = self.last_key;
+        if let Some(entry) = self.entries.get_mut(&channel) {
+            entry.making = Some(key);
+            self.make_token(Some((channel, key)), source);
+        }
+    }
+
+    fn make_token(&self, subscription: Option<(String, u64)>, source: &TokenSource) {
         let (making, made) = (source(), self.made.0.clone());
         tokio::spawn(async move {
-            let _ = made.send(Token { channel, result: making.await });
+            let _ = made.send(Token { subscription, result: making.await });
         });
     }
 
     fn handle_token(&mut self, token: Token, commands: &mut Vec<Command>) {
         let later = Instant::now() + RENEWAL_DELAY;
         match token {
-            Token { channel: None, result: Ok(token) } => {
+            Token { subscription: None, result: Ok(token) } => {
                 self.token.clone_from(&token);
                 let id = self.next_id();
                 self.pending.insert(id, Pending::Refresh);
                 let refresh = Some(RefreshRequest { token });
                 commands.push(Command { id, refresh, ..Command::default() });
             }
-            Token { channel: None, result: Err(_) } => self.renew_at = Some(later),
-            Token { channel: Some(channel), result } => {
-                let Some(entry) = self.entries.get_mut(&channel) else { return };
-                match (result, entry.state) {
-                    (Ok(token), State::Subscribing) => {
-                        entry.token = token;
-                        self.send_subscribe(channel, commands);
+            Token { subscription: None, result: Err(_) } => self.renew_at = Some(later),
+            Token { subscription: Some((channel, key)), result } => {
+                let before = self.update(&channel, |entry| {
+                    if entry.making != Some(key) {
+                        return None;
                     }
-                    (Ok(token), State::Subscribed) => {
-                        entry.token.clone_from(&token);
+                    entry.making = None;
+                    let before = entry.state;
+                    match (&result, before) {
+                        (Ok(token), _) => {
+                            entry.token.clone_from(token);
+                            if before == State::MakingToken {
+                                entry.state = State::Subscribing;
+                            }
+                        }
+                        (Err(_), State::MakingToken) => entry.subscribe_at(later),
+                        (Err(_), State::Subscribed) => entry.renew_at = Some(later),
+                        (Err(_), State::DueAt(_) | State::Subscribing) => {}
+                    }
+                    Some((before, entry.key))
+                });
+                let (Some(Some((before, key))), Ok(token)) = (before, result) else { return };
+                match before {
+                    State::MakingToken => self.send_subscribe(channel, commands),
+                    State::Subscribed => {
                         let id = self.next_id();
-                        self.pending.insert(id, Pending::SubRefresh { channel: channel.clone() });
+                        self.pending.insert(id, Pending::SubRefresh { channel: channel.clone(), key });
                         let sub_refresh = Some(SubRefreshRequest { channel, token });
                         commands.push(Command { id, sub_refresh, ..Command::default() });
                     }
-                    // Made for a connection that is lost.
-                    (Ok(token), State::DueAt(_)) => entry.token = token,
-                    (Err(_), State::Subscribed) => entry.renew_at = Some(later),
-                    (Err(_), _) => entry.state = State::DueAt(later),
+                    // It was made for a subscription that has ended meanwhile: the next one uses it.
+                    State::DueAt(_) | State::Subscribing => {}
                 }
             }
         }
@@ -556,12 +646,15 @@ impl Task {
                 (Some(result), _) => self.set_renewal(result.expires, result.ttl),
                 _ => self.renew_at = Some(Instant::now() + RENEWAL_DELAY),
             },
-            Pending::SubRefresh { channel } => {
-                let Some(entry) = self.entries.get_mut(&channel) else { return };
-                entry.renew_at = match reply.sub_refresh {
-                    Some(result) => after(result.expires, result.ttl),
-                    None => Some(Instant::now() + RENEWAL_DELAY),
-                };
+            Pending::SubRefresh { channel, key } => {
+                self.update(&channel, |entry| {
+                    if entry.key == key && entry.state == State::Subscribed {
+                        entry.renew_at = match reply.sub_refresh {
+                            Some(result) => after(result.expires, result.ttl),
+                            None => Some(Instant::now() + RENEWAL_DELAY),
+                        };
+                    }
+                });
             }
         }
     }
@@ -585,12 +678,13 @@ impl Task {
         let has_source = entry.options.token_source.is_some();
         if error.temporary || (error.code == TOKEN_EXPIRED && has_source) {
             let at = delay_of(self, entry.failures);
-            let Some(entry) = self.entries.get_mut(&channel) else { return };
-            entry.failures = entry.failures.saturating_add(1);
-            if error.code == TOKEN_EXPIRED {
-                entry.token.clear();
-            }
-            entry.state = State::DueAt(at);
+            self.update(&channel, |entry| {
+                entry.failures = entry.failures.saturating_add(1);
+                if error.code == TOKEN_EXPIRED {
+                    entry.token.clear();
+                }
+                entry.subscribe_at(at);
+            });
             return;
         }
         let Some(entry) = self.entries.remove(&channel) else { return };
@@ -605,51 +699,52 @@ impl Task {
 
     fn subscribed(&mut self, channel: &str, result: SubscribeResult) {
         let subscribed = Subscribed::new(&result);
-        let Some(entry) = self.entries.get_mut(channel) else { return };
-        entry.state = State::Subscribed;
-        entry.is_known = true;
-        entry.failures = 0;
-        entry.base = result.delta.then(Bytes::new);
-        entry.renew_at = after(result.expires, result.ttl).filter(|_| entry.options.token_source.is_some());
-        if let Some(done) = entry.done.take() {
-            let _ = done.send(Ok(()));
-        }
         let has_position = result.recoverable || result.positioned;
         let position = has_position.then(|| subscribed.position.clone());
-        let events = entry.events.clone();
+        // The publications precede the position of the result. They are received one by one: any may have a wrong base.
+        let first = result.publications.first().map_or(u64::MAX, |publication| publication.offset);
+        let begin = position.clone().map(|Position { offset, epoch }| {
+            let offset = offset.min(first.saturating_sub(1));
+            Position { offset, epoch }
+        });
+        let delivered = self.update(channel, |entry| {
+            entry.state = State::Subscribed;
+            entry.is_known = true;
+            entry.failures = 0;
+            entry.base = result.delta.then(Bytes::new);
+            entry.position = begin;
+            entry.renew_at =
+                after(result.expires, result.ttl).filter(|_| entry.options.token_source.is_some());
+            if let Some(done) = entry.done.take() {
+                let _ = done.send(Ok(()));
+            }
+            entry.events.clone()
+        });
+        let Some(events) = delivered else { return };
         self.deliver(Event::Subscription(events, SubscriptionEvent::Subscribed(subscribed)));
         for publication in result.publications {
             self.received(channel, publication);
         }
-        if let Some(entry) = self.entries.get_mut(channel) {
-            entry.position = position;
-        }
+        self.update(channel, |entry| {
+            if entry.state == State::Subscribed {
+                entry.position = position;
+            }
+        });
     }
 
     fn received(&mut self, channel: &str, mut publication: Publication) {
         let Some(entry) = self.entries.get_mut(channel) else { return };
-        if let (Some(position), 1..) = (&mut entry.position, publication.offset) {
-            position.offset = publication.offset;
+        // What arrives after a failure is recovered with the next subscription.
+        if entry.state != State::Subscribed {
+            return;
         }
-        if let Some(base) = &entry.base {
-            // With deltas every payload is a string: the text of a value, or a delta between two such texts.
-            let text: Option<String> = serde_json::from_slice(&publication.data).ok();
-            let whole = text.and_then(|text| match publication.delta {
-                true => fossil::apply(base, text.as_bytes()),
-                false => Some(text.into_bytes()),
-            });
-            let Some(whole) = whole else {
-                // The base is another one than the server's: begin again at this position.
-                entry.state = State::DueAt(Instant::now());
-                entry.base = None;
-                return;
-            };
-            publication.data = whole.into();
-            publication.delta = false;
-            entry.base = Some(publication.data.clone());
-        }
-        let events = entry.events.clone();
-        self.deliver(Event::Subscription(events, SubscriptionEvent::Publication(publication)));
+        let Err(WrongBase) = entry.receive(&mut publication) else {
+            let events = entry.events.clone();
+            let event = SubscriptionEvent::Publication(publication);
+            return self.deliver(Event::Subscription(events, event));
+        };
+        let at = Instant::now() + self.delay(0);
+        self.update(channel, |entry| entry.subscribe_at(at));
     }
 
     fn handle_push(&mut self, push: Push, commands: &mut Vec<Command>) {
@@ -664,12 +759,17 @@ impl Task {
             if self.server_side.remove(&channel).is_some() {
                 return self.emit(ClientEvent::Unsubscribed { channel });
             }
-            let Some(entry) = self.entries.get_mut(&channel) else { return };
             // The protocol: from 2500 on the client subscribes again.
             if unsubscribe.code >= 2500 {
-                entry.state = State::DueAt(Instant::now());
-                entry.is_known = false;
-                entry.base = None;
+                self.update(&channel, |entry| match entry.state {
+                    State::Subscribed => {
+                        entry.subscribe_at(Instant::now());
+                        entry.is_known = false;
+                    }
+                    State::DueAt(_) => entry.is_known = false,
+                    // The subscription before this one has ended.
+                    State::MakingToken | State::Subscribing => {}
+                });
                 return;
             }
             let Some(entry) = self.entries.remove(&channel) else { return };
@@ -814,6 +914,16 @@ async fn make_room(stalled: &mut VecDeque<Event>) {
     stalled.pop_front();
 }
 
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 fn after(expires: bool, ttl: u32) -> Option<Instant> {
     expires.then(|| Instant::now() + Duration::from_secs(ttl.into()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! The task without a connection: what it answers to replies, pushes, tokens and deadlines.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::protocol::UnsubscribePush;
+
+const CHANNEL: &str = "x";
+
+/// A task that has no connection. The sender stands for its handles.
+fn task() -> (Task, mpsc::Sender<Request>) {
+    let (handles, requests) = mpsc::channel(1);
+    let builder = ClientBuilder::new("ws://127.0.0.1".into());
+    (Task::new(builder.reconnect_delay(Duration::from_secs(1), Duration::from_secs(1)), requests), handles)
+}
+
+fn add(task: &mut Task, options: SubscribeOptions) -> mpsc::Receiver<SubscriptionEvent> {
+    let (events, received) = mpsc::channel(100);
+    task.add(CHANNEL.into(), options, events, oneshot::channel().0);
+    received
+}
+
+/// The commands that are due after this time.
+async fn commands_after(task: &mut Task, time: Duration) -> Vec<Command> {
+    tokio::time::advance(time).await;
+    let earliest = task.entries.values().filter_map(Entry::due_at).min();
+    assert!(earliest.is_none_or(|at| task.due_at.is_some_and(|due_at| due_at <= at)), "a deadline is missed");
+    let mut commands = Vec::new();
+    task.handle_deadlines(&mut commands);
+    commands
+}
+
+/// The subscribe request among some commands; there is one.
+fn subscribe_in(commands: &[Command]) -> (u32, SubscribeRequest) {
+    let mut requests = commands.iter().filter_map(|command| Some((command.id, command.subscribe.clone()?)));
+    let request = requests.next().expect("no subscribe request");
+    assert!(requests.next().is_none(), "{commands:?}");
+    request
+}
+
+fn reply(task: &mut Task, id: u32, result: SubscribeResult) {
+    let pending = task.pending.remove(&id).unwrap();
+    let reply = Reply { id, subscribe: Some(result), ..Reply::default() };
+    task.handle_reply(pending, reply, &mut Vec::new());
+}
+
+fn push(task: &mut Task, push: Push) {
+    task.handle_push(Push { channel: CHANNEL.into(), ..push }, &mut Vec::new());
+}
+
+fn whole(offset: u64, text: &str) -> Publication {
+    Publication { offset, data: format!("{text:?}").into(), ..Publication::default() }
+}
+
+fn delta(offset: u64, base: &str, text: &str) -> Publication {
+    let delta = fossil::delta(base.as_bytes(), text.as_bytes()).unwrap();
+    let delta = String::from_utf8(delta).unwrap();
+    Publication { delta: true, ..whole(offset, &delta) }
+}
+
+fn result(offset: u64, publications: Vec<Publication>) -> SubscribeResult {
+    let recovered = !publications.is_empty();
+    SubscribeResult {
+        offset,
+        epoch: "e".into(),
+        recoverable: true,
+        delta: true,
+        recovered,
+        was_recovering: recovered,
+        publications,
+        ..SubscribeResult::default()
+    }
+}
+
+/// The offsets and the data that the application has received.
+fn received(events: &mut mpsc::Receiver<SubscriptionEvent>) -> Vec<(u64, String)> {
+    let events = std::iter::from_fn(|| events.try_recv().ok());
+    let publications = events.filter_map(|event| match event {
+        SubscriptionEvent::Publication(one) => {
+            Some((one.offset, String::from_utf8(one.data.to_vec()).unwrap()))
+        }
+        _ => None,
+    });
+    publications.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn deltas_of_another_base_are_recovered_and_never_delivered() {
+    let [one, two, three, four] = ["1", "2", "3", "4"].map(|end| format!("{}{end}", "the same ".repeat(20)));
+    let wrong = format!("not {one}");
+    let (mut task, _handles) = task();
+    let mut events = add(&mut task, SubscribeOptions::default().deltas());
+    let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+    reply(&mut task, id, result(5, Vec::new()));
+    push(&mut task, Push { publication: Some(whole(6, &one)), ..Push::default() });
+    push(&mut task, Push { publication: Some(delta(7, &wrong, &two)), ..Push::default() });
+    // One that follows is not taken for a whole payload.
+    push(&mut task, Push { publication: Some(delta(8, &two, &three)), ..Push::default() });
+    assert_eq!(received(&mut events), [(6, one.clone())]);
+
+    // The same while it recovers.
+    let commands = commands_after(&mut task, Duration::from_secs(1)).await;
+    assert!(commands[0].unsubscribe.is_some());
+    let (id, request) = subscribe_in(&commands);
+    assert!(request.recover && (&*request.epoch, request.offset) == ("e", 6), "{request:?}");
+    // The server may have sent it before it has received the commands.
+    push(&mut task, Push { publication: Some(delta(9, &three, &four)), ..Push::default() });
+    let publications = vec![whole(7, &two), delta(8, &wrong, &three), delta(9, &three, &four)];
+    reply(&mut task, id, result(9, publications));
+    assert_eq!(received(&mut events), [(7, two.clone())]);
+
+    let (id, request) = subscribe_in(&commands_after(&mut task, Duration::from_secs(1)).await);
+    assert!(request.recover && request.offset == 7, "{request:?}");
+    reply(&mut task, id, result(9, vec![whole(8, &three), delta(9, &three, &four)]));
+    assert_eq!(received(&mut events), [(8, three), (9, four)]);
+    assert_eq!(task.entries[CHANNEL].position, Some(Position { offset: 9, epoch: "e".into() }));
+}
+
+/// Makes a token, or says why there is none.
+type Made = oneshot::Sender<Result<String, String>>;
+
+/// A source of tokens that are made when the test says so.
+#[derive(Clone, Default)]
+struct Source(Arc<Mutex<Vec<Made>>>);
+
+impl Source {
+    fn options(&self) -> SubscribeOptions {
+        let asked = self.0.clone();
+        SubscribeOptions::default().token_source(move || {
+            let (made, result) = oneshot::channel();
+            asked.lock().unwrap().push(made);
+            async { result.await.unwrap() }
+        })
+    }
+
+    /// The first token that was asked for is made, or not; returns the commands that follow.
+    async fn make(&self, task: &mut Task, token: Result<&str, &str>) -> Vec<Command> {
+        let made = self.0.lock().unwrap().remove(0);
+        made.send(token.map(str::to_owned).map_err(str::to_owned)).unwrap();
+        let token = task.made.1.recv().await.unwrap();
+        let mut commands = Vec::new();
+        task.handle_token(token, &mut commands);
+        commands
+    }
+}
+
+fn expires_soon() -> SubscribeResult {
+    SubscribeResult { expires: true, ttl: 1, ..SubscribeResult::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_token_subscribes_no_second_time() {
+    let source = Source::default();
+    let (mut task, _handles) = task();
+    let _events = add(&mut task, source.options().token("first"));
+    let (id, request) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+    assert_eq!(request.token, "first");
+    reply(&mut task, id, expires_soon());
+    // A token is being made when the server ends the subscription.
+    assert!(commands_after(&mut task, Duration::from_secs(1)).await.is_empty());
+    let unsubscribe = Some(UnsubscribePush { code: 2500, reason: String::new() });
+    push(&mut task, Push { unsubscribe, ..Push::default() });
+    let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+    assert!(source.make(&mut task, Ok("second")).await.is_empty());
+    reply(&mut task, id, expires_soon());
+    // It is renewed as any other.
+    assert!(commands_after(&mut task, Duration::from_secs(1)).await.is_empty());
+    let commands = source.make(&mut task, Ok("third")).await;
+    assert_eq!(commands[0].sub_refresh.as_ref().unwrap().token, "third");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_of_an_earlier_subscription_is_ignored() {
+    let source = Source::default();
+    let (mut task, _handles) = task();
+    let events = add(&mut task, source.options());
+    assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
+    drop(events);
+    // The server knows nothing of a subscription whose token was not made.
+    assert!(!task.remove_dropped(CHANNEL));
+    let _events = add(&mut task, source.options());
+    assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
+    assert!(source.make(&mut task, Ok("first")).await.is_empty());
+    let commands = source.make(&mut task, Ok("second")).await;
+    assert_eq!(subscribe_in(&commands).1.token, "second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_fails_is_asked_again() {
+    let source = Source::default();
+    let (mut task, _handles) = task();
+    let _events = add(&mut task, source.options());
+    assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
+    assert!(source.make(&mut task, Err("no")).await.is_empty());
+    assert!(commands_after(&mut task, RENEWAL_DELAY).await.is_empty());
+    let commands = source.make(&mut task, Ok("second")).await;
+    assert_eq!(subscribe_in(&commands).1.token, "second");
+}
+
+fn lost() -> Lost {
+    Lost::Retry { code: 0, reason: "lost".into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_delivered_while_there_is_no_connection() {
+    let (mut task, _handles) = task();
+    let (events, mut received) = mpsc::channel(1);
+    task.events = Some(events);
+    for n in 0..3 {
+        task.emit(ClientEvent::Message(n.to_string().into()));
+    }
+    let reading = async {
+        for _ in 0..3 {
+            assert!(matches!(received.recv().await, Some(ClientEvent::Message(_))));
+        }
+        assert!(matches!(received.recv().await, Some(ClientEvent::Connecting { .. })));
+    };
+    tokio::select! {
+        biased;
+        () = reading => {}
+        _ = async { while task.recover(lost()).await.is_ok() && task.failures < 20 {} } => panic!("events stay undelivered"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_whose_events_nobody_takes_do_not_add_up() {
+    let (mut task, _handles) = task();
+    let (events, mut received) = mpsc::channel(1);
+    task.events = Some(events);
+    for _ in 0..50 {
+        assert!(task.recover(lost()).await.is_ok());
+    }
+    assert_eq!(task.stalled.len(), 1);
+    assert!(matches!(received.recv().await, Some(ClientEvent::Connecting { .. })));
+}
