@@ -102,9 +102,14 @@ pub(crate) fn stream(node: Arc<Node>, transport: Transport, first: First, origin
         }
         let reason = run(&node, &client, begin(session, first), inbox, &mut body).await;
         // The client may not read. Others should see it leave at once.
-        let sending = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&client, &mut body, &reason));
-        let _ = tokio::join!(sending, clean_up.leave(reason.clone()));
-        drop(body);
+        let sending = async {
+            let is_sent = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&client, &mut body, &reason)).await;
+            if is_sent != Ok(true) {
+                // A body that ends would keep its bytes and the connection until they are accepted.
+                body.abort();
+            }
+        };
+        tokio::join!(sending, clean_up.leave(reason.clone()));
         clean_up.forget().await;
     });
     Response::new(200).with_body(framing.content_type(), content)
@@ -206,16 +211,19 @@ async fn send(node: &Node, client: &Client, body: &mut BodySender, chunk: Bytes)
     }
 }
 
-/// Sends the reason as the last push, because streams have no close code.
-async fn send_reason(client: &Client, body: &mut BodySender, reason: &Disconnect) {
+/// Sends the reason as the last push, because streams have no close code. Returns whether the client may still receive it: one that is
+/// slow does not.
+async fn send_reason(client: &Client, body: &mut BodySender, reason: &Disconnect) -> bool {
+    if *reason == Disconnect::Slow {
+        return false;
+    }
     let disconnect = DisconnectPush {
         code: reason.code().into(),
         reason: reason.reason().into(),
         reconnect: reason.allows_reconnect(),
     };
     let push = Push { disconnect: Some(disconnect), ..Push::default() };
-    if let Some(message) = client.encode(&Reply { push: Some(push), ..Reply::default() }) {
-        // The client may have disconnected.
-        let _ = body.send(Framing::of(client.transport).join(&mut vec![message])).await;
-    }
+    let Some(message) = client.encode(&Reply { push: Some(push), ..Reply::default() }) else { return true };
+    // The client may have disconnected.
+    body.send(Framing::of(client.transport).join(&mut vec![message])).await.is_ok()
 }

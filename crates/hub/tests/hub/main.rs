@@ -22,7 +22,7 @@ mod transports;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wireloom::{Connector, Server, WebSocket};
+use wireloom::{Connector, Server, ServerHandle, WebSocket};
 use wireloom_hub::{Hub, HubBuilder, HubConfig};
 
 const CONFIG: &str = r#"
@@ -49,6 +49,7 @@ name = "private"
 /// A hub that is served at a port of its own.
 struct Served {
     hub: Hub,
+    server: ServerHandle,
     url: String,
 }
 
@@ -57,12 +58,12 @@ impl Served {
         let hub = build(Hub::builder().config(HubConfig::from_toml(config).unwrap())).build().unwrap();
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}/connection/websocket", server.local_addr().unwrap());
-        let answering = hub.clone();
+        let (answering, handle) = (hub.clone(), server.handle());
         tokio::spawn(server.serve(move |request| {
             let hub = answering.clone();
             async move { hub.answer(request).await }
         }));
-        Self { hub, url }
+        Self { hub, server: handle, url }
     }
 
     async fn connect(&self) -> Client {

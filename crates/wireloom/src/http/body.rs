@@ -4,14 +4,13 @@
 use std::fmt;
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 #[cfg(feature = "http2")]
 use wireloom_http2::error::ErrorCode;
@@ -85,8 +84,24 @@ enum Source {
     Http1(BodyReceiver),
     #[cfg(feature = "http2")]
     Http2(RecvStream),
-    Channel(mpsc::Receiver<BodyFrame>, Arc<AtomicBool>),
+    Channel(mpsc::Receiver<BodyFrame>, AbortReceiver),
     Stream(Pin<Box<dyn Stream<Item = Result<BodyFrame, HttpError>> + Send + Sync>>),
+}
+
+/// Ready with a value when the body was aborted, with an error when its sender was dropped.
+struct AbortReceiver {
+    receiver: oneshot::Receiver<()>,
+    /// The result, once it is known.
+    is_aborted: Option<bool>,
+}
+
+impl AbortReceiver {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.is_aborted.is_none() {
+            self.is_aborted = Some(ready!(Pin::new(&mut self.receiver).poll(cx)).is_ok());
+        }
+        self.is_aborted.map_or(Poll::Pending, Poll::Ready)
+    }
 }
 
 /// Content or trailers, as in `http_body`.
@@ -124,8 +139,9 @@ impl Body {
     /// Content that is produced by the sender. It ends when the sender is dropped.
     pub fn channel() -> (BodySender, Self) {
         let (sender, receiver) = mpsc::channel(CHANNEL_LEN);
-        let aborted = Arc::new(AtomicBool::new(false));
-        (BodySender { sender, aborted: aborted.clone() }, Source::Channel(receiver, aborted).into())
+        let (abort, aborted) = oneshot::channel();
+        let aborted = AbortReceiver { receiver: aborted, is_aborted: None };
+        (BodySender { abort: Some(abort), sender }, Source::Channel(receiver, aborted).into())
     }
 
     /// Content produced by a stream. An error aborts the body, so that the peer knows that it is incomplete.
@@ -272,6 +288,17 @@ impl Body {
         }
     }
 
+    /// Ready when the producer has aborted the content, also while chunks are queued.
+    pub(crate) fn poll_aborted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.source {
+            Source::Channel(_, aborted) => match ready!(aborted.poll(cx)) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            },
+            _ => Poll::Pending,
+        }
+    }
+
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         let mut trailers = None;
         let chunk = match &mut self.source {
@@ -296,7 +323,8 @@ impl Body {
             }
             Source::Channel(receiver, aborted) => match ready!(receiver.poll_recv(cx)) {
                 Some(frame) => frame.data(&mut trailers).map(Ok),
-                None => aborted.load(Ordering::Acquire).then_some(Err(HttpError::ConnectionLost)),
+                // The sender was dropped, or is being dropped.
+                None => ready!(aborted.poll(cx)).then_some(Err(HttpError::ConnectionLost)),
             },
             Source::Stream(stream) => match ready!(stream.as_mut().poll_next(cx)) {
                 Some(Ok(frame)) => frame.data(&mut trailers).map(Ok),
@@ -467,8 +495,9 @@ where
 /// Sends the content of a [`Body::channel`].
 #[derive(Debug)]
 pub struct BodySender {
+    /// Dropped before `sender`: when the receiver sees the end of the channel, it is known whether the body was aborted.
+    abort: Option<oneshot::Sender<()>>,
     sender: mpsc::Sender<BodyFrame>,
-    aborted: Arc<AtomicBool>,
 }
 
 impl BodySender {
@@ -503,9 +532,17 @@ impl BodySender {
         self.sender.closed().await;
     }
 
-    /// Aborts the body, so that the peer knows that it is incomplete.
-    pub fn abort(self) {
-        self.aborted.store(true, Ordering::Release);
+    /// Aborts the body, so that the peer knows that it is incomplete. If the peer does not read, the connection or the stream is reset at
+    /// once, and queued chunks are dropped.
+    pub fn abort(mut self) {
+        self.set_aborted();
+    }
+
+    fn set_aborted(&mut self) {
+        if let Some(abort) = self.abort.take() {
+            // The receiver may have been dropped.
+            let _ = abort.send(());
+        }
     }
 }
 
@@ -513,7 +550,7 @@ impl Drop for BodySender {
     /// A body whose producer panicked is aborted, because it is incomplete.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.aborted.store(true, Ordering::Release);
+            self.set_aborted();
         }
     }
 }

@@ -17,7 +17,17 @@ use crate::http2::SendStream;
 pub(crate) async fn send_body(mut send: SendStream, mut body: Body) -> Result<(), HttpError> {
     loop {
         // The next chunk is produced when the peer has accepted the last one.
-        poll_fn(|cx| send.poll_capacity(cx)).await?;
+        let capacity = poll_fn(|cx| match send.poll_capacity(cx) {
+            Poll::Pending => body.poll_aborted(cx).map(|()| None),
+            capacity => capacity.map(Some),
+        });
+        match capacity.await {
+            Some(capacity) => drop(capacity?),
+            None => {
+                send.fail(&HttpError::ConnectionLost);
+                return Ok(());
+            }
+        }
         let next = poll_fn(|cx| match body.poll_chunk(cx) {
             Poll::Ready(chunk) => Poll::Ready(Some(chunk)),
             // A body that is pending is dropped with the stream.

@@ -364,7 +364,7 @@ impl Connection {
             });
             let next = until(registry, Phase::Aborted, next).await.ok_or(io::ErrorKind::TimedOut)?;
             let Some(next) = next else {
-                self.write(&[&out]).await?;
+                self.write_unless_aborted(&mut body, &[&out]).await?;
                 out.clear();
                 continue;
             };
@@ -383,9 +383,9 @@ impl Connection {
             }
             if ending == Ending::Chunked {
                 write::chunk_size(&mut out, chunk.len());
-                self.write(&[&out, &chunk, b"\r\n"]).await?;
+                self.write_unless_aborted(&mut body, &[&out, &chunk, b"\r\n"]).await?;
             } else {
-                self.write(&[&out, &chunk]).await?;
+                self.write_unless_aborted(&mut body, &[&out, &chunk]).await?;
             }
             out.clear();
         }
@@ -414,17 +414,34 @@ impl Connection {
 
     /// Writes all of `parts`, within the timeout for a head and the time for a slow network.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        self.write_unless(|_| Poll::Pending, parts).await
+    }
+
+    /// As [`write`](Self::write); fails when the body is aborted while the client does not read.
+    async fn write_unless_aborted(&mut self, body: &mut Body, parts: &[&[u8]]) -> io::Result<()> {
+        self.write_unless(|cx| body.poll_aborted(cx), parts).await
+    }
+
+    async fn write_unless(
+        &mut self,
+        mut poll_aborted: impl FnMut(&mut Context<'_>) -> Poll<()>,
+        parts: &[&[u8]],
+    ) -> io::Result<()> {
         let Self { io, timeouts, config, .. } = self;
         let total: usize = parts.iter().map(|part| part.len()).sum();
         // Allow for a slow network: a second for every 16 KiB.
         let slowness = Duration::from_secs((total >> 14) as u64);
         let mut deadline = Deadline::after(config.handshake_timeout.saturating_add(slowness));
         let mut written = 0;
-        let work =
-            timeouts.within(&mut deadline, Phase::Aborted, |cx| poll_write_all(cx, io, parts, &mut written));
+        let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
+            match poll_write_all(cx, io, parts, &mut written) {
+                Poll::Pending => poll_aborted(cx).map(|()| None),
+                written => written.map(Some),
+            }
+        });
         match work.await {
-            Ok(written) => written,
-            Err(_) => {
+            Ok(Some(written)) => written,
+            Ok(None) | Err(_) => {
                 // Bytes that the client does not accept are dropped.
                 self.io.abandon();
                 Err(io::ErrorKind::TimedOut.into())

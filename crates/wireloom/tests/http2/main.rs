@@ -43,6 +43,16 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             sender.abort();
             Response::new(200).with_body(kind, body)
         }
+        "/aborted" => {
+            let (mut sender, body) = Body::channel();
+            tokio::spawn(async move {
+                let wait = std::time::Duration::from_millis(100);
+                // Until the client accepts no more.
+                while let Ok(Ok(())) = tokio::time::timeout(wait, sender.send(vec![7; 10_000])).await {}
+                sender.abort();
+            });
+            Response::new(200).with_body(kind, body)
+        }
         "/reset" => Response::new(205).with_body(kind, "content"),
         "/last" => Response::text(200, "last\n").close_connection(),
         "/reset-stream" => Response::reset(wireloom::wireloom_http2::error::ErrorCode::HTTP_1_1_REQUIRED),

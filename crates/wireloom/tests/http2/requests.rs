@@ -198,6 +198,25 @@ async fn reports_an_incomplete_response() {
 }
 
 #[tokio::test]
+async fn an_aborted_response_does_not_wait_for_the_window() {
+    let server = serve(ServerConfig::default()).await;
+    let mut config = Config::new(Role::Client);
+    config.auto_release = false;
+    let mut peer = Peer::with(server.address, config).await;
+    let key = peer.request("GET", "/aborted", &[], true).await;
+    let ended = async {
+        loop {
+            match peer.next(key.id()).await {
+                Received::Head(..) | Received::Data(_) => {}
+                end => return end,
+            }
+        }
+    };
+    let end = tokio::time::timeout(Duration::from_secs(20), ended).await;
+    assert_eq!(end.expect("the stream is still open"), Received::Reset(ErrorCode::INTERNAL_ERROR));
+}
+
+#[tokio::test]
 async fn responds_500_when_a_handler_panics() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
