@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use crate::sessions::Delivered;
 use crate::shards::lock;
@@ -94,11 +94,23 @@ impl Message {
     }
 }
 
+/// The maximum number of calls for clients that wait: while a node does not answer, each keeps its request and its commands for
+/// [`ANSWER_TIMEOUT`].
+pub(crate) const CLIENT_CALLS_MAX: usize = 1_024;
+
 /// The calls that wait for their answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Calls {
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
     last_id: AtomicU64,
+    for_clients: Semaphore,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let for_clients = Semaphore::new(CLIENT_CALLS_MAX);
+        Self { waiting: Mutex::default(), last_id: AtomicU64::default(), for_clients }
+    }
 }
 
 /// A call that waits. It is forgotten when this is dropped.
@@ -109,6 +121,11 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Calls {
+    /// A permit for a call that a client has caused; `None` while too many wait.
+    pub(crate) fn permit_for_client(&self) -> Option<SemaphorePermit<'_>> {
+        self.for_clients.try_acquire().ok()
+    }
+
     pub(crate) fn begin(&self) -> Waiting<'_> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();

@@ -366,6 +366,9 @@ impl Node {
         if !is_name(node) || !(is_new || self.engine.peers().iter().any(|peer| peer == node)) {
             return Ok(Delivered::Unknown);
         }
+        let Some(_permit) = self.calls.permit_for_client() else {
+            return Err(EngineError::Unavailable("too many calls to other nodes wait".into()));
+        };
         let call = Call::Emulate { session: session.to_owned(), commands: Payload(commands) };
         match self.call(node, call).await? {
             Answer::Emulated(delivered) => Ok(delivered),
@@ -712,4 +715,29 @@ pub(crate) struct Origin {
     pub(crate) encoding: Encoding,
     /// The header fields of its request that are forwarded to endpoints of the backend.
     pub(crate) headers: Headers,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::CLIENT_CALLS_MAX;
+    use crate::hub::Hub;
+
+    #[tokio::test]
+    async fn commands_for_other_nodes_wait_up_to_a_limit() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let refusal = "too many calls to other nodes wait";
+        let is_refused = async || {
+            let result = node.emulate("other", "session", Bytes::new()).await;
+            matches!(result, Err(EngineError::Unavailable(reason)) if reason == refusal)
+        };
+        let mut permits: Vec<_> =
+            (1..CLIENT_CALLS_MAX).map(|_| node.calls.permit_for_client().unwrap()).collect();
+        assert!(!is_refused().await);
+        permits.push(node.calls.permit_for_client().unwrap());
+        assert!(is_refused().await);
+        permits.pop();
+        assert!(!is_refused().await);
+    }
 }
