@@ -38,8 +38,9 @@ Exit codes:
   1  there is no file, it cannot be read, or a server uses it
   5  the file is damaged, or some publications cannot be read
 
-A damaged file keeps `serve` from starting. Restore it from a backup; salvage what is left of it, such as of one that was truncated; or set
-it aside: the next start then begins without histories, and clients that reconnect are told that they cannot recover.
+A damaged file keeps `serve` from starting. Restore it from a backup; salvage what is left of it; or set it aside: the next start then
+begins without histories, and clients that reconnect are told that they cannot recover. Salvaging helps with damage in the middle of the
+file. One that was truncated has usually lost the roots of the database, which are often at its end: then nothing can be salvaged.
 
 Try it:
   wireloom hub check /var/lib/wireloom

@@ -33,6 +33,12 @@ fn print(output: Result<String, String>) -> Exit {
     }
 }
 
+fn push_unreadable(text: &mut String, unreadable: usize) {
+    if unreadable > 0 {
+        text.push_str(&format!("; {unreadable} publications cannot be read"));
+    }
+}
+
 fn check(args: &Check) -> Exit {
     let report = match DiskEngine::check(&args.dir) {
         Ok(report) => report,
@@ -43,11 +49,10 @@ fn check(args: &Check) -> Exit {
             }
             let acted = match (args.salvage, args.set_aside) {
                 (true, _) => DiskEngine::salvage(&args.dir).map(|salvaged| {
-                    let Salvaged { set_aside, channels, publications, .. } = salvaged;
-                    format!(
-                        "salvaged {channels} channels, {publications} publications; it is now {}",
-                        set_aside.display()
-                    )
+                    let Salvaged { set_aside, channels, publications, unreadable, .. } = salvaged;
+                    let mut text = format!("salvaged {channels} channels, {publications} publications");
+                    push_unreadable(&mut text, unreadable);
+                    format!("{text}; it is now {}", set_aside.display())
                 }),
                 (false, true) => {
                     DiskEngine::set_aside(&args.dir).map(|path| format!("it is now {}", path.display()))
@@ -70,9 +75,7 @@ fn check(args: &Check) -> Exit {
     if is_repaired {
         text.push_str(", repaired");
     }
-    if unreadable > 0 {
-        text.push_str(&format!("; {unreadable} publications cannot be read"));
-    }
+    push_unreadable(&mut text, unreadable);
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         terminal::print_error(error);
         return Exit::NoConnection;

@@ -16,11 +16,16 @@ fn texts(output: &Output) -> (String, String) {
 
 /// A directory with the histories of a server that was killed.
 async fn directory_of_a_killed_server() -> tempfile::TempDir {
+    directory_with(&["1", "2", "3"]).await
+}
+
+/// A directory with the history of a room, of a server that was killed.
+async fn directory_with(texts: &[&str]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&["--data", directory.path().to_str().unwrap()]).await;
     let mut socket = wireloom::connect(&server.url("/rooms/a")).await.unwrap();
-    for text in ["1", "2", "3"] {
-        socket.send(text).await.unwrap();
+    for text in texts {
+        socket.send(*text).await.unwrap();
         // The room sends it back once it is stored.
         socket.recv_owned().await.unwrap().unwrap();
     }
@@ -89,22 +94,37 @@ async fn hub_check_explains_damage_and_sets_it_aside() {
 }
 
 #[tokio::test]
-async fn hub_check_salvages_what_is_left_of_a_truncated_file() {
-    let directory = directory_of_a_killed_server().await;
+async fn hub_check_salvages_what_damage_in_the_middle_has_left() {
+    // Each publication has a page of its own.
+    let sent: Vec<_> = (10..30).map(|n| format!("number {n}{}", " ".repeat(3_000))).collect();
+    let directory = directory_with(&sent.iter().map(|text| &**text).collect::<Vec<_>>()).await;
     let file = directory.path().join("history.redb");
     while check(&[], directory.path()).status.code() != Some(0) {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    // The pages of a small file are at its beginning.
-    let len = std::fs::metadata(&file).unwrap().len();
-    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(len - 4096).unwrap();
+    let mut damaged = std::fs::read(&file).unwrap();
+    for page in damaged.chunks_mut(4096) {
+        if page.windows(9).any(|text| text == b"number 20") {
+            page.fill(0);
+        }
+    }
+    // The head announces more pages than there are, so that `serve` does not start.
+    damaged[30] |= 1;
+    std::fs::write(&file, damaged).unwrap();
     let output = check(&["--salvage"], directory.path());
     let (_, stderr) = texts(&output);
     assert_eq!(output.status.code(), Some(5), "{stderr}");
-    assert!(stderr.contains("salvaged 1 channels, 3 publications"), "{stderr}");
+    let (_, salvaged) = stderr.split_once("salvaged 1 channels, ").expect(&stderr);
+    let numbers = salvaged.split_once(" publications; ").and_then(|(kept, rest)| {
+        let (unreadable, _) = rest.split_once(" publications cannot be read; it is now ")?;
+        Some((kept.parse::<usize>().ok()?, unreadable.parse::<usize>().ok()?))
+    });
+    let (kept, unreadable) = numbers.expect(&stderr);
+    assert!((1..10).contains(&kept) && (1..=10).contains(&unreadable), "{stderr}");
     let output = check(&[], directory.path());
     assert_eq!(output.status.code(), Some(0));
-    assert!(texts(&output).0.contains("1 channels, 3 publications"), "{}", texts(&output).0);
+    let expected = format!("1 channels, {kept} publications");
+    assert!(texts(&output).0.contains(&expected), "{}", texts(&output).0);
     let kept = std::fs::read_dir(directory.path()).unwrap().count();
     let server = Server::start(&["--data", directory.path().to_str().unwrap()]).await;
     assert!(wireloom::connect(&server.url("/rooms/a")).await.is_ok());
