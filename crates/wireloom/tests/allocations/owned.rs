@@ -200,10 +200,11 @@ async fn a_long_message_uses_the_memory_of_one_that_was_dropped() {
         peer.write_all(&wire).await.unwrap();
         let message = receiver.recv_owned().await.unwrap().unwrap();
         assert_eq!(message.as_bytes(), [7; 70_000]);
-        addresses.push(message.as_bytes().as_ptr().addr() & !0xFFF);
+        addresses.push(message.as_bytes().as_ptr().addr());
     }
-    // The first one grew to its length.
-    assert!(addresses[2..].iter().all(|address| *address == addresses[1]), "{addresses:x?}");
+    // The first one grew to its length. Payloads begin at different places of the same memory.
+    let is_near = |address: &usize| address.abs_diff(addresses[1]) < 4_096;
+    assert!(addresses[2..].iter().all(is_near), "{addresses:x?}");
 }
 
 // Each connection announces a megabyte and sends little of it.
