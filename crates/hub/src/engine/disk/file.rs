@@ -373,18 +373,35 @@ fn aside(path: &Path) -> Result<PathBuf, DiskError> {
     Ok(aside)
 }
 
+/// An error of the system about a file. A lock that another process holds is one.
+pub(super) fn io_error(path: &Path, error: &std::io::Error) -> DiskError {
+    match error.kind() {
+        std::io::ErrorKind::WouldBlock => DiskError::InUse { path: path.into() },
+        _ => DiskError::Io { path: path.into(), reason: error.to_string() },
+    }
+}
+
+/// Returns when the names in the directory of a file survive a power failure.
+fn sync_names(path: &Path) -> std::io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    super::sync_directory(directory.unwrap_or(Path::new(".")))
+}
+
 /// See [`DiskEngine::set_aside`](super::DiskEngine::set_aside).
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, DiskError> {
+    let io = |error: std::io::Error| io_error(path, &error);
+    let file = std::fs::File::open(path).map_err(io)?;
+    // A server may have opened it since it was found damaged. The lock is that of redb.
+    file.try_lock().map_err(|error| io(error.into()))?;
     let aside = aside(path)?;
-    std::fs::rename(path, &aside)
-        .map_err(|error| DiskError::Io { path: path.into(), reason: error.to_string() })?;
+    std::fs::rename(path, &aside).and_then(|()| sync_names(path)).map_err(io)?;
     Ok(aside)
 }
 
 /// Replaces a file by `new`, and keeps it under another name, which is returned. There is a file at `path` at any time, also after a
 /// power failure.
 pub(super) fn replace(path: &Path, new: &Path) -> Result<PathBuf, DiskError> {
-    let io = |error: std::io::Error| DiskError::Io { path: path.into(), reason: error.to_string() };
+    let io = |error: std::io::Error| io_error(path, &error);
     let aside = aside(path)?;
     // Some file systems have no hard links.
     std::fs::hard_link(path, &aside)
@@ -394,7 +411,6 @@ pub(super) fn replace(path: &Path, new: &Path) -> Result<PathBuf, DiskError> {
         let _ = std::fs::remove_file(&aside);
         return Err(io(error));
     }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    super::sync_directory(directory.unwrap_or(Path::new("."))).map_err(io)?;
+    sync_names(path).map_err(io)?;
     Ok(aside)
 }

@@ -162,7 +162,7 @@ impl DiskEngine {
     /// path.
     ///
     /// # Errors
-    /// There is no file, or it cannot be renamed.
+    /// There is no file, it is in use, or it cannot be renamed.
     pub fn set_aside(directory: &Path) -> Result<PathBuf, DiskError> {
         file::set_aside(&directory.join(FILE))
     }

@@ -71,10 +71,7 @@ fn read(damaged: &Damaged, now: Duration) -> std::io::Result<Content> {
 
 /// See [`DiskEngine::salvage`](super::DiskEngine::salvage).
 pub(super) fn salvage(path: &Path) -> Result<Salvaged, DiskError> {
-    let io = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => DiskError::InUse { path: path.into() },
-        _ => DiskError::Io { path: path.into(), reason: error.to_string() },
-    };
+    let io = |error: std::io::Error| file::io_error(path, &error);
     let damaged = |reason: String| DiskError::Damaged { path: path.into(), reason };
     let file = std::fs::File::open(path).map_err(io)?;
     let nothing = || damaged("nothing in it can be read".into());
@@ -341,8 +338,13 @@ mod tests {
     async fn a_file_in_use_is_left_alone() {
         let (directory, _) = stored().await;
         let engine = DiskEngine::open(directory.path(), MemoryEngine::new(100)).unwrap();
-        let error = DiskEngine::salvage(directory.path()).unwrap_err();
-        assert!(matches!(error, DiskError::InUse { .. }), "{error}");
+        let errors = [
+            DiskEngine::salvage(directory.path()).unwrap_err(),
+            DiskEngine::set_aside(directory.path()).unwrap_err(),
+        ];
+        assert!(errors.iter().all(|error| matches!(error, DiskError::InUse { .. })), "{errors:?}");
         drop(engine);
+        let aside = DiskEngine::set_aside(directory.path()).unwrap();
+        assert!(aside.exists() && !directory.path().join("history.redb").exists());
     }
 }
