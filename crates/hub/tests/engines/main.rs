@@ -167,6 +167,18 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
         let before: Vec<_> = numbers(1..3).into_iter().rev().take(limit).collect();
         assert_eq!(history(one, "a", HistoryQuery { reverse: true, ..query }).await, before);
     }
+    // Positions that no client was given.
+    for (offset, follow, precede) in
+        [(0, 10, 0), (u64::MAX / 2, 0, 10), (u64::MAX - 1, 0, 10), (u64::MAX, 0, 10)]
+    {
+        let since = Position { offset, ..positions[1].clone() };
+        assert_eq!(missed(one, "a", &since).await, None, "{offset}");
+        one.recover("a", Some(&since), RecoveryMode::Cache, KEEP).await.unwrap();
+        for (reverse, expected) in [(false, follow), (true, precede)] {
+            let query = HistoryQuery { since: Some(since.clone()), limit: None, reverse };
+            assert_eq!(history(two, "a", query).await.len(), expected, "{offset} {reverse}");
+        }
+    }
     // A long one, beside another channel.
     let long = Retention { size: 1_000, ..KEEP };
     let mut middle = Position::default();

@@ -207,17 +207,17 @@ pub(super) async fn read(
     let stream = nats.stream(channel, retention).await?;
     let subject = Nats::subject(channel);
     let limit = query.limit.unwrap_or(usize::MAX);
-    let since = query.since.as_ref().map_or(0, |since| since.offset);
+    let since = query.since.as_ref().map(|since| since.offset);
     let position = newest_position(&stream, &subject).await?;
     let publications = if limit == 0 {
         Vec::new()
     } else if query.reverse {
-        let before = if since == 0 { u64::MAX } else { since };
+        let before = since.unwrap_or(u64::MAX);
         let after = before_newest(nats, &stream, &subject, before, limit as u64, retention).await?;
         let kept = kept(nats, &stream, &subject, after..before, usize::MAX, retention).await?;
         kept.into_iter().rev().take(limit).collect()
     } else {
-        kept(nats, &stream, &subject, since..u64::MAX, limit, retention).await?
+        kept(nats, &stream, &subject, since.unwrap_or(0)..u64::MAX, limit, retention).await?
     };
     // Others may have been published meanwhile.
     let offset = publications.iter().map(|one| one.offset).max().unwrap_or(0).max(position.offset);
@@ -270,8 +270,11 @@ async fn kept(
     let config = &stream.cached_info().config;
     // What the stream keeps, but is not part of the history, is read and skipped.
     let excess = usize::try_from(config.max_messages_per_subject).unwrap_or(0).saturating_sub(retention.size);
-    let mut from = if after == 0 { From::Time(oldest(retention)) } else { From::Sequence(after + 1) };
     let mut publications = Vec::new();
+    if after.saturating_add(1) >= before {
+        return Ok(publications);
+    }
+    let mut from = if after == 0 { From::Time(oldest(retention)) } else { From::Sequence(after + 1) };
     loop {
         let count = limit.saturating_sub(publications.len()).saturating_add(excess);
         let batch = batch(nats, &config.name, subject, from, count).await?;
@@ -359,7 +362,8 @@ pub(super) async fn recover(
     // Read the state afterwards, so that messages which were dropped meanwhile are noticed.
     let state = state(&stream).await?;
     let count = missed.publications.len();
-    let is_complete = missed.has_since || (state.first <= since.offset + 1 && count as u64 <= state.size_min);
+    let is_complete =
+        missed.has_since || (state.first <= since.offset.saturating_add(1) && count as u64 <= state.size_min);
     let recovered = since.is_in(&state.epoch)
         && since.offset <= state.last
         && is_complete

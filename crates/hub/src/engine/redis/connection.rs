@@ -9,8 +9,8 @@ use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::Sentinel;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult,
-    ScriptInvocation, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture,
+    RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates, Value,
 };
 
 use super::unavailable;
@@ -118,6 +118,16 @@ impl<'a> Address<'a> {
     }
 }
 
+/// Whether the server has answered, and would answer the next command on this connection. A server that no longer is the master
+/// answers, too, but the next command must find the new one.
+fn is_answer(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(kind) => !matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown),
+        ErrorKind::Extension => true,
+        _ => false,
+    }
+}
+
 impl Connection {
     pub(super) fn new(url: &str) -> Result<Self, EngineError> {
         let address = Address::parse(url)?;
@@ -196,7 +206,7 @@ impl Connection {
         Ok(open.insert(connecting.map_err(timed_out)??).clone())
     }
 
-    /// Runs a command. After a failure the next one uses a new connection, and asks the sentinels again.
+    /// Runs a command. After a failure of the connection the next one uses a new one, and asks the sentinels again.
     async fn run<T>(&self, command: impl AsyncFnOnce(&mut Open) -> RedisResult<T>) -> Result<T, EngineError> {
         let result = match self.get().await {
             Ok(mut connection) => command(&mut connection).await,
@@ -208,7 +218,9 @@ impl Connection {
                 Ok(result)
             }
             Err(error) => {
-                *self.open.lock().await = None;
+                if !is_answer(&error) {
+                    *self.open.lock().await = None;
+                }
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 *lock(&self.failure) = Some(format!("Redis: {error}"));
                 Err(unavailable(error))

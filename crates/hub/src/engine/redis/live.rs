@@ -276,7 +276,9 @@ impl Live {
                 };
                 let (epoch, offset) = (std::str::from_utf8(epoch), std::str::from_utf8(offset));
                 let (Ok(epoch), Ok(Ok(offset))) = (epoch, offset.map(str::parse::<u64>)) else { return };
-                if let Ok(publication) = Publication::decode(payload) {
+                if let Ok(publication) = Publication::decode(payload)
+                    && offset > 0
+                {
                     self.handle_stored(channel, epoch, Publication { offset, ..publication }, delivery).await;
                 }
             }

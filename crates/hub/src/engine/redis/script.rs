@@ -179,6 +179,8 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
     let Reading { channel, part, retention } = reading;
     let (command, begin, end, limit) = match part {
         Part::After { since, limit } => ("XRANGE", format!("({since}-0"), "+".to_owned(), limit),
+        // Nothing is before the first ID, and Redis refuses such a range.
+        Part::Before { offset: 0, .. } => ("XREVRANGE", String::new(), String::new(), 0),
         Part::Before { offset: u64::MAX, limit } => ("XREVRANGE", "+".to_owned(), "-".to_owned(), limit),
         Part::Before { offset, limit } => ("XREVRANGE", format!("({offset}-0"), "-".to_owned(), limit),
     };
