@@ -3,10 +3,14 @@
 #![cfg(all(feature = "nats", feature = "redis"))]
 #![allow(clippy::unwrap_used)]
 
+mod attacks;
 mod failing;
 #[path = "../nats/server.rs"]
 #[allow(dead_code)]
 mod nats_server;
+#[path = "../nats/node.rs"]
+#[allow(dead_code)]
+mod node;
 mod redis_server;
 
 use std::sync::{Arc, Mutex, Weak};
@@ -23,7 +27,7 @@ use wireloom_hub::{HistoryQuery, Position, Retention};
 use nats_server::Nats;
 use redis_server::Redis;
 
-const KEEP: Retention = Retention { size: 10, ttl: Duration::from_secs(600) };
+pub(crate) const KEEP: Retention = Retention { size: 10, ttl: Duration::from_secs(600) };
 const SHORT: Retention = Retention { size: 10, ttl: Duration::from_secs(1) };
 
 /// Everything that an engine has delivered.
@@ -31,7 +35,7 @@ const SHORT: Retention = Retention { size: 10, ttl: Duration::from_secs(1) };
 pub(crate) struct Recorder(Mutex<Vec<Event>>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Event {
+pub(crate) enum Event {
     Published(String, Position, String),
     Joined(String),
     Lost(String),
@@ -78,6 +82,11 @@ impl Recorder {
     }
 }
 
+/// For `node`.
+fn payloads(publications: &[serde_json::Value]) -> Vec<u64> {
+    publications.iter().map(|one| one["data"].as_u64().unwrap()).collect()
+}
+
 pub(crate) fn text(publication: &Publication) -> String {
     String::from_utf8(publication.data.to_vec()).unwrap()
 }
@@ -93,17 +102,17 @@ fn started(engine: &dyn Engine) -> Arc<Recorder> {
     recorder
 }
 
-async fn publish(engine: &dyn Engine, channel: &str, data: &str) -> Position {
+pub(crate) async fn publish(engine: &dyn Engine, channel: &str, data: &str) -> Position {
     engine.publish(channel, publication(data), Some(KEEP), "").await.unwrap()
 }
 
 /// What a client at a position missed, if it can recover.
-async fn missed(engine: &dyn Engine, channel: &str, since: &Position) -> Option<Vec<String>> {
+pub(crate) async fn missed(engine: &dyn Engine, channel: &str, since: &Position) -> Option<Vec<String>> {
     let recovery = engine.recover(channel, Some(since), RecoveryMode::Stream, KEEP).await.unwrap();
     recovery.recovered.then(|| recovery.publications.iter().map(|one| text(one)).collect())
 }
 
-async fn history(engine: &dyn Engine, channel: &str, query: HistoryQuery) -> Vec<String> {
+pub(crate) async fn history(engine: &dyn Engine, channel: &str, query: HistoryQuery) -> Vec<String> {
     let history = engine.history(channel, &query, KEEP).await.unwrap();
     history.publications.iter().map(|one| text(one)).collect()
 }

@@ -127,7 +127,7 @@ impl Redis {
     }
 
     /// The answer to an inline command.
-    fn command(&self, command: &str) -> String {
+    pub(crate) fn command(&self, command: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
         let mut answer = String::new();

@@ -33,7 +33,7 @@ impl Node {
         Self::start(Hub::builder().config(config).engine(engine).build().unwrap()).await
     }
 
-    async fn start(hub: Hub) -> Self {
+    pub(crate) async fn start(hub: Hub) -> Self {
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}/connection/websocket", server.local_addr().unwrap());
         let answering = hub.clone();
@@ -58,13 +58,18 @@ impl Node {
 
     /// The result of a method of the server API.
     pub(crate) async fn api(&self, method: &str, request: Value) -> Value {
+        let answer = self.try_api(method, request).await;
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    /// The answer to a method of the server API.
+    pub(crate) async fn try_api(&self, method: &str, request: Value) -> Value {
         let url =
             self.url.replace("ws://", "http://").replace("/connection/websocket", &format!("/api/{method}"));
         let request = Request::post(&url, request.to_string()).header("x-api-key", "key");
         let mut response = Connector::new().request(request).await.unwrap();
-        let answer: Value = serde_json::from_slice(&response.body.bytes().await.unwrap()).unwrap();
-        assert!(answer["error"].is_null(), "{method}: {answer}");
-        answer["result"].clone()
+        serde_json::from_slice(&response.body.bytes().await.unwrap()).unwrap()
     }
 }
 

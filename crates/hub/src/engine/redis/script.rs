@@ -3,6 +3,8 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use prost::Message as _;
 use redis::Script;
 
@@ -15,10 +17,12 @@ use crate::history::{Position, Recovery, Retention};
 use crate::protocol::Publication;
 use crate::random::token;
 
-/// Reads the position of a channel. Begins a new history if there is none, or if it belongs to an earlier run of the server.
+/// Reads the position of a channel. Begins a new history if there is none, or if it belongs to an earlier run of the server, or to an
+/// earlier time as master: what another master did not receive is lost.
 /// KEYS: position, stream. `ARGV[1]`: the epoch of a new history.
 const POSITION: &str = r"
-local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+local info = redis.call('INFO', 'server', 'replication')
+local run = string.match(info, 'run_id:(%x+)') .. ' ' .. string.match(info, 'master_replid:(%x+)')
 local position = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
 local epoch, top = position[1], tonumber(position[2])
 if not epoch or position[3] ~= run then
@@ -31,7 +35,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 ";
 
 /// KEYS: position, stream, key. ARGV: new epoch, payload, size, TTL and TTL of the position in milliseconds, the channel of
-/// announcements, TTL of the key in seconds or 0.
+/// announcements, TTL of the key in seconds or 0. The history keeps what the node with the largest size and TTL asks for.
 static PUBLISH: LazyLock<Script> = LazyLock::new(|| {
     let publish = r"
 if ARGV[7] ~= '0' then
@@ -41,8 +45,13 @@ end
 top = top + 1
 redis.call('HSET', KEYS[1], 'offset', top)
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
-redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[3], top .. '-0', 't', now, 'd', ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[4])
+local size, ttl = ARGV[3], ARGV[4]
+local kept = redis.call('HMGET', KEYS[1], 'size', 'ttl')
+if kept[1] and tonumber(kept[1]) > tonumber(size) then size = kept[1] end
+if kept[2] and tonumber(kept[2]) > tonumber(ttl) then ttl = kept[2] end
+if kept[1] ~= size or kept[2] ~= ttl then redis.call('HSET', KEYS[1], 'size', size, 'ttl', ttl) end
+redis.call('XADD', KEYS[2], 'MAXLEN', size, top .. '-0', 't', now, 'd', ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ttl)
 if ARGV[7] ~= '0' then
   redis.call('HSET', KEYS[3], 'epoch', epoch, 'offset', top)
   redis.call('EXPIRE', KEYS[3], ARGV[7])
@@ -135,7 +144,8 @@ pub(super) async fn publish(
     script
         .key(key(channel, "m"))
         .key(key(channel, "s"))
-        .key(key(channel, &format!("k:{idempotency_key}")))
+        // Encoded, because what follows a brace would be the key of another channel.
+        .key(key(channel, &format!("k:{}", URL_SAFE_NO_PAD.encode(idempotency_key))))
         .arg(token())
         .arg(payload)
         .arg(retention.size)

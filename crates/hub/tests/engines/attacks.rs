@@ -1,0 +1,270 @@
+//! Attacks on what nodes share: servers that change their roles, messages that no node sends.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use jsonwebtoken::{EncodingKey, Header};
+use serde_json::json;
+use tokio::time::sleep;
+use wireloom_hub::engine::{Engine, NatsEngine, RedisEngine};
+use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retention};
+
+use crate::nats_server::Nats;
+use crate::node::{Client, Node};
+use crate::redis_server::Redis;
+use crate::{KEEP, history, missed, publication, publish};
+
+/// Limit for what takes no time; the expected time is far below.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+async fn until(what: impl AsyncFn() -> bool) {
+    let begin = Instant::now();
+    while !what().await {
+        assert!(begin.elapsed() < DEADLINE);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub(crate) async fn nats_engine(port: u16) -> NatsEngine {
+    loop {
+        match NatsEngine::connect(&format!("nats://127.0.0.1:{port}")).await {
+            Ok(engine) => return engine,
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// A replica takes over, and the master comes back, without a restart: it has lost what the replica had not received.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_master_again_begins_new_histories() {
+    let Some(first) = Redis::start() else { return };
+    let second = Redis::start().unwrap();
+    let follow = |redis: &Redis, master: &Redis| {
+        assert!(redis.command(&format!("REPLICAOF 127.0.0.1 {}", master.port)).contains("OK"));
+    };
+    let is_synced = async |redis: &Redis| redis.command("INFO replication").contains("master_link_status:up");
+    follow(&second, &first);
+    until(async || is_synced(&second).await).await;
+    let engine = RedisEngine::connect(&first.url()).await.unwrap();
+    let stored = publish(&engine, "a", "stored").await;
+    until(async || second.command("EXISTS wl:{a}:s").contains(":1")).await;
+    // The replica takes over while a node still reaches the master.
+    assert!(second.command("REPLICAOF NO ONE").contains("OK"));
+    let lost = publish(&engine, "a", "lost").await;
+    assert_eq!((&lost.epoch, lost.offset), (&stored.epoch, stored.offset + 1));
+    follow(&first, &second);
+    until(async || is_synced(&first).await).await;
+    assert!(first.command("REPLICAOF NO ONE").contains("OK"));
+    follow(&second, &first);
+    let next = async || engine.publish("a", publication("next"), Some(KEEP), "k").await;
+    until(async || next().await.is_ok()).await;
+    // A client at `lost` has not received `next`.
+    assert_eq!(missed(&engine, "a", &lost).await, None);
+    assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["next"]);
+}
+
+/// A key outlives a restart, and the publication that it belongs to.
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_remembers_keys_after_a_restart() {
+    let Some(mut nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let keyed = async || engine.publish("a", publication("0"), Some(KEEP), "k").await;
+    let at = keyed().await.unwrap();
+    nats.kill();
+    nats.restart();
+    until(async || keyed().await.is_ok()).await;
+    for number in 0..KEEP.size + 1 {
+        publish(&engine, "a", &number.to_string()).await;
+    }
+    assert_eq!(keyed().await.unwrap(), at);
+}
+
+/// A client must not fail the connection of its node.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_stays_connected_whatever_positions_clients_have() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let at = publish(&engine, "a", "0").await;
+    let before = redis.connections();
+    for offset in [0, 1, u64::MAX - 1, u64::MAX] {
+        let since = Position { offset, ..at.clone() };
+        for mode in [RecoveryMode::Stream, RecoveryMode::Cache] {
+            engine.recover("a", Some(&since), mode, KEEP).await.unwrap();
+        }
+        for reverse in [false, true] {
+            let query = HistoryQuery { since: Some(since.clone()), limit: Some(5), reverse };
+            engine.history("a", &query, KEEP).await.unwrap();
+        }
+    }
+    assert_eq!(redis.connections(), before + 1, "that of the question itself");
+    assert_eq!(engine.health().failures, 0);
+}
+
+/// As over NATS: the larger history is kept, and each node reads as much as its own settings say.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_nodes_with_different_sizes_share_a_history() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let small = Retention { size: 3, ttl: Duration::from_millis(1) };
+    let mut positions = Vec::new();
+    for (number, retention) in [KEEP, KEEP, KEEP, KEEP, small, small].into_iter().enumerate() {
+        let published = engine.publish("a", publication(number.to_string()), Some(retention), "").await;
+        positions.push(published.unwrap());
+    }
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(
+        missed(&engine, "a", &positions[0]).await,
+        Some(["1", "2", "3", "4", "5"].map(str::to_owned).into())
+    );
+    let limit = Retention { size: 3, ..KEEP };
+    let read = engine.history("a", &HistoryQuery::default(), limit).await.unwrap();
+    assert_eq!(read.publications.len(), 3);
+}
+
+/// A key cannot be that of another channel's position, which would stand for a publication that was never made.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_keys_name_no_other_channels() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    publish(&engine, "a}:k:x", "other").await;
+    engine.publish("a", publication("0"), Some(KEEP), "x}:m").await.unwrap();
+    assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["0"]);
+}
+
+const CONFIG: &str = r#"
+client.anonymous = true
+token.hmac_secret = "secret"
+api.key = "key"
+channel = { subscribe = "anyone", publish = "anyone", history_size = 10, history_ttl = "10m", force_recovery = true }
+"#;
+
+async fn node(engine: impl Engine) -> Node {
+    let config = HubConfig::from_toml(CONFIG).unwrap();
+    Node::start(Hub::builder().config(config).engine(engine).build().unwrap()).await
+}
+
+fn token(user: &str) -> String {
+    let key = EncodingKey::from_secret(b"secret");
+    jsonwebtoken::encode(&Header::default(), &json!({ "sub": user }), &key).unwrap()
+}
+
+/// What a node receives from others, with something wrong.
+fn messages() -> Vec<Vec<u8>> {
+    let mut messages: Vec<Vec<u8>> = [
+        "",
+        "{",
+        "null",
+        "[]",
+        r#"{"Call":{"id":1,"from":"a b\r\nPUB wl.control 0\r\n","call":"Info"}}"#,
+        r#"{"Call":{"id":1,"from":">","call":"Info"}}"#,
+        r#"{"Call":{"id":1,"from":"","call":{"Channels":{"pattern":"["}}}}"#,
+        r#"{"Call":{"id":1,"from":"x","call":{"Emulate":{"session":"x","commands":"!"}}}}"#,
+        r#"{"Call":{"id":1,"from":"x","call":{"Unknown":{}}}}"#,
+        r#"{"Answer":{"id":0,"answer":{"Emulated":"Queued"}}}"#,
+        r#"{"Answer":{"id":18446744073709551615,"answer":{"Failed":""}}}"#,
+        r#"{"user":"7","client":"","action":{"Refresh":{"expire_at":18446744073709551615}}}"#,
+        r#"{"user":"7","client":"","action":{"Subscribe":{"channel":""}}}"#,
+        r#"{"user":"","client":"","action":{"Unsubscribe":{"channel":"a"}}}"#,
+        r#"{"user":"8","client":"","action":{"Disconnect":{"code":65535,"reason":"x","except":[]}}}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec();
+    messages.push("[".repeat(100_000).into_bytes());
+    messages.push(vec![0xff; 1_000]);
+    messages
+}
+
+/// The node still serves its clients: each receives a publication, or is told that it may have missed something and subscribes again.
+async fn check(node: &Node, client: &mut Client) {
+    let mut other = node.connect().await;
+    other.call("subscribe", json!({ "channel": "a" })).await;
+    node.api("publish", json!({ "channel": "a", "data": 1 })).await;
+    for client in [client, &mut other] {
+        while client.publications.is_empty() {
+            if std::mem::take(&mut client.ended) {
+                client.call("subscribe", json!({ "channel": "a" })).await;
+                node.api("publish", json!({ "channel": "a", "data": 1 })).await;
+            }
+            client.receive().await;
+        }
+    }
+    node.api("info", json!({})).await;
+    assert_eq!(node.hub.health().failure, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_survives_what_others_publish_in_redis() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let inbox = format!("wl:to:{}", engine.node_name().unwrap());
+    let node = node(engine).await;
+    let mut client = node.connect_with(json!({ "token": token("7") })).await;
+    client.call("subscribe", json!({ "channel": "a" })).await;
+    let raw = redis::Client::open(redis.url()).unwrap();
+    let mut raw = raw.get_multiplexed_async_connection().await.unwrap();
+    let mut send = async |channel: &str, message: &[u8]| {
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(channel).arg(message);
+        command.query_async::<()>(&mut raw).await.unwrap();
+    };
+    for message in messages() {
+        for channel in [&*inbox, "wl:control", "wl:node", "wl:c:a", "wl:c:", "wl:to:"] {
+            send(channel, &message).await;
+        }
+    }
+    for announcement in [
+        &b"p"[..],
+        b"p ",
+        b"pe 0 ",
+        b"pe 0 x",
+        b"pe -1 x",
+        b"pe 18446744073709551615 ",
+        b"pe 99999999999999999999 ",
+        b"p\xff 1 ",
+        b"x",
+        b"e",
+        b"e\xff\xff",
+        b"m",
+        b"m\xff",
+        b"?",
+    ] {
+        send("wl:c:a", announcement).await;
+    }
+    check(&node, &mut client).await;
+    // Of another kind than the node expects.
+    assert!(redis.command("SET wl:{wrong}:m x").contains("OK"));
+    let mut other = node.connect().await;
+    other.socket.send(r#"{"id":7,"subscribe":{"channel":"wrong"}}"#).await.unwrap();
+    assert_eq!(other.receive().await["error"]["code"], 100);
+    check(&node, &mut client).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_survives_what_others_publish_in_nats() {
+    let Some(nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let inbox = format!("wl.to.{}", engine.node_name().unwrap());
+    let node = node(engine).await;
+    let mut client = node.connect_with(json!({ "token": token("7") })).await;
+    client.call("subscribe", json!({ "channel": "a" })).await;
+    let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    // `a` in base64.
+    let subjects = ["wl.live.p.YQ", "wl.live.m.YQ", "wl.live.n.YQ", "wl.live.x.YQ", "wl.live.nxx.YQ"];
+    for message in messages() {
+        for subject in [&*inbox, "wl.control", "wl.node.x", "wl.unused", "wlh.n.YQ"].iter().chain(&subjects) {
+            raw.publish((*subject).to_owned(), Bytes::from(message.clone())).await.unwrap();
+        }
+    }
+    let numbers = ["0", "1", "18446744073709551615", "18446744073709551614", "-1", "x"];
+    for (sequence, last) in numbers.iter().flat_map(|one| numbers.map(|other| (*one, other))) {
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("Nats-Sequence", sequence);
+        headers.insert("Nats-Last-Sequence", last);
+        for payload in [&b""[..], b"\0", b"\xff"] {
+            let payload = Bytes::from_static(payload);
+            raw.publish_with_headers("wl.live.n.YQ", headers.clone(), payload).await.unwrap();
+        }
+    }
+    raw.flush().await.unwrap();
+    check(&node, &mut client).await;
+}
