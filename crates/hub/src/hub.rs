@@ -187,10 +187,10 @@ impl HubBuilder {
         let settings = Settings::new(self.config)?;
         let engine =
             self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(channels_max).history_len_max(len_max)));
-        let reports_events = settings.events.is_some();
+        // What the process before left open is reported, though no client connects; and other nodes send messages.
+        let starts_now = settings.events.is_some() || engine.node_name().is_some();
         let node = Node::new(self.hooks, engine, settings);
-        // What the process before left open is reported, though no client connects.
-        if reports_events && tokio::runtime::Handle::try_current().is_ok() {
+        if starts_now && tokio::runtime::Handle::try_current().is_ok() {
             node.start();
         }
         Ok(Hub(node))

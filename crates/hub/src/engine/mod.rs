@@ -1,7 +1,9 @@
 //! Engines: where histories and presence are kept, and how publications reach the other nodes.
 //!
-//! Layers: `event_queue`, `logs` → `memory` → `disk`, `nats`, `redis`.
+//! Layers: `event_queue`, `logs` → `commands`, `memory` → `disk`, `nats`, `redis`.
 
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod commands;
 mod disk;
 mod event_queue;
 mod logs;
@@ -135,7 +137,7 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// A position is a promise: the publication is stored, and survives what the engine says it survives. After an error
     /// it may have been published or not. A second call with the same key, if that is not empty, then publishes it at
-    /// most once, for at least [`IDEMPOTENCY_TTL`].
+    /// most once, for at least [`IDEMPOTENCY_TTL`]. Without a `retention`, keys are ignored.
     fn publish<'a>(
         &'a self,
         channel: &'a str,
@@ -148,6 +150,9 @@ pub trait Engine: Send + Sync + 'static {
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()>;
 
     /// Subscribes this node to a channel for one of its clients. Publications after this returns are delivered.
+    ///
+    /// # Cancel safety
+    /// A subscription that is given up is undone.
     fn subscribe<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()>;
 
     /// Ends one subscription of this node's clients.
@@ -183,7 +188,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns the clients of a channel, on every node.
     fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>>;
 
-    /// Executes a command of the server API on every node.
+    /// Executes a command of the server API on every node. Returns when it is stored: a node that is cut off executes it when it is
+    /// connected again. After an error at least this node has executed it.
     fn control(&self, control: Control) -> EngineFuture<'_, ()>;
 
     /// The name of this node among those that share the engine; `None` if there are no others. It has only ASCII letters, digits, `-`
@@ -214,6 +220,21 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether publications can be stored now.
     fn health(&self) -> EngineHealth {
         EngineHealth::default()
+    }
+}
+
+/// A subscriber that an engine has counted. It is uncounted again after an error, or if the caller gives up; once it is subscribed, this
+/// is forgotten.
+#[cfg(any(feature = "nats", feature = "redis"))]
+struct Counted<'a> {
+    engine: &'a dyn Engine,
+    channel: &'a str,
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.engine.unsubscribe(self.channel);
     }
 }
 

@@ -21,7 +21,7 @@ mod presence;
 mod streams;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_nats::Event;
@@ -37,8 +37,10 @@ use tracing::{info, warn};
 use self::follower::Follower;
 use self::nodes::{Announcements, Peers};
 use self::streams::{Nats, encoded, epoch};
+use super::commands::{self, Receiver};
 use super::{
-    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership, MemoryEngine,
+    Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
+    MemoryEngine,
 };
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
@@ -66,7 +68,7 @@ pub struct NatsEngine {
     peers: Arc<Peers>,
     /// Moved into the task that follows them.
     announcements: Mutex<Option<Announcements>>,
-    delivery: Arc<OnceLock<Weak<dyn Delivery>>>,
+    receiver: Arc<Receiver>,
     ticks: AtomicU64,
     /// How often storing a publication has failed.
     failures: AtomicU64,
@@ -136,7 +138,7 @@ impl NatsEngine {
         jetstream.query_account().await.map_err(unavailable)?;
         let nats = Arc::new(Nats::new(client, jetstream));
         let announcements = Announcements::subscribe(&nats, &name).await?;
-        Ok(Self {
+        let engine = Self {
             nats,
             name,
             channels: Shards::new(),
@@ -145,15 +147,13 @@ impl NatsEngine {
             local: MemoryEngine::new(0),
             peers: Arc::default(),
             announcements: Mutex::new(Some(announcements)),
-            delivery: Arc::default(),
+            receiver: Arc::default(),
             ticks: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             reconnected,
-        })
-    }
-
-    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
-        self.delivery.get()?.upgrade()
+        };
+        commands::follow(&engine).await?;
+        Ok(engine)
     }
 
     async fn bucket(&self) -> Result<&kv::Store, EngineError> {
@@ -233,8 +233,9 @@ impl NatsEngine {
             let subject = format!("wl.live.*.{}", encoded(channel));
             let messages = self.nats.client.subscribe(subject).await.map_err(unavailable)?;
             self.nats.confirm_subscriptions().await;
-            let (nats, delivery) = (self.nats.clone(), self.delivery.clone());
-            Ok(tokio::spawn(follower.clone().run(nats, delivery, messages)).abort_handle())
+            let receiver: Arc<dyn Delivery> = self.receiver.clone();
+            let following = follower.clone().run(self.nats.clone(), Arc::downgrade(&receiver), messages);
+            Ok(tokio::spawn(following).abort_handle())
         };
         let task = task.get_or_try_init(start).await?;
         // The last subscriber may have left meanwhile.
@@ -251,7 +252,7 @@ impl Engine for NatsEngine {
     }
 
     fn start(&self, delivery: Weak<dyn Delivery>) {
-        let _ = self.delivery.set(delivery.clone());
+        self.receiver.set_hub(delivery.clone());
         self.local.start(delivery.clone());
         if let Some(announcements) = lock(&self.announcements).take() {
             let (nats, name, peers) = (self.nats.clone(), self.name.clone(), self.peers.clone());
@@ -274,9 +275,7 @@ impl Engine for NatsEngine {
             }
             // Without NATS, only this node's subscribers receive it.
             let payload = publication.encode_to_vec();
-            if let Some(delivery) = self.delivery() {
-                delivery.deliver_publication(channel, "", 0, &Arc::new(publication));
-            }
+            self.receiver.deliver_publication(channel, "", 0, &Arc::new(publication));
             self.broadcast(format!("wl.live.p.{}", encoded(channel)), payload).await?;
             Ok(Position::default())
         })
@@ -284,9 +283,7 @@ impl Engine for NatsEngine {
 
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
         Box::pin(async move {
-            if let Some(delivery) = self.delivery() {
-                delivery.deliver_membership(channel, &membership);
-            }
+            self.receiver.deliver_membership(channel, &membership);
             let push = match membership {
                 Membership::Join(info) => Push { join: Some(Join { info: Some(info) }), ..Push::default() },
                 Membership::Leave(info) => {
@@ -305,11 +302,10 @@ impl Engine for NatsEngine {
                 followed.subscribers += 1;
                 (followed.follower.clone(), followed.task.clone())
             };
-            let followed = self.follow(channel, &follower, &task).await;
-            if followed.is_err() {
-                self.unsubscribe(channel);
-            }
-            followed
+            let counted = Counted { engine: self, channel };
+            self.follow(channel, &follower, &task).await?;
+            std::mem::forget(counted);
+            Ok(())
         })
     }
 
@@ -349,9 +345,7 @@ impl Engine for NatsEngine {
 
     fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
         Box::pin(async move {
-            let Some(retention) = self.delivery().and_then(|delivery| delivery.retention(channel)) else {
-                return Ok(());
-            };
+            let Some(retention) = self.receiver.retention(channel) else { return Ok(()) };
             let tombstone = self.append(channel, retention, history::TOMBSTONE.into(), "").await?;
             let stream = self.nats.stream(channel, retention).await?;
             history::purge(&stream, &Nats::subject(channel), tombstone.offset).await
@@ -389,12 +383,7 @@ impl Engine for NatsEngine {
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {
-        Box::pin(async move {
-            if let Some(delivery) = self.delivery() {
-                delivery.deliver_control(&control);
-            }
-            self.broadcast(nodes::CONTROL.into(), serde_json::to_vec(&control).unwrap_or_default()).await
-        })
+        Box::pin(async move { commands::publish(self, &self.receiver, &control).await })
     }
 
     fn node_name(&self) -> Option<&str> {

@@ -19,15 +19,16 @@ mod live;
 mod script;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use prost::Message as _;
 
 use self::connection::Connection;
 use self::live::Live;
 use self::script::{Part, Reading};
+use super::commands::{self, Receiver};
 use super::{
-    Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
+    Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
     PRESENCE_REFRESH,
 };
 use crate::config::RecoveryMode;
@@ -47,7 +48,7 @@ pub struct RedisEngine {
     live: Arc<Live>,
     name: String,
     ticks: AtomicU64,
-    delivery: OnceLock<Weak<dyn Delivery>>,
+    receiver: Arc<Receiver>,
     events: events::Events,
 }
 
@@ -74,8 +75,10 @@ impl RedisEngine {
         let name = token();
         let live = Arc::new(Live::new(connection.clone(), name.clone()));
         live.connect().await?;
-        let (events, delivery) = Default::default();
-        Ok(Self { connection, live, name, ticks: AtomicU64::new(0), delivery, events })
+        let (events, receiver) = Default::default();
+        let engine = Self { connection, live, name, ticks: AtomicU64::new(0), receiver, events };
+        commands::follow(&engine).await?;
+        Ok(engine)
     }
 }
 
@@ -85,8 +88,9 @@ impl Engine for RedisEngine {
     }
 
     fn start(&self, delivery: Weak<dyn Delivery>) {
-        if self.delivery.set(delivery.clone()).is_ok() {
-            tokio::spawn(self.live.clone().run(delivery));
+        if self.receiver.set_hub(delivery) {
+            let receiver: Arc<dyn Delivery> = self.receiver.clone();
+            tokio::spawn(self.live.clone().run(Arc::downgrade(&receiver)));
         }
     }
 
@@ -124,7 +128,13 @@ impl Engine for RedisEngine {
     }
 
     fn subscribe<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
-        Box::pin(self.live.subscribe(channel))
+        Box::pin(async move {
+            self.live.count(channel);
+            let counted = Counted { engine: self, channel };
+            self.live.subscribe(channel).await?;
+            std::mem::forget(counted);
+            Ok(())
+        })
     }
 
     fn unsubscribe(&self, channel: &str) {
@@ -194,10 +204,7 @@ impl Engine for RedisEngine {
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {
-        Box::pin(async move {
-            let control = serde_json::to_vec(&control).unwrap_or_default();
-            self.connection.publish(live::CONTROL, &control).await
-        })
+        Box::pin(async move { commands::publish(self, &self.receiver, &control).await })
     }
 
     fn node_name(&self) -> Option<&str> {

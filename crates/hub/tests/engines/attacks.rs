@@ -1,18 +1,19 @@
-//! Attacks on what nodes share: servers that change their roles, messages that no node sends.
+//! Attacks on what nodes share: subscriptions that are given up, servers that change their roles, messages that no node sends, commands
+//! for nodes that are cut off.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
-use tokio::time::sleep;
-use wireloom_hub::engine::{Engine, NatsEngine, RedisEngine};
+use tokio::time::{sleep, timeout};
+use wireloom_hub::engine::{Action, Control, Engine, NatsEngine, RedisEngine};
 use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retention};
 
-use crate::nats_server::Nats;
+use crate::nats_server::{Link, LinkState, Nats};
 use crate::node::{Client, Node};
 use crate::redis_server::Redis;
-use crate::{KEEP, history, missed, publication, publish};
+use crate::{KEEP, history, missed, publication, publish, started};
 
 /// Limit for what takes no time; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -267,4 +268,92 @@ async fn a_node_survives_what_others_publish_in_nats() {
     }
     raw.flush().await.unwrap();
     check(&node, &mut client).await;
+}
+
+/// Subscribes while the link is slow, and gives up at once; then subscribes and unsubscribes in order.
+async fn give_up(engine: &dyn Engine, link: &Link) {
+    let _recorder = started(engine);
+    link.set(LinkState::Slow(Duration::from_millis(100)));
+    for number in 0..10 {
+        let given_up = timeout(Duration::from_millis(50), engine.subscribe(&format!("c{number}"))).await;
+        assert!(given_up.is_err(), "the link is slow");
+    }
+    link.set(LinkState::Clear);
+    for number in 0..10 {
+        let channel = format!("c{number}");
+        engine.subscribe(&channel).await.unwrap();
+        engine.unsubscribe(&channel);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_does_not_follow_what_was_given_up() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let engine = nats_engine(link.port).await;
+    // The node itself follows the commands of the server API.
+    let before = nats.subscriptions("wl.live.").await;
+    give_up(&engine, &link).await;
+    until(async || nats.subscriptions("wl.live.").await == before).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_does_not_follow_what_was_given_up() {
+    let Some(redis) = Redis::start() else { return };
+    let link = Link::to(redis.port).await;
+    let engine = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
+    let before = redis.command("PUBSUB CHANNELS wl:c:*");
+    give_up(&engine, &link).await;
+    until(async || redis.command("PUBSUB CHANNELS wl:c:*") == before).await;
+}
+
+/// A command of the server API reaches a node that was cut off when it was given, or the caller is told.
+async fn cut_off(near: Node, far: Node, link: &Link) {
+    let mut client = far.connect_with(json!({ "token": token("7") })).await;
+    client.call("subscribe", json!({ "channel": "a" })).await;
+    link.set(LinkState::Cut);
+    until(async || far.hub.publish("a", "1").await.is_err()).await;
+    near.api("disconnect", json!({ "user": "7" })).await;
+    let refused = far.try_api("disconnect", json!({ "user": "8" })).await;
+    assert_eq!(refused["error"]["code"], 100, "{refused}");
+    link.set(LinkState::Clear);
+    while let Ok(Ok(Some(_))) = timeout(DEADLINE, client.socket.recv_owned()).await {}
+    assert_eq!(client.socket.end().unwrap().code().value(), 3503);
+    // Once.
+    let mut client = far.connect_with(json!({ "token": token("7") })).await;
+    until(async || far.hub.publish("a", "1").await.is_ok()).await;
+    client.call("subscribe", json!({ "channel": "a" })).await;
+    sleep(Duration::from_secs(1)).await;
+    client.call("ping", json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_reach_a_node_that_was_cut_off_from_nats() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
+    cut_off(node(near).await, node(far).await, &link).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_reach_a_node_that_was_cut_off_from_redis() {
+    let Some(redis) = Redis::start() else { return };
+    let link = Link::to(redis.port).await;
+    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
+    let near = RedisEngine::connect(&redis.url()).await.unwrap();
+    cut_off(node(near).await, node(far).await, &link).await;
+}
+
+/// NATS that does not answer has not stored a command.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_refused_while_nats_does_not_answer() {
+    let Some(nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let _recorder = started(&engine);
+    nats.stop();
+    let action = Action::Unsubscribe { channel: "a".into() };
+    let control = Control { user: "7".into(), client: String::new(), action };
+    let given = timeout(DEADLINE, engine.control(control)).await.unwrap();
+    nats.resume();
+    assert!(given.is_err(), "{given:?}");
 }

@@ -95,7 +95,7 @@ pub(crate) fn publication(data: impl Into<String>) -> Publication {
     Publication { data: data.into().into(), ..Publication::default() }
 }
 
-fn started(engine: &dyn Engine) -> Arc<Recorder> {
+pub(crate) fn started(engine: &dyn Engine) -> Arc<Recorder> {
     let recorder = Arc::<Recorder>::default();
     let delivery: Arc<dyn Delivery> = recorder.clone();
     engine.start(Arc::downgrade(&delivery) as Weak<dyn Delivery>);
@@ -430,8 +430,7 @@ async fn redis_fails_over_to_a_replica() {
     engine.subscribe("a").await.unwrap();
     let at = publish(&engine, "a", "0").await;
     // The replica has to know it, and the sentinel the replica.
-    let copy = RedisEngine::connect(&replica.url()).await.unwrap();
-    assert!(copy.publish("a", publication("x"), Some(KEEP), "").await.is_err(), "a replica only reads");
+    assert!(RedisEngine::connect(&replica.url()).await.is_err(), "a replica only reads");
     master.kill();
     let begin = std::time::Instant::now();
     let next = loop {

@@ -1,6 +1,6 @@
 //! Follows the live publications of one channel, and reads missing ones from its stream.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_nats::{Message, Subscriber};
@@ -64,7 +64,7 @@ impl Follower {
     pub(super) async fn run(
         self: Arc<Self>,
         nats: Arc<Nats>,
-        delivery: Arc<OnceLock<Weak<dyn Delivery>>>,
+        delivery: Weak<dyn Delivery>,
         mut messages: Subscriber,
     ) {
         let mut retry = false;
@@ -77,7 +77,7 @@ impl Follower {
                 () = self.sync.notified() => None,
                 () = tokio::time::sleep(RETRY_AFTER), if retry => None,
             };
-            let Some(delivery) = delivery.get().and_then(Weak::upgrade) else { return };
+            let Some(delivery) = delivery.upgrade() else { return };
             let handled = match &message {
                 Some(message) => self.handle_message(&nats, &*delivery, message).await,
                 None => self.catch_up(&nats, &*delivery).await,

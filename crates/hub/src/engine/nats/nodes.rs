@@ -1,4 +1,4 @@
-//! The nodes that are connected to one NATS: which of them are alive, and the commands that each of them executes.
+//! The nodes that are connected to one NATS: which of them are alive, and their messages to each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,8 +15,6 @@ use crate::shards::lock;
 
 /// The subject of announcements.
 const NODES: &str = "wl.node";
-/// The subject of commands of the server API.
-pub(super) const CONTROL: &str = "wl.control";
 
 /// The subject of messages to one node.
 pub(super) fn inbox(node: &str) -> String {
@@ -45,23 +43,19 @@ impl Peers {
     }
 }
 
-/// Subscriptions to the announcements of other nodes, to the commands of the server API that they received, and to their messages to this
-/// node.
+/// Subscriptions to the announcements of other nodes, and to their messages to this node.
 pub(super) struct Announcements {
     nodes: Subscriber,
-    control: Subscriber,
     inbox: Subscriber,
 }
 
 impl Announcements {
-    /// Subscribes. Returns after the server has processed the subscriptions: every command that any node receives later
-    /// arrives here.
+    /// Subscribes. Returns after the server has processed the subscriptions: every message that is sent later arrives here.
     pub(super) async fn subscribe(nats: &Nats, name: &str) -> Result<Self, EngineError> {
         let nodes = nats.client.subscribe(format!("{NODES}.*")).await.map_err(unavailable)?;
-        let control = nats.client.subscribe(CONTROL).await.map_err(unavailable)?;
         let inbox = nats.client.subscribe(inbox(name)).await.map_err(unavailable)?;
         nats.confirm_subscriptions().await;
-        Ok(Self { nodes, control, inbox })
+        Ok(Self { nodes, inbox })
     }
 
     /// Announces this node, and follows the others until the hub is dropped.
@@ -87,11 +81,6 @@ impl Announcements {
                 Some(message) = self.nodes.next() => {
                     if let Some(name) = message.subject.strip_prefix(NODES).and_then(|name| name.strip_prefix('.')) {
                         peers.insert(name);
-                    }
-                }
-                Some(message) = self.control.next() => {
-                    if let (Some(delivery), Ok(control)) = (delivery.upgrade(), serde_json::from_slice(&message.payload)) {
-                        delivery.deliver_control(&control);
                     }
                 }
                 Some(message) = self.inbox.next() => {

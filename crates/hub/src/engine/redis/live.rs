@@ -25,8 +25,6 @@ pub(super) const MEMBERSHIP: u8 = b'm';
 const STORED: u8 = b'p';
 const REMOVED: u8 = b'x';
 
-/// Commands of the server API, for all nodes.
-pub(super) const CONTROL: &str = "wl:control";
 /// The names of the nodes that are alive.
 const NODES: &str = "wl:node";
 
@@ -90,8 +88,7 @@ impl Live {
         let (mut sink, stream) = self.connection.listen().await?.split();
         let followed: Vec<String> = lock(&self.followed).keys().cloned().collect();
         let subjects = followed.iter().map(|channel| subject(channel));
-        let subjects: Vec<_> =
-            subjects.chain([CONTROL.to_owned(), NODES.to_owned(), inbox(&self.name)]).collect();
+        let subjects: Vec<_> = subjects.chain([NODES.to_owned(), inbox(&self.name)]).collect();
         for subjects in subjects.chunks(1_000) {
             sink.subscribe(subjects).await.map_err(unavailable)?;
         }
@@ -100,14 +97,16 @@ impl Live {
         Ok(())
     }
 
-    /// Counts a subscriber. Returns when the server sends what is published from now on.
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<(), EngineError> {
+    /// Counts a subscriber.
+    pub(super) fn count(&self, channel: &str) {
         lock(&self.followed).entry(channel.into()).or_default().subscribers += 1;
-        let subscribed = self.update(channel).await;
-        if subscribed.is_err() {
-            self.forget(channel);
-        }
-        subscribed
+    }
+
+    /// Returns when the server sends what is published from now on.
+    pub(super) async fn subscribe(self: &Arc<Self>, channel: &str) -> Result<(), EngineError> {
+        let (live, channel) = (self.clone(), channel.to_owned());
+        // In a task of its own: given up halfway, it would not know what the server has done.
+        tokio::spawn(async move { live.update(&channel).await }).await.map_err(unavailable)?
     }
 
     pub(super) fn unsubscribe(self: &Arc<Self>, channel: &str) {
@@ -228,11 +227,6 @@ impl Live {
             let Some(delivery) = delivery.upgrade() else { return };
             let (name, payload) = (message.get_channel_name(), message.get_payload_bytes());
             match name {
-                CONTROL => {
-                    if let Ok(control) = serde_json::from_slice(payload) {
-                        delivery.deliver_control(&control);
-                    }
-                }
                 NODES => {
                     let name = String::from_utf8_lossy(payload).into_owned();
                     lock(&self.peers).insert(name, Instant::now());
