@@ -66,6 +66,11 @@ step_autobahn_all() {
     conformance/autobahn/run --all
 }
 
+step_soak() {
+    [ -x conformance/soak/run ] || { skip "no conformance/soak/run"; return; }
+    conformance/soak/run
+}
+
 step_hub() {
     [ -x conformance/hub/run ] || { skip "no conformance/hub/run"; return; }
     test_workspace --no-run || return
