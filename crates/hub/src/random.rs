@@ -13,6 +13,10 @@ pub(crate) fn uuid() -> String {
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
+/// The length of a [`token`].
+#[cfg(feature = "nats")]
+pub(crate) const TOKEN_LEN: usize = 8;
+
 /// A short name, for epochs and nodes.
 pub(crate) fn token() -> String {
     URL_SAFE_NO_PAD.encode(random::<6>())

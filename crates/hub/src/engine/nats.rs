@@ -1,14 +1,14 @@
 //! Several nodes through NATS: core subjects for fan-out, JetStream for histories, its key-value store for presence.
 //!
 //! ```text
-//! publish --> stream of the namespace: wlh.NAMESPACE.CHANNEL --republished by NATS, with its sequence--> wl.live.NAMESPACE.CHANNEL
+//! publish --> stream of the namespace: wlh.nEPOCHNAMESPACE.CHANNEL --republished by NATS, with its sequence--> wl.live.nEPOCHNAMESPACE.CHANNEL
 //! publish without history, join, leave ----------------------------------------------------------> wl.live.{p,m}.CHANNEL
 //! every node follows wl.live.*.CHANNEL for each channel with local subscribers
 //! ```
 //!
 //! An offset is a sequence of the stream. With each publication, the server sends the sequence of the channel's
-//! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is the time at
-//! which the stream was made.
+//! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is a name that the
+//! stream gets when it is made. It is in every subject, so that nothing of one epoch is taken for that of another.
 //!
 //! Layers: `newest`, `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
 
@@ -36,7 +36,7 @@ use tracing::{info, warn};
 
 use self::follower::Follower;
 use self::nodes::{Announcements, Peers};
-use self::streams::{Nats, encoded, epoch};
+use self::streams::{Nats, encoded, epoch, subject};
 use super::commands::{self, Receiver};
 use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
@@ -193,7 +193,7 @@ impl NatsEngine {
             if !key.is_empty() {
                 message = message.message_id(format!("{}.{}", encoded(channel), encoded(key)));
             }
-            let subject = Nats::subject(channel);
+            let subject = subject(stream.cached_info(), channel);
             let sent = self.nats.jetstream.send_publish(subject, message).await.map_err(unavailable)?;
             match sent.await {
                 Ok(ack) => {
@@ -348,7 +348,7 @@ impl Engine for NatsEngine {
             let Some(retention) = self.receiver.retention(channel) else { return Ok(()) };
             let tombstone = self.append(channel, retention, history::TOMBSTONE.into(), "").await?;
             let stream = self.nats.stream(channel, retention).await?;
-            history::purge(&stream, &Nats::subject(channel), tombstone.offset).await
+            history::purge(&stream, &subject(stream.cached_info(), channel), tombstone.offset).await
         })
     }
 

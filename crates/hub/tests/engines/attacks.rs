@@ -13,7 +13,7 @@ use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retenti
 use crate::nats_server::{Link, LinkState, Nats};
 use crate::node::{Client, Node};
 use crate::redis_server::Redis;
-use crate::{KEEP, history, missed, publication, publish, started};
+use crate::{Event, KEEP, history, missed, publication, publish, started};
 
 /// Limit for what takes no time; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -62,6 +62,35 @@ async fn a_redis_that_is_master_again_begins_new_histories() {
     // A client at `lost` has not received `next`.
     assert_eq!(missed(&engine, "a", &lost).await, None);
     assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["next"]);
+}
+
+/// A stream that was deleted and created again is another one at once, for publishers and subscribers of all nodes.
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_acknowledges_in_the_epoch_of_the_stream() {
+    let Some(nats) = Nats::start() else { return };
+    let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
+    let (recorder, _other) = (started(&one), started(&two));
+    one.subscribe("a").await.unwrap();
+    let begin = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap().position;
+    for number in 0..3 {
+        let engine = if number == 1 { &two } else { &one };
+        assert_eq!(publish(engine, "a", &number.to_string()).await.epoch, begin.epoch);
+    }
+    let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    async_nats::jetstream::new(client).delete_stream("WL_n").await.unwrap();
+    let next = publish(&two, "a", "next").await;
+    let last = publish(&one, "a", "last").await;
+    assert_ne!(next.epoch, begin.epoch);
+    assert_eq!(last, Position { offset: next.offset + 1, ..next.clone() });
+    for engine in [&one, &two] {
+        assert_eq!(missed(engine, "a", &Position { offset: next.offset, ..begin.clone() }).await, None);
+        assert_eq!(missed(engine, "a", &next).await, Some(vec!["last".to_owned()]));
+        assert_eq!(history(engine, "a", HistoryQuery::default()).await, ["next", "last"]);
+    }
+    let published = |at: &Position, data: &str| Event::Published("a".into(), at.clone(), data.into());
+    let events = recorder.until(|events| events.contains(&published(&last, "last"))).await;
+    let expected = [Event::Lost("a".into()), published(&next, "next"), published(&last, "last")];
+    assert_eq!(events[3..], expected);
 }
 
 /// A key outlives a restart, and the publication that it belongs to.

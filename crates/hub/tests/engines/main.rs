@@ -70,7 +70,7 @@ impl Delivery for Recorder {
 }
 
 impl Recorder {
-    async fn until(&self, what: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+    pub(crate) async fn until(&self, what: impl Fn(&[Event]) -> bool) -> Vec<Event> {
         for _ in 0..2_000 {
             let events = self.0.lock().unwrap().clone();
             if what(&events) {

@@ -10,7 +10,7 @@ use tokio_stream::StreamExt as _;
 use tracing::warn;
 
 use super::history;
-use super::streams::{Nats, epoch, is_namespace};
+use super::streams::{Nats, epoch_in};
 use crate::config::RecoveryMode;
 use crate::engine::{Delivery, EngineError, Membership};
 use crate::history::{Position, Recovery, Retention};
@@ -39,6 +39,7 @@ struct Cursor {
 
 /// A publication that the stream's server has republished.
 struct Live<'a> {
+    epoch: &'a str,
     sequence: u64,
     /// The sequence of the channel's previous publication; 0 if that is no longer kept.
     previous: u64,
@@ -110,18 +111,18 @@ impl Follower {
                     }
                 }
             }
-            Some(token) if is_namespace(token) => {
+            Some(token) => {
                 let number = |name: &str| message.headers.as_ref()?.get(name)?.as_str().parse::<u64>().ok();
-                if let (Some(sequence), Some(previous), Some(retention)) = (
+                if let (Some(epoch), Some(sequence), Some(previous), Some(retention)) = (
+                    epoch_in(token),
                     number(async_nats::header::NATS_SEQUENCE.as_ref()),
                     number(async_nats::header::NATS_LAST_SEQUENCE.as_ref()),
                     delivery.retention(&self.channel),
                 ) {
-                    let live = Live { sequence, previous, retention, payload: &message.payload };
+                    let live = Live { epoch, sequence, previous, retention, payload: &message.payload };
                     self.handle_live(nats, delivery, live).await?;
                 }
             }
-            Some(_) => {}
             None => {}
         }
         Ok(())
@@ -134,16 +135,15 @@ impl Follower {
         live: Live<'_>,
     ) -> Result<(), EngineError> {
         let mut cursor = self.cursor.lock().await;
-        let epoch = epoch(nats.stream(&self.channel, live.retention).await?.cached_info());
         let at = match &mut *cursor {
-            Some(at) if at.epoch == epoch => at,
+            Some(at) if at.epoch == live.epoch => at,
             // The first publication, or the first of a new stream.
             other => {
                 if other.is_some() {
                     delivery.deliver_history_lost(&self.channel);
                 }
                 let complete = live.previous;
-                other.insert(Cursor { epoch, complete, delivered: 0 })
+                other.insert(Cursor { epoch: live.epoch.to_owned(), complete, delivered: 0 })
             }
         };
         if live.sequence <= at.delivered {

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio_stream::StreamExt as _;
 
 use super::newest::Search;
-use super::streams::{Nats, epoch, size_min};
+use super::streams::{Nats, epoch, size_min, subject};
 use super::unavailable;
 use crate::config::RecoveryMode;
 use crate::engine::EngineError;
@@ -29,6 +29,10 @@ pub(super) fn is_tombstone(payload: &[u8]) -> bool {
 
 /// The number of messages that one request asks for.
 const BATCH: usize = 1_000;
+
+/// How often a history is read whose stream is created again meanwhile: with the subjects of another epoch, nothing is found.
+const TRIES: usize = 2;
+const REPLACED: &str = "the stream has just been created again";
 
 /// How long the server may take to send the next message of a batch.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -204,20 +208,37 @@ pub(super) async fn read(
     query: &HistoryQuery,
     retention: Retention,
 ) -> Result<History, EngineError> {
-    let stream = nats.stream(channel, retention).await?;
-    let subject = Nats::subject(channel);
+    for _ in 0..TRIES {
+        let stream = nats.stream(channel, retention).await?;
+        let history =
+            read_in(nats, &stream, &subject(stream.cached_info(), channel), query, retention).await?;
+        if history.position.epoch == epoch(stream.cached_info()) {
+            return Ok(history);
+        }
+        nats.forget_streams();
+    }
+    Err(unavailable(REPLACED))
+}
+
+async fn read_in(
+    nats: &Nats,
+    stream: &Stream,
+    subject: &str,
+    query: &HistoryQuery,
+    retention: Retention,
+) -> Result<History, EngineError> {
     let limit = query.limit.unwrap_or(usize::MAX);
     let since = query.since.as_ref().map(|since| since.offset);
-    let position = newest_position(&stream, &subject).await?;
+    let position = newest_position(stream, subject).await?;
     let publications = if limit == 0 {
         Vec::new()
     } else if query.reverse {
         let before = since.unwrap_or(u64::MAX);
-        let after = before_newest(nats, &stream, &subject, before, limit as u64, retention).await?;
-        let kept = kept(nats, &stream, &subject, after..before, usize::MAX, retention).await?;
+        let after = before_newest(nats, stream, subject, before, limit as u64, retention).await?;
+        let kept = kept(nats, stream, subject, after..before, usize::MAX, retention).await?;
         kept.into_iter().rev().take(limit).collect()
     } else {
-        kept(nats, &stream, &subject, since.unwrap_or(0)..u64::MAX, limit, retention).await?
+        kept(nats, stream, subject, since.unwrap_or(0)..u64::MAX, limit, retention).await?
     };
     // Others may have been published meanwhile.
     let offset = publications.iter().map(|one| one.offset).max().unwrap_or(0).max(position.offset);
@@ -349,18 +370,36 @@ pub(super) async fn recover(
     mode: RecoveryMode,
     retention: Retention,
 ) -> Result<Recovery, EngineError> {
-    let stream = nats.stream(channel, retention).await?;
-    let subject = Nats::subject(channel);
+    for _ in 0..TRIES {
+        let stream = nats.stream(channel, retention).await?;
+        let subject = subject(stream.cached_info(), channel);
+        let recovery = recover_in(nats, &stream, &subject, since, mode, retention).await?;
+        if recovery.position.epoch == epoch(stream.cached_info()) {
+            return Ok(recovery);
+        }
+        nats.forget_streams();
+    }
+    Err(unavailable(REPLACED))
+}
+
+async fn recover_in(
+    nats: &Nats,
+    stream: &Stream,
+    subject: &str,
+    since: Option<&Position>,
+    mode: RecoveryMode,
+    retention: Retention,
+) -> Result<Recovery, EngineError> {
     let Some(since) = since else {
-        let position = state(&stream).await?.position();
+        let position = state(stream).await?.position();
         return Ok(Recovery { publications: Vec::new(), recovered: false, position });
     };
     if mode == RecoveryMode::Cache {
-        return recover_newest(&stream, &subject, since, retention).await;
+        return recover_newest(stream, subject, since, retention).await;
     }
-    let missed = after(nats, &stream, &subject, since.offset, retention.size + 1, retention).await?;
+    let missed = after(nats, stream, subject, since.offset, retention.size + 1, retention).await?;
     // Read the state afterwards, so that messages which were dropped meanwhile are noticed.
-    let state = state(&stream).await?;
+    let state = state(stream).await?;
     let count = missed.publications.len();
     let is_complete =
         missed.has_since || (state.first <= since.offset.saturating_add(1) && count as u64 <= state.size_min);

@@ -18,6 +18,7 @@ use super::unavailable;
 use crate::engine::logs::POSITION_TTL;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
 use crate::history::Retention;
+use crate::random::{TOKEN_LEN, token};
 use crate::shards::lock;
 
 /// The connection to NATS and the streams that this node has used.
@@ -27,7 +28,7 @@ pub(super) struct Nats {
     streams: Mutex<Streams>,
 }
 
-/// The streams, by the token of their namespace.
+/// The streams, by their encoded namespace.
 type Streams = HashMap<String, Arc<OnceCell<stream::Stream>>>;
 
 /// A subject without subscribers.
@@ -38,15 +39,15 @@ pub(super) fn encoded(channel: &str) -> String {
     URL_SAFE_NO_PAD.encode(channel)
 }
 
-/// The token of a subject for the namespace of a channel. Unlike other tokens in its place, it begins with `n`.
+/// The name of the namespace of a channel, encoded.
 fn namespace(channel: &str) -> String {
     let name = channel.strip_prefix('$').unwrap_or(channel);
-    format!("n{}", encoded(name.split_once(':').map_or("", |(namespace, _)| namespace)))
+    encoded(name.split_once(':').map_or("", |(namespace, _)| namespace))
 }
 
-/// Whether a token of a subject is that of a namespace.
-pub(super) fn is_namespace(token: &str) -> bool {
-    token.starts_with('n')
+/// The epoch in the token of a subject `wlh.nEPOCHNAMESPACE.CHANNEL` or `wl.live.nEPOCHNAMESPACE.CHANNEL`; `None` if it is another token.
+pub(super) fn epoch_in(token: &str) -> Option<&str> {
+    token.strip_prefix('n')?.get(..TOKEN_LEN)
 }
 
 /// The metadata of a stream with the smallest number of publications of a channel that it has ever kept.
@@ -75,9 +76,20 @@ fn grow(config: &mut stream::Config, retention: Retention) -> bool {
     !is_enough
 }
 
-/// The epoch of a stream, which changes when the stream is created again.
+/// The subjects of a stream, but for the channel: `wlh.nEPOCHNAMESPACE.`
+fn subjects(info: &stream::Info) -> &str {
+    info.config.subjects.first().map_or("", |subjects| subjects.trim_end_matches('*'))
+}
+
+/// The epoch of a stream, which changes when the stream is created again. It is part of the subjects: what was meant for another epoch
+/// finds no stream.
 pub(super) fn epoch(info: &stream::Info) -> String {
-    format!("{:x}", info.created.unix_timestamp_nanos())
+    subjects(info).strip_prefix("wlh.").and_then(epoch_in).unwrap_or_default().to_owned()
+}
+
+/// The subject of a channel in a stream.
+pub(super) fn subject(info: &stream::Info, channel: &str) -> String {
+    format!("{}{}", subjects(info), encoded(channel))
 }
 
 impl Nats {
@@ -99,10 +111,6 @@ impl Nats {
         }
     }
 
-    pub(super) fn subject(channel: &str) -> String {
-        format!("wlh.{}.{}", namespace(channel), encoded(channel))
-    }
-
     /// Forgets the known streams: a server that was restarted without its data has new ones.
     pub(super) fn forget_streams(&self) {
         lock(&self.streams).clear();
@@ -114,11 +122,12 @@ impl Nats {
         channel: &str,
         retention: Retention,
     ) -> Result<stream::Stream, EngineError> {
-        let token = namespace(channel);
-        let cell = lock(&self.streams).entry(token.clone()).or_default().clone();
+        let namespace = namespace(channel);
+        let cell = lock(&self.streams).entry(namespace.clone()).or_default().clone();
         let make = async {
+            let token = format!("n{}{namespace}", token());
             let mut config = stream::Config {
-                name: format!("WL_{token}"),
+                name: format!("WL_n{namespace}"),
                 subjects: vec![format!("wlh.{token}.*")],
                 max_age: POSITION_TTL,
                 max_messages_per_subject: 1,
@@ -133,7 +142,17 @@ impl Nats {
             };
             grow(&mut config, retention);
             config.metadata.clear();
-            let stream = self.jetstream.get_or_create_stream(config).await.map_err(unavailable)?;
+            let name = config.name.clone();
+            let stream = match self.jetstream.get_or_create_stream(config).await {
+                Ok(stream) => stream,
+                // Another node may have created it meanwhile, with an epoch of its own.
+                Err(error) => self.jetstream.get_stream(&name).await.map_err(|_| unavailable(error))?,
+            };
+            if !subjects(stream.cached_info()).ends_with(&format!("{namespace}."))
+                || epoch(stream.cached_info()).is_empty()
+            {
+                return Err(unavailable(format_args!("the stream {name} has other subjects")));
+            }
             self.grown(stream, retention).await
         };
         let stream = cell.get_or_try_init(|| make).await?;
@@ -168,14 +187,18 @@ mod tests {
     #[test]
     fn names_channels_and_namespaces_in_subjects() {
         for channel in ["a", "chat:lobby", "$chat:lobby", "a.b*c>d", "grüße", ":"] {
-            let subject = Nats::subject(channel);
-            let tokens: Vec<_> = subject.split('.').collect();
-            assert_eq!(tokens.len(), 3, "{subject}");
-            assert!(is_namespace(tokens[1]) && !tokens.contains(&""), "{subject}");
-            assert!(subject.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
+            for token in [encoded(channel), namespace(channel)] {
+                assert!(
+                    token.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')),
+                    "{token}"
+                );
+            }
+            let epoch = token();
+            assert_eq!(epoch_in(&format!("n{epoch}{}", namespace(channel))), Some(&*epoch));
         }
         assert_eq!(namespace("$chat:a"), namespace("chat:b"));
         assert_ne!(namespace("chat"), namespace("chat:b"));
+        assert_eq!(["p", "m", "n", "nshort"].map(epoch_in), [None; 4]);
     }
 
     #[test]
