@@ -3,6 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { parseArgs } from 'node:util';
+import adminTests from './test/browser/admin.mjs';
 import connectTests from './test/browser/connect.mjs';
 import { Driver, find, Server } from './test/browser/harness.mjs';
 import messageTests from './test/browser/messages.mjs';
@@ -17,7 +18,7 @@ const [program, ...asked] = positionals;
 const OPTIONS = ['--log-level', 'debug', '--max-message', '16777216', '--slow-timeout', '5s', '--grace', '1s'];
 /** Longer than any test takes. */
 const DEADLINE_MS = 240_000;
-const tests = Object.entries({ ...connectTests, ...messageTests, ...sectionTests, ...pageTests, ...protocolTests, ...reportTests }).filter(([name]) =>
+const tests = Object.entries({ ...connectTests, ...messageTests, ...sectionTests, ...pageTests, ...protocolTests, ...reportTests, ...adminTests }).filter(([name]) =>
   name.includes(values.only ?? ''),
 );
 let failed = 0;

@@ -47,6 +47,8 @@ export interface Access {
   allowed: boolean;
   /** `/metrics`. */
   metrics: boolean;
+  /** The paths of the admin page. */
+  admin: boolean;
 }
 
 export async function fetchAccess(): Promise<Access> {

@@ -37,6 +37,8 @@ export class Monitor extends Store {
   readonly memory = new Series(2);
   state: State = { kind: 'loading' };
   metrics: Metrics | null = null;
+  /** Whether this address has the admin page. */
+  isAdmin = false;
   slowest: SlowClient[] = [];
   log: string[] = [];
   private watching = new AbortController();
@@ -57,6 +59,7 @@ export class Monitor extends Store {
       // A server that has been restarted may show more or less than before.
       const access = await fetchAccess().catch(() => null);
       if (signal.aborted) return;
+      this.isAdmin = access?.admin ?? this.isAdmin;
       if (access?.allowed) await this.follow(signal);
       else if (access?.metrics) await this.poll(signal);
       else if (access) {

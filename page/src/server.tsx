@@ -1,6 +1,7 @@
-/** Server: its figures each second, its slowest clients and its log. */
+/** Server: its figures each second, its slowest clients and its log; at the address of --admin also its channels. */
 
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
+import { Admin } from './admin';
 import { bytes, clock, count } from './format';
 import type { Metrics } from './metrics';
 import { Monitor, type SlowClient, type State } from './monitor';
@@ -21,6 +22,7 @@ export function Server() {
       <p role="status" class={`state ${CLASSES[state.kind]}`}>
         <Status state={state} />
       </p>
+      {monitor.isAdmin && <Admin />}
       {metrics === null ? (
         state.kind !== 'hidden' && <p class="empty">{state.kind === 'lost' ? 'No figures yet.' : 'Loading the figures…'}</p>
       ) : (

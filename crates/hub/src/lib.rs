@@ -1,10 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `pattern`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
-//! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `sdk`, `simulation`, `fuzzing`
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `pattern`, `filter`, `fossil`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
+//! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod admin;
 mod api;
 mod auth;
 mod batch;
@@ -31,6 +32,7 @@ mod hub;
 mod idempotency;
 mod jwks;
 mod jwt;
+mod logins;
 mod metrics;
 mod node;
 mod opened;

@@ -23,6 +23,7 @@ use crate::events::{Events, Host};
 use crate::history::{History, HistoryQuery, Position, Retention};
 use crate::hooks::{DisconnectEvent, Hooks};
 use crate::idempotency::Idempotency;
+use crate::logins::Logins;
 use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
@@ -51,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) idempotency: Idempotency,
     /// For warnings about what clients ask for.
     pub(crate) warnings: WarningLimit,
+    /// Of the admin page.
+    pub(crate) logins: Logins,
     pub(crate) channel_limits: ChannelLimits,
     pub(crate) events: Arc<Events>,
     /// Of this node.
@@ -147,6 +150,7 @@ impl Node {
             metrics: Metrics::default(),
             idempotency: Idempotency::default(),
             warnings: WarningLimit::default(),
+            logins: Logins::default(),
             channel_limits: ChannelLimits::default(),
             events: Arc::new(Events::new(engine.clone())),
             sessions: Arc::default(),
@@ -461,6 +465,9 @@ impl Node {
 
     fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
         let clients = lock(&self.clients);
+        if user.is_empty() {
+            return clients.all.iter().filter(|one| one.0.id == client).map(|one| one.0.clone()).collect();
+        }
         let own = clients.by_user.get(user).map_or(&[][..], Vec::as_slice);
         own.iter().filter(|one| client.is_empty() || one.id == client).cloned().collect()
     }

@@ -22,6 +22,11 @@ pub(crate) fn token() -> String {
     URL_SAFE_NO_PAD.encode(random::<6>())
 }
 
+/// A secret that stands for a password: 256 bits.
+pub(crate) fn secret() -> String {
+    URL_SAFE_NO_PAD.encode(random::<32>())
+}
+
 /// A number from 0 to 1.
 #[cfg(feature = "client")]
 pub(crate) fn fraction() -> f64 {

@@ -54,6 +54,7 @@ export class Server {
     });
     this.http = `http://${address(false)}`;
     this.https = `https://${address(true)}`;
+    this.admin = `http://${/"admin listening","address":"([^"]+)"/.exec(this.log.slice(begin))?.[1]}`;
     return this;
   }
 

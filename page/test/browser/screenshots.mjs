@@ -1,6 +1,7 @@
 /** Pictures of each section for the documentation. */
 
 import { join } from 'node:path';
+import { logIn, member, openAdmin, serveAdmin } from './admin.mjs';
 import { connect, message, send, shows, status } from './harness.mjs';
 import { report } from './report.mjs';
 
@@ -43,8 +44,30 @@ export async function screenshots(driver, folder) {
       await driver.reset();
     }
   }
+  await operators(driver, folder);
   const { url } = await report(driver, ['--connections', '50', '--rate', '5000', '--duration', '15']);
   const page = await driver.newPage({ viewport: DEVICES[0][1], colorScheme: 'light' });
   await page.goto(url);
   await page.screenshot({ path: join(folder, 'report-desktop-light.png'), fullPage: true });
+}
+
+/** The part of Server for operators. */
+export async function operators(driver, folder) {
+  await serveAdmin(driver);
+  for (const room of ['lobby', 'lobby', 'support', 'news']) await member(driver, room);
+  for (const colorScheme of ['light', 'dark']) {
+    for (const [device, viewport] of DEVICES) {
+      const page = await openAdmin(driver, { colorScheme, viewport });
+      await logIn(page);
+      await page.getByRole('button', { name: 'rooms:lobby' }).click();
+      for (const text of ['{"text":"The server restarts at 10 pm"}', '{"text":"It is back"}']) {
+        await page.getByLabel('Publication, as JSON').fill(text);
+        await page.getByRole('button', { name: 'Publish' }).click();
+        await shows(page, 'Published.');
+      }
+      await page.waitForTimeout(3000);
+      await page.evaluate(() => scrollTo(0, 0));
+      await page.screenshot({ path: join(folder, `admin-${device}-${colorScheme}.png`), fullPage: device === 'phone' });
+    }
+  }
 }

@@ -40,9 +40,9 @@ Routes without --hub and --dir, and with --demo:
   /metrics      figures for Prometheus; with --admin only there
 
 Routes of --admin:
-  /             the page, with the state of the server
+  /             the page, with the state of the server, and its channels after a login
   /live, /metrics, /healthz
-  /api/METHOD   the server API of channels, if --hub has a key for it
+  /api/METHOD, /admin/…   the server API of channels, if --hub has a key for it
 
 Sizes are in bytes, or with K, M, G (64K); times in seconds, or with ms, s, m, h (500ms).
 
@@ -77,7 +77,8 @@ pub(crate) struct Serve {
     /// begin with a dot, and links that lead out of it, are not served
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Serve /metrics, the state of the server and the server API of channels on this address only, with /healthz
+    /// Serve /metrics, the state of the server and the server API of channels on this address only, with /healthz and the page, which
+    /// has the channels for operators
     #[arg(long, value_name = "ADDRESS", value_parser = value::address)]
     pub(crate) admin: Option<String>,
     /// Accept requests for /metrics and those to --admin by this host name as well. IP addresses, localhost and names without a dot

@@ -36,9 +36,19 @@ pub(super) fn is_allowed(allowed: LiveStats, request: &Request) -> bool {
     }
 }
 
-/// The answer to a plain GET: whether the client may see the state, and whether this address has `/metrics`.
-pub(super) fn answer(is_allowed: bool, has_metrics: bool) -> Response {
-    let access = json!({ "allowed": is_allowed, "metrics": has_metrics });
+/// What else an address has for the page.
+#[derive(Clone, Copy)]
+pub(super) struct Access {
+    /// `/metrics`.
+    pub(super) has_metrics: bool,
+    /// The paths of the admin page.
+    pub(super) is_admin: bool,
+}
+
+/// The answer to a plain GET: what the client may see at this address.
+pub(super) fn answer(is_allowed: bool, access: Access) -> Response {
+    let Access { has_metrics, is_admin } = access;
+    let access = json!({ "allowed": is_allowed, "metrics": has_metrics, "admin": is_admin });
     Response::new(200).with_body("application/json", access.to_string())
 }
 

@@ -24,6 +24,7 @@ use crate::args::{LiveStats, Serve};
 use clients::Clients;
 use figures::Figures;
 use files::Files;
+use live::Access;
 use sink::SinkCounters;
 use source::Source;
 use websocket::{Client, Service};
@@ -40,6 +41,8 @@ pub(crate) struct Routes {
     has_admin: bool,
     /// The pages that may open WebSockets other than those of the hub, and the hosts by which figures may be asked for.
     pages: OriginPolicy,
+    /// The pages that may use the admin page's session: those of its own address.
+    admin_pages: OriginPolicy,
     live_stats: LiveStats,
     clients: Arc<Clients>,
     figures: Arc<Figures>,
@@ -70,6 +73,7 @@ impl Routes {
                 true => OriginPolicy::any(),
                 false => OriginPolicy::listed(&args.allow_origin).with_same_origin(&args.allow_host),
             },
+            admin_pages: OriginPolicy::listed([""; 0]).with_same_origin(&args.allow_host),
             live_stats: args.live_stats.unwrap_or(match args.admin {
                 None => LiveStats::Local,
                 Some(_) => LiveStats::None,
@@ -114,10 +118,15 @@ impl Routes {
         }
         match request.path() {
             "/metrics" => self.metrics(&request),
-            "/live" => self.live(&request, self.allows_page(&request), true),
+            "/live" => {
+                self.live(&request, self.allows_page(&request), Access { has_metrics: true, is_admin: true })
+            }
             _ => match assets::find(&request) {
                 Some(file) => page(&request, file),
-                None => self.hub.answer_api(&mut request).await.unwrap_or_else(Response::not_found),
+                None => match self.hub.answer_admin(&mut request, &self.admin_pages).await {
+                    Some(response) => response,
+                    None => self.hub.answer_api(&mut request).await.unwrap_or_else(Response::not_found),
+                },
             },
         }
     }
@@ -166,7 +175,7 @@ impl Routes {
             "/sink" => self.open(request, Service::Sink(self.sink_counters.clone())),
             "/live" => {
                 let is_allowed = live::is_allowed(self.live_stats, request);
-                self.live(request, is_allowed, !self.has_admin)
+                self.live(request, is_allowed, Access { has_metrics: !self.has_admin, is_admin: false })
             }
             "/source" => match Source::from_query(request) {
                 Some(source) if request.is_websocket() => self.open(request, Service::Source(source)),
@@ -210,9 +219,9 @@ impl Routes {
     }
 
     /// Answers `/live`: the state of the server over a WebSocket; for a plain GET, whether this client may see it.
-    fn live(self: &Arc<Self>, request: &Request, is_allowed: bool, has_metrics: bool) -> Response {
+    fn live(self: &Arc<Self>, request: &Request, is_allowed: bool, access: Access) -> Response {
         if !request.is_websocket() {
-            return page(request, live::answer(is_allowed, has_metrics));
+            return page(request, live::answer(is_allowed, access));
         }
         match request.websocket() {
             Ok(_) if !is_allowed => Response::text(403, "see --live-stats of wireloom serve\n"),

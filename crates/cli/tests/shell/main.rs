@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
 
+mod admin;
 mod bad_input;
 mod command;
 mod configuration;

@@ -69,9 +69,9 @@ pub enum Membership {
 /// A command of the server API for the connections of a user, on every node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Control {
-    /// The user.
+    /// The user; if empty, that of the connection.
     pub user: String,
-    /// Only this connection; if empty, every connection of the user.
+    /// Only this connection; if empty, every connection of the user. One of the two is not empty.
     pub client: String,
     /// The action.
     pub action: Action,

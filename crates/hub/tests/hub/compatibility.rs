@@ -409,6 +409,15 @@ async fn the_server_api_reaches_one_connection_of_a_user() {
     api(&served, "disconnect", json!({ "user": "7", "client": first["client"] })).await;
     assert_eq!(one.ended().await, 3503);
     two.call("ping", json!({})).await;
+    // An anonymous client has no user, but an id.
+    let mut anonymous = Client::new(wireloom::connect(&served.url).await.unwrap());
+    let id = anonymous.call("connect", json!({})).await["client"].clone();
+    let mut other = served.connect().await;
+    let refused = api(&served, "disconnect", json!({ "user": "", "client": "" })).await;
+    assert_eq!(refused["error"]["code"], 107, "{refused}");
+    api(&served, "disconnect", json!({ "client": id })).await;
+    assert_eq!(anonymous.ended().await, 3503);
+    other.call("ping", json!({})).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,199 @@
+//! The admin page's login and session, at `--admin`.
+
+use serde_json::{Value, json};
+use wireloom::Connector;
+use wireloom::client::{Request, Response};
+
+use crate::process::{Server, folder};
+
+const HUB: &str = r#"
+[client]
+anonymous = true
+[api]
+key = "a key for tests"
+[[namespace]]
+name = "rooms"
+subscribe = "anyone"
+publish = "anyone"
+presence = true
+history_size = 10
+history_ttl = "1h"
+"#;
+
+/// A server with a hub, and the browser of an operator.
+struct Admin {
+    server: Server,
+    file: std::path::PathBuf,
+    cookie: Option<String>,
+}
+
+impl Admin {
+    async fn start(name: &str, args: &[&str]) -> Self {
+        let file = folder(name).join("hub.toml");
+        std::fs::write(&file, HUB).unwrap();
+        let hub = ["--hub", file.to_str().unwrap(), "--admin", "127.0.0.1:0"];
+        let server = Server::start(&[&hub, args].concat()).await;
+        Self { server, file, cookie: None }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.server.addresses[1])
+    }
+
+    /// A request as the page sends it.
+    fn post(&self, path: &str, body: &Value) -> Request {
+        let url = self.url(path);
+        let request = Request::post(url, body.to_string()).header("origin", self.url("").as_str());
+        match &self.cookie {
+            Some(cookie) => request.header("cookie", &format!("other=1; {cookie}")),
+            None => request,
+        }
+    }
+
+    async fn status(&self, path: &str, body: &Value) -> u16 {
+        send(self.post(path, body)).await.status
+    }
+
+    async fn log_in(&mut self) -> String {
+        let response = send(self.post("/admin/login", &json!({ "key": "a key for tests" }))).await;
+        assert_eq!(response.status, 204);
+        let set = String::from_utf8(response.headers.get("set-cookie").unwrap().to_vec()).unwrap();
+        self.cookie = set.split(';').next().map(str::to_owned);
+        set
+    }
+
+    /// The result of a call.
+    async fn call(&self, method: &str, request: Value) -> Value {
+        let mut response = send(self.post(&format!("/admin/api/{method}"), &request)).await;
+        let body = response.body.bytes().await.unwrap();
+        assert_eq!(response.status, 200, "{body:?}");
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    async fn session(&self) -> Value {
+        let cookie = self.cookie.clone().unwrap_or_default();
+        let mut response = send(Request::get(self.url("/admin/session")).header("cookie", &cookie)).await;
+        assert_eq!(response.headers.get("cache-control"), Some(&b"no-store"[..]));
+        serde_json::from_slice(&response.body.bytes().await.unwrap()).unwrap()
+    }
+}
+
+async fn send(request: Request) -> Response {
+    Connector::new().request(request).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_operator_logs_in_with_the_key_and_calls_the_server_api() {
+    let mut admin = Admin::start("admin", &[]).await;
+    assert_eq!(admin.session().await, json!({ "enabled": true, "open": false }));
+    assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 401);
+    let set = admin.log_in().await;
+    assert!(set.ends_with("; Path=/admin; HttpOnly; SameSite=Strict; Max-Age=43200"), "{set}");
+    assert_eq!(admin.session().await, json!({ "enabled": true, "open": true }));
+
+    let mut room = wireloom::connect(&admin.server.url("/rooms/a")).await.unwrap();
+    let listed = admin.call("channels", json!({})).await;
+    assert_eq!(listed["result"]["channels"], json!({ "rooms:a": { "num_clients": 1 } }), "{listed}");
+    let published = admin.call("publish", json!({ "channel": "rooms:a", "data": { "n": 1 } })).await;
+    assert_eq!(published["result"]["offset"], 1, "{published}");
+    assert_eq!(room.recv_owned().await.unwrap().unwrap().as_bytes(), br#"{"n":1}"#);
+    let history = admin.call("history", json!({ "channel": "rooms:a", "limit": 5 })).await;
+    assert_eq!(history["result"]["publications"][0]["data"], json!({ "n": 1 }), "{history}");
+    // The gate is that of the server API.
+    assert_eq!(admin.call("publish", json!({ "channel": "no:a", "data": 1 })).await["error"]["code"], 102);
+
+    // A client without a user is known by its id alone.
+    let presence = admin.call("presence", json!({ "channel": "rooms:a" })).await;
+    let clients = presence["result"]["presence"].as_object().unwrap();
+    let client = clients.keys().next().expect("the subscriber").clone();
+    assert_eq!(admin.call("disconnect", json!({})).await["error"]["code"], 107);
+    admin.call("disconnect", json!({ "client": client })).await;
+    assert!(room.recv_owned().await.unwrap().is_none());
+
+    assert_eq!(admin.status("/admin/logout", &json!({})).await, 204);
+    assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 401);
+    assert_eq!(admin.session().await, json!({ "enabled": true, "open": false }));
+}
+
+#[tokio::test]
+async fn a_session_is_used_by_the_page_of_its_own_address_alone() {
+    let mut admin =
+        Admin::start("admin-origin", &["--allow-host", "admin.example", "--allow-origin", "*"]).await;
+    admin.log_in().await;
+    let address = admin.server.addresses[1].clone();
+    let (host, port) = address.split_once(':').unwrap();
+    let own = format!("http://{address}");
+    let cookie = admin.cookie.clone().unwrap();
+    for (origin, named, status) in [
+        (Some(&*own), &*address, 200),
+        (Some("http://admin.example"), "admin.example", 200),
+        (Some("https://admin.example"), "admin.example", 200),
+        // Another server on this host has the same site, and so the cookie.
+        (Some(&*format!("http://{host}:1{port}")), &*address, 403),
+        (Some("https://evil.example"), &*address, 403),
+        (Some("null"), &*address, 403),
+        // Browsers send it with every POST.
+        (None, &*address, 403),
+        // DNS rebinding.
+        (Some("http://evil.example"), "evil.example", 403),
+    ] {
+        for (path, body) in
+            [("api/channels", "{}"), ("login", r#"{"key":"a key for tests"}"#), ("logout", "")]
+        {
+            if path == "logout" && status == 200 {
+                continue;
+            }
+            let request = Request::post(admin.url(&format!("/admin/{path}")), body.to_owned())
+                .header("cookie", &cookie);
+            let request = match origin {
+                Some(origin) => request.header("origin", origin),
+                None => request,
+            };
+            let response = Connector::new().host(named).request(request).await.unwrap();
+            let expected = if path == "login" && status == 200 { 204 } else { status };
+            assert_eq!(response.status, expected, "{path} of {origin:?} at {named}");
+            let is_secure = response.headers.get("set-cookie").is_some_and(|set| set.ends_with(b"; Secure"));
+            assert_eq!(is_secure, path == "login" && origin == Some("https://admin.example"));
+        }
+    }
+    let read = send(Request::get(admin.url("/admin/api/channels")).header("cookie", &cookie)).await;
+    assert_eq!(read.status, 405);
+    // Never on the public address.
+    for path in ["/admin/session", "/admin/login", "/admin/api/channels"] {
+        assert!(admin.server.get(path).await.starts_with("HTTP/1.1 404"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_keys_are_counted_and_a_new_key_ends_sessions() {
+    let mut admin = Admin::start("admin-keys", &[]).await;
+    admin.log_in().await;
+    for body in
+        [json!({ "key": "" }), json!({ "key": "a key for test" }), json!({ "key": "b key for tests" })]
+    {
+        assert_eq!(admin.status("/admin/login", &body).await, 403, "{body}");
+    }
+    for body in [json!({}), json!("key"), json!({ "key": 5 })] {
+        assert_eq!(admin.status("/admin/login", &body).await, 400, "{body}");
+    }
+    assert_eq!(admin.status("/admin/login", &json!({ "key": "x".repeat(5_000) })).await, 413);
+    for _ in 3..10 {
+        assert_eq!(admin.status("/admin/login", &json!({ "key": "?" })).await, 403);
+    }
+    let refused = send(admin.post("/admin/login", &json!({ "key": "a key for tests" }))).await;
+    let wait =
+        refused.headers.get("retry-after").and_then(|wait| std::str::from_utf8(wait).ok()?.parse().ok());
+    assert!(refused.status == 429 && wait.is_some_and(|wait: u64| (1..=60).contains(&wait)), "{wait:?}");
+    admin.server.logged("a wrong key was sent to the admin page").await;
+    // The session that is open stays, until its key is replaced.
+    assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 200);
+    std::fs::write(&admin.file, HUB.replace("a key for tests", "a new key")).unwrap();
+    admin.server.signal("-HUP");
+    admin.server.logged("was loaded again").await;
+    assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 401);
+    std::fs::write(&admin.file, HUB.replace("[api]\nkey = \"a key for tests\"", "")).unwrap();
+    admin.server.signal("-HUP");
+    admin.server.logged("was loaded again").await;
+    assert_eq!(admin.status("/admin/login", &json!({ "key": "" })).await, 404);
+    assert_eq!(admin.session().await, json!({ "enabled": false, "open": false }));
+}
