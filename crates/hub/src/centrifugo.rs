@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::config::ConfigError;
 
 /// Settings that have a counterpart with the same meaning: Centrifugo's path, and the section and name here.
-const SAME: [(&str, &str, &str); 38] = [
+const SAME: [(&str, &str, &str); 39] = [
     ("client.allowed_origins", "client", "allowed_origins"),
     ("client.allow_anonymous_connect_without_token", "client", "anonymous"),
     ("client.ping_interval", "client", "ping_interval"),
@@ -19,6 +19,7 @@ const SAME: [(&str, &str, &str); 38] = [
     ("client.queue_max_size", "client", "queue_len_max"),
     ("client.connection_limit", "client", "connections_max"),
     ("client.user_connection_limit", "client", "connections_per_user_max"),
+    ("channel.history_meta_ttl", "history", "meta_ttl"),
     ("channel.max_length", "client", "channel_name_len_max"),
     ("websocket.message_size_limit", "client", "message_len_max"),
     ("http_api.key", "api", "key"),
@@ -50,9 +51,10 @@ const SAME: [(&str, &str, &str); 38] = [
 ];
 
 /// Options of a namespace with the same meaning.
-const SAME_OPTIONS: [(&str, &str); 14] = [
+const SAME_OPTIONS: [(&str, &str); 15] = [
     ("history_size", "history_size"),
     ("history_ttl", "history_ttl"),
+    ("history_meta_ttl", "history_meta_ttl"),
     ("force_recovery", "force_recovery"),
     ("force_recovery_mode", "recovery_mode"),
     ("allowed_delta_types", "allowed_delta_types"),
@@ -250,10 +252,11 @@ mod tests {
             "http_api": { "key": "k" },
             "admin": { "enabled": true, "password": "x" },
             "channel": {
+                "history_meta_ttl": "720h",
                 "without_namespace": { "presence": true },
                 "proxy": { "subscribe": { "endpoint": "http://c/" } },
                 "namespaces": [
-                    { "name": "chat", "history_size": 10, "history_ttl": "300s", "allow_subscribe_for_client": true,
+                    { "name": "chat", "history_size": 10, "history_ttl": "300s", "history_meta_ttl": "24h", "allow_subscribe_for_client": true,
                       "allow_publish_for_subscriber": true, "allow_history_for_client": true, "allow_history_for_anonymous": true,
                       "allow_presence_for_anonymous": true, "subscribe_proxy_enabled": true, "delta_publish": true }
                 ]
@@ -272,6 +275,8 @@ mod tests {
         assert_eq!((chat.subscribe, chat.publish), (Access::Client, Access::Subscriber));
         assert_eq!((chat.history_access, chat.presence_access), (Access::Anyone, Access::Token));
         assert!(chat.subscribe_proxy && chat.history_size == 10);
+        let hours = |time: std::time::Duration| time.as_secs() / 3600;
+        assert_eq!((hours(config.history.meta_ttl), hours(chat.history_meta_ttl)), (720, 24));
         let expected = [
             "admin.enabled",
             "admin.password",

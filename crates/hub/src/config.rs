@@ -281,6 +281,9 @@ impl EventsConfig {
     }
 }
 
+/// How long positions are kept where nothing else is configured.
+pub(crate) const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
+
 /// The memory of histories; takes effect when the hub is built.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -291,11 +294,15 @@ pub struct HistoryConfig {
     /// for the longest time are dropped, at the limit the oldest of the channel that is published into.
     #[serde(with = "size")]
     pub len_max: usize,
+    /// How long positions of channels are kept, where a namespace has no `history_meta_ttl` of its own. Takes effect with the next
+    /// publication, also when the configuration is read again.
+    #[serde(with = "duration")]
+    pub meta_ttl: Duration,
 }
 
 impl Default for HistoryConfig {
     fn default() -> Self {
-        Self { channels_max: 100_000, len_max: 256 << 20 }
+        Self { channels_max: 100_000, len_max: 256 << 20, meta_ttl: POSITION_TTL }
     }
 }
 
@@ -334,6 +341,11 @@ pub struct ChannelOptions {
     /// How long each is kept.
     #[serde(with = "duration")]
     pub history_ttl: Duration,
+    /// How long the position of a channel, which is its epoch and offset, is kept after the last publication. Until then a client that
+    /// has missed nothing recovers, although every publication has expired; after it such a client is told that it cannot. "0s" means
+    /// `meta_ttl` of [`HistoryConfig`]. At least `history_ttl`.
+    #[serde(with = "duration")]
+    pub history_meta_ttl: Duration,
     /// Clients can recover missed publications, even if they did not ask for that when they subscribed.
     pub force_recovery: bool,
     /// What clients that recover receive.
@@ -407,6 +419,7 @@ impl Default for ChannelOptions {
         Self {
             history_size: 0,
             history_ttl: Duration::ZERO,
+            history_meta_ttl: Duration::ZERO,
             force_recovery: false,
             recovery_mode: RecoveryMode::default(),
             allowed_delta_types: Vec::new(),
@@ -468,6 +481,7 @@ impl HubConfig {
             ("client.message_len_max", client.message_len_max == 0),
             ("client.commands_per_s_max", client.commands_per_s_max == 0),
             ("events.batch_max", config.events.batch_max == 0),
+            ("history.meta_ttl", config.history.meta_ttl.is_zero()),
         ];
         if let Some((name, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
             return Err(ConfigError(format!("{name} must not be 0")));
@@ -503,6 +517,11 @@ impl HubConfig {
             if (options.history_size > 0) == options.history_ttl.is_zero() {
                 return Err(ConfigError(format!(
                     "namespace {name}: history needs both history_size and history_ttl"
+                )));
+            }
+            if !options.history_meta_ttl.is_zero() && options.history_meta_ttl < options.history_ttl {
+                return Err(ConfigError(format!(
+                    "namespace {name}: history_meta_ttl must not be shorter than history_ttl"
                 )));
             }
             if options.force_recovery && !options.has_history() {
@@ -766,6 +785,11 @@ mod tests {
             ("[client]\nping_interval = \"5 parsecs\"", "parsecs"),
             ("[client]\nping_interval = \"5s\"", "shorter"),
             ("[channel]\nhistory_size = 1", "both history_size and history_ttl"),
+            (
+                "[channel]\nhistory_size = 1\nhistory_ttl = \"2s\"\nhistory_meta_ttl = \"1s\"",
+                "shorter than history_ttl",
+            ),
+            ("[history]\nmeta_ttl = \"0s\"", "history.meta_ttl must not be 0"),
             ("[channel]\nforce_recovery = true", "needs a history"),
             ("[channel]\nallowed_delta_types = [\"fossil\"]", "needs a history"),
             ("[channel]\nallowed_delta_types = [\"xdelta\"]", "unknown variant `xdelta`"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use crate::config::RecoveryMode;
+use crate::config::{POSITION_TTL, RecoveryMode};
 use crate::protocol::Publication;
 
 /// A place in the history of a channel: the offset of its last publication, and which history the offset belongs to.
@@ -33,6 +33,9 @@ pub struct Retention {
     pub size: usize,
     /// How long each publication is kept.
     pub ttl: Duration,
+    /// How long the position is kept after the last publication, at least as long as `ttl`. A client that has missed nothing recovers
+    /// until then, although every publication has expired.
+    pub position_ttl: Duration,
 }
 
 /// A query for part of a history.
@@ -77,6 +80,8 @@ pub(crate) struct Log {
     len: usize,
     /// When the last publication arrived.
     used_at: Duration,
+    /// How long the position is kept after that.
+    position_ttl: Duration,
 }
 
 #[derive(Debug)]
@@ -94,7 +99,7 @@ impl Kept {
 
 impl Log {
     pub(crate) fn new(epoch: String, now: Duration) -> Self {
-        Self { epoch, top: 0, kept: VecDeque::new(), len: 0, used_at: now }
+        Self { epoch, top: 0, kept: VecDeque::new(), len: 0, used_at: now, position_ttl: POSITION_TTL }
     }
 
     /// A log that continues at a position, with what is still kept of it.
@@ -106,7 +111,14 @@ impl Log {
         let kept: VecDeque<_> =
             kept.into_iter().map(|(publication, expires_at)| Kept { publication, expires_at }).collect();
         let len = kept.iter().map(Kept::cost).sum();
-        Self { epoch: position.epoch, top: position.offset, kept, len, used_at: now }
+        Self {
+            epoch: position.epoch,
+            top: position.offset,
+            kept,
+            len,
+            used_at: now,
+            position_ttl: POSITION_TTL,
+        }
     }
 
     pub(crate) fn epoch(&self) -> &str {
@@ -174,6 +186,16 @@ impl Log {
         self.used_at
     }
 
+    pub(crate) fn set_position_ttl(&mut self, ttl: Duration) {
+        self.position_ttl = ttl;
+    }
+
+    /// Until when the position is kept if no other publication arrives. One before the first publication can be made again when it
+    /// is needed.
+    pub(crate) fn position_expires_at(&self) -> Duration {
+        if self.top == 0 { self.used_at } else { self.used_at.saturating_add(self.position_ttl) }
+    }
+
     /// Adds a publication with the next offset.
     pub(crate) fn append(
         &mut self,
@@ -183,6 +205,7 @@ impl Log {
     ) -> Arc<Publication> {
         self.top += 1;
         self.used_at = now;
+        self.position_ttl = retention.position_ttl;
         publication.offset = self.top;
         let publication = Arc::new(publication);
         let expires_at = now.saturating_add(retention.ttl);
@@ -249,7 +272,7 @@ mod tests {
     use bytes::Bytes;
 
     const S: Duration = Duration::from_secs(1);
-    const KEEP_3: Retention = Retention { size: 3, ttl: Duration::from_secs(10) };
+    const KEEP_3: Retention = Retention { size: 3, ttl: Duration::from_secs(10), position_ttl: POSITION_TTL };
 
     fn log(count: u64) -> Log {
         let mut log = Log::new("e".into(), S);

@@ -183,7 +183,7 @@ impl HubBuilder {
     /// # Errors
     /// A key of the configuration cannot be read.
     pub fn build(self) -> Result<Hub, ConfigError> {
-        let HistoryConfig { channels_max, len_max } = self.config.history;
+        let HistoryConfig { channels_max, len_max, .. } = self.config.history;
         let settings = Settings::new(self.config)?;
         let engine =
             self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(channels_max).history_len_max(len_max)));

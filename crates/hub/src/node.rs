@@ -557,7 +557,11 @@ fn unexpected(node: &str, answer: &Answer) -> EngineError {
 
 /// How much of a channel's history is kept; `None` if it has no history.
 pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
-    options.has_history().then_some(Retention { size: options.history_size, ttl: options.history_ttl })
+    options.has_history().then(|| Retention {
+        size: options.history_size,
+        ttl: options.history_ttl,
+        position_ttl: options.history_meta_ttl.max(options.history_ttl),
+    })
 }
 
 impl Host for Node {

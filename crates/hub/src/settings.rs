@@ -30,7 +30,12 @@ impl std::fmt::Debug for Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(config: HubConfig) -> Result<Self, ConfigError> {
+    pub(crate) fn new(mut config: HubConfig) -> Result<Self, ConfigError> {
+        for options in config.namespaces.values_mut().chain([&mut config.channel]) {
+            if options.history_meta_ttl.is_zero() {
+                options.history_meta_ttl = config.history.meta_ttl;
+            }
+        }
         let pages = match &config.client.allowed_origins {
             origins if origins.iter().any(|origin| origin == "*") => OriginPolicy::any(),
             origins => OriginPolicy::listed(origins).with_same_origin([""; 0]),

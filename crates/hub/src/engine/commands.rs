@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use tracing::warn;
 
-use super::logs::POSITION_TTL;
 use super::{Control, Delivery, Engine, EngineError, Membership};
+use crate::config::POSITION_TTL;
 use crate::history::Retention;
 use crate::protocol::Publication;
 
@@ -13,7 +13,7 @@ use crate::protocol::Publication;
 pub(super) const COMMANDS: &str = "\0:commands";
 
 /// The commands that a node may miss while it is cut off.
-pub(super) const KEPT: Retention = Retention { size: 10_000, ttl: POSITION_TTL };
+pub(super) const KEPT: Retention = Retention { size: 10_000, ttl: POSITION_TTL, position_ttl: POSITION_TTL };
 
 /// The receiving end of an engine: the hub, for which the commands are taken out of their channel. Without a hub there are no
 /// clients, and what arrives concerns nobody.

@@ -17,10 +17,6 @@ use crate::shards::Shards;
 /// The fraction (one in this many) of channels and of bytes that is kept free.
 const SPARE: usize = 8;
 
-/// How long the position of a channel without subscribers is kept after its last publication. A client that reconnects
-/// later cannot recover.
-pub(super) const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
-
 /// The histories of all channels.
 #[derive(Debug)]
 pub(super) struct Logs {
@@ -103,6 +99,18 @@ impl Logs {
         let entry = Entry { log: Some(log), subscribers: 0 };
         if self.entries.lock(channel).insert(channel.into(), entry).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets how long the positions of restored histories are kept.
+    pub(super) fn set_position_ttls(&self, ttl_of: impl Fn(&str) -> Option<Duration>) {
+        for channel in self.channels() {
+            let Some(ttl) = ttl_of(&channel) else { continue };
+            if let Some(log) =
+                self.entries.lock(&channel).get_mut(&channel).and_then(|entry| entry.log.as_mut())
+            {
+                log.set_position_ttl(ttl);
+            }
         }
     }
 
@@ -268,9 +276,7 @@ impl Logs {
             for (channel, Entry { log, subscribers }) in shard.iter() {
                 let Some(log) = log else { continue };
                 let Position { offset: top, epoch } = log.position();
-                // A history without publications can be made again when it is needed.
-                let ttl = if top == 0 { Duration::ZERO } else { POSITION_TTL };
-                let is_unused = log.used_at() + ttl <= now
+                let is_unused = log.position_expires_at() <= now
                     || eviction.forgotten_until.is_some_and(|until| log.used_at() <= until);
                 if *subscribers == 0 && is_unused {
                     overdue.push((channel.clone(), Decision::Forget { epoch, top }));
@@ -386,10 +392,12 @@ fn level(mut lens: Vec<usize>, excess: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::POSITION_TTL;
     use crate::history::HistoryQuery;
     use bytes::Bytes;
 
-    const KEEP: Retention = Retention { size: 1_000, ttl: Duration::from_secs(3600) };
+    const KEEP: Retention =
+        Retention { size: 1_000, ttl: Duration::from_secs(3600), position_ttl: POSITION_TTL };
     const NOW: Duration = Duration::from_secs(1_000_000);
 
     fn publish_at(logs: &Logs, channel: &str, len: usize, now: Duration) -> Result<Position, EngineError> {
@@ -492,6 +500,26 @@ mod tests {
             logs.drop_written("a", stale);
             assert_eq!(kept(&logs, "a"), 1, "{stale:?}");
         }
+    }
+
+    #[test]
+    fn positions_are_kept_as_long_as_each_retention_says() {
+        let logs = Logs::new(16);
+        let hours = |hours: u32| Duration::from_secs(3600) * hours;
+        for (channel, keep) in [("a", 2), ("b", 4)] {
+            let retention = Retention { position_ttl: hours(keep), ..KEEP };
+            logs.append(channel, Publication::default(), retention, NOW, |_, _| {}).unwrap();
+        }
+        // A restored one has the default until the engine knows its namespace.
+        logs.restore("c", Log::restore(Position { offset: 7, epoch: "e".into() }, [], NOW));
+        let is_kept = |channel: &str| logs.peek(channel, |_| ()).is_some();
+        sweep(&logs, NOW + hours(3));
+        assert_eq!(["a", "b", "c"].map(is_kept), [false, true, true]);
+        logs.set_position_ttls(|channel| (channel == "c").then_some(hours(720)));
+        sweep(&logs, NOW + POSITION_TTL);
+        assert_eq!(["a", "b", "c"].map(is_kept), [false, false, true]);
+        sweep(&logs, NOW + hours(720));
+        assert!(!is_kept("c"));
     }
 
     #[test]

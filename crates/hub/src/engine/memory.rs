@@ -101,7 +101,12 @@ impl Engine for MemoryEngine {
 
     fn start(&self, delivery: Weak<dyn Delivery>) {
         // An engine belongs to the hub that starts it first.
-        let _ = self.delivery.set(delivery);
+        if self.delivery.set(delivery).is_ok()
+            && let Some(delivery) = self.delivery()
+        {
+            // The file of the disk engine has no such times.
+            self.logs.set_position_ttls(|channel| Some(delivery.retention(channel)?.position_ttl));
+        }
     }
 
     fn publish<'a>(

@@ -135,7 +135,7 @@ async fn redis_stays_connected_whatever_positions_clients_have() {
 async fn redis_nodes_with_different_sizes_share_a_history() {
     let Some(redis) = Redis::start() else { return };
     let engine = RedisEngine::connect(&redis.url()).await.unwrap();
-    let small = Retention { size: 3, ttl: Duration::from_millis(1) };
+    let small = Retention { size: 3, ttl: Duration::from_millis(1), ..KEEP };
     let mut positions = Vec::new();
     for (number, retention) in [KEEP, KEEP, KEEP, KEEP, small, small].into_iter().enumerate() {
         let published = engine.publish("a", publication(number.to_string()), Some(retention), "").await;

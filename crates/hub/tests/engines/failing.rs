@@ -18,7 +18,8 @@ use crate::nats_server::{Link, LinkState, Nats};
 use crate::redis_server::Redis;
 use crate::{publication, text};
 
-const KEEP: Retention = Retention { size: 5_000, ttl: Duration::from_secs(600) };
+const KEEP: Retention =
+    Retention { size: 5_000, ttl: Duration::from_secs(600), position_ttl: Duration::from_secs(24 * 3600) };
 const CHANNELS: usize = 4;
 const FAULTS: usize = 4;
 

@@ -27,8 +27,12 @@ use wireloom_hub::{HistoryQuery, Position, Retention};
 use nats_server::Nats;
 use redis_server::Redis;
 
-pub(crate) const KEEP: Retention = Retention { size: 10, ttl: Duration::from_secs(600) };
-const SHORT: Retention = Retention { size: 10, ttl: Duration::from_secs(1) };
+const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const KEEP: Retention = Retention { size: 10, ttl: Duration::from_secs(600), position_ttl: DAY };
+const SHORT: Retention = Retention { size: 10, ttl: Duration::from_secs(1), position_ttl: DAY };
+/// The position expires with the publications.
+const BRIEF: Retention =
+    Retention { size: 10, ttl: Duration::from_secs(1), position_ttl: Duration::from_secs(1) };
 
 /// Everything that an engine has delivered.
 #[derive(Debug, Default)]
@@ -65,7 +69,11 @@ impl Delivery for Recorder {
     fn deliver_control(&self, _: &Control) {}
 
     fn retention(&self, channel: &str) -> Option<Retention> {
-        Some(if channel.starts_with("short") { SHORT } else { KEEP })
+        Some(match channel.split_once(':') {
+            Some(("short", _)) => SHORT,
+            Some(("brief", _)) => BRIEF,
+            _ => KEEP,
+        })
     }
 }
 
@@ -119,6 +127,34 @@ pub(crate) async fn history(engine: &dyn Engine, channel: &str, query: HistoryQu
 
 fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|number| number.to_string()).collect()
+}
+
+/// The position of a channel is kept for its time, and for no longer where each channel has an epoch of its own.
+async fn position_expires(one: &dyn Engine, two: &dyn Engine) {
+    let last = one.publish("brief:a", publication("0"), Some(BRIEF), "").await.unwrap();
+    let kept = one.publish("short:b", publication("0"), Some(SHORT), "").await.unwrap();
+    let position = async |channel, retention| {
+        two.recover(channel, None, RecoveryMode::Stream, retention).await.unwrap().position
+    };
+    // A node whose configuration keeps less does not shorten it.
+    assert_eq!(position("short:b", BRIEF).await, kept);
+    if one.name() == "nats" {
+        // The stream of a namespace has the epoch, and lives as long as it has channels.
+        assert_eq!(position("brief:a", BRIEF).await, last);
+        return;
+    }
+    // Redis keeps the position of a channel that is read, so that it is not asked all the time.
+    for _ in 0..10 {
+        tokio::time::sleep(2 * BRIEF.position_ttl).await;
+        one.maintain();
+        let now = position("brief:a", BRIEF).await;
+        if now.epoch != last.epoch {
+            assert_eq!(now.offset, 0);
+            assert_eq!(position("short:b", SHORT).await, kept);
+            return;
+        }
+    }
+    panic!("the position of brief:a has not expired");
 }
 
 /// `one` and `two` are two nodes of a cluster, or the same node.
@@ -277,6 +313,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
         assert_eq!((recovery.recovered, recovery.publications.len()), (expected, 0), "{since:?}");
         assert_eq!(recovery.position, last);
     }
+    position_expires(one, two).await;
     one.unsubscribe("a");
     two.unsubscribe("a");
     assert_eq!(one.health().failure, None);

@@ -28,7 +28,8 @@ const CHANNELS: [&str; 2] = ["stream:a", "stream:b"];
 /// The faults end here.
 const DISTURBED: Duration = Duration::from_secs(40);
 const GRACE: Duration = Duration::from_secs(5);
-const RETENTION: Retention = Retention { size: 30, ttl: Duration::from_secs(3_600) };
+const RETENTION: Retention =
+    Retention { size: 30, ttl: Duration::from_secs(3_600), position_ttl: Duration::from_secs(24 * 3600) };
 
 const CONFIG: &str = r#"
 client.anonymous = true

@@ -21,7 +21,8 @@ use crate::protocol::Publication;
 use crate::shards::lock;
 
 const CHANNELS: [&str; 4] = ["a", "b", "b0", "c"];
-const KEEP: Retention = Retention { size: 5, ttl: Duration::from_secs(60) };
+const KEEP: Retention =
+    Retention { size: 5, ttl: Duration::from_secs(60), position_ttl: Duration::from_secs(24 * 3600) };
 /// The unit that a disk writes whole.
 const SECTOR: usize = 512;
 

@@ -320,7 +320,8 @@ mod tests {
 
     use super::*;
 
-    const KEEP: Retention = Retention { size: 3, ttl: Duration::from_secs(3600) };
+    const KEEP: Retention =
+        Retention { size: 3, ttl: Duration::from_secs(3600), position_ttl: Duration::from_secs(24 * 3600) };
 
     async fn publish(engine: &DiskEngine, channel: &str, data: &'static str) -> Position {
         let publication = Publication { data: data.into(), ..Publication::default() };

@@ -120,7 +120,8 @@ mod tests {
     use crate::history::{HistoryQuery, Retention};
     use crate::protocol::Publication;
 
-    const KEEP: Retention = Retention { size: 60, ttl: Duration::from_secs(3600) };
+    const KEEP: Retention =
+        Retention { size: 60, ttl: Duration::from_secs(3600), position_ttl: Duration::from_secs(24 * 3600) };
     const CHANNELS: usize = 30;
 
     /// The data of a publication: of different lengths, some longer than a page, and telling where they belong.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, connection};
@@ -15,7 +16,6 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 use super::unavailable;
-use crate::engine::logs::POSITION_TTL;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
 use crate::history::Retention;
 use crate::random::{TOKEN_LEN, token};
@@ -61,12 +61,17 @@ pub(super) fn size_min(config: &stream::Config) -> u64 {
     before.unwrap_or(now).min(now)
 }
 
+/// How long a stream keeps publications. A client that has missed nothing recovers although its publications have expired: they are
+/// kept, but not read. The server remembers keys of publications no longer than these.
+fn age(retention: Retention) -> Duration {
+    retention.ttl.max(retention.position_ttl).max(IDEMPOTENCY_TTL)
+}
+
 /// Makes a configuration keep what a retention asks for. Returns whether that changes it.
 fn grow(config: &mut stream::Config, retention: Retention) -> bool {
     // One more than is promised, so that a full history after the oldest position is known to be complete.
     let size = i64::try_from(retention.size).unwrap_or(i64::MAX - 1) + 1;
-    // Positions outlive publications: a client that has missed nothing recovers although everything has expired.
-    let age = retention.ttl.max(POSITION_TTL);
+    let age = age(retention);
     let is_enough = config.max_messages_per_subject >= size && config.max_age >= age;
     if !is_enough {
         config.metadata.insert(SIZE_MIN.into(), size_min(config).to_string());
@@ -129,7 +134,7 @@ impl Nats {
             let mut config = stream::Config {
                 name: format!("WL_n{namespace}"),
                 subjects: vec![format!("wlh.{token}.*")],
-                max_age: POSITION_TTL,
+                max_age: age(retention),
                 max_messages_per_subject: 1,
                 duplicate_window: IDEMPOTENCY_TTL,
                 allow_direct: true,
@@ -180,8 +185,6 @@ impl Nats {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -203,14 +206,17 @@ mod tests {
 
     #[test]
     fn a_stream_grows_and_remembers_how_little_it_kept() {
-        let retention = |size, hours: u64| Retention { size, ttl: Duration::from_secs(3600 * hours) };
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let retention = |size, ttl| Retention { size, ttl: hours(ttl), position_ttl: hours(24) };
         let mut config =
-            stream::Config { max_messages_per_subject: 11, max_age: POSITION_TTL, ..Default::default() };
+            stream::Config { max_messages_per_subject: 11, max_age: hours(24), ..Default::default() };
         assert!(!grow(&mut config, retention(10, 1)) && !grow(&mut config, retention(3, 24)));
         assert!(grow(&mut config, retention(20, 48)));
-        assert_eq!((config.max_messages_per_subject, config.max_age), (21, Duration::from_secs(48 * 3600)));
+        assert_eq!((config.max_messages_per_subject, config.max_age), (21, hours(48)));
         assert_eq!(size_min(&config), 10);
         assert!(grow(&mut config, retention(30, 1)));
         assert_eq!((config.max_messages_per_subject, size_min(&config)), (31, 10));
+        assert!(grow(&mut config, Retention { position_ttl: hours(720), ..retention(10, 1) }));
+        assert_eq!(config.max_age, hours(720));
     }
 }

@@ -11,7 +11,6 @@ use redis::Script;
 use super::connection::Connection;
 use super::{live, unavailable};
 use crate::config::RecoveryMode;
-use crate::engine::logs::POSITION_TTL;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
 use crate::history::{Position, Recovery, Retention};
 use crate::protocol::Publication;
@@ -35,7 +34,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 ";
 
 /// KEYS: position, stream, key. ARGV: new epoch, payload, size, TTL and TTL of the position in milliseconds, the channel of
-/// announcements, TTL of the key in seconds or 0. The history keeps what the node with the largest size and TTL asks for.
+/// announcements, TTL of the key in seconds or 0. The history keeps what the node with the largest size and TTLs asks for.
 static PUBLISH: LazyLock<Script> = LazyLock::new(|| {
     let publish = r"
 if ARGV[7] ~= '0' then
@@ -44,7 +43,7 @@ if ARGV[7] ~= '0' then
 end
 top = top + 1
 redis.call('HSET', KEYS[1], 'offset', top)
-redis.call('PEXPIRE', KEYS[1], ARGV[5])
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then redis.call('PEXPIRE', KEYS[1], ARGV[5]) end
 local size, ttl = ARGV[3], ARGV[4]
 local kept = redis.call('HMGET', KEYS[1], 'size', 'ttl')
 if kept[1] and tonumber(kept[1]) > tonumber(size) then size = kept[1] end
@@ -66,7 +65,7 @@ return {epoch, top}
 /// Returns the position, the time, and three texts for each entry: its id, when it was published, and its payload.
 static READ: LazyLock<Script> = LazyLock::new(|| {
     let read = r"
-redis.call('PEXPIRE', KEYS[1], ARGV[6])
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[1], ARGV[6]) end
 local found = {epoch, tostring(top), tostring(now)}
 if ARGV[5] ~= '0' then
   for _, entry in ipairs(redis.call(ARGV[2], KEYS[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])) do
@@ -127,9 +126,8 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, i64::MAX as u64 / 2)
 }
 
-/// Positions outlive publications: a client that has missed nothing recovers although everything has expired.
 fn position_ttl(retention: Retention) -> u64 {
-    milliseconds(retention.ttl.max(POSITION_TTL))
+    milliseconds(retention.ttl.max(retention.position_ttl))
 }
 
 pub(super) async fn publish(
