@@ -1,11 +1,13 @@
 //! Several nodes through Redis or Valkey: streams for histories, PUB/SUB for fan-out, a hash for presence.
 //!
 //! ```text
-//! publish --> script: stream wl:{CHANNEL}:s, position wl:{CHANNEL}:m, PUBLISH wl:c:CHANNEL --> every node with subscribers
+//! publish --> script: stream wl:{=CHANNEL}:s, position wl:{=CHANNEL}:m, PUBLISH wl:c:{=CHANNEL} --> every node with subscribers
 //! ```
 //!
 //! One script stores a publication and announces it, so that the order of announcements is that of offsets. Offsets of a
 //! channel are consecutive. A node that finds one missing, or that was disconnected, reads the stream.
+//!
+//! In a cluster the announcements of a channel are sharded (SPUBLISH): they reach the server that has its history, and no other.
 //!
 //! Redis may lose what it has acknowledged: when it is restarted without a log that is synced at every write, and when a
 //! replica takes over. So a history belongs to one run of the server. Another run begins a new epoch for each channel, and

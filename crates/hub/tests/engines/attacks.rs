@@ -48,7 +48,7 @@ async fn a_redis_that_is_master_again_begins_new_histories() {
     until(async || is_synced(&second).await).await;
     let engine = RedisEngine::connect(&first.url()).await.unwrap();
     let stored = publish(&engine, "a", "stored").await;
-    until(async || second.command("EXISTS wl:{a}:s").contains(":1")).await;
+    until(async || second.command("EXISTS wl:{=a}:s").contains(":1")).await;
     // The replica takes over while a node still reaches the master.
     assert!(second.command("REPLICAOF NO ONE").contains("OK"));
     let lost = publish(&engine, "a", "lost").await;
@@ -238,7 +238,7 @@ async fn a_node_survives_what_others_publish_in_redis() {
         command.query_async::<()>(&mut raw).await.unwrap();
     };
     for message in messages() {
-        for channel in [&*inbox, "wl:control", "wl:node", "wl:c:a", "wl:c:", "wl:to:"] {
+        for channel in [&*inbox, "wl:control", "wl:node", "wl:c:{=a}", "wl:c:", "wl:c:{=", "wl:to:"] {
             send(channel, &message).await;
         }
     }
@@ -258,11 +258,11 @@ async fn a_node_survives_what_others_publish_in_redis() {
         b"m\xff",
         b"?",
     ] {
-        send("wl:c:a", announcement).await;
+        send("wl:c:{=a}", announcement).await;
     }
     check(&node, &mut client).await;
     // Of another kind than the node expects.
-    assert!(redis.command("SET wl:{wrong}:m x").contains("OK"));
+    assert!(redis.command("SET wl:{=wrong}:m x").contains("OK"));
     let mut other = node.connect().await;
     other.socket.send(r#"{"id":7,"subscribe":{"channel":"wrong"}}"#).await.unwrap();
     assert_eq!(other.receive().await["error"]["code"], 100);

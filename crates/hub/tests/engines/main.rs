@@ -411,6 +411,64 @@ async fn redis_cluster() {
     }
 }
 
+/// Announcements of a channel reach the server of its slot alone, and are followed to another server.
+#[tokio::test(flavor = "multi_thread")]
+async fn announcements_are_sharded_in_a_redis_cluster() {
+    let Some(cluster) = Redis::start_cluster(3) else { return };
+    let hosts: Vec<_> = cluster.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+    let url = format!("redis+cluster://{}", hosts.join(","));
+    let (one, two) = (RedisEngine::connect(&url).await.unwrap(), RedisEngine::connect(&url).await.unwrap());
+    let recorder = started(&one);
+    // One that begins with a brace is in one slot, too.
+    let channels: Vec<_> = (0..12).map(|n| format!("c{n}")).chain(["}{a".to_owned()]).collect();
+    for channel in &channels {
+        one.subscribe(channel).await.unwrap();
+        let at = publish(&two, channel, "0").await;
+        let event = Event::Published(channel.clone(), at, "0".into());
+        recorder.until(|events| events.contains(&event)).await;
+    }
+    let subject = |channel: &str| format!("wl:c:{{={channel}}}\r");
+    let has = |answer: &str| channels.iter().filter(|one| answer.contains(&subject(one))).count();
+    let sharded: Vec<_> = cluster.iter().map(|node| has(&node.command("PUBSUB SHARDCHANNELS"))).collect();
+    assert_eq!(sharded.iter().sum::<usize>(), channels.len(), "{sharded:?}");
+    assert!(sharded.iter().all(|count| *count > 0), "{sharded:?}");
+    assert!(cluster.iter().all(|node| has(&node.command("PUBSUB CHANNELS")) == 0));
+
+    // Its slot moves to another server.
+    one.subscribe("moved").await.unwrap();
+    let is_subscribed = |node: &Redis| node.command("PUBSUB SHARDCHANNELS").contains(&subject("moved"));
+    let from = cluster.iter().position(is_subscribed).unwrap();
+    let to = (from + 1) % cluster.len();
+    let slot = cluster[from].command("CLUSTER KEYSLOT wl:c:{=moved}");
+    let slot = slot.lines().next().and_then(|line| line.strip_prefix(':')).unwrap().to_owned();
+    let id = cluster[to].command("CLUSTER MYID").lines().nth(1).unwrap().to_owned();
+    for node in [to, from, (from + 2) % cluster.len()] {
+        let answer = cluster[node].command(&format!("CLUSTER SETSLOT {slot} NODE {id}"));
+        assert!(answer.starts_with("+OK"), "{answer}");
+    }
+    let is_delivered = |event: &Event| matches!(event, Event::Published(channel, _, _) if channel == "moved");
+    // Without a history there is nothing to catch up: what is published before it is followed again is lost.
+    for _ in 0..400 {
+        let _ = two.publish("moved", publication("1"), None, "").await;
+        if recorder.0.lock().unwrap().iter().any(is_delivered) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    recorder.until(|events| events.iter().any(is_delivered)).await;
+    assert!(is_subscribed(&cluster[to]) && !is_subscribed(&cluster[from]));
+    for channel in channels.iter().map(String::as_str).chain(["moved"]) {
+        one.unsubscribe(channel);
+    }
+    for node in &cluster {
+        let begin = std::time::Instant::now();
+        while is_subscribed(node) || has(&node.command("PUBSUB SHARDCHANNELS")) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{}", node.command("PUBSUB SHARDCHANNELS"));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_over_tls() {
     let Some((redis, certificate)) = Redis::start_tls() else { return };

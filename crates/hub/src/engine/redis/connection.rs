@@ -1,16 +1,18 @@
 //! The connection for commands, which is made again after a failure.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
-use redis::cluster::ClusterClient;
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
+#[cfg(target_os = "linux")]
+use redis::io::tcp::TcpSettings;
 use redis::sentinel::Sentinel;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture,
-    RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, ProtocolVersion, PushInfo,
+    RedisError, RedisFuture, RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates, Value,
 };
 
 use super::unavailable;
@@ -19,6 +21,12 @@ use crate::shards::lock;
 
 /// How long the server may take to accept a connection, and to answer a command.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum number of announcements in a cluster that have arrived and are not handled.
+const PUSHES_MAX: usize = 65_536;
+
+/// How often a subscription in a cluster is tried again before it fails.
+const RETRIES_MAX: u32 = 2;
 
 /// The connection for commands.
 pub(super) struct Connection {
@@ -36,11 +44,31 @@ enum Source {
         sentinels: Box<tokio::sync::Mutex<Sentinel>>,
         master: String,
     },
-    /// Announcements reach every node of a cluster, so one of them is listened to.
+    /// Announcements of nodes reach every server of a cluster, so one of them is listened to. Those of a channel reach the server of
+    /// its slot alone.
     Cluster {
         cluster: Box<ClusterClient>,
+        urls: Vec<String>,
+        certificates: Option<TlsCertificates>,
         nodes: Vec<Client>,
     },
+}
+
+/// The announcements of channels in a cluster.
+pub(super) struct Sharded {
+    pub(super) connection: ClusterConnection,
+    /// Messages, and the confirmations of subscriptions. The client connects again where a server is lost, and repeats them.
+    pub(super) pushes: tokio::sync::mpsc::Receiver<PushInfo>,
+    /// Whether some have been dropped, because too many were not handled.
+    pub(super) is_behind: Arc<AtomicBool>,
+}
+
+fn cluster_builder(urls: &[String], certificates: Option<&TlsCertificates>) -> ClusterClientBuilder {
+    let cluster = ClusterClient::builder(urls.to_vec()).connection_timeout(TIMEOUT).response_timeout(TIMEOUT);
+    match certificates {
+        Some(certificates) => cluster.certs(certificates.clone()),
+        None => cluster,
+    }
 }
 
 /// An open connection.
@@ -144,14 +172,11 @@ impl Connection {
                 Source::Sentinels { sentinels: Box::new(sentinels.into()), master: address.rest.to_owned() }
             }
             "redis+cluster" | "rediss+cluster" => {
-                let mut cluster = ClusterClient::builder(address.servers.clone())
-                    .connection_timeout(TIMEOUT)
-                    .response_timeout(TIMEOUT);
-                if let Some(certificates) = &address.certificates {
-                    cluster = cluster.certs(certificates.clone());
-                }
+                let cluster = cluster_builder(&address.servers, address.certificates.as_ref());
+                let cluster = Box::new(cluster.build().map_err(unavailable)?);
                 let nodes: Result<_, _> = address.servers.iter().map(|url| address.client(url)).collect();
-                Source::Cluster { cluster: Box::new(cluster.build().map_err(unavailable)?), nodes: nodes? }
+                let Address { servers: urls, certificates, .. } = address;
+                Source::Cluster { cluster, urls, certificates, nodes: nodes? }
             }
             other => return Err(unavailable(format_args!("{other} is not a scheme of Redis"))),
         };
@@ -194,6 +219,32 @@ impl Connection {
             }
         }
         Err(failure)
+    }
+
+    /// A connection to a cluster that receives the announcements of channels; `None` where there is no cluster.
+    pub(super) async fn listen_sharded(&self) -> Result<Option<Sharded>, EngineError> {
+        let Source::Cluster { urls, certificates, .. } = &self.source else { return Ok(None) };
+        let (sender, pushes) = tokio::sync::mpsc::channel(PUSHES_MAX);
+        let is_behind = Arc::new(AtomicBool::new(false));
+        let behind = is_behind.clone();
+        let send = move |push| {
+            let sent = sender.try_send(push);
+            behind.fetch_or(sent.is_err(), Ordering::Relaxed);
+            sent
+        };
+        let mut cluster = cluster_builder(urls, certificates.as_ref())
+            .use_protocol(ProtocolVersion::RESP3)
+            .push_sender(send)
+            // A server that is lost must not hold up subscriptions at others.
+            .retries(RETRIES_MAX);
+        #[cfg(target_os = "linux")]
+        {
+            cluster = cluster.tcp_settings(TcpSettings::default().set_user_timeout(TIMEOUT));
+        }
+        let cluster = cluster.build().map_err(unavailable)?;
+        let connecting = tokio::time::timeout(TIMEOUT, cluster.get_async_connection()).await;
+        let connection = connecting.map_err(unavailable)?.map_err(unavailable)?;
+        Ok(Some(Sharded { connection, pushes, is_behind }))
     }
 
     async fn get(&self) -> RedisResult<Open> {
@@ -243,9 +294,26 @@ impl Connection {
         self.run(async |connection| pipeline.query_async(connection).await).await
     }
 
-    /// Announces a message to the nodes that listen.
-    pub(super) async fn publish(&self, channel: &str, message: &[u8]) -> Result<(), EngineError> {
-        let command = redis::cmd("PUBLISH").arg(channel).arg(message).clone();
+    /// Sends a message to the nodes that listen to a subject, which is not that of a channel.
+    pub(super) async fn publish(&self, subject: &str, message: &[u8]) -> Result<(), EngineError> {
+        self.send("PUBLISH", subject, message).await
+    }
+
+    /// Announces a message to the nodes that follow a channel.
+    pub(super) async fn announce(&self, subject: &str, message: &[u8]) -> Result<(), EngineError> {
+        self.send(self.announce_command(), subject, message).await
+    }
+
+    /// The command that announces what concerns a channel.
+    pub(super) fn announce_command(&self) -> &'static str {
+        match self.source {
+            Source::Cluster { .. } => "SPUBLISH",
+            Source::Server(_) | Source::Sentinels { .. } => "PUBLISH",
+        }
+    }
+
+    async fn send(&self, command: &str, subject: &str, message: &[u8]) -> Result<(), EngineError> {
+        let command = redis::cmd(command).arg(subject).arg(message).clone();
         self.run(async |connection| command.query_async::<()>(connection).await).await
     }
 

@@ -1,19 +1,23 @@
 //! Announcements: what is published in the channels that this node's clients follow, and what was missed meanwhile.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use prost::Message as _;
 use redis::aio::{PubSubSink, PubSubStream};
+use redis::cluster_async::ClusterConnection;
+use redis::{PushInfo, PushKind};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt as _;
 use tracing::{info, warn};
 
-use super::connection::Connection;
+use super::connection::{Connection, Sharded};
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
+use crate::concurrently::concurrently;
 use crate::engine::{Delivery, EngineError, Membership};
 use crate::history::Position;
 use crate::protocol::{Publication, Push};
@@ -39,12 +43,20 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// A connection is lost if nothing arrives after this number of own announcements, each of which Redis sends back.
 const UNANSWERED_MAX: u32 = 3;
 
+/// The maximum number of channels of a cluster that are subscribed to at the same time.
+const SUBSCRIBING_MAX: usize = 64;
+
 /// The delay before a lost connection is made again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// The channel of announcements for a channel.
+/// The subject of announcements for a channel. In a cluster it is in the slot of the channel's keys.
 pub(super) fn subject(channel: &str) -> String {
-    format!("wl:c:{channel}")
+    format!("wl:c:{{={channel}}}")
+}
+
+/// The channel of a subject.
+fn channel_of(subject: &str) -> Option<&str> {
+    subject.strip_prefix("wl:c:{=")?.strip_suffix('}')
 }
 
 /// The announcements for this node.
@@ -72,7 +84,33 @@ struct Listening {
     /// `None` while there is no connection.
     sink: Option<PubSubSink>,
     stream: Option<PubSubStream>,
+    /// In a cluster, for the announcements of channels.
+    sharded: Option<ClusterConnection>,
+    pushes: Option<Pushes>,
     subscribed: HashSet<String>,
+}
+
+/// What a cluster sends to this node.
+struct Pushes {
+    pushes: tokio::sync::mpsc::Receiver<PushInfo>,
+    is_behind: Arc<AtomicBool>,
+}
+
+/// The next push; `None` if some were lost. Without a cluster there are none.
+async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<PushInfo> {
+    match pushes {
+        Some(pushes) => pushes.pushes.recv().await.filter(|_| !pushes.is_behind.load(Ordering::Relaxed)),
+        None => std::future::pending().await,
+    }
+}
+
+/// Subscribes to channels of a cluster. Returns those whose server could be reached.
+async fn subscribe_sharded(connection: &ClusterConnection, channels: Vec<String>) -> HashSet<String> {
+    let subscribing = channels.into_iter().map(|channel| {
+        let mut connection = connection.clone();
+        async move { connection.ssubscribe(subject(&channel)).await.is_ok().then_some(channel) }
+    });
+    concurrently(SUBSCRIBING_MAX, subscribing).await.into_iter().flatten().collect()
 }
 
 impl Live {
@@ -87,13 +125,26 @@ impl Live {
         *listening = Listening::default();
         let (mut sink, stream) = self.connection.listen().await?.split();
         let followed: Vec<String> = lock(&self.followed).keys().cloned().collect();
-        let subjects = followed.iter().map(|channel| subject(channel));
-        let subjects: Vec<_> = subjects.chain([NODES.to_owned(), inbox(&self.name)]).collect();
+        let mut subjects = vec![NODES.to_owned(), inbox(&self.name)];
+        let sharded = self.connection.listen_sharded().await?;
+        let subscribed = match &sharded {
+            None => {
+                subjects.extend(followed.iter().map(|channel| subject(channel)));
+                followed.into_iter().collect()
+            }
+            Some(Sharded { connection, .. }) => subscribe_sharded(connection, followed).await,
+        };
         for subjects in subjects.chunks(1_000) {
             sink.subscribe(subjects).await.map_err(unavailable)?;
         }
-        *listening =
-            Listening { sink: Some(sink), stream: Some(stream), subscribed: followed.into_iter().collect() };
+        let (sink, stream) = (Some(sink), Some(stream));
+        let (sharded, pushes) = match sharded {
+            None => (None, None),
+            Some(Sharded { connection, pushes, is_behind }) => {
+                (Some(connection), Some(Pushes { pushes, is_behind }))
+            }
+        };
+        *listening = Listening { sink, stream, sharded, pushes, subscribed };
         Ok(())
     }
 
@@ -129,21 +180,27 @@ impl Live {
 
     /// Makes the subscription of the connection agree with the subscribers of this node.
     async fn update(&self, channel: &str) -> Result<(), EngineError> {
-        let Listening { sink, subscribed, .. } = &mut *self.listening.lock().await;
+        let Listening { sink, sharded, subscribed, .. } = &mut *self.listening.lock().await;
         let is_followed = lock(&self.followed).contains_key(channel);
         if is_followed == subscribed.contains(channel) {
             return Ok(());
         }
         let Some(open) = sink else { return Err(unavailable("the connection is lost")) };
+        let is_whole = sharded.is_none();
         let updating = async {
-            match is_followed {
-                true => open.subscribe(subject(channel)).await,
-                false => open.unsubscribe(subject(channel)).await,
+            match (sharded, is_followed) {
+                (None, true) => open.subscribe(subject(channel)).await,
+                (None, false) => open.unsubscribe(subject(channel)).await,
+                (Some(sharded), true) => sharded.ssubscribe(subject(channel)).await,
+                (Some(sharded), false) => sharded.sunsubscribe(subject(channel)).await,
             }
         };
         let updated = tokio::time::timeout(3 * HEARTBEAT, updating).await.map_err(unavailable);
         if let Err(error) = updated.and_then(|updated| updated.map_err(unavailable)) {
-            *sink = None;
+            // In a cluster it may concern one server of several.
+            if is_whole {
+                *sink = None;
+            }
             return Err(error);
         }
         if is_followed {
@@ -163,7 +220,21 @@ impl Live {
 
     pub(super) async fn announce(&self, channel: &str, kind: u8, payload: &[u8]) -> Result<(), EngineError> {
         let message = [&[kind], payload].concat();
-        self.connection.publish(&subject(channel), &message).await
+        self.connection.announce(&subject(channel), &message).await
+    }
+
+    /// Subscribes again where a server of a cluster could not be reached.
+    async fn update_missing(&self) {
+        let mut missing: Vec<String> = lock(&self.followed).keys().cloned().collect();
+        {
+            let listening = self.listening.lock().await;
+            missing.retain(|channel| !listening.subscribed.contains(channel));
+        }
+        for channel in missing {
+            if let Err(error) = self.update(&channel).await {
+                tracing::debug!(channel, %error, "Redis");
+            }
+        }
     }
 
     /// The names of the other nodes that are alive.
@@ -176,9 +247,12 @@ impl Live {
     /// Delivers announcements, until the hub is dropped.
     pub(super) async fn run(self: Arc<Self>, delivery: Weak<dyn Delivery>) {
         loop {
-            let stream = self.listening.lock().await.stream.take();
+            let (stream, mut pushes, sharded) = {
+                let listening = &mut *self.listening.lock().await;
+                (listening.stream.take(), listening.pushes.take(), listening.sharded.clone())
+            };
             if let Some(stream) = stream {
-                self.listen(stream, &delivery).await;
+                self.listen(stream, pushes.as_mut(), sharded, &delivery).await;
             }
             if delivery.strong_count() == 0 {
                 return;
@@ -198,7 +272,13 @@ impl Live {
     }
 
     /// Delivers the announcements of one connection, until it is lost.
-    async fn listen(self: &Arc<Self>, mut stream: PubSubStream, delivery: &Weak<dyn Delivery>) {
+    async fn listen(
+        self: &Arc<Self>,
+        mut stream: PubSubStream,
+        mut pushes: Option<&mut Pushes>,
+        sharded: Option<ClusterConnection>,
+        delivery: &Weak<dyn Delivery>,
+    ) {
         // Announcements since the last message. Their number counts, not the time: a node that was paused has asked nothing meanwhile.
         let (mut heartbeat, mut unanswered) = (tokio::time::interval(HEARTBEAT), 0);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -215,10 +295,26 @@ impl Live {
                     unanswered += 1;
                     let live = self.clone();
                     tokio::spawn(async move { live.connection.publish(NODES, live.name.as_bytes()).await });
+                    if let Some(mut sharded) = sharded.clone() {
+                        // The connection to each server has something to lose: otherwise a server that vanished would not be noticed.
+                        tokio::spawn(async move { redis::cmd("PING").query_async::<()>(&mut sharded).await });
+                    }
+                    continue;
+                }
+                push = receive(&mut pushes) => {
+                    let Some(delivery) = delivery.upgrade() else { return };
+                    match push {
+                        Some(push) => self.handle_push(push, &*delivery).await,
+                        None => return,
+                    }
                     continue;
                 }
                 () = self.sync.notified() => {
                     let Some(delivery) = delivery.upgrade() else { return };
+                    if sharded.is_some() {
+                        let live = self.clone();
+                        tokio::spawn(async move { live.update_missing().await });
+                    }
                     self.catch_up_all(&*delivery).await;
                     continue;
                 }
@@ -231,7 +327,7 @@ impl Live {
                     let name = String::from_utf8_lossy(payload).into_owned();
                     lock(&self.peers).insert(name, Instant::now());
                 }
-                name => match name.strip_prefix("wl:c:") {
+                name => match channel_of(name) {
                     Some(channel) => self.handle(channel, payload, &*delivery).await,
                     None => {
                         if name.strip_prefix("wl:to:") == Some(&*self.name) {
@@ -240,6 +336,26 @@ impl Live {
                     }
                 },
             }
+        }
+    }
+
+    async fn handle_push(self: &Arc<Self>, push: PushInfo, delivery: &dyn Delivery) {
+        let mut data = push.data.into_iter().map(redis::from_redis_value::<Vec<u8>>);
+        let (Some(Ok(subject)), payload) = (data.next(), data.next()) else { return };
+        let Some(channel) = std::str::from_utf8(&subject).ok().and_then(channel_of) else { return };
+        match (push.kind, payload) {
+            (PushKind::SMessage, Some(Ok(payload))) => self.handle(channel, &payload, delivery).await,
+            // After a loss: what was published meanwhile was not announced to this node.
+            (PushKind::SSubscribe, _) => self.catch_up(channel, delivery).await,
+            // The slot has moved to another server, or the last subscriber has left.
+            (PushKind::SUnsubscribe, _) if lock(&self.followed).contains_key(channel) => {
+                let (live, channel) = (self.clone(), channel.to_owned());
+                tokio::spawn(async move {
+                    live.listening.lock().await.subscribed.remove(&channel);
+                    live.update(&channel).await
+                });
+            }
+            _ => {}
         }
     }
 

@@ -33,8 +33,8 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 ";
 
-/// KEYS: position, stream, key. ARGV: new epoch, payload, size, TTL and TTL of the position in milliseconds, the channel of
-/// announcements, TTL of the key in seconds or 0. The history keeps what the node with the largest size and TTLs asks for.
+/// KEYS: position, stream, key. ARGV: new epoch, payload, size, TTL and TTL of the position in milliseconds, the subject of
+/// announcements, TTL of the key in seconds or 0, the command that announces. The history keeps what the node with the largest size and TTLs asks for.
 static PUBLISH: LazyLock<Script> = LazyLock::new(|| {
     let publish = r"
 if ARGV[7] ~= '0' then
@@ -55,7 +55,7 @@ if ARGV[7] ~= '0' then
   redis.call('HSET', KEYS[3], 'epoch', epoch, 'offset', top)
   redis.call('EXPIRE', KEYS[3], ARGV[7])
 end
-redis.call('PUBLISH', ARGV[6], 'p' .. epoch .. ' ' .. top .. ' ' .. ARGV[2])
+redis.call(ARGV[8], ARGV[6], 'p' .. epoch .. ' ' .. top .. ' ' .. ARGV[2])
 return {epoch, top}
 ";
     Script::new(&format!("{POSITION}{publish}"))
@@ -79,9 +79,9 @@ return found
     Script::new(&format!("{POSITION}{read}"))
 });
 
-/// KEYS: position, stream. ARGV: the channel of announcements.
+/// KEYS: position, stream. ARGV: the subject of announcements, the command that announces.
 static REMOVE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new("redis.call('DEL', KEYS[1], KEYS[2])\nredis.call('PUBLISH', ARGV[1], 'x')\nreturn 1")
+    Script::new("redis.call('DEL', KEYS[1], KEYS[2])\nredis.call(ARGV[2], ARGV[1], 'x')\nreturn 1")
 });
 
 /// KEYS: infos, expiries. ARGV: client, info, TTL in milliseconds.
@@ -117,9 +117,10 @@ return redis.call('HVALS', KEYS[1])",
     )
 });
 
-/// A key of a channel. All keys of a channel are in one slot of a cluster.
+/// A key of a channel. All keys of a channel and the subject of its announcements are in one slot of a cluster: that of what is
+/// between the first brace and the next that closes. It is not empty, also where the channel begins with such a brace.
 fn key(channel: &str, kind: &str) -> String {
-    format!("wl:{{{channel}}}:{kind}")
+    format!("wl:{{={channel}}}:{kind}")
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -150,7 +151,8 @@ pub(super) async fn publish(
         .arg(milliseconds(retention.ttl))
         .arg(position_ttl(retention))
         .arg(live::subject(channel))
-        .arg(key_ttl);
+        .arg(key_ttl)
+        .arg(connection.announce_command());
     let (epoch, offset) = connection.invoke(&script).await?;
     Ok(Position { offset, epoch })
 }
@@ -258,7 +260,11 @@ impl Read {
 
 pub(super) async fn remove(connection: &Connection, channel: &str) -> Result<(), EngineError> {
     let mut script = REMOVE.prepare_invoke();
-    script.key(key(channel, "m")).key(key(channel, "s")).arg(live::subject(channel));
+    script
+        .key(key(channel, "m"))
+        .key(key(channel, "s"))
+        .arg(live::subject(channel))
+        .arg(connection.announce_command());
     connection.invoke(&script).await
 }
 
