@@ -22,13 +22,13 @@ struct Received {
 }
 
 impl Received {
-    fn handle(&mut self, event: &Event<'_>) {
+    fn handle(&mut self, event: &Event<'_>, fields: &FieldList) {
         match event {
-            Event::Request { stream, fields, .. } => {
+            Event::Request { stream, .. } => {
                 self.fields(fields);
                 self.waiting.push(*stream);
             }
-            Event::Response { fields, end_stream, .. } => {
+            Event::Response { end_stream, .. } => {
                 self.fields(fields);
                 self.complete += usize::from(*end_stream);
             }
@@ -74,7 +74,7 @@ impl End {
                 self.connection.handle_input(self.now, &input[at..]).expect("an honest peer");
             at += taken;
             match event {
-                Some(event) => self.received.handle(&event),
+                Some(event) => self.received.handle(&event, self.connection.fields()),
                 None => return at,
             }
         }

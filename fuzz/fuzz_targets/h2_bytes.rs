@@ -7,7 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 use wireloom_http2::error::Error;
-use wireloom_http2::field::{Field, Token};
+use wireloom_http2::field::{Field, FieldList, Token};
 use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 use wireloom_testing::Rng;
 use wireloom_testing::split::Split;
@@ -29,7 +29,8 @@ struct Received {
 }
 
 impl Received {
-    fn note(&mut self, event: &Event<'_>) -> Option<StreamKey> {
+    /// `fields` are those of the event, if it reports a message.
+    fn note(&mut self, event: &Event<'_>, fields: &FieldList) -> Option<StreamKey> {
         match event {
             Event::Data { stream, data, end_stream } => {
                 match self.data.iter_mut().find(|(key, _)| key == stream) {
@@ -39,12 +40,16 @@ impl Received {
                 end_stream.then_some(*stream)
             }
             Event::Request { stream, end_stream, .. } => {
-                self.events.push(format!("{event:?}"));
+                self.events.push(format!("{event:?} {fields:?}"));
                 end_stream.then_some(*stream)
             }
             Event::Trailers { stream, .. } => {
-                self.events.push(format!("{event:?}"));
+                self.events.push(format!("{event:?} {fields:?}"));
                 Some(*stream)
+            }
+            Event::Response { .. } | Event::Informational { .. } | Event::Promise { .. } => {
+                self.events.push(format!("{event:?} {fields:?}"));
+                None
             }
             _ => {
                 self.events.push(format!("{event:?}"));
@@ -102,7 +107,7 @@ fn run(role: Role, input: &[u8], lens: &[usize]) -> Received {
                         assert!(taken > 0 || received.output.len() > before, "stuck");
                         continue;
                     };
-                    let ended = received.note(&event);
+                    let ended = received.note(&event, connection.fields());
                     if let (Some(stream), Role::Server) = (ended, role) {
                         let answered =
                             connection.send_response(stream, [Field::known(Token::Status, b"200")], false);

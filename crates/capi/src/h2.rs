@@ -230,11 +230,12 @@ impl Arena {
         }
     }
 
-    /// The record of an event. Its pointers into the arena are missing.
-    fn record(&mut self, event: &Event<'_>) -> wl_h2_event {
+    /// The record of an event that `connection` has just reported. Its pointers into the arena are missing.
+    fn record(&mut self, event: &Event<'_>, connection: &Connection) -> wl_h2_event {
         use wl_h2_event_kind as Kind;
         let id = |stream: &StreamKey| stream.id();
-        let message = |kind, stream: &StreamKey, fields: &FieldList| {
+        let fields = connection.fields();
+        let message = |kind, stream: &StreamKey| {
             let fields_len = fields.len();
             wl_h2_event { fields_len, ..wl_h2_event::new(kind, stream.id()) }
         };
@@ -247,7 +248,7 @@ impl Arena {
                     Holding::Nothing,
                 )
             }
-            Event::Request { stream, kind, fields, end_stream } => {
+            Event::Request { stream, kind, end_stream } => {
                 let request_kind = match kind {
                     RequestKind::Plain => wl_h2_request_kind::Plain,
                     RequestKind::Head => wl_h2_request_kind::Head,
@@ -255,24 +256,24 @@ impl Arena {
                     RequestKind::ExtendedConnect => wl_h2_request_kind::ExtendedConnect,
                 } as u8;
                 let end_stream = (*end_stream).into();
-                let record = message(Kind::Request, stream, fields);
+                let record = message(Kind::Request, stream);
                 (wl_h2_event { request_kind, end_stream, ..record }, self.push_fields(fields))
             }
-            Event::Response { stream, status, fields, end_stream } => {
-                let record = message(Kind::Response, stream, fields);
+            Event::Response { stream, status, end_stream } => {
+                let record = message(Kind::Response, stream);
                 let end_stream = (*end_stream).into();
                 (wl_h2_event { status: *status, end_stream, ..record }, self.push_fields(fields))
             }
-            Event::Informational { stream, status, fields } => {
-                let record = message(Kind::Informational, stream, fields);
+            Event::Informational { stream, status } => {
+                let record = message(Kind::Informational, stream);
                 (wl_h2_event { status: *status, ..record }, self.push_fields(fields))
             }
-            Event::Trailers { stream, fields } => {
-                let record = message(Kind::Trailers, stream, fields);
+            Event::Trailers { stream } => {
+                let record = message(Kind::Trailers, stream);
                 (wl_h2_event { end_stream: 1, ..record }, self.push_fields(fields))
             }
-            Event::Promise { stream, promised, fields } => {
-                let record = message(Kind::Promise, promised, fields);
+            Event::Promise { stream, promised } => {
+                let record = message(Kind::Promise, promised);
                 let stream = stream.as_ref().map_or(0, id);
                 (wl_h2_event { stream, other: promised.id(), ..record }, self.push_fields(fields))
             }
@@ -292,7 +293,8 @@ impl Arena {
                 let record = wl_h2_event { len: 8, round_trip_ns, ..wl_h2_event::new(Kind::Pong, 0) };
                 (record, self.push_bytes(payload))
             }
-            Event::GoAway { last_stream_id, code, debug_data } => {
+            Event::GoAway { last_stream_id, code } => {
+                let debug_data = connection.debug_data();
                 let (other, len) = (last_stream_id.get(), debug_data.len());
                 let record =
                     wl_h2_event { other, len, code: code.get(), ..wl_h2_event::new(Kind::GoAway, 0) };
@@ -306,16 +308,17 @@ impl Arena {
                     Holding::Nothing,
                 )
             }
-            Event::AltSvc { stream_id, origin, value } => {
+            Event::AltSvc { stream_id } => {
+                let (origin, value) = connection.alt_svc();
                 let first = self.spans.len();
                 self.push_field(origin, value, false);
                 let record = wl_h2_event::new(Kind::AltSvc, stream_id.get());
                 (wl_h2_event { fields_len: 1, ..record }, Holding::Fields(first))
             }
-            Event::Origin(origins) => {
+            Event::Origin => {
                 let first = self.spans.len();
                 let mut fields_len = 0;
-                for origin in origins.iter() {
+                for origin in connection.origins() {
                     self.push_field(b"", origin, false);
                     fields_len += 1;
                 }
@@ -408,7 +411,7 @@ pub unsafe extern "C" fn wl_h2_handle_input(
                 }
                 match connection.handle_input(time(now_ns), &input[used..]) {
                     Ok((taken, Some(event))) => {
-                        events[found].write(arena.record(&event));
+                        events[found].write(arena.record(&event, connection));
                         used += taken;
                         found += 1;
                     }

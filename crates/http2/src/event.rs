@@ -1,28 +1,27 @@
 //! The events of a connection.
-//!
-//! [`Event`] is for the caller. [`PendingEvent`] is the same without borrows, for use inside the connection.
 
 use crate::error::{Error, ErrorCode};
-use crate::field::FieldList;
-use crate::frame::{Origin, StreamId};
+use crate::frame::StreamId;
 use crate::message::RequestKind;
 use crate::priority::Priority;
 use crate::stream::StreamKey;
-use core::ops::Range;
 use core::time::Duration;
 
-/// An event. Fields and bytes are borrowed from the connection and from the input.
+/// An event. Content is borrowed from the input. The fields of a message are [`Connection::fields`] until more input is handled.
+///
+/// [`Connection::fields`]: crate::Connection::fields
+/// [`Connection::debug_data`]: crate::Connection::debug_data
+/// [`Connection::alt_svc`]: crate::Connection::alt_svc
+/// [`Connection::origins`]: crate::Connection::origins
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum Event<'i> {
     /// A request was received by a server. Its fields are valid. [`crate::message::cookie`] joins several cookie fields.
     Request {
         /// The stream.
         stream: StreamKey,
         /// The kind of the request, by its method.
         kind: RequestKind,
-        /// The fields, pseudo-fields first.
-        fields: &'a FieldList,
         /// Whether the message ends here, so that it has no content.
         end_stream: bool,
     },
@@ -32,8 +31,6 @@ pub enum Event<'a> {
         stream: StreamKey,
         /// The status code: 200 to 999.
         status: u16,
-        /// The fields, `:status` first.
-        fields: &'a FieldList,
         /// Whether the message ends here, so that it has no content.
         end_stream: bool,
     },
@@ -43,15 +40,11 @@ pub enum Event<'a> {
         stream: StreamKey,
         /// The status code: 100 to 199.
         status: u16,
-        /// The fields, `:status` first.
-        fields: &'a FieldList,
     },
     /// Trailers, which end the message.
     Trailers {
         /// The stream.
         stream: StreamKey,
-        /// The fields.
-        fields: &'a FieldList,
     },
     /// The server promises a response (RFC 9113 §8.4). To refuse it, reset `promised`.
     Promise {
@@ -59,15 +52,13 @@ pub enum Event<'a> {
         stream: Option<StreamKey>,
         /// The stream of the promised response.
         promised: StreamKey,
-        /// The fields of the promised request.
-        fields: &'a FieldList,
     },
     /// Content, in chunks as it arrives. It is borrowed from the input.
     Data {
         /// The stream.
         stream: StreamKey,
         /// The bytes; may be empty at the end of the message.
-        data: &'a [u8],
+        data: &'i [u8],
         /// Whether the message ends here.
         end_stream: bool,
     },
@@ -102,13 +93,12 @@ pub enum Event<'a> {
         round_trip: Duration,
     },
     /// The peer ends the connection (RFC 9113 §6.8). [`Event::Refused`] reports the streams that it will not process.
+    /// [`Connection::debug_data`] has what it adds.
     GoAway {
         /// The last stream of this end that the peer has processed or may process.
         last_stream_id: StreamId,
         /// The reason.
         code: ErrorCode,
-        /// Diagnostic data; may be empty.
-        debug_data: &'a [u8],
     },
     /// The client changed the priority of a response (RFC 9218 §7.1). The scheduler already uses it.
     Priority {
@@ -117,36 +107,11 @@ pub enum Event<'a> {
         /// The new priority.
         priority: Priority,
     },
-    /// Alternative services of an origin (RFC 7838 §4).
+    /// Alternative services of an origin (RFC 7838 §4): [`Connection::alt_svc`].
     AltSvc {
-        /// The stream whose origin has the services; 0 if `origin` is not empty.
+        /// The stream whose origin has the services; 0 if they name their origin.
         stream_id: StreamId,
-        /// The origin, or empty.
-        origin: &'a [u8],
-        /// The value, as in the `Alt-Svc` field.
-        value: &'a [u8],
     },
-    /// The origins that the connection serves (RFC 8336).
-    Origin(Origin<'a>),
-}
-
-/// An [`Event`] without borrows: ranges refer to the input, and lengths to the scratch buffer.
-#[derive(Clone, Debug)]
-pub(crate) enum PendingEvent {
-    Request { stream: StreamKey, kind: RequestKind, end_stream: bool },
-    Response { stream: StreamKey, status: u16, end_stream: bool },
-    Informational { stream: StreamKey, status: u16 },
-    Trailers { stream: StreamKey },
-    Promise { stream: Option<StreamKey>, promised: StreamKey },
-    Data { stream: StreamKey, input: Range<usize>, end_stream: bool },
-    Reset { stream: StreamKey, code: ErrorCode, error: Option<Error> },
-    Refused { stream: StreamKey },
-    Writable { stream: StreamKey },
-    Settings,
-    SettingsAcknowledged,
-    Pong { payload: [u8; 8], round_trip: Duration },
-    GoAway { last_stream_id: StreamId, code: ErrorCode },
-    Priority { stream: StreamKey, priority: Priority },
-    AltSvc { stream_id: StreamId, origin_len: usize },
+    /// The origins that the connection serves (RFC 8336): [`Connection::origins`].
     Origin,
 }

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+#[cfg(feature = "http2")]
+use wireloom_http2::field::{FieldList, Place, PlacedField};
 #[cfg(any(feature = "http2", feature = "client", feature = "server"))]
 use wireloom_ws::handshake::is_connection_specific;
 use wireloom_ws::handshake::{is_field_value, is_token};
@@ -118,6 +120,42 @@ impl Headers {
     pub(crate) fn push_unchecked(&mut self, name: &[u8], value: &[u8]) {
         let span = (self.put(name), self.put(value));
         self.spans.push(span);
+    }
+
+    /// Appends a field that a parser has validated, and whose name and value are in the arena.
+    #[cfg(feature = "http2")]
+    pub(crate) fn push_spans(&mut self, name: Span, value: Span) {
+        self.spans.push((name, value));
+    }
+
+    /// The fields of a list, and no fields yet over its arena, where [`place`](Self::place) finds their strings. There is room for those
+    /// that are static and for `more` bytes.
+    #[cfg(feature = "http2")]
+    pub(crate) fn take_apart(list: FieldList, more: usize) -> (Self, impl Iterator<Item = PlacedField>) {
+        let strings_len = list.list_size().saturating_sub(32 * list.len());
+        let (mut arena, fields) = list.into_arena();
+        arena.reserve_exact(strings_len.saturating_sub(arena.len()) + more);
+        (Self { arena, spans: Vec::with_capacity(fields.len() + 1) }, fields)
+    }
+
+    /// The string of a field of the list that was taken apart. It is copied only if it is static.
+    #[cfg(feature = "http2")]
+    pub(crate) fn place(&mut self, place: Place) -> Span {
+        match place {
+            Place::Arena { start, len } => Span { start, len },
+            Place::Static(string) => self.put(string),
+        }
+    }
+
+    /// Appends a field of the list that was taken apart.
+    #[cfg(feature = "http2")]
+    pub(crate) fn push_placed(&mut self, field: PlacedField) {
+        let (name, value) = (self.place(field.name), self.place(field.value));
+        self.push_spans(name, value);
+        if field.sensitive {
+            // RFC 7541 §6.2.3: an intermediary that forwards the field keeps the mark.
+            self.mark_last_sensitive();
+        }
     }
 
     /// Appends bytes that are not a field, such as a method.

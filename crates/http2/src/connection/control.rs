@@ -9,7 +9,7 @@ use super::Connection;
 use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Exceeded, Misuse, Violation};
-use crate::event::PendingEvent;
+use crate::event::Event;
 use crate::frame::{self, AltSvc, Origin, Ping, PriorityUpdate, StreamId, Values};
 use crate::priority::Priority;
 use crate::rate_limit::Charge;
@@ -129,7 +129,7 @@ impl Control {
 }
 
 impl Connection {
-    pub(super) fn receive_settings(&mut self, values: Values<'_>) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_settings(&mut self, values: Values<'_>) -> Result<Option<Event<'static>>, Error> {
         let connection = StreamId::CONNECTION;
         self.charge(Charge::Settings)?;
         if values.len() > self.limits().settings_entries_max {
@@ -140,25 +140,25 @@ impl Connection {
         let changes = self.control.peer.apply(values, self.role.peer(), first).map_err(peer)?;
         if let Some(smallest) = changes.header_table_size_min {
             // RFC 7541 §4.2: the smallest size is announced as well, even if the final size is larger.
-            self.encoder.set_table_size_max(smallest);
-            self.encoder.set_table_size_max(self.control.peer.header_table_size);
+            self.contexts.set_encoder_table_size(smallest);
+            self.contexts.set_encoder_table_size(self.control.peer.header_table_size);
         }
         if !self.streams.apply_peer_settings(&self.control.peer) {
             // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR.
             return Err(peer(Violation::WindowOverflowBySettings));
         }
         self.out.answer(frame::SettingsFrame::encode_ack);
-        Ok(Some(PendingEvent::Settings))
+        Ok(Some(Event::Settings))
     }
 
-    pub(super) fn receive_settings_ack(&mut self) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_settings_ack(&mut self) -> Result<Option<Event<'static>>, Error> {
         let Some(SentSettings { settings, .. }) = self.control.unacknowledged.pop_front() else {
             // RFC 9113 §6.5.3 does not mention an acknowledgement without SETTINGS. It is ignored and counted.
             self.charge(Charge::UnknownFrame)?;
             return Ok(None);
         };
         if settings.header_table_size != self.control.acknowledged.header_table_size {
-            self.decoder.set_table_size_max(settings.header_table_size);
+            self.contexts.set_decoder_table_size(settings.header_table_size);
         }
         self.control.acknowledged = settings;
         self.control.frame_len_max = self.control.largest(|settings| settings.max_frame_size);
@@ -166,7 +166,7 @@ impl Connection {
         for slot in self.streams.set_recv_initial(self.control.initial_window_max()) {
             self.release_stream(slot);
         }
-        Ok(Some(PendingEvent::SettingsAcknowledged))
+        Ok(Some(Event::SettingsAcknowledged))
     }
 
     /// Sends changed settings. They apply from [`crate::Event::SettingsAcknowledged`] on.
@@ -207,7 +207,7 @@ impl Connection {
         );
     }
 
-    pub(super) fn receive_ping(&mut self, ping: Ping) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_ping(&mut self, ping: Ping) -> Result<Option<Event<'static>>, Error> {
         if !ping.ack {
             self.charge(Charge::Ping)?;
             // RFC 9113 §6.7: the acknowledgement has the same payload.
@@ -231,7 +231,7 @@ impl Connection {
             self.streams.finish_probe(self.now);
             return Ok(None);
         }
-        Ok(Some(PendingEvent::Pong { payload, round_trip }))
+        Ok(Some(Event::Pong { payload, round_trip }))
     }
 
     fn write_ping(&mut self, purpose: PingPurpose, payload: [u8; 8]) {
@@ -269,7 +269,7 @@ impl Connection {
     pub(super) fn receive_priority_update(
         &mut self,
         update: &PriorityUpdate<'_>,
-    ) -> Result<Option<PendingEvent>, Error> {
+    ) -> Result<Option<Event<'static>>, Error> {
         let connection = StreamId::CONNECTION;
         // RFC 9218 §7.1: a server does not send PRIORITY_UPDATE.
         if self.role == Role::Client {
@@ -292,7 +292,7 @@ impl Connection {
             return Ok(None);
         }
         let priority = self.streams.signal_priority(slot, priority);
-        Ok(Some(PendingEvent::Priority { stream: self.streams.key(slot), priority }))
+        Ok(Some(Event::Priority { stream: self.streams.key(slot), priority }))
     }
 
     /// Sets the priority of a request that has not arrived.
@@ -349,31 +349,24 @@ impl Connection {
 
     // ---- alternative services and origins
 
-    pub(super) fn receive_altsvc(&mut self, altsvc: &AltSvc<'_>) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_altsvc(&mut self, altsvc: &AltSvc<'_>) -> Result<Option<Event<'static>>, Error> {
         self.charge(Charge::UnknownFrame)?;
         // RFC 7838 §4: a server ignores ALTSVC, and a client ignores it if the origin is unclear.
         if self.role == Role::Server || !altsvc.is_valid() {
             return Ok(None);
         }
-        self.scratch.clear();
-        self.scratch.extend_from_slice(altsvc.origin);
-        self.scratch.extend_from_slice(altsvc.value);
-        Ok(Some(PendingEvent::AltSvc { stream_id: altsvc.stream_id, origin_len: altsvc.origin.len() }))
+        self.payload.set(altsvc.origin, altsvc.value);
+        Ok(Some(Event::AltSvc { stream_id: altsvc.stream_id }))
     }
 
-    pub(super) fn receive_origin(
-        &mut self,
-        origin: &Origin<'_>,
-        payload: &[u8],
-    ) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_origin(&mut self, origin: &Origin<'_>) -> Result<Option<Event<'static>>, Error> {
         self.charge(Charge::UnknownFrame)?;
         // RFC 8336 §2.1: a server ignores ORIGIN, and a client ignores it if the stream is not 0.
         if self.role == Role::Server || !origin.is_valid() {
             return Ok(None);
         }
-        self.scratch.clear();
-        self.scratch.extend_from_slice(payload);
-        Ok(Some(PendingEvent::Origin))
+        self.payload.set(origin.entries(), &[]);
+        Ok(Some(Event::Origin))
     }
 
     /// Announces alternative services (RFC 7838 §4) of `origin`, or of the origin of `stream` if `origin` is empty.

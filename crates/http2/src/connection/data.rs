@@ -1,10 +1,8 @@
 //! DATA from the peer and WINDOW_UPDATE of both ends (RFC 9113 §6.1, §6.9).
 
 use super::Connection;
-use super::timer::Timer;
-use crate::Limits;
 use crate::error::{Error, Misuse};
-use crate::event::PendingEvent;
+use crate::event::Event;
 use crate::frame::{StreamId, WindowUpdate};
 use crate::rate_limit::Charge;
 use crate::stream::{DataCheck, LateFrame, StreamKey};
@@ -128,17 +126,12 @@ impl Connection {
     pub(super) fn receive_window_update(
         &mut self,
         update: WindowUpdate,
-    ) -> Result<Option<PendingEvent>, Error> {
+    ) -> Result<Option<Event<'static>>, Error> {
         let id = update.stream_id;
         if id.is_connection() {
             self.charge(Charge::WindowUpdate)?;
             self.streams.grant_connection(update.increment)?;
-            if update.increment >= Limits::PROGRESS_MIN {
-                self.window_timer = Timer::Stopped;
-            } else {
-                let timeout = self.config.limits.stall_timeout;
-                self.window_timer.postpone(update.increment as usize, timeout, self.now);
-            }
+            self.timers.window_granted(update.increment, self.config.limits.stall_timeout, self.now);
             return Ok(None);
         }
         let Some(slot) = self.streams.find(id) else {

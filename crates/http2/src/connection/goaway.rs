@@ -10,7 +10,7 @@
 use super::Connection;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Misuse, Violation};
-use crate::event::PendingEvent;
+use crate::event::Event;
 use crate::frame::{Goaway, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::StreamKey;
@@ -206,7 +206,7 @@ impl Connection {
     fn reset_by_eof(&mut self, stream: StreamKey) {
         let code = ErrorCode::CANCEL;
         if self.reset(stream, code).is_ok() {
-            self.pending.push_back(PendingEvent::Reset { stream, code, error: None });
+            self.pending.push_back(Event::Reset { stream, code, error: None });
         }
     }
 
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn receive_goaway(&mut self, goaway: &Goaway<'_>) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_goaway(&mut self, goaway: &Goaway<'_>) -> Result<Option<Event<'static>>, Error> {
         let last = goaway.last_stream_id;
         if let Some(before) = self.closing.received {
             // RFC 9113 §6.8: the last stream ID MUST NOT increase.
@@ -246,12 +246,11 @@ impl Connection {
         for stream in self.streams.local_above(last) {
             self.refuse(stream);
         }
-        self.scratch.clear();
-        self.scratch.extend_from_slice(goaway.debug_data);
+        self.payload.set(goaway.debug_data, &[]);
         if last != StreamId::MAX || goaway.code != ErrorCode::NO_ERROR {
             self.check_drained();
         }
-        Ok(Some(PendingEvent::GoAway { last_stream_id: last, code: goaway.code }))
+        Ok(Some(Event::GoAway { last_stream_id: last, code: goaway.code }))
     }
 
     /// Ends a stream that the peer does not process.
@@ -259,7 +258,7 @@ impl Connection {
         if let Some(slot) = self.streams.slot(stream) {
             let closed = self.streams.abandon(slot);
             self.apply_close(closed);
-            self.pending.push_back(PendingEvent::Refused { stream });
+            self.pending.push_back(Event::Refused { stream });
         }
     }
 
@@ -267,7 +266,7 @@ impl Connection {
     fn refuse_waiting(&mut self) {
         while let Some((stream, closed)) = self.streams.remove_waiting() {
             self.apply_close(closed);
-            self.pending.push_back(PendingEvent::Refused { stream });
+            self.pending.push_back(Event::Refused { stream });
         }
     }
 }

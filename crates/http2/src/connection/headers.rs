@@ -7,9 +7,9 @@ use super::Connection;
 use super::receive::PartialBlock;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Exceeded, Violation};
-use crate::event::PendingEvent;
+use crate::event::Event;
 use crate::field::{Field, FieldLimits, Token};
-use crate::frame::{BlockWriter, Continuation, Headers, PushPromise, RstStream, StreamId};
+use crate::frame::{Continuation, Headers, PushPromise, RstStream, StreamId};
 use crate::message;
 use crate::priority::Priority;
 use crate::rate_limit::Charge;
@@ -17,7 +17,7 @@ use crate::stream::{LateFrame, RecvPhase, SendPhase};
 
 impl Connection {
     #[inline]
-    pub(super) fn receive_headers(&mut self, headers: &Headers<'_>) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_headers(&mut self, headers: &Headers<'_>) -> Result<Option<Event<'static>>, Error> {
         let self_dependent = match headers.dependency {
             Some(dependency) => dependency.check(headers.stream_id).is_err(),
             None => false,
@@ -39,7 +39,7 @@ impl Connection {
     pub(super) fn receive_push_promise(
         &mut self,
         promise: &PushPromise<'_>,
-    ) -> Result<Option<PendingEvent>, Error> {
+    ) -> Result<Option<Event<'static>>, Error> {
         let connection = StreamId::CONNECTION;
         // RFC 9113 §8.4: a client cannot push.
         if self.role == Role::Server {
@@ -66,7 +66,7 @@ impl Connection {
     pub(super) fn receive_continuation(
         &mut self,
         more: &Continuation<'_>,
-    ) -> Result<Option<PendingEvent>, Error> {
+    ) -> Result<Option<Event<'static>>, Error> {
         // RFC 9113 §6.10: preceded by a frame without END_HEADERS.
         let Some(mut partial) = self.reader.partial_block() else {
             return Err(Error::peer(Violation::ContinuationUnexpected, StreamId::CONNECTION));
@@ -96,10 +96,10 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_block(&mut self, block: PartialBlock, bytes: &[u8]) -> Result<Option<PendingEvent>, Error> {
+    fn receive_block(&mut self, block: PartialBlock, bytes: &[u8]) -> Result<Option<Event<'static>>, Error> {
         let limits =
             FieldLimits::new(self.config.settings.max_header_list_size, self.config.limits.fields_max);
-        self.decoder.decode(bytes, &limits, &mut self.fields)?;
+        self.contexts.decode(bytes, &limits)?;
         if let Some(promised) = block.promised {
             return self.receive_promise(block.stream_id, promised);
         }
@@ -123,7 +123,7 @@ impl Connection {
         if is_reserved && self.streams.open_peer() >= self.config.settings.max_concurrent_streams {
             return Err(Error::limit(Exceeded::ConcurrentStreams, id));
         }
-        let response = message::check_response(&self.fields, request).map_err(peer)?;
+        let response = message::check_response(self.contexts.fields(), request).map_err(peer)?;
         let status = response.status;
         if response.is_interim() {
             // RFC 9113 §8.1: an interim response does not end the stream.
@@ -131,7 +131,7 @@ impl Connection {
                 return Err(peer(Violation::InterimEndStream));
             }
             self.charge(Charge::InterimResponse)?;
-            return Ok(Some(PendingEvent::Informational { stream, status }));
+            return Ok(Some(Event::Informational { stream, status }));
         }
         let end_stream = block.end_stream;
         if end_stream {
@@ -148,11 +148,11 @@ impl Connection {
             let closed = self.streams.end_recv(slot);
             self.apply_close(closed);
         }
-        Ok(Some(PendingEvent::Response { stream, status, end_stream }))
+        Ok(Some(Event::Response { stream, status, end_stream }))
     }
 
     /// Handles HEADERS after the final header section of a message.
-    fn receive_trailers(&mut self, slot: u32, block: &PartialBlock) -> Result<Option<PendingEvent>, Error> {
+    fn receive_trailers(&mut self, slot: u32, block: &PartialBlock) -> Result<Option<Event<'static>>, Error> {
         self.check_block(block)?;
         let (stream, record) = (self.streams.key(slot), self.streams.get(slot));
         let peer = |violation| Error::peer(violation, block.stream_id);
@@ -164,16 +164,16 @@ impl Connection {
         if !block.end_stream {
             return Err(peer(Violation::TrailersWithoutEndStream));
         }
-        message::check_trailers(&self.fields).map_err(peer)?;
+        message::check_trailers(self.contexts.fields()).map_err(peer)?;
         // RFC 9113 §8.1.1: the content has the announced length.
         record.content.end().map_err(peer)?;
         let closed = self.streams.end_recv(slot);
         self.apply_close(closed);
-        Ok(Some(PendingEvent::Trailers { stream }))
+        Ok(Some(Event::Trailers { stream }))
     }
 
     /// Handles HEADERS on a stream that is not in the store: a request, or an error.
-    fn receive_first_headers(&mut self, block: &PartialBlock) -> Result<Option<PendingEvent>, Error> {
+    fn receive_first_headers(&mut self, block: &PartialBlock) -> Result<Option<Event<'static>>, Error> {
         let id = block.stream_id;
         if self.role == Role::Client || id.opener() != Some(Role::Client) || id <= self.streams.highest_peer()
         {
@@ -189,7 +189,7 @@ impl Connection {
         if self.closing.ignores(id) {
             return Ok(None);
         }
-        if self.fields.too_large() && !block.self_dependent {
+        if self.contexts.fields().too_large() && !block.self_dependent {
             return self.refuse_fields(block);
         }
         self.check_block(block)?;
@@ -202,7 +202,7 @@ impl Connection {
         }
         let peer = |violation| Error::peer(violation, id);
         let connect_protocol = self.config.settings.enable_connect_protocol;
-        let request = message::check_request(&self.fields, connect_protocol).map_err(peer)?;
+        let request = message::check_request(self.contexts.fields(), connect_protocol).map_err(peer)?;
         let (kind, end_stream) = (request.kind, block.end_stream);
         if end_stream {
             // RFC 9113 §8.1.1: no DATA follows.
@@ -214,7 +214,7 @@ impl Connection {
             false => RecvPhase::Content,
         };
         // RFC 9218 §5: the priority field of a request.
-        let field = Priority::of_fields(&self.fields);
+        let field = Priority::of_fields(self.contexts.fields());
         let mut stream = self.streams.record(id, recv, SendPhase::Headers(kind), &self.config);
         stream.content = request.content;
         // RFC 9218 §7.1: an earlier PRIORITY_UPDATE overrides the field.
@@ -224,27 +224,25 @@ impl Connection {
         if let Some(signal) = signal {
             let priority = self.streams.signal_priority(slot, signal);
             if updated.is_some() {
-                self.pending.push_back(PendingEvent::Priority { stream, priority });
+                self.pending.push_back(Event::Priority { stream, priority });
             }
         }
-        Ok(Some(PendingEvent::Request { stream, kind, end_stream }))
+        Ok(Some(Event::Request { stream, kind, end_stream }))
     }
 
     /// Answers a request whose header section is too large with 431 (RFC 9113 §10.5.1, RFC 6585 §5). No event reports it, and it gets
     /// no record.
     #[cold]
-    fn refuse_fields(&mut self, block: &PartialBlock) -> Result<Option<PendingEvent>, Error> {
+    fn refuse_fields(&mut self, block: &PartialBlock) -> Result<Option<Event<'static>>, Error> {
         let (id, status) = (block.stream_id, Field::known(Token::Status, b"431"));
         if status.list_size() > self.control.peer.max_header_list_size as usize {
             return Err(Error::limit(Exceeded::Fields, id));
         }
         // CVE-2025-8671: it causes an answer, as a reset does.
         self.charge(Charge::StreamError)?;
-        let (encoder, frame_len_max) = (&mut self.encoder, self.control.peer.max_frame_size);
+        let (contexts, frame_len_max) = (&mut self.contexts, self.control.peer.max_frame_size);
         self.out.answer(|out| {
-            let headers = BlockWriter::headers(id, true, out);
-            encoder.encode(core::iter::once(status), out);
-            headers.finish(frame_len_max, out);
+            contexts.write_headers(out, frame_len_max, id, core::iter::once(status), true);
             if !block.end_stream {
                 // RFC 9113 §8.1: the response is complete, and the client should stop sending the request.
                 RstStream { stream_id: id, code: ErrorCode::NO_ERROR }.encode(out);
@@ -262,7 +260,7 @@ impl Connection {
         &mut self,
         parent: StreamId,
         promised: StreamId,
-    ) -> Result<Option<PendingEvent>, Error> {
+    ) -> Result<Option<Event<'static>>, Error> {
         let connection = StreamId::CONNECTION;
         // RFC 9113 §6.6: the server may not promise this identifier.
         if promised.opener() != Some(Role::Server) || promised <= self.streams.highest_peer() {
@@ -288,14 +286,14 @@ impl Connection {
         {
             return Err(Error::limit(Exceeded::Promises, promised));
         }
-        if self.fields.too_large() {
+        if self.contexts.fields().too_large() {
             return Err(Error::limit(Exceeded::Fields, promised));
         }
-        let request = message::check_promise(&self.fields).map_err(|v| Error::peer(v, promised))?;
+        let request = message::check_promise(self.contexts.fields()).map_err(|v| Error::peer(v, promised))?;
         let recv = RecvPhase::Headers(request.kind);
         let stream = self.streams.record(promised, recv, SendPhase::Reserved, &self.config);
         let promised = self.streams.reserve_remote(stream);
-        Ok(Some(PendingEvent::Promise { stream: parent, promised }))
+        Ok(Some(Event::Promise { stream: parent, promised }))
     }
 
     /// Checks the rules of a block that do not depend on its message.
@@ -305,7 +303,7 @@ impl Connection {
         if block.self_dependent {
             return Err(Error::peer(Violation::PrioritySelfDependency, block.stream_id));
         }
-        if self.fields.too_large() {
+        if self.contexts.fields().too_large() {
             return Err(Error::limit(Exceeded::Fields, block.stream_id));
         }
         Ok(())

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::Connection;
 use crate::error::{Error, ErrorCode, Exceeded, Misuse, Scope, Violation};
-use crate::event::PendingEvent;
+use crate::event::Event;
 use crate::frame::{RstStream, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::{Answer, CloseEffects, Closed, LateFrame, SendPhase, StreamKey};
@@ -54,7 +54,7 @@ impl Connection {
 
     /// Answers a stream error with RST_STREAM (RFC 9113 §5.4.2), and returns connection errors.
     #[cold]
-    pub(super) fn stream_error(&mut self, error: Error) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn stream_error(&mut self, error: Error) -> Result<Option<Event<'static>>, Error> {
         let (Some(Scope::Stream(id)), Some(code)) = (error.scope(), error.code()) else {
             return Err(error);
         };
@@ -72,7 +72,7 @@ impl Connection {
                 self.out.answer(|out| reset.encode(out));
             }
             self.apply_close(closed);
-            return Ok(Some(PendingEvent::Reset { stream, code, error: Some(error) }));
+            return Ok(Some(Event::Reset { stream, code, error: Some(error) }));
         }
         if !matches!(self.streams.closed(id), Closed::LocalReset(_)) {
             // RFC 9113 §5.4.2: at most one RST_STREAM for each stream.
@@ -82,7 +82,7 @@ impl Connection {
         Ok(None)
     }
 
-    pub(super) fn receive_reset(&mut self, reset: RstStream) -> Result<Option<PendingEvent>, Error> {
+    pub(super) fn receive_reset(&mut self, reset: RstStream) -> Result<Option<Event<'static>>, Error> {
         let id = reset.stream_id;
         let Some(slot) = self.streams.find(id) else {
             self.receive_late(id, LateFrame::RstStream)?;
@@ -99,9 +99,9 @@ impl Connection {
         self.apply_close(closed);
         if is_local && reset.code == ErrorCode::REFUSED_STREAM {
             // RFC 9113 §8.7: REFUSED_STREAM means that the request was not processed.
-            return Ok(Some(PendingEvent::Refused { stream }));
+            return Ok(Some(Event::Refused { stream }));
         }
-        Ok(Some(PendingEvent::Reset { stream, code: reset.code, error: None }))
+        Ok(Some(Event::Reset { stream, code: reset.code, error: None }))
     }
 
     /// Resets a stream (RFC 9113 §6.4). Its queued DATA is discarded (see [`Connection::take_spent`]), and it has no further events.
@@ -127,8 +127,7 @@ impl Connection {
         let limits = self.limits();
         let deadlines = [
             self.settings_deadline(),
-            self.write_timer.deadline(limits.stall_timeout),
-            self.window_timer.deadline(limits.stall_timeout),
+            self.timers.deadline(limits.stall_timeout),
             self.streams.stall_deadline(),
             self.incomplete_deadline(),
         ];
@@ -137,7 +136,7 @@ impl Connection {
 
     /// Whether input is read and handled, so that the peer may be late.
     pub(super) fn takes_input(&self) -> bool {
-        self.is_reading && self.wants_read()
+        self.reader.is_reading() && self.wants_read()
     }
 
     /// Starts the timeouts of the peer again if input was not taken before and is now.
@@ -170,9 +169,7 @@ impl Connection {
         if has_passed(self.incomplete_deadline()) {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
-        if has_passed(self.write_timer.deadline(limits.stall_timeout))
-            || has_passed(self.window_timer.deadline(limits.stall_timeout))
-        {
+        if has_passed(self.timers.deadline(limits.stall_timeout)) {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }
         for stream in self.streams.stalled(now) {
@@ -181,7 +178,7 @@ impl Connection {
             let scope = Scope::Stream(stream.stream_id());
             let error = Error::Limit { exceeded: Exceeded::Stalled, scope };
             self.reset(stream, code)?;
-            self.pending.push_back(PendingEvent::Reset { stream, code, error: Some(error) });
+            self.pending.push_back(Event::Reset { stream, code, error: Some(error) });
         }
         Ok(())
     }

@@ -3,9 +3,11 @@
 //! [`Connection`] parses input, writes frames and reports events. [`Streams`] has the state of the streams; its methods return
 //! the frames to write. The other files: `receive` splits the input into frames, `headers` and `data` handle received messages,
 //! `send` sends messages, `lifetime` closes streams and checks deadlines, `control` handles SETTINGS and PING, `goaway` ends the
-//! connection, `output` buffers frames, `answers` counts those that answer the peer, and `unsent` knows the requests among them.
+//! connection, `output` buffers frames, `answers` counts those that answer the peer, `unsent` knows the requests among them, and `output_timers` the
+//! time that the peer has for taking them; `contexts` encodes and decodes fields.
 
 mod answers;
+mod contexts;
 mod control;
 mod data;
 mod goaway;
@@ -14,6 +16,7 @@ mod lifetime;
 #[cfg(test)]
 mod model;
 mod output;
+mod output_timers;
 mod receive;
 mod send;
 #[cfg(test)]
@@ -30,10 +33,9 @@ use core::time::Duration;
 
 use crate::config::Config;
 use crate::error::{Error, Misuse};
-use crate::event::{Event, PendingEvent};
+use crate::event::Event;
 use crate::field::FieldList;
-use crate::frame::{self, FrameHeader, Kind, StreamId};
-use crate::hpack::{Decoder, Encoder, TABLE_SIZE_DEFAULT};
+use crate::frame::{self, StreamId};
 use crate::message::RequestKind;
 use crate::rate_limit::RateLimit;
 use crate::settings::Settings;
@@ -41,11 +43,12 @@ use crate::stream::{RecvPhase, SendPhase, StreamKey, Streams};
 use crate::upgrade::{self, PREFACE};
 use crate::{Limits, Memory, Role};
 
+use contexts::Contexts;
 use control::Control;
 use goaway::Closing;
 use output::Output;
+use output_timers::OutputTimers;
 use receive::Reader;
-use timer::Timer;
 
 /// One end of a connection.
 ///
@@ -65,7 +68,7 @@ use timer::Timer;
 /// use wireloom_http2::field::{Field, Token};
 /// use wireloom_http2::{Config, Connection, Event, Role};
 ///
-/// fn move_bytes(from: &mut Connection, to: &mut Connection, mut handle: impl FnMut(Event<'_>)) {
+/// fn move_bytes(from: &mut Connection, to: &mut Connection, mut handle: impl FnMut(&mut Connection, Event<'_>)) {
 ///     loop {
 ///         let mut slices = [&[][..]; 8];
 ///         let filled = from.poll_transmit(Duration::ZERO, &mut slices);
@@ -79,7 +82,7 @@ use timer::Timer;
 ///             let (taken, event) = to.handle_input(Duration::ZERO, &bytes[at..]).unwrap();
 ///             at += taken;
 ///             match event {
-///                 Some(event) => handle(event),
+///                 Some(event) => handle(to, event),
 ///                 None => break, // `to` must write its output before it handles the remaining bytes
 ///             }
 ///         }
@@ -96,18 +99,16 @@ use timer::Timer;
 /// ];
 /// let asked = client.send_request(request, true).unwrap();
 ///
-/// let mut requests = Vec::new();
-/// move_bytes(&mut client, &mut server, |event| {
-///     if let Event::Request { stream, fields, .. } = event {
-///         assert_eq!(fields.find(Token::Path).unwrap().value(), b"/");
-///         requests.push(stream);
+/// move_bytes(&mut client, &mut server, |server, event| {
+///     if let Event::Request { stream, .. } = event {
+///         assert_eq!(server.fields().find(Token::Path).unwrap().value(), b"/");
+///         server.send_response(stream, [Field::known(Token::Status, b"200")], false).unwrap();
+///         server.send_data(stream, "hello", true).unwrap();
 ///     }
 /// });
-/// server.send_response(requests[0], [Field::known(Token::Status, b"200")], false).unwrap();
-/// server.send_data(requests[0], "hello", true).unwrap();
 ///
 /// let mut content = Vec::new();
-/// move_bytes(&mut server, &mut client, |event| {
+/// move_bytes(&mut server, &mut client, |_, event| {
 ///     if let Event::Data { stream, data, .. } = event {
 ///         assert_eq!(stream, asked);
 ///         content.extend_from_slice(data);
@@ -123,27 +124,35 @@ pub struct Connection {
 
     streams: Streams,
 
-    encoder: Encoder,
-    decoder: Decoder,
-    /// The fields of the last message. Its event borrows them.
-    fields: FieldList,
-    /// The bytes of the last GOAWAY, ALTSVC or ORIGIN frame. Its event borrows them.
-    scratch: Vec<u8>,
+    contexts: Contexts,
+    payload: Payload,
 
     reader: Reader,
-    /// Whether the caller reads from the transport.
-    is_reading: bool,
     out: Output,
-    pending: VecDeque<PendingEvent>,
+    pending: VecDeque<Event<'static>>,
     rates: RateLimit,
 
-    /// Runs while output is buffered. Bytes that the transport accepts postpone it.
-    write_timer: Timer,
-    /// Runs while DATA is ready and the window of the connection is closed. Window that the peer grants postpones it.
-    window_timer: Timer,
+    timers: OutputTimers,
 
     control: Control,
     closing: Closing,
+}
+
+/// The bytes of the last GOAWAY, ALTSVC or ORIGIN frame.
+#[derive(Default)]
+struct Payload {
+    bytes: Vec<u8>,
+    /// The length of the first of two parts: `first_len <= bytes.len()`.
+    first_len: usize,
+}
+
+impl Payload {
+    fn set(&mut self, first: &[u8], second: &[u8]) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(first);
+        self.bytes.extend_from_slice(second);
+        self.first_len = first.len();
+    }
 }
 
 impl Connection {
@@ -174,7 +183,7 @@ impl Connection {
         upgrade::apply_http2_settings(http2_settings, &limits, &mut connection.control.peer)
             .map_err(|violation| Error::peer(violation, StreamId::CONNECTION))?;
         let peer = connection.control.peer;
-        connection.encoder.set_table_size_max(peer.header_table_size);
+        connection.contexts.set_encoder_table_size(peer.header_table_size);
         connection.streams.apply_peer_settings(&peer);
         connection.send_preface();
         // RFC 7540 §3.2: stream 1 is half-closed from the client toward the server.
@@ -189,24 +198,17 @@ impl Connection {
 
     fn bare(role: Role, config: Config) -> Result<Self, Misuse> {
         config.settings.check(role)?;
-        let mut encoder = Encoder::new();
-        encoder.set_table_size_local(config.encoder_table_size);
-        encoder.set_index_policy(config.index_policy);
         Ok(Self {
             role,
             now: Duration::ZERO,
             streams: Streams::new(role, &config),
-            encoder,
-            decoder: Decoder::new(TABLE_SIZE_DEFAULT),
-            fields: FieldList::new(),
-            scratch: Vec::new(),
+            contexts: Contexts::new(&config),
+            payload: Payload::default(),
             reader: Reader::new(role),
-            is_reading: true,
             out: Output::new(),
             pending: VecDeque::new(),
             rates: RateLimit::default(),
-            write_timer: Timer::Stopped,
-            window_timer: Timer::Stopped,
+            timers: OutputTimers::new(),
             control: Control::new(),
             closing: Closing::new(),
             config,
@@ -251,6 +253,33 @@ impl Connection {
         self.streams.len() as usize
     }
 
+    /// The fields of the last message that an event has reported, pseudo-fields first: those of a request, a response, trailers or a
+    /// promise. Other messages replace them when more input is handled.
+    pub const fn fields(&self) -> &FieldList {
+        self.contexts.fields()
+    }
+
+    /// Takes [`Connection::fields`] away, so that they can be kept without a copy. The list that replaces them is empty.
+    pub fn take_fields(&mut self) -> FieldList {
+        self.contexts.take_fields()
+    }
+
+    /// The debug data of the last [`Event::GoAway`], until more input is handled; may be empty.
+    pub fn debug_data(&self) -> &[u8] {
+        &self.payload.bytes
+    }
+
+    /// The origin, which may be empty, and the value, as in the `Alt-Svc` field, of the last [`Event::AltSvc`], until more input is
+    /// handled.
+    pub fn alt_svc(&self) -> (&[u8], &[u8]) {
+        self.payload.bytes.split_at(self.payload.first_len)
+    }
+
+    /// The origins of the last [`Event::Origin`] in ASCII (RFC 6454 §6.2), until more input is handled. They are not checked.
+    pub fn origins(&self) -> impl Iterator<Item = &[u8]> {
+        frame::Origin::split(&self.payload.bytes)
+    }
+
     /// Whether the stream exists.
     pub fn contains(&self, stream: StreamKey) -> bool {
         self.streams.slot(stream).is_some()
@@ -286,10 +315,10 @@ impl Connection {
 
     /// Whether to call [`Connection::poll_transmit`]: it has output, or it has to start the timeout of DATA that has no window.
     pub fn wants_write(&self) -> bool {
-        let is_stopped = || self.window_timer == Timer::Stopped;
         !self.out.is_empty()
             || (!self.has_ended()
-                && (self.streams.wants_write() || (self.streams.is_window_closed() && is_stopped())))
+                && (self.streams.wants_write()
+                    || (self.streams.is_window_closed() && !self.timers.awaits_window())))
     }
 
     /// The memory that the connection uses.
@@ -318,51 +347,6 @@ impl Connection {
 
     // ---- handle
 
-    /// Handles bytes from the peer. Returns the number of bytes that were consumed, and at most one event.
-    ///
-    /// Call it again with the remaining bytes until there is no event. If bytes remain then, too much output is buffered (see
-    /// [`Connection::wants_read`]): write it and pass the bytes again. Incomplete frames are copied, so the caller's buffer is free
-    /// when all bytes are consumed. DATA is borrowed from the input and never copied.
-    ///
-    /// # Errors
-    /// The connection has ended. Write the output, which has GOAWAY with the reason, before closing the transport. The error is
-    /// returned once; input is ignored from then on.
-    #[inline]
-    pub fn handle_input<'a>(
-        &'a mut self,
-        now: Duration,
-        input: &'a [u8],
-    ) -> Result<(usize, Option<Event<'a>>), Error> {
-        self.update_now(now);
-        if let Some((stream, end, end_stream)) = self.read_whole_data(input) {
-            return Ok((end, Some(Event::Data { stream, data: &input[FrameHeader::LEN..end], end_stream })));
-        }
-        let mut at = 0;
-        let event = loop {
-            if let Some(event) = self.pending.pop_front() {
-                break event;
-            }
-            if at == input.len() || self.has_ended() || self.closing.input_ended() {
-                return Ok((input.len(), None));
-            }
-            if !self.wants_read() {
-                return Ok((at, None));
-            }
-            match self.read(input, at) {
-                Ok((next, Some(event))) => {
-                    at = next;
-                    break event;
-                }
-                Ok((next, None)) => {
-                    debug_assert!(next > at, "input without progress");
-                    at = next;
-                }
-                Err(error) => return Err(self.fail(error)),
-            }
-        };
-        Ok((at, Some(self.event(event, input))))
-    }
-
     /// Handles the deadlines that have passed. Call it at the time of [`Connection::poll_timeout`], or later.
     ///
     /// Pass the input that has arrived to [`Connection::handle_input`] first: the peer is not late if this process is. While the caller
@@ -383,7 +367,7 @@ impl Connection {
     pub fn set_reading(&mut self, now: Duration, is_reading: bool) {
         self.update_now(now);
         let took_input = self.takes_input();
-        self.is_reading = is_reading;
+        self.reader.set_reading(is_reading);
         self.input_resumed(took_input);
     }
 
@@ -407,9 +391,8 @@ impl Connection {
     // ---- poll
 
     /// The next event that a command, a timeout or a GOAWAY caused.
-    pub fn poll_event(&mut self) -> Option<Event<'_>> {
-        let event = self.pending.pop_front()?;
-        Some(self.event(event, &[]))
+    pub fn poll_event(&mut self) -> Option<Event<'static>> {
+        self.pending.pop_front()
     }
 
     /// Fills `slices` with the output to write, in order, and returns their number. Returns the same output until
@@ -429,13 +412,7 @@ impl Connection {
         self.out.advance(written);
         self.control.transmitted(written, self.now);
         self.input_resumed(took_input);
-        if self.out.is_empty() {
-            self.write_timer = Timer::Stopped;
-        } else if written >= Limits::PROGRESS_MIN as usize {
-            self.write_timer.restart(self.now);
-        } else {
-            self.write_timer.postpone(written, self.config.limits.stall_timeout, self.now);
-        }
+        self.timers.transmitted(written, self.out.is_empty(), self.config.limits.stall_timeout, self.now);
     }
 
     /// Moves the chunks of DATA that the connection no longer needs to `spent`: they were sent, or their stream has ended.
@@ -465,51 +442,10 @@ impl Connection {
         self.out.shrink();
         self.reader.shrink();
         self.control.shrink();
-        self.fields = FieldList::new();
-        self.scratch = Vec::new();
+        self.contexts.shrink();
+        self.payload = Payload::default();
         if self.pending.is_empty() {
             self.pending = VecDeque::new();
-        }
-    }
-
-    fn event<'a>(&'a self, event: PendingEvent, input: &'a [u8]) -> Event<'a> {
-        let fields = &self.fields;
-        match event {
-            PendingEvent::Data { stream, input: range, end_stream } => {
-                Event::Data { stream, data: &input[range], end_stream }
-            }
-            PendingEvent::Request { stream, kind, end_stream } => {
-                Event::Request { stream, kind, fields, end_stream }
-            }
-            PendingEvent::Response { stream, status, end_stream } => {
-                Event::Response { stream, status, fields, end_stream }
-            }
-            PendingEvent::Informational { stream, status } => Event::Informational { stream, status, fields },
-            PendingEvent::Trailers { stream } => Event::Trailers { stream, fields },
-            PendingEvent::Promise { stream, promised } => Event::Promise { stream, promised, fields },
-            PendingEvent::Reset { stream, code, error } => Event::Reset { stream, code, error },
-            PendingEvent::Refused { stream } => Event::Refused { stream },
-            PendingEvent::Writable { stream } => Event::Writable { stream },
-            PendingEvent::Settings => Event::Settings,
-            PendingEvent::SettingsAcknowledged => Event::SettingsAcknowledged,
-            PendingEvent::Pong { payload, round_trip } => Event::Pong { payload, round_trip },
-            PendingEvent::GoAway { last_stream_id, code } => {
-                Event::GoAway { last_stream_id, code, debug_data: &self.scratch }
-            }
-            PendingEvent::Priority { stream, priority } => Event::Priority { stream, priority },
-            PendingEvent::AltSvc { stream_id, origin_len } => {
-                let (origin, value) = self.scratch.split_at(origin_len);
-                Event::AltSvc { stream_id, origin, value }
-            }
-            PendingEvent::Origin => {
-                let len = self.scratch.len() as u32;
-                let stream_id = StreamId::CONNECTION;
-                let header = FrameHeader { len, kind: Kind::ORIGIN, flags: frame::Flags::NONE, stream_id };
-                let Ok(origin) = frame::Origin::parse(&header, &self.scratch) else {
-                    unreachable!("checked when it was received")
-                };
-                Event::Origin(origin)
-            }
         }
     }
 }

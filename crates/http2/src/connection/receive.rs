@@ -12,10 +12,11 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Connection, RateLimit, Timer};
+use super::timer::Timer;
+use super::{Connection, RateLimit};
 use crate::Role;
 use crate::error::{Error, Exceeded, Scope, Violation};
-use crate::event::PendingEvent;
+use crate::event::Event;
 use crate::frame::{Flags, Frame, FrameHeader, Kind, SettingsFrame, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::StreamKey;
@@ -72,6 +73,8 @@ pub(super) struct Reader {
     block: Vec<u8>,
     /// Runs while `frame` or `block` is in use.
     timer: Timer,
+    /// Whether the caller reads from the transport.
+    is_reading: bool,
 }
 
 /// The capacity that `frame` keeps while it is empty, in bytes.
@@ -86,7 +89,15 @@ impl Reader {
             Role::Client => Next::Settings,
             Role::Server => Next::Preface { left: PREFACE.len() },
         };
-        Self { next, frame: Vec::new(), block: Vec::new(), timer: Timer::Stopped }
+        Self { next, frame: Vec::new(), block: Vec::new(), timer: Timer::Stopped, is_reading: true }
+    }
+
+    pub(super) const fn is_reading(&self) -> bool {
+        self.is_reading
+    }
+
+    pub(super) const fn set_reading(&mut self, is_reading: bool) {
+        self.is_reading = is_reading;
     }
 
     /// Whether the input is at the header of a frame that may be any but CONTINUATION.
@@ -202,9 +213,51 @@ impl Reader {
 }
 
 impl Connection {
+    /// Handles bytes from the peer. Returns the number of bytes that were consumed, and at most one event.
+    ///
+    /// Call it again with the remaining bytes until there is no event. If bytes remain then, too much output is buffered (see
+    /// [`Connection::wants_read`]): write it and pass the bytes again. Incomplete frames are copied, so the caller's buffer is free
+    /// when all bytes are consumed. DATA is borrowed from the input and never copied.
+    ///
+    /// # Errors
+    /// The connection has ended. Write the output, which has GOAWAY with the reason, before closing the transport. The error is
+    /// returned once; input is ignored from then on.
+    #[inline]
+    pub fn handle_input<'i>(
+        &mut self,
+        now: Duration,
+        input: &'i [u8],
+    ) -> Result<(usize, Option<Event<'i>>), Error> {
+        self.update_now(now);
+        if let Some((stream, data, end_stream)) = self.read_whole_data(input) {
+            let event = Event::Data { stream, data, end_stream };
+            return Ok((FrameHeader::LEN + data.len(), Some(event)));
+        }
+        let mut at = 0;
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Ok((at, Some(event)));
+            }
+            if at == input.len() || self.has_ended() || self.closing.input_ended() {
+                return Ok((input.len(), None));
+            }
+            if !self.wants_read() {
+                return Ok((at, None));
+            }
+            match self.read(input, at) {
+                Ok((next, Some(event))) => return Ok((next, Some(event))),
+                Ok((next, None)) => {
+                    debug_assert!(next > at, "input without progress");
+                    at = next;
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+    }
+
     /// Reads the input from `at`, which is not its end. Returns the new position, which is after `at`, and an event.
     #[inline]
-    pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
+    fn read<'i>(&mut self, input: &'i [u8], at: usize) -> Result<(usize, Option<Event<'i>>), Error> {
         let rest = &input[at..];
         match self.reader.next {
             Next::Data(data) => return Ok(self.read_data(data, input, at)),
@@ -242,10 +295,10 @@ impl Connection {
         Ok(len)
     }
 
-    /// The fast path for a complete DATA frame without padding that is valid. Returns its stream, its end in the input, and
+    /// The fast path for a complete DATA frame without padding that is valid. Returns its stream, its content and
     /// END_STREAM. Otherwise returns `None` without changing anything, and [`Connection::read`] handles the input.
     #[inline]
-    pub(super) fn read_whole_data(&mut self, input: &[u8]) -> Option<(StreamKey, usize, bool)> {
+    fn read_whole_data<'i>(&mut self, input: &'i [u8]) -> Option<(StreamKey, &'i [u8], bool)> {
         if !self.reader.is_between_frames() {
             return None;
         }
@@ -253,7 +306,6 @@ impl Connection {
         let header = FrameHeader::decode(bytes);
         if header.kind != Kind::DATA
             || header.flags.contains(Flags::PADDED)
-            || payload.len() < header.len as usize
             || header.check_len(self.control.frame_len_max).is_err()
             || !self.pending.is_empty()
             || self.has_ended()
@@ -261,14 +313,15 @@ impl Connection {
         {
             return None;
         }
+        let data = payload.get(..header.len as usize)?;
         let end_stream = header.flags.contains(Flags::END_STREAM);
         let stream = self.accept_whole_data(header.stream_id, header.len, end_stream)?;
-        Some((stream, FrameHeader::LEN + header.len as usize, end_stream))
+        Some((stream, data, end_stream))
     }
 
     /// Stores the bytes of an incomplete frame, or of an incomplete header of DATA.
     #[cold]
-    fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
+    fn read_slowly<'i>(&mut self, input: &'i [u8], at: usize) -> Result<(usize, Option<Event<'i>>), Error> {
         let have = self.reader.frame.len();
         let Some(header) = self.reader.header() else {
             let end = input.len().min(at + FrameHeader::LEN - have);
@@ -292,12 +345,12 @@ impl Connection {
     }
 
     /// Handles the stored frame, which is complete, or is a header of DATA whose payload begins at `at`.
-    fn handle_stored(
+    fn handle_stored<'i>(
         &mut self,
         header: &FrameHeader,
-        input: &[u8],
+        input: &'i [u8],
         at: usize,
-    ) -> Result<(usize, Option<PendingEvent>), Error> {
+    ) -> Result<(usize, Option<Event<'i>>), Error> {
         if header.kind == Kind::DATA {
             self.reader.frame.clear();
             let result = self.begin_data(header, input, at);
@@ -337,7 +390,7 @@ impl Connection {
 
     /// Handles a frame other than DATA. Answers stream errors with RST_STREAM and returns connection errors.
     #[inline]
-    fn dispatch(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<PendingEvent>, Error> {
+    fn dispatch(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<Event<'static>>, Error> {
         let result = match header.kind {
             // The most frequent kinds first.
             Kind::HEADERS => crate::frame::Headers::parse(header, payload)
@@ -358,7 +411,7 @@ impl Connection {
         &mut self,
         header: &FrameHeader,
         payload: &[u8],
-    ) -> Result<Option<PendingEvent>, Error> {
+    ) -> Result<Option<Event<'static>>, Error> {
         let frame = match Frame::parse(header, payload) {
             Ok(frame) => frame,
             Err(violation) => {
@@ -385,7 +438,7 @@ impl Connection {
             }
             Frame::PriorityUpdate(update) => self.receive_priority_update(&update),
             Frame::AltSvc(altsvc) => self.receive_altsvc(&altsvc),
-            Frame::Origin(origin) => self.receive_origin(&origin, payload),
+            Frame::Origin(origin) => self.receive_origin(&origin),
             // RFC 9113 §5.5: unknown types MUST be ignored. DATA, HEADERS and WINDOW_UPDATE are handled elsewhere.
             _ => {
                 self.charge(Charge::UnknownFrame)?;
@@ -396,12 +449,12 @@ impl Connection {
 
     /// Handles the header of a DATA frame whose payload begins at `at`.
     #[inline]
-    fn begin_data(
+    fn begin_data<'i>(
         &mut self,
         header: &FrameHeader,
-        input: &[u8],
+        input: &'i [u8],
         at: usize,
-    ) -> Result<(usize, Option<PendingEvent>), Error> {
+    ) -> Result<(usize, Option<Event<'i>>), Error> {
         let mut from = at;
         let mut padding = 0;
         let mut data_len = header.len;
@@ -451,7 +504,12 @@ impl Connection {
     }
 
     /// Reads the payload of a DATA frame. Returns the new position and an event.
-    fn read_data(&mut self, mut data: PartialData, input: &[u8], at: usize) -> (usize, Option<PendingEvent>) {
+    fn read_data<'i>(
+        &mut self,
+        mut data: PartialData,
+        input: &'i [u8],
+        at: usize,
+    ) -> (usize, Option<Event<'i>>) {
         let len = (input.len() - at).min(data.data_left as usize);
         let end = at + len;
         data.data_left -= len as u32;
@@ -479,7 +537,7 @@ impl Connection {
         let end_stream = is_last && data.end_stream;
         self.pass_content(slot, len as u32, is_last.then_some(end_stream));
         let has_event = len > 0 || end_stream;
-        (next, has_event.then_some(PendingEvent::Data { stream, input: at..end, end_stream }))
+        (next, has_event.then_some(Event::Data { stream, data: &input[at..end], end_stream }))
     }
 
     /// Counts a frame towards its rate limit.

@@ -3,18 +3,14 @@
 //! HEADERS are written to the output at once, because HPACK blocks must be sent in the order in which they are encoded. DATA is
 //! written to the output if nothing is queued before it, and queued by reference otherwise.
 
-use alloc::vec::Vec;
-
 use bytes::Bytes;
 
 use super::Connection;
-use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Misuse};
-use crate::event::PendingEvent;
+use crate::event::Event;
 use crate::field::{Field, Token};
-use crate::frame::{BlockWriter, Flags, FrameHeader, Kind, StreamId};
-use crate::hpack::Encoder;
+use crate::frame::{Flags, FrameHeader, Kind, StreamId};
 use crate::message::{self, ContentLeft, RequestKind, Section, response_content};
 use crate::settings::Settings;
 use crate::stream::{NextFrame, OpenedRequest, RecvPhase, SendPhase, StreamKey, check_content};
@@ -194,11 +190,8 @@ impl Connection {
         if self.streams.reserved() >= self.streams.open_capacity() {
             return Err(Misuse::PushRefused.into());
         }
-        let (encoder, frame_len_max) = (&mut self.encoder, self.control.peer.max_frame_size);
-        let out = self.out.frames();
-        let block = BlockWriter::push_promise(stream.stream_id(), promised, out);
-        encoder.encode(fields, out);
-        block.finish(frame_len_max, out);
+        let (out, frame_len_max) = (self.out.frames(), self.control.peer.max_frame_size);
+        self.contexts.write_promise(out, frame_len_max, stream.stream_id(), promised, fields);
         let send = SendPhase::Headers(outgoing.kind);
         let stream = self.streams.record(promised, RecvPhase::Reserved, send, &self.config);
         Ok(self.streams.reserve_local(stream))
@@ -347,13 +340,13 @@ impl Connection {
             self.write_streams();
         }
         if !self.streams.has_ready() {
-            self.window_timer = Timer::Stopped;
+            self.timers.window_not_needed();
         }
         if self.streams.start_probe(self.now) {
             self.write_probe();
         }
         if !self.out.is_empty() {
-            self.write_timer.begin(self.now);
+            self.timers.output_buffered(self.now);
         }
         if self.closing.input_ended() {
             self.reset_blocked_by_eof();
@@ -372,7 +365,7 @@ impl Connection {
             }
         }
         if self.streams.is_window_closed() {
-            self.window_timer.begin(self.now);
+            self.timers.window_closed(self.now);
         }
     }
 
@@ -390,7 +383,7 @@ impl Connection {
                     self.out.push(chunk);
                 }
                 if let Some(stream) = writable {
-                    self.pending.push_back(PendingEvent::Writable { stream });
+                    self.pending.push_back(Event::Writable { stream });
                 }
                 if trailers {
                     self.write_trailers(slot, id);
@@ -406,7 +399,7 @@ impl Connection {
     /// Writes the queued trailers of a stream.
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
         let (out, frame_len_max) = (self.out.frames(), self.control.peer.max_frame_size);
-        write_block(&mut self.encoder, out, frame_len_max, id, self.streams.trailers(slot).iter(), true);
+        self.contexts.write_headers(out, frame_len_max, id, self.streams.trailers(slot).iter(), true);
         let closed = self.streams.finish_trailers(slot);
         self.apply_close(closed);
     }
@@ -419,7 +412,7 @@ impl Connection {
         end_stream: bool,
     ) {
         let out = self.out.request(stream_id);
-        write_block(&mut self.encoder, out, self.control.peer.max_frame_size, stream_id, fields, end_stream);
+        self.contexts.write_headers(out, self.control.peer.max_frame_size, stream_id, fields, end_stream);
     }
 
     #[inline]
@@ -430,7 +423,7 @@ impl Connection {
         end_stream: bool,
     ) {
         let out = self.out.frames();
-        write_block(&mut self.encoder, out, self.control.peer.max_frame_size, stream_id, fields, end_stream);
+        self.contexts.write_headers(out, self.control.peer.max_frame_size, stream_id, fields, end_stream);
     }
 
     /// Checks a message before it is sent: it has the required field, and its list is not larger than the peer accepts (RFC 9113
@@ -480,19 +473,4 @@ impl Connection {
         }
         Ok(outgoing)
     }
-}
-
-/// Writes HEADERS, and CONTINUATION if the block is longer than a frame.
-#[inline]
-fn write_block<'f>(
-    encoder: &mut Encoder,
-    out: &mut Vec<u8>,
-    frame_len_max: u32,
-    stream_id: StreamId,
-    fields: impl Iterator<Item = Field<'f>>,
-    end_stream: bool,
-) {
-    let block = BlockWriter::headers(stream_id, end_stream, out);
-    encoder.encode(fields, out);
-    block.finish(frame_len_max, out);
 }

@@ -54,6 +54,48 @@ struct Span {
     value: Option<&'static [u8]>,
 }
 
+impl Span {
+    fn place(self) -> PlacedField {
+        let (start, len) = (self.start + self.name_len, self.value_len);
+        PlacedField {
+            token: self.token,
+            name: match self.token {
+                Token::Unknown => Place::Arena { start: self.start, len: self.name_len },
+                token => Place::Static(token.name().as_bytes()),
+            },
+            value: self.value.map_or(Place::Arena { start, len }, Place::Static),
+            sensitive: self.is_sensitive,
+        }
+    }
+}
+
+/// Where a string of a field is, once its list was taken apart by [`FieldList::into_arena`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the arena.
+    Arena {
+        /// The offset of its first byte.
+        start: u32,
+        /// Its length, in bytes.
+        len: u32,
+    },
+    /// Not in the arena, because it is a name with a [`Token`] or a static value.
+    Static(&'static [u8]),
+}
+
+/// A field of a list that was taken apart by [`FieldList::into_arena`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedField {
+    /// The token of the name.
+    pub token: Token,
+    /// The name.
+    pub name: Place,
+    /// The value.
+    pub value: Place,
+    /// Whether the field must never be indexed.
+    pub sensitive: bool,
+}
+
 /// Fields in their order. Clearing a list keeps its memory for the next one.
 ///
 /// ```
@@ -170,6 +212,23 @@ impl FieldList {
         self.list_size = 0;
         self.malformed = None;
         self.too_large = false;
+    }
+
+    /// Takes the list apart, so that its strings can be kept without a copy: the arena, and the fields with the places of their strings in
+    /// it.
+    ///
+    /// ```
+    /// use wireloom_http2::field::{Field, FieldList, Place, Token};
+    ///
+    /// let list: FieldList = [Field::known(Token::Path, b"/a")].into_iter().collect();
+    /// let (arena, mut fields) = list.into_arena();
+    /// let field = fields.next().unwrap();
+    /// assert_eq!((arena, field.value), (b"/a".to_vec(), Place::Arena { start: 0, len: 2 }));
+    /// assert_eq!(field.name, Place::Static(b":path"));
+    /// ```
+    pub fn into_arena(mut self) -> (Vec<u8>, impl ExactSizeIterator<Item = PlacedField>) {
+        self.bytes.truncate(self.used);
+        (self.bytes, self.spans.into_iter().map(Span::place))
     }
 
     /// Frees memory of the arena above `bytes`: for a list that was used for an unusually large message.
@@ -339,6 +398,33 @@ mod tests {
             assert!(list.is_empty() && list.list_size() == 0);
             list.extend(fields);
         }
+    }
+
+    #[test]
+    fn a_list_that_is_taken_apart_has_its_strings_in_the_arena_or_in_static_memory() {
+        let fields = [
+            Field::known(Token::Path, b"/a"),
+            Field::new(b"x-one", b"1").with_sensitive(true),
+            Field::new(b"x-empty", b""),
+        ];
+        let mut list: FieldList = fields.into_iter().collect();
+        list.push_static(Token::Method, b"GET");
+        let expected: Vec<_> =
+            list.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect();
+        let capacity = list.capacity();
+        let (arena, placed) = list.into_arena();
+        assert_eq!((arena.as_slice(), arena.capacity()), (&b"/ax-one1x-empty"[..], capacity));
+        let place = |place| match place {
+            Place::Arena { start, len } => arena[start as usize..][..len as usize].to_vec(),
+            Place::Static(string) => string.to_vec(),
+        };
+        let placed: Vec<_> = placed.collect();
+        let strings: Vec<_> = placed.iter().map(|field| (place(field.name), place(field.value))).collect();
+        assert_eq!(strings, expected);
+        let marks = placed.iter().map(|field| (field.token, field.sensitive));
+        let tokens = [Token::Path, Token::Unknown, Token::Unknown, Token::Method];
+        assert!(marks.eq(tokens.into_iter().zip([false, true, false, false])));
+        assert_eq!((placed[0].name, placed[3].value), (Place::Static(b":path"), Place::Static(b"GET")));
     }
 
     #[test]

@@ -46,10 +46,19 @@ impl<'a> Origin<'a> {
 
     /// The origins in ASCII (RFC 6454 §6.2). They are not checked.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let mut rest = self.entries;
+        Self::split(self.entries)
+    }
+
+    /// The origins as they were received.
+    pub(crate) const fn entries(&self) -> &'a [u8] {
+        self.entries
+    }
+
+    /// The origins of [`Origin::entries`].
+    pub(crate) fn split(mut entries: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         core::iter::from_fn(move || {
-            let (origin, after) = Self::split_entry(rest)?;
-            rest = after;
+            let (origin, after) = Self::split_entry(entries)?;
+            entries = after;
             Some(origin)
         })
     }

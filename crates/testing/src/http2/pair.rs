@@ -107,7 +107,7 @@ impl End {
 
     fn take_events(&mut self) {
         while let Some(event) = self.connection.poll_event() {
-            note(event, &mut self.received, &mut self.content);
+            note(event, &self.connection, &mut self.received, &mut self.content);
         }
     }
 
@@ -132,7 +132,7 @@ impl End {
             match self.connection.handle_input(self.clock.now(), &chunk[at..]) {
                 Ok((taken, Some(event))) => {
                     at += taken;
-                    note(event, &mut self.received, &mut self.content);
+                    note(event, &self.connection, &mut self.received, &mut self.content);
                 }
                 Ok((taken, None)) => {
                     at += taken;
@@ -156,15 +156,20 @@ fn owned(fields: &FieldList) -> Fields {
     fields.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect()
 }
 
-fn note(event: Event<'_>, received: &mut Vec<Received>, content: &mut Vec<(StreamKey, Vec<u8>)>) {
+fn note(
+    event: Event<'_>,
+    connection: &Connection,
+    received: &mut Vec<Received>,
+    content: &mut Vec<(StreamKey, Vec<u8>)>,
+) {
     let (event, end) = match event {
-        Event::Request { stream, fields, end_stream, .. } => {
-            (Received::Request(stream, owned(fields)), end_stream.then_some(stream))
+        Event::Request { stream, end_stream, .. } => {
+            (Received::Request(stream, owned(connection.fields())), end_stream.then_some(stream))
         }
         Event::Response { stream, status, end_stream, .. } => {
             (Received::Response(stream, status), end_stream.then_some(stream))
         }
-        Event::Trailers { stream, fields } => (Received::Trailers(stream, owned(fields)), Some(stream)),
+        Event::Trailers { stream } => (Received::Trailers(stream, owned(connection.fields())), Some(stream)),
         Event::Data { stream, data, end_stream } => {
             match content.iter_mut().find(|(key, _)| *key == stream) {
                 Some((_, content)) => content.extend_from_slice(data),
@@ -178,8 +183,8 @@ fn note(event: Event<'_>, received: &mut Vec<Received>, content: &mut Vec<(Strea
         Event::Reset { stream, code, error } => (Received::Reset(stream, code, error), None),
         Event::Refused { stream } => (Received::Refused(stream), None),
         Event::Writable { stream } => (Received::Writable(stream), None),
-        Event::GoAway { last_stream_id, code, debug_data } => {
-            (Received::GoAway(last_stream_id.get(), code, debug_data.to_vec()), None)
+        Event::GoAway { last_stream_id, code } => {
+            (Received::GoAway(last_stream_id.get(), code, connection.debug_data().to_vec()), None)
         }
         other => (Received::Other(format!("{other:?}")), None),
     };

@@ -332,7 +332,7 @@ impl Driver {
         self.input.share();
         let (bytes, buffer) = self.input.bytes();
         state.peer_preface.handle_input(bytes);
-        match state.handle_input(bytes, buffer, incoming) {
+        match incoming.handle_input(state, bytes, buffer) {
             Ok(consumed) => self.input.consume(consumed),
             Err(error) => {
                 // GOAWAY is in the output, and further input is ignored.

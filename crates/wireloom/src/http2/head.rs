@@ -1,18 +1,14 @@
 //! Heads of requests and responses: conversion between HTTP/2 fields and [`Headers`].
 
-use wireloom_http2::field::{Field, FieldList};
+use wireloom_http2::field::{Field, FieldList, Token};
 
 use crate::headers::Headers;
 
-/// The fields without pseudo-fields.
-pub(super) fn to_headers(fields: &FieldList) -> Headers {
-    let mut headers = Headers::with_capacity(fields.len(), fields.list_size());
-    for field in fields.iter().filter(|field| !field.is_pseudo()) {
-        headers.push_unchecked(field.name(), field.value());
-        if field.is_sensitive() {
-            // RFC 7541 §6.2.3: an intermediary that forwards the field keeps the mark.
-            headers.mark_last_sensitive();
-        }
+/// The fields of a response or of trailers.
+pub(super) fn to_headers(fields: FieldList) -> Headers {
+    let (mut headers, fields) = Headers::take_apart(fields, 0);
+    for field in fields.filter(|field| field.token != Token::Status) {
+        headers.push_placed(field);
     }
     headers
 }
@@ -28,7 +24,6 @@ pub(crate) fn to_fields(headers: &Headers) -> impl Iterator<Item = Field<'_>> + 
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use wireloom_http2::field::Token;
     use wireloom_ws::handshake::is_connection_specific;
 
     // The cores do not know each other. A proxy forwards a field over HTTP/2 exactly if it does over HTTP/1.1.
@@ -52,7 +47,7 @@ mod tests {
         ]
         .into_iter()
         .collect();
-        let headers = to_headers(&received);
+        let headers = to_headers(received);
         let marks: Vec<bool> = to_fields(&headers).map(|field| field.is_sensitive()).collect();
         assert_eq!(marks, [true, false]);
         assert!(headers.is_sensitive("X-Token"));

@@ -1,14 +1,17 @@
-//! Requests that have arrived at a server.
+//! The input of a connection, and the requests in it.
 
-use wireloom_http2::StreamKey;
-use wireloom_http2::field::{FieldList, Token};
-use wireloom_http2::message::RequestKind;
+use bytes::Bytes;
+use wireloom_http2::field::{FieldList, PlacedField, Token};
+use wireloom_http2::message::{self, RequestKind};
+use wireloom_http2::{Event, StreamKey};
 
 use super::head_memory::HeadMemory;
+use super::peer_preface::PeerPreface;
 use super::recv_stream::RecvStream;
 use super::shared::Shared;
-use super::slots::StreamRef;
-use super::state::AcceptRequest;
+use super::slots::{Receiving, StreamRef};
+use super::state::State;
+use crate::error::HttpError;
 use crate::headers::{Headers, Span};
 use crate::sync::Arc;
 
@@ -30,15 +33,60 @@ impl<'a> IncomingRequests<'a> {
     pub(super) fn len(&self) -> usize {
         self.requests.len()
     }
-}
 
-impl AcceptRequest for IncomingRequests<'_> {
-    /// `content` becomes the reference of its [`RecvStream`].
+    /// Handles input until all is consumed or the core stops reading, and returns how much was consumed. `buffer` is the
+    /// buffer of `input` if content may borrow from it.
+    ///
+    /// # Errors
+    /// The connection has failed; its GOAWAY is in the output.
+    pub(super) fn handle_input(
+        &mut self,
+        state: &mut State,
+        mut input: &[u8],
+        buffer: Option<&Bytes>,
+    ) -> Result<usize, HttpError> {
+        let (now, len) = (state.now(), input.len());
+        let State { core, slots, unread, deferred, .. } = state;
+        loop {
+            let (consumed, event) = core.handle_input(now, input)?;
+            input = &input[consumed..];
+            let Some(event) = event else { return Ok(len - input.len()) };
+            match event {
+                Event::Request { stream, kind, end_stream } => {
+                    let content = (!end_stream).then(|| slots.refer(stream, Receiving::Open));
+                    if let Some(slot) = content.and_then(|content| slots.get(content)) {
+                        slot.continue_due = expects_continue(core.fields());
+                    }
+                    let memory = self.accept(stream, kind, core.take_fields(), content);
+                    if memory > 0 {
+                        core.set_caller_memory(core.memory().caller.saturating_add(memory as u64));
+                    }
+                }
+                Event::Data { stream, data, end_stream } => {
+                    let len = data.len();
+                    let is_kept = slots.handle_data(stream, data, end_stream, buffer, deferred);
+                    if !is_kept && unread.discard(stream, len) {
+                        // Never misuse: as much has just arrived.
+                        let _ = core.release_capacity(stream, len);
+                    }
+                }
+                Event::Settings => {
+                    state.peer_preface = PeerPreface::Complete;
+                    deferred.notify(&state.ready);
+                }
+                Event::GoAway { code, .. } => state.goaway = Some(code),
+                event => slots.handle_event(&event, core, deferred),
+            }
+        }
+    }
+
+    /// `content` is a reference to the slot of its content, if there is any. Returns the memory that the request takes from now on, in
+    /// bytes, which is given back with [`State::add_caller_memory`].
     fn accept(
         &mut self,
         key: StreamKey,
         kind: RequestKind,
-        fields: &FieldList,
+        fields: FieldList,
         content: Option<StreamRef>,
     ) -> usize {
         let content = content.map(|stream| RecvStream::new(self.shared.clone(), stream));
@@ -48,6 +96,14 @@ impl AcceptRequest for IncomingRequests<'_> {
         self.requests.push(request);
         memory
     }
+}
+
+/// Whether a client waits for `100 Continue` before it sends its content (RFC 9110 §10.1.1).
+fn expects_continue(fields: &FieldList) -> bool {
+    fields.iter().filter(|field| field.token() == Token::Expect).any(|field| {
+        let mut expectations = field.value().split(|&byte| byte == b',');
+        expectations.any(|one| one.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
+    })
 }
 
 /// A request that has arrived at a server.
@@ -67,40 +123,48 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    fn new(key: StreamKey, kind: RequestKind, fields: &FieldList, content: Option<RecvStream>) -> Self {
-        let mut headers = Headers::with_capacity(fields.len() + 1, fields.list_size() + 8);
+    fn new(key: StreamKey, kind: RequestKind, fields: FieldList, content: Option<RecvStream>) -> Self {
+        let mut joined = Vec::new();
+        // RFC 9113 §8.2.3: several cookie fields are one.
+        message::cookie(&fields, &mut joined);
+        let (mut headers, fields) = Headers::take_apart(fields, "hostcookie".len() + joined.len());
         let (mut method, mut path, mut scheme) = Default::default();
         let (mut protocol, mut authority) = (None, None);
-        let (mut cookies, mut has_host) = (0, false);
+        let (mut cookie, mut has_host) = (None::<PlacedField>, false);
         for field in fields {
-            let value = field.value();
-            match field.token() {
-                Token::Method => method = headers.put(value),
-                Token::Path => path = headers.put(value),
-                Token::Scheme => scheme = headers.put(value),
-                Token::Protocol => protocol = Some(headers.put(value)),
-                Token::Authority => authority = Some(value),
-                Token::Cookie => cookies += 1,
-                Token::Host => {
-                    has_host = true;
-                    headers.push_unchecked(b"host", value);
+            match field.token {
+                Token::Method => method = headers.place(field.value),
+                Token::Path => path = headers.place(field.value),
+                Token::Scheme => scheme = headers.place(field.value),
+                Token::Protocol => protocol = Some(headers.place(field.value)),
+                Token::Authority => authority = Some(headers.place(field.value)),
+                Token::Cookie => {
+                    let sensitive = field.sensitive || cookie.is_some_and(|cookie| cookie.sensitive);
+                    cookie = Some(PlacedField { sensitive, ..field });
                 }
-                _ => headers.push_unchecked(field.name(), value),
+                token => {
+                    has_host |= token == Token::Host;
+                    headers.push_placed(field);
+                }
             }
         }
         // RFC 9113 §8.3.1: `:authority` takes the place of Host.
         if let Some(authority) = authority.filter(|_| !has_host) {
-            headers.push_unchecked(b"host", authority);
+            let name = headers.put(b"host");
+            headers.push_spans(name, authority);
         }
-        if cookies > 0
-            && let Some(cookie) = wireloom_http2::message::cookie(fields, &mut Vec::new())
-        {
-            headers.push_unchecked(b"cookie", cookie);
+        if let Some(cookie) = cookie {
+            let name = headers.put(b"cookie");
+            let value = if joined.is_empty() { headers.place(cookie.value) } else { headers.put(&joined) };
+            headers.push_spans(name, value);
+            if cookie.sensitive {
+                headers.mark_last_sensitive();
+            }
         }
         if kind == RequestKind::Connect
             && let Some(authority) = authority
         {
-            path = headers.put(authority);
+            path = authority;
         }
         Self { key, kind, method, path, scheme, protocol, headers, content, head_memory: None }
     }
@@ -110,10 +174,76 @@ impl Incoming {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use wireloom_http2::error::ErrorCode;
+    use wireloom_http2::field::Field;
+    use wireloom_http2::hpack::Encoder;
     use wireloom_http2::{Config, Role};
     use wireloom_testing::http2::{Frame, PREFACE, join};
 
     use super::*;
+
+    fn receive_request(fields: &[Field<'_>]) -> Incoming {
+        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
+        let mut block = Vec::new();
+        Encoder::new().encode(fields.iter().copied(), &mut block);
+        let headers = Frame::get(1).payload(block);
+        let mut incoming = Vec::new();
+        let bytes = [PREFACE, &join(&[Frame::settings(&[]), headers])].concat();
+        let mut requests = IncomingRequests::new(&shared, &mut incoming);
+        assert_eq!(requests.handle_input(&mut shared.lock(), &bytes, None).unwrap(), bytes.len());
+        incoming.pop().unwrap()
+    }
+
+    const HEAD: [Field<'static>; 4] = [
+        Field::known(Token::Method, b"GET"),
+        Field::known(Token::Scheme, b"https"),
+        Field::known(Token::Authority, b"a.example"),
+        Field::known(Token::Path, b"/a"),
+    ];
+
+    #[test]
+    fn a_head_has_its_strings_in_place() {
+        let long = [b'v'; 5_000];
+        let mut fields = HEAD.to_vec();
+        fields.extend([
+            Field::new(b"x-long", &long),
+            Field::known(Token::Cookie, b"a=1"),
+            // It is in the static table, name and value.
+            Field::known(Token::AcceptEncoding, b"gzip, deflate"),
+            Field::known(Token::Cookie, b"b=2"),
+            Field::new(b"x-empty", b""),
+        ]);
+        let request = receive_request(&fields);
+        let headers = &request.headers;
+        let text = |span| headers.text(span);
+        assert_eq!((text(request.method), text(request.scheme), text(request.path)), ("GET", "https", "/a"));
+        let expected = [
+            ("x-long", &long[..]),
+            ("accept-encoding", b"gzip, deflate"),
+            ("x-empty", b""),
+            ("host", b"a.example"),
+            ("cookie", b"a=1; b=2"),
+        ];
+        assert_eq!(headers.iter().collect::<Vec<_>>(), expected);
+        // One cookie, and Host beside `:authority`.
+        let one = [Field::known(Token::Cookie, b"c=3"), Field::known(Token::Host, b"a.example")];
+        let request = receive_request(&[&HEAD[..], &one].concat());
+        assert!(request.headers.iter().eq([("host", &b"a.example"[..]), ("cookie", b"c=3")]));
+    }
+
+    // RFC 7541 §6.2.3: an intermediary MUST use the same representation.
+    #[test]
+    fn a_field_of_a_request_that_is_forwarded_stays_sensitive() {
+        let mut fields = HEAD.to_vec();
+        fields.extend([
+            Field::known(Token::Authorization, b"secret").with_sensitive(true),
+            Field::new(b"x-other", b"1"),
+            Field::known(Token::Cookie, b"a=1").with_sensitive(true),
+            Field::known(Token::Cookie, b"b=2"),
+        ]);
+        let headers = receive_request(&fields).headers;
+        let marked = ["authorization", "x-other", "host", "cookie"].map(|name| headers.is_sensitive(name));
+        assert_eq!(marked, [true, false, false, true]);
+    }
 
     #[test]
     fn a_request_that_is_dropped_keeps_no_slot_and_no_window() {
@@ -121,7 +251,7 @@ mod tests {
         let mut incoming = Vec::new();
         let receive = |bytes: &[u8], incoming: &mut Vec<Incoming>| {
             let mut requests = IncomingRequests::new(&shared, incoming);
-            assert_eq!(shared.lock().handle_input(bytes, None, &mut requests).unwrap(), bytes.len());
+            assert_eq!(requests.handle_input(&mut shared.lock(), bytes, None).unwrap(), bytes.len());
         };
         receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::post(1)])].concat(), &mut incoming);
         receive(&Frame::data(1, "unread").to_bytes(), &mut incoming);

@@ -188,7 +188,7 @@ mod tests {
         let receive = |frames: &[Frame]| {
             let (bytes, mut incoming) = (join(frames), Vec::new());
             let mut incoming = IncomingRequests::new(&shared, &mut incoming);
-            shared.lock().handle_input(&bytes, None, &mut incoming).unwrap();
+            incoming.handle_input(&mut shared.lock(), &bytes, None).unwrap();
         };
         receive(&[Frame::settings(&[])]);
         let mut responses = Vec::new();

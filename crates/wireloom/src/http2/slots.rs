@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use slab::Slab;
-use wireloom_http2::{Event, StreamKey};
+use wireloom_http2::{Connection, Event, StreamKey};
 
 use super::head::to_headers;
 use super::recv_buffer::RecvBuffer;
@@ -194,31 +194,31 @@ impl Slots {
         !is_discarded
     }
 
-    /// Applies an event of a stream that is neither a request nor content.
+    /// Applies an event of a stream that is neither a request nor content. The fields of a message are taken from the core.
     #[inline]
-    pub(super) fn handle_event(&mut self, event: &Event<'_>, deferred: &mut Deferred) {
+    pub(super) fn handle_event(&mut self, event: &Event<'_>, core: &mut Connection, deferred: &mut Deferred) {
         match *event {
-            Event::Response { stream, status, fields, end_stream } => {
+            Event::Response { stream, status, end_stream } => {
                 if let Some(slot) = self.get_by_key(stream) {
                     if end_stream {
                         slot.receiving = Receiving::Ended;
                     }
-                    slot.head = Some(Head { status, headers: to_headers(fields) });
+                    slot.head = Some(Head { status, headers: to_headers(core.take_fields()) });
                     deferred.wake(&mut slot.receiver);
                 }
             }
-            Event::Informational { stream, status, fields } => {
+            Event::Informational { stream, status } => {
                 if let Some(slot) = self.get_by_key(stream)
                     && slot.interim.len() < INTERIM_MAX
                 {
-                    slot.interim.push_back(Head { status, headers: to_headers(fields) });
+                    slot.interim.push_back(Head { status, headers: to_headers(core.take_fields()) });
                     deferred.wake(&mut slot.receiver);
                 }
             }
-            Event::Trailers { stream, fields } => {
+            Event::Trailers { stream } => {
                 if let Some(slot) = self.get_by_key(stream) {
                     slot.receiving = Receiving::Ended;
-                    slot.trailers = Some(to_headers(fields));
+                    slot.trailers = Some(to_headers(core.take_fields()));
                     deferred.wake(&mut slot.receiver);
                 }
             }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
-use wireloom_http2::field::{Field, FieldList, Token};
+use wireloom_http2::field::{Field, Token};
 use wireloom_http2::message::RequestKind;
-use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
+use wireloom_http2::{Config, Connection, Role, StreamKey};
 
 use super::driver_handle::{DriverHandle, DriverState};
 use super::memory_report::Reported;
@@ -26,7 +26,7 @@ pub(super) struct State {
     pub(super) unread: UnreadRequests,
     pub(super) peer_preface: PeerPreface,
     /// The code of the peer's last GOAWAY.
-    goaway: Option<ErrorCode>,
+    pub(super) goaway: Option<ErrorCode>,
     /// Why the connection ended.
     pub(super) failure: Option<HttpError>,
     pub(super) driver: DriverHandle,
@@ -36,25 +36,12 @@ pub(super) struct State {
     /// The driver must drop the transport without writing queued output.
     pub(super) is_aborted: bool,
     /// Notified when the peer's SETTINGS arrive and when the connection ends.
-    ready: Arc<Notify>,
+    pub(super) ready: Arc<Notify>,
     pub(super) deferred: Deferred,
     /// Empty, except while chunks move from the core to `deferred`.
     spent: Vec<Bytes>,
     /// The time at which the core's clock is 0.
     epoch: Instant,
-}
-
-/// Takes the requests that arrive at a server.
-pub(super) trait AcceptRequest {
-    /// `content` is a reference to the slot of its content, if there is any. Returns the memory that the request takes from now on, in
-    /// bytes, which is given back with [`State::add_caller_memory`].
-    fn accept(
-        &mut self,
-        key: StreamKey,
-        kind: RequestKind,
-        fields: &FieldList,
-        content: Option<StreamRef>,
-    ) -> usize;
 }
 
 impl Guardable for State {
@@ -228,66 +215,12 @@ impl State {
         }
     }
 
-    /// Handles input until all is consumed or the core stops reading, and returns how much was consumed. `buffer` is the
-    /// buffer of `input` if content may borrow from it.
-    ///
-    /// # Errors
-    /// The connection has failed; its GOAWAY is in the output.
-    pub(super) fn handle_input(
-        &mut self,
-        mut input: &[u8],
-        buffer: Option<&Bytes>,
-        requests: &mut impl AcceptRequest,
-    ) -> Result<usize, HttpError> {
-        let (now, len) = (self.now(), input.len());
-        let Self { core, slots, unread, deferred, .. } = self;
-        loop {
-            let (consumed, event) = core.handle_input(now, input)?;
-            input = &input[consumed..];
-            let Some(event) = event else { return Ok(len - input.len()) };
-            match event {
-                Event::Request { stream, kind, fields, end_stream } => {
-                    let content = (!end_stream).then(|| slots.refer(stream, Receiving::Open));
-                    if let Some(slot) = content.and_then(|content| slots.get(content)) {
-                        slot.continue_due = expects_continue(fields);
-                    }
-                    let memory = requests.accept(stream, kind, fields, content);
-                    if memory > 0 {
-                        core.set_caller_memory(core.memory().caller.saturating_add(memory as u64));
-                    }
-                }
-                Event::Data { stream, data, end_stream } => {
-                    let len = data.len();
-                    let is_kept = slots.handle_data(stream, data, end_stream, buffer, deferred);
-                    if !is_kept && unread.discard(stream, len) {
-                        // Never misuse: as much has just arrived.
-                        let _ = core.release_capacity(stream, len);
-                    }
-                }
-                Event::Settings => {
-                    self.peer_preface = PeerPreface::Complete;
-                    deferred.notify(&self.ready);
-                }
-                Event::GoAway { code, .. } => self.goaway = Some(code),
-                event => slots.handle_event(&event, deferred),
-            }
-        }
-    }
-
     /// Handles events that did not come from input.
     pub(super) fn handle_events(&mut self) {
         while let Some(event) = self.core.poll_event() {
-            self.slots.handle_event(&event, &mut self.deferred);
+            self.slots.handle_event(&event, &mut self.core, &mut self.deferred);
         }
     }
-}
-
-/// Whether a client waits for `100 Continue` before it sends its content (RFC 9110 §10.1.1).
-fn expects_continue(fields: &FieldList) -> bool {
-    fields.iter().filter(|field| field.token() == Token::Expect).any(|field| {
-        let mut expectations = field.value().split(|&byte| byte == b',');
-        expectations.any(|one| one.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
-    })
 }
 
 /// Window is given back as content is read, and the map of streams is keyed with a secret.

@@ -126,14 +126,14 @@ mod tests {
         let mut incoming = Vec::new();
         let mut receive = |bytes: &[u8]| {
             let mut requests = IncomingRequests::new(&shared, &mut incoming);
-            shared.lock().handle_input(bytes, None, &mut requests).unwrap();
+            requests.handle_input(&mut shared.lock(), bytes, None).unwrap();
         };
         receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::post(1)])].concat());
         let key = incoming.pop().map(|request| request.key).unwrap();
         shared.send_response(key, [Field::known(Token::Status, status)], "text".into()).unwrap();
         let mut receive = |bytes: &[u8]| {
             let mut requests = IncomingRequests::new(&shared, &mut incoming);
-            shared.lock().handle_input(bytes, None, &mut requests).unwrap();
+            requests.handle_input(&mut shared.lock(), bytes, None).unwrap();
         };
         for _ in 0..len / 1_024 {
             receive(&Frame::data(1, vec![7; 1_024]).to_bytes());

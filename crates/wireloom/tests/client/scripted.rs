@@ -84,8 +84,8 @@ fn take(core: &mut Connection, now: Duration, mut input: &[u8]) -> Vec<OwnedEven
         input = &input[taken..];
         match event {
             None => return events,
-            Some(Event::Request { stream, fields, .. }) => {
-                let path = fields.iter().find(|field| field.name() == b":path");
+            Some(Event::Request { stream, .. }) => {
+                let path = core.fields().find_name(b":path");
                 let path = String::from_utf8(path.map(|path| path.value().to_vec()).unwrap_or_default());
                 events.push(OwnedEvent::Request(Request { stream, path: path.unwrap() }));
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use wireloom_http2::error::ErrorCode;
-use wireloom_http2::field::Field;
+use wireloom_http2::field::{Field, FieldList};
 use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
 /// An event of a stream, or of the connection.
@@ -181,26 +181,27 @@ impl Peer {
             let (taken, event) = self.core.handle_input(self.began.elapsed(), input).unwrap();
             input = &input[taken..];
             let Some(event) = event else { break };
-            record(event, &mut self.received);
+            record(event, self.core.fields(), &mut self.received);
         }
         self.flush().await;
     }
 }
 
-fn record(event: Event<'_>, received: &mut Vec<(u32, Received)>) {
-    let list = |fields: &wireloom_http2::field::FieldList| {
+/// `fields` are those of the event, if it reports a message.
+fn record(event: Event<'_>, fields: &FieldList, received: &mut Vec<(u32, Received)>) {
+    let list = || {
         let fields = fields.iter().filter(|field| !field.is_pseudo());
         fields
             .map(|field| (String::from_utf8_lossy(field.name()).into_owned(), field.value().to_vec()))
             .collect()
     };
     match event {
-        Event::Response { stream, status, fields, end_stream } => {
-            received.push((stream.id(), Received::Head(status, list(fields))));
+        Event::Response { stream, status, end_stream } => {
+            received.push((stream.id(), Received::Head(status, list())));
             received.extend(end_stream.then_some((stream.id(), Received::End)));
         }
-        Event::Informational { stream, status, fields } => {
-            received.push((stream.id(), Received::Head(status, list(fields))));
+        Event::Informational { stream, status } => {
+            received.push((stream.id(), Received::Head(status, list())));
         }
         Event::Data { stream, data, end_stream } => {
             if !data.is_empty() {
@@ -208,8 +209,8 @@ fn record(event: Event<'_>, received: &mut Vec<(u32, Received)>) {
             }
             received.extend(end_stream.then_some((stream.id(), Received::End)));
         }
-        Event::Trailers { stream, fields } => {
-            received.push((stream.id(), Received::Trailers(list(fields))));
+        Event::Trailers { stream } => {
+            received.push((stream.id(), Received::Trailers(list())));
             received.push((stream.id(), Received::End));
         }
         Event::Reset { stream, code, .. } => received.push((stream.id(), Received::Reset(code))),

@@ -1,6 +1,7 @@
 //! Windows of streams and of the connection.
 
 use super::*;
+use crate::frame::{FrameHeader, Kind};
 
 #[test]
 fn large_content_passes_the_windows_and_grows_them() {

@@ -150,7 +150,7 @@ fn requests_that_were_not_sent_are_refused_however_the_connection_ends() {
             end(&mut client);
             let mut events = vec![];
             while let Some(event) = client.poll_event() {
-                events.push(describe(&event));
+                events.push(describe(&event, &client));
             }
             let refused = ["refused 1", "refused 3", "refused 5"];
             assert_eq!(events, refused[written..], "{written}");

@@ -92,8 +92,12 @@ fn a_client_that_sends_priorities_has_the_order_of_rfc_9218() {
 fn only_a_client_receives_altsvc_and_origin() {
     let (mut client, mut server) = settled();
     server.send_altsvc(None, b"https://example.org", b"h2=\":443\"").unwrap();
-    server.send_origin([&b"https://example.org"[..], b"https://example.com"]).unwrap();
-    assert_eq!(settle(&mut client, &mut server).0, ["altsvc", "origin 2"]);
+    assert_eq!(settle(&mut client, &mut server).0, ["altsvc"]);
+    assert_eq!(client.alt_svc(), (&b"https://example.org"[..], &b"h2=\":443\""[..]));
+    let origins = [&b"https://example.org"[..], b"https://example.com"];
+    server.send_origin(origins).unwrap();
+    assert_eq!(settle(&mut client, &mut server).0, ["origin 2"]);
+    assert!(client.origins().eq(origins));
     // RFC 7838 §4: on stream 0 it names an origin. RFC 8336 §2.1: it comes on stream 0.
     server.send_altsvc(None, b"", b"h2=\":443\"").unwrap();
     assert!(settle(&mut client, &mut server).0.is_empty());

@@ -47,17 +47,18 @@ fn drain(from: &mut Connection) -> Vec<u8> {
 }
 
 /// A short description of an event.
-fn describe(event: &Event<'_>) -> String {
+fn describe(event: &Event<'_>, connection: &Connection) -> String {
     use alloc::format;
+    let fields = connection.fields();
     match event {
-        Event::Request { stream, fields, end_stream, .. } => {
+        Event::Request { stream, end_stream, .. } => {
             format!("request {} {} {end_stream}", stream.id(), fields.len())
         }
         Event::Response { stream, status, end_stream, .. } => {
             format!("response {} {status} {end_stream}", stream.id())
         }
         Event::Informational { stream, status, .. } => format!("informational {} {status}", stream.id()),
-        Event::Trailers { stream, fields } => format!("trailers {} {}", stream.id(), fields.len()),
+        Event::Trailers { stream } => format!("trailers {} {}", stream.id(), fields.len()),
         Event::Promise { promised, .. } => format!("promise {}", promised.id()),
         Event::Data { stream, data, end_stream } => {
             format!("data {} {} {end_stream}", stream.id(), data.len())
@@ -73,7 +74,7 @@ fn describe(event: &Event<'_>) -> String {
             format!("priority {} {}", stream.id(), priority.urgency)
         }
         Event::AltSvc { .. } => "altsvc".into(),
-        Event::Origin(origin) => format!("origin {}", origin.iter().count()),
+        Event::Origin => format!("origin {}", connection.origins().count()),
     }
 }
 
@@ -83,7 +84,7 @@ fn feed(to: &mut Connection, bytes: &[u8]) -> Vec<String> {
         let (taken, event) = to.handle_input(Duration::ZERO, &bytes[at..]).unwrap();
         at += taken;
         match event {
-            Some(event) => events.push(describe(&event)),
+            Some(event) => events.push(describe(&event, to)),
             None => {
                 assert_eq!(at, bytes.len());
                 return events;
@@ -104,10 +105,10 @@ fn settle(client: &mut Connection, server: &mut Connection) -> (Vec<String>, Vec
         at_client.extend(feed(client, &down));
     }
     while let Some(event) = client.poll_event() {
-        at_client.push(describe(&event));
+        at_client.push(describe(&event, client));
     }
     while let Some(event) = server.poll_event() {
-        at_server.push(describe(&event));
+        at_server.push(describe(&event, server));
     }
     (at_client, at_server)
 }
@@ -129,7 +130,7 @@ fn ask(client: &mut Connection, server: &mut Connection) -> (StreamKey, StreamKe
 fn events_of(connection: &mut Connection, frame: &Frame) -> Vec<String> {
     let mut events = feed(connection, &frame.to_bytes());
     while let Some(event) = connection.poll_event() {
-        events.push(describe(&event));
+        events.push(describe(&event, connection));
     }
     events
 }

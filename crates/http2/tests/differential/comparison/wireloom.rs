@@ -58,7 +58,7 @@ impl End {
             };
             at += taken;
             match event {
-                Some(event) => note(&mut self.outcome, self.role, event),
+                Some(event) => note(&mut self.outcome, self.role, event, self.connection.fields()),
                 None if at == bytes.len() => break,
                 None => {
                     assert!(!self.connection.wants_read(), "input is left");
@@ -89,18 +89,17 @@ impl End {
     }
 }
 
-fn note(outcome: &mut Outcome, role: Role, event: Event<'_>) {
-    let to_fields = |fields: &FieldList| -> Fields {
-        fields.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect()
-    };
+/// `fields` are those of the event, if it reports a message.
+fn note(outcome: &mut Outcome, role: Role, event: Event<'_>, fields: &FieldList) {
+    let to_fields =
+        || -> Fields { fields.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect() };
     match event {
-        Event::Request { stream, fields, end_stream, .. }
-        | Event::Response { stream, fields, end_stream, .. } => {
-            outcome.messages.push((stream.id(), to_fields(fields)));
+        Event::Request { stream, end_stream, .. } | Event::Response { stream, end_stream, .. } => {
+            outcome.messages.push((stream.id(), to_fields()));
             outcome.ended.extend(end_stream.then_some(stream.id()));
         }
-        Event::Informational { stream, fields, .. } => {
-            outcome.messages.push((stream.id(), to_fields(fields)));
+        Event::Informational { stream, .. } => {
+            outcome.messages.push((stream.id(), to_fields()));
         }
         Event::Data { stream, data, end_stream } => {
             if !data.is_empty() {
@@ -108,8 +107,8 @@ fn note(outcome: &mut Outcome, role: Role, event: Event<'_>) {
             }
             outcome.ended.extend(end_stream.then_some(stream.id()));
         }
-        Event::Trailers { stream, fields } => {
-            outcome.messages.push((stream.id(), to_fields(fields)));
+        Event::Trailers { stream } => {
+            outcome.messages.push((stream.id(), to_fields()));
             outcome.ended.insert(stream.id());
         }
         Event::Reset { stream, code, error: None } if role == Role::Client => {

@@ -362,7 +362,7 @@ fn drain(
             Ok((taken, event)) => {
                 at += taken;
                 let Some(event) = event else { return Ok(at) };
-                if let Some(object) = events::object(ruby, event)? {
+                if let Some(object) = events::object(ruby, event, connection)? {
                     list.push(object)?;
                 }
             }

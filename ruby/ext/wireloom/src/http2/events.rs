@@ -3,9 +3,9 @@
 
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, RArray, RClass, RModule, RString, Ruby, Value, prelude::*};
-use wireloom_http2::Event;
 use wireloom_http2::error::{Error as CoreError, ErrorCode};
 use wireloom_http2::field::FieldList;
+use wireloom_http2::{Connection, Event};
 
 use crate::held::Immortal;
 use crate::hpack::statics;
@@ -43,26 +43,27 @@ classes! {
     FAILURE = "Failure",
 }
 
-/// An event as an object; none for one that this gem does not know.
-pub(super) fn object(ruby: &Ruby, event: Event<'_>) -> Result<Option<Value>, Error> {
+/// An event that `connection` has just reported as an object; none for one that this gem does not know.
+pub(super) fn object(ruby: &Ruby, event: Event<'_>, connection: &Connection) -> Result<Option<Value>, Error> {
+    let fields = connection.fields();
     let made = match event {
-        Event::Request { stream, fields, end_stream, .. } => {
+        Event::Request { stream, end_stream, .. } => {
             new(ruby, &REQUEST, &[id(ruby, stream.id()), headers(ruby, fields)?, flag(ruby, end_stream)])
         }
-        Event::Response { stream, status, fields, end_stream } => new(
+        Event::Response { stream, status, end_stream } => new(
             ruby,
             &RESPONSE,
             &[id(ruby, stream.id()), id(ruby, status.into()), headers(ruby, fields)?, flag(ruby, end_stream)],
         ),
-        Event::Informational { stream, status, fields } => new(
+        Event::Informational { stream, status } => new(
             ruby,
             &INFORMATIONAL,
             &[id(ruby, stream.id()), id(ruby, status.into()), headers(ruby, fields)?],
         ),
-        Event::Trailers { stream, fields } => {
+        Event::Trailers { stream } => {
             new(ruby, &TRAILERS, &[id(ruby, stream.id()), headers(ruby, fields)?])
         }
-        Event::Promise { stream, promised, fields } => {
+        Event::Promise { stream, promised } => {
             let parent = stream.map_or(ruby.qnil().as_value(), |stream| id(ruby, stream.id()));
             new(ruby, &PROMISE, &[parent, id(ruby, promised.id()), headers(ruby, fields)?])
         }
@@ -82,22 +83,23 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>) -> Result<Option<Value>, Err
             let seconds = ruby.float_from_f64(round_trip.as_secs_f64()).as_value();
             new(ruby, &PONG, &[strings::binary(ruby, &payload).as_value(), seconds])
         }
-        Event::GoAway { last_stream_id, code, debug_data } => {
-            let debug = strings::binary(ruby, debug_data).as_value();
+        Event::GoAway { last_stream_id, code } => {
+            let debug = strings::binary(ruby, connection.debug_data()).as_value();
             new(ruby, &GO_AWAY, &[id(ruby, last_stream_id.get()), name(ruby, code), debug])
         }
         Event::Priority { stream, priority } => {
             let urgency = id(ruby, priority.urgency.into());
             new(ruby, &PRIORITY, &[id(ruby, stream.id()), urgency, flag(ruby, priority.incremental)])
         }
-        Event::AltSvc { stream_id, origin, value } => {
+        Event::AltSvc { stream_id } => {
+            let (origin, value) = connection.alt_svc();
             let (origin, value) =
                 (strings::binary(ruby, origin).as_value(), strings::binary(ruby, value).as_value());
             new(ruby, &ALT_SVC, &[id(ruby, stream_id.get()), origin, value])
         }
-        Event::Origin(origins) => {
+        Event::Origin => {
             let list = ruby.ary_new();
-            for origin in origins.iter() {
+            for origin in connection.origins() {
                 list.push(strings::utf8_or_ascii(ruby, origin))?;
             }
             new(ruby, &ORIGIN, &[list.as_value()])
