@@ -91,11 +91,13 @@ impl Shared {
     {
         let fields = fields.into_iter();
         let is_accepted = is_accepted(fields.clone());
+        // What is not sent is dropped after the unlock: its destructor may be one of the application.
+        let mut body = Some(body).filter(|body| !body.is_empty());
         self.command(|state| {
             state.check_alive()?;
             state.send_continue(key);
-            state.core.send_response(key, fields, body.is_empty())?;
-            if !body.is_empty() {
+            state.core.send_response(key, fields, body.is_none())?;
+            if let Some(body) = body.take() {
                 state.core.send_data(key, body, true)?;
             }
             state.finish(key, is_accepted);
@@ -166,5 +168,65 @@ impl Evict for Shared {
 
     fn abort(&self) {
         self.command(|state| state.is_aborted = true);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use wireloom_http2::field::Token;
+    use wireloom_testing::http2::{Frame, PREFACE, join};
+
+    use super::super::incoming::IncomingRequests;
+    use super::*;
+
+    /// Content whose destructor uses the connection.
+    struct Asking {
+        shared: Arc<Shared>,
+        content: &'static [u8],
+        dropped_unlocked: Arc<AtomicUsize>,
+    }
+
+    impl AsRef<[u8]> for Asking {
+        fn as_ref(&self) -> &[u8] {
+            self.content
+        }
+    }
+
+    impl Drop for Asking {
+        fn drop(&mut self) {
+            let is_unlocked = self.shared.state.try_lock().is_some();
+            self.dropped_unlocked.fetch_add(usize::from(is_unlocked), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn content_that_cannot_be_sent_is_dropped_after_the_unlock() {
+        let shared = Shared::new(Role::Server, Config::new(Role::Server)).unwrap();
+        let dropped_unlocked = Arc::new(AtomicUsize::new(0));
+        let content = |content| {
+            let (shared, dropped_unlocked) = (shared.clone(), dropped_unlocked.clone());
+            Bytes::from_owner(Asking { shared, content, dropped_unlocked })
+        };
+        let requests = [Frame::settings(&[]), Frame::get(1), Frame::get(3), Frame::get(5), Frame::get(7)];
+        let mut incoming = Vec::new();
+        let mut accept = IncomingRequests::new(&shared, &mut incoming);
+        let bytes = [PREFACE, &join(&requests)].concat();
+        accept.handle_input(&mut shared.lock(), &bytes, None).unwrap();
+        let keys: Vec<_> = incoming.iter().map(|request| request.key).collect();
+        let status = [Field::known(Token::Status, b"200")];
+        // The response is malformed, the stream has ended, the content is not what was announced, the connection has ended.
+        shared.send_response(keys[0], [Field::known(Token::Status, b"2000")], content(b"1")).unwrap_err();
+        shared.reset(keys[1], ErrorCode::CANCEL);
+        shared.send_response(keys[1], status, content(b"2")).unwrap_err();
+        let len = Field::known(Token::ContentLength, b"5");
+        shared.send_response(keys[2], [status[0], len], content(b"3")).unwrap_err();
+        shared.send_stream(keys[1]).send(content(b"4"), true).unwrap_err();
+        shared.send_response(keys[3], status, content(b"")).unwrap();
+        shared.lock().fail(HttpError::ConnectionLost);
+        shared.send_response(keys[3], status, content(b"5")).unwrap_err();
+        assert_eq!(dropped_unlocked.load(Ordering::Relaxed), 6);
     }
 }
