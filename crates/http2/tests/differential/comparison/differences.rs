@@ -34,6 +34,7 @@
 //! | nghttp2 client | `before` | nghttp2 ignores empty DATA between an interim and the final response (RFC 9113 §8.1: malformed). |
 //! | nghttp2 | `te` | nghttp2 accepts `te` in responses and trailers. RFC 9113 §8.2.2 allows it in the header section of requests alone. |
 //! | nghttp2 client | `connect` | nghttp2 drops `content-length` of a response to CONNECT, which RFC 9110 §9.3.6 tells clients to ignore. |
+//! | nghttp2 client | `content` | nghttp2 expects no content behind a 204 to CONNECT, where RFC 9110 §9.3.6 has a tunnel behind any 2xx. |
 //! | nghttp2 client | `length` | nghttp2 refuses `content-length` in 204 and interim responses, or drops it if it is 0, which RFC 9110 §8.6 forbids servers to send. |
 //! | nghttp2 client | `refused` | nghttp2 ends the connection for an error on a stream that GOAWAY refused, which Wireloom has closed. |
 //! | nghttp2 | `early` | nghttp2 checks a header and decodes a field block as they arrive, Wireloom once the block is complete (RFC 9113 §4.3). |
@@ -342,6 +343,17 @@ const DIFFERENCES: &[Difference] = &[
             && seen.ours.fault == seen.theirs.fault
             && new_message(seen.ours, seen.theirs).is_some_and(|fields| fields.iter().any(is_length))
             && seen.their_message().is_some_and(|fields| !fields.iter().any(is_length))
+    }),
+    ("nghttp2 client", "content", |seen| {
+        let stream = seen.last.stream;
+        let is_204 = |(of, fields): &(u32, Fields)| {
+            *of == stream && fields.iter().any(|(name, value)| name == b":status" && value == b"204")
+        };
+        request_of(stream).is_some_and(|(method, _)| method == "CONNECT")
+            && seen.last.kind == kind::DATA
+            && seen.ours.fault.is_none()
+            && seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.messages.iter().any(is_204)
     }),
     ("nghttp2 client", "length", |seen| {
         let is_length = |field: &(Vec<u8>, Vec<u8>)| field.0 == b"content-length";
