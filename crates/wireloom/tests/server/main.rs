@@ -4,6 +4,7 @@
 
 mod bodies;
 mod connect_events;
+mod differential;
 mod examples;
 mod hostile;
 mod leaving;
