@@ -78,7 +78,7 @@ pub struct ClientConfig {
     pub expired_grace: Duration,
     /// The maximum number of subscriptions of a connection.
     pub channels_max: usize,
-    /// The maximum length of a channel's name, in bytes.
+    /// The maximum length of a channel's name, in bytes; at most 1,024.
     pub channel_name_len_max: usize,
     /// The maximum length of a message from a client, in bytes; of a publication in a room, too.
     #[serde(with = "size")]
@@ -489,6 +489,11 @@ impl HubConfig {
         if client.pong_timeout >= client.ping_interval {
             return Err(ConfigError("client.pong_timeout must be shorter than client.ping_interval".into()));
         }
+        if client.channel_name_len_max > CHANNEL_NAME_LEN_MAX {
+            return Err(ConfigError(format!(
+                "client.channel_name_len_max must not exceed {CHANNEL_NAME_LEN_MAX}"
+            )));
+        }
         if config.api.key.as_deref() == Some("") {
             return Err(ConfigError("api.key must not be empty".into()));
         }
@@ -571,6 +576,10 @@ impl HubConfig {
         }
     }
 }
+
+/// The bound of `channel_name_len_max`. A name twice in base64 fits into a line of the NATS protocol, which has 4,096 bytes: NATS ends the
+/// connection of a node that sends a longer one.
+const CHANNEL_NAME_LEN_MAX: usize = 1_024;
 
 /// The name of a channel's namespace; empty for the default one.
 pub(crate) fn namespace_of(channel: &str) -> &str {
@@ -784,6 +793,7 @@ mod tests {
             ("[client]\nping_interval = \"0s\"", "client.ping_interval must not be 0"),
             ("[client]\nping_interval = \"5 parsecs\"", "parsecs"),
             ("[client]\nping_interval = \"5s\"", "shorter"),
+            ("[client]\nchannel_name_len_max = 1025", "must not exceed 1024"),
             ("[channel]\nhistory_size = 1", "both history_size and history_ttl"),
             (
                 "[channel]\nhistory_size = 1\nhistory_ttl = \"2s\"\nhistory_meta_ttl = \"1s\"",

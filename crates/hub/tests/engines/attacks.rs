@@ -8,6 +8,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use wireloom_hub::engine::{Action, Control, Engine, NatsEngine, RedisEngine};
+use wireloom_hub::protocol::ClientInfo;
 use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retention};
 
 use crate::nats_server::{Link, LinkState, Nats};
@@ -91,6 +92,24 @@ async fn nats_acknowledges_in_the_epoch_of_the_stream() {
     let events = recorder.until(|events| events.contains(&published(&last, "last"))).await;
     let expected = [Event::Lost("a".into()), published(&next, "next"), published(&last, "last")];
     assert_eq!(events[3..], expected);
+}
+
+/// Lines of the NATS protocol are limited, and a longer one costs a node its connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_has_room_for_the_longest_names() {
+    let Some(nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let _recorder = started(&engine);
+    let channel = "x".repeat(1_024);
+    engine.subscribe(&channel).await.unwrap();
+    let key = "k".repeat(128);
+    let at = engine.publish(&channel, publication("0"), Some(KEEP), &key).await.unwrap();
+    assert_eq!(history(&engine, &channel, HistoryQuery::default()).await, ["0"]);
+    assert_eq!(missed(&engine, &channel, &at).await, Some(Vec::new()));
+    let info = ClientInfo { client: "c".repeat(36), ..ClientInfo::default() };
+    engine.add_presence(&channel, &info).await.unwrap();
+    assert_eq!(engine.presence(&channel).await.unwrap(), [info]);
+    assert_eq!(engine.health().failure, None);
 }
 
 /// A key outlives a restart, and the publication that it belongs to.
