@@ -21,14 +21,27 @@ use crate::shards::lock;
 /// How long another node may take to answer.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The sum of the names in a part of an answer, in bytes. In JSON they are at most six times as long, and below `max_payload` of NATS.
+const PART_LEN: usize = 128 << 10;
+
 /// The maximum length of a node's name.
 const NAME_LEN_MAX: usize = 64;
 
 /// A message between nodes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Message {
-    Call { id: u64, from: String, call: Call },
-    Answer { id: u64, answer: Answer },
+    Call {
+        id: u64,
+        from: String,
+        call: Call,
+    },
+    /// A part of an answer, from 0 on.
+    Answer {
+        id: u64,
+        part: usize,
+        is_last: bool,
+        answer: Answer,
+    },
 }
 
 /// A call from one node to another.
@@ -83,6 +96,35 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
+impl Answer {
+    /// The parts that one message can carry.
+    fn into_parts(self) -> Vec<Self> {
+        let Self::Channels(channels) = self else { return vec![self] };
+        let (mut parts, mut part, mut len) = (Vec::new(), BTreeMap::new(), 0);
+        for (name, clients) in channels {
+            if len >= PART_LEN {
+                parts.push(Self::Channels(std::mem::take(&mut part)));
+                len = 0;
+            }
+            // The quotes, the colon, the comma and the number.
+            len += name.len() + 24;
+            part.insert(name, clients);
+        }
+        parts.push(Self::Channels(part));
+        parts
+    }
+
+    /// The messages with this answer.
+    pub(crate) fn into_messages(self, id: u64) -> impl Iterator<Item = Message> {
+        let parts = self.into_parts();
+        let last = parts.len() - 1;
+        parts.into_iter().enumerate().map(move |(part, answer)| {
+            let is_last = part == last;
+            Message::Answer { id, part, is_last, answer }
+        })
+    }
+}
+
 impl Message {
     pub(crate) fn encode(&self) -> Vec<u8> {
         // Serialization fails only for maps whose keys are not strings; there are none.
@@ -101,7 +143,7 @@ pub(crate) const CLIENT_CALLS_MAX: usize = 1_024;
 /// The calls that wait for their answers.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    waiting: Mutex<HashMap<u64, Pending>>,
     last_id: AtomicU64,
     for_clients: Semaphore,
 }
@@ -111,6 +153,14 @@ impl Default for Calls {
         let for_clients = Semaphore::new(CLIENT_CALLS_MAX);
         Self { waiting: Mutex::default(), last_id: AtomicU64::default(), for_clients }
     }
+}
+
+/// What a call waits for, and what has arrived of it.
+#[derive(Debug)]
+struct Pending {
+    answer: oneshot::Sender<Answer>,
+    parts: usize,
+    channels: BTreeMap<String, usize>,
 }
 
 /// A call that waits. It is forgotten when this is dropped.
@@ -129,15 +179,32 @@ impl Calls {
     pub(crate) fn begin(&self) -> Waiting<'_> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
-        lock(&self.waiting).insert(id, sender);
+        let pending = Pending { answer: sender, parts: 0, channels: BTreeMap::new() };
+        lock(&self.waiting).insert(id, pending);
         Waiting { calls: self, id, answer }
     }
 
-    /// Hands over an answer. One that nobody waits for is dropped.
-    pub(crate) fn answer(&self, id: u64, answer: Answer) {
-        let waiting = lock(&self.waiting).remove(&id);
-        if let Some(waiting) = waiting {
-            let _ = waiting.send(answer);
+    /// Hands over an answer, once its last part is here. One that nobody waits for is dropped.
+    pub(crate) fn answer(&self, id: u64, part: usize, is_last: bool, answer: Answer) {
+        let mut waiting = lock(&self.waiting);
+        let Some(pending) = waiting.get_mut(&id) else { return };
+        let answer = match answer {
+            Answer::Failed(reason) => Answer::Failed(reason),
+            _ if part != pending.parts => Answer::Failed("a part of the answer was lost".into()),
+            Answer::Channels(channels) => {
+                pending.parts += 1;
+                pending.channels.extend(channels);
+                if !is_last {
+                    return;
+                }
+                Answer::Channels(std::mem::take(&mut pending.channels))
+            }
+            other => other,
+        };
+        let pending = waiting.remove(&id);
+        drop(waiting);
+        if let Some(pending) = pending {
+            let _ = pending.answer.send(answer);
         }
     }
 }
@@ -184,11 +251,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn long_answers_arrive_in_parts() {
+        let channels: BTreeMap<_, _> = (0..20_000).map(|n| (format!("{n:0>40}"), n)).collect();
+        let calls = Calls::default();
+        for lost in [None, Some(0), Some(1), Some(9)] {
+            let mut waiting = calls.begin();
+            let messages: Vec<_> = Answer::Channels(channels.clone()).into_messages(waiting.id).collect();
+            assert_eq!(messages.len(), 10);
+            for (number, message) in
+                messages.into_iter().enumerate().filter(|(number, _)| lost != Some(*number))
+            {
+                let encoded = message.encode();
+                assert!(encoded.len() < PART_LEN + 1_000, "{}", encoded.len());
+                let Some(Message::Answer { id, part, is_last, answer }) = Message::decode(&encoded) else {
+                    panic!("{number} is an answer");
+                };
+                calls.answer(id, part, is_last, answer);
+            }
+            match lost {
+                None => assert_eq!((&mut waiting.answer).await, Ok(Answer::Channels(channels.clone()))),
+                // Without the last one, the call waits in vain.
+                Some(9) => assert!(waiting.answer.try_recv().is_err()),
+                Some(_) => assert!(matches!((&mut waiting.answer).await, Ok(Answer::Failed(_)))),
+            }
+        }
+        assert!(lock(&calls.waiting).is_empty());
+    }
+
+    #[tokio::test]
     async fn calls_that_are_given_up_are_forgotten() {
         let calls = Calls::default();
         let mut waiting = calls.begin();
-        calls.answer(waiting.id + 1, Answer::Emulated(Delivered::Full));
-        calls.answer(waiting.id, Answer::Emulated(Delivered::Queued));
+        calls.answer(waiting.id + 1, 0, true, Answer::Emulated(Delivered::Full));
+        calls.answer(waiting.id, 0, true, Answer::Emulated(Delivered::Queued));
         assert_eq!((&mut waiting.answer).await, Ok(Answer::Emulated(Delivered::Queued)));
         drop(waiting);
         drop(calls.begin());

@@ -401,6 +401,13 @@ impl Node {
         }
     }
 
+    async fn send_answer(&self, node: &str, id: u64, answer: Answer) -> Result<(), EngineError> {
+        for message in answer.into_messages(id) {
+            self.engine.send_to_node(node, message.encode()).await?;
+        }
+        Ok(())
+    }
+
     /// The channels of this node's clients whose names match, and the numbers of these clients.
     fn channels_like(&self, pattern: &str) -> BTreeMap<String, usize> {
         let channels = self.channels.list().into_iter().map(|(name, clients)| (name.to_string(), clients));
@@ -629,15 +636,15 @@ impl Delivery for Node {
                 let Some(node) = self.this.upgrade() else { return };
                 self.spawn(async move {
                     let answer = call.unwrap_or_else(|call| node.answer(call));
-                    let sent = node.engine.send_to_node(&from, Message::Answer { id, answer }.encode()).await;
-                    let Err(error) = sent else { return };
+                    let Err(error) = node.send_answer(&from, id, answer).await else { return };
                     warn!(node = from, %error, "a call of another node was not answered");
-                    let failed = Message::Answer { id, answer: Answer::Failed(error.to_string()) };
                     // The other node waits in vain if this fails, too.
-                    let _ = node.engine.send_to_node(&from, failed.encode()).await;
+                    let _ = node.send_answer(&from, id, Answer::Failed(error.to_string())).await;
                 });
             }
-            Some(Message::Answer { id, answer }) => self.calls.answer(id, answer),
+            Some(Message::Answer { id, part, is_last, answer }) => {
+                self.calls.answer(id, part, is_last, answer)
+            }
             None => {}
         }
     }
