@@ -126,12 +126,12 @@ struct PendingPong {
 /// A driver that uses it with an [`Inbound`](crate::Inbound) calls [`handle_activity`](Self::handle_activity) for every read,
 /// [`handle_event`](Self::handle_event) for every control frame, and [`handle_error`](Self::handle_error) for an error.
 pub struct Outbound {
-    role: Role,
     sender: Sender,
     timers: Timers,
     /// A number takes a quarter of the memory of a `Duration`.
     close_timeout_ms: u32,
-    queued_len_high: usize,
+    /// 4 GiB at most, for the same reason.
+    queued_len_high: u32,
     /// The payload of the newest ping that has not been answered, while the queue is too long for a pong.
     pending_pong: Option<Box<PendingPong>>,
     /// `None` while the connection is open.
@@ -149,12 +149,11 @@ impl Outbound {
         let compressor = deflate.map(|(params, config)| Compressor::new(role, &params, config));
         let limits = &config.limits;
         Self {
-            role,
             sender: Sender::new(keys, compressor, limits),
             timers: Timers::new(config.keepalive, now),
             close_timeout_ms: config.close_timeout.as_millis().try_into().unwrap_or(u32::MAX),
             // An empty queue is never congested.
-            queued_len_high: limits.queued_len_high.max(1),
+            queued_len_high: u32::try_from(limits.queued_len_high.max(1)).unwrap_or(u32::MAX),
             pending_pong: None,
             closing: None,
         }
@@ -164,7 +163,8 @@ impl Outbound {
 
     /// Which end this is.
     pub fn role(&self) -> Role {
-        self.role
+        // RFC 6455 §5.1: clients mask, and servers do not.
+        if self.sender.masks() { Role::Client } else { Role::Server }
     }
 
     /// Whether messages can be sent: no Close frame was sent or received, and nothing has failed.
@@ -255,7 +255,7 @@ impl Outbound {
     /// Whether [`queued_len_high`](crate::limits::Limits::queued_len_high) bytes or more are queued: a sender should pause.
     #[inline]
     pub fn is_congested(&self) -> bool {
-        self.queued_len() >= self.queued_len_high
+        self.queued_len() >= self.queued_len_high()
     }
 
     /// How to treat the transport once all slices of [`poll_transmit`](Self::poll_transmit) are written.
@@ -268,7 +268,7 @@ impl Outbound {
             Phase::CloseSent | Phase::WriteFailed => Transport::Open,
             Phase::Failed => Transport::ShutdownWrite,
             // RFC 6455 §7.1.1: the server closes TCP first, so that it holds TIME_WAIT; the client waits for it.
-            Phase::Exchanged if self.role == Role::Client => Transport::Open,
+            Phase::Exchanged if self.role() == Role::Client => Transport::Open,
             Phase::Exchanged | Phase::Draining { .. } => Transport::Close,
         }
     }
@@ -488,7 +488,7 @@ impl Outbound {
 
     /// Bytes that may be queued before the queue is [congested](Self::is_congested).
     pub fn queued_len_high(&self) -> usize {
-        self.queued_len_high
+        self.queued_len_high as usize
     }
 
     /// The largest window of a compressed [`PreparedFrame`] that the peer accepts, 9 to 15; `None` if a message of `len` bytes should
@@ -794,7 +794,7 @@ impl Outbound {
     /// Whether a pong may be queued. While the queue is long, because the peer does not read, only the newest pong is kept, so that
     /// pings cannot grow the queue.
     fn has_room_for_pong(&self) -> bool {
-        self.queued_len() < PONGS_QUEUED_LEN_MAX.min(self.queued_len_high)
+        self.queued_len() < PONGS_QUEUED_LEN_MAX.min(self.queued_len_high())
     }
 
     #[cold]
@@ -853,7 +853,7 @@ impl Drop for BorrowedSend<'_> {
 impl fmt::Debug for Outbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outbound")
-            .field("role", &self.role)
+            .field("role", &self.role())
             .field("end", &self.end())
             .field("queued_len", &self.queued_len())
             .finish_non_exhaustive()
