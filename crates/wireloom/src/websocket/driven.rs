@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
@@ -97,7 +98,9 @@ impl<F: Future> Future for Driven<F> {
                     state.handle_driver_end();
                 }
             }
-            if shared.take_detached() {
+            // This thread has set it.
+            if shared.is_detached.load(Ordering::Relaxed) {
+                shared.is_detached.store(false, Ordering::Relaxed);
                 discard_in_task(&shared);
             }
         }

@@ -161,16 +161,16 @@ impl<'m> Submission<'m> {
         if messages.is_empty() || !state.can_write_prepared() {
             return None;
         }
-        if !messages.iter().all(|message| message.is_ready(&state.core)) {
+        if !messages.iter().all(|message| message.is_ready(state.session.core())) {
             // No other member waits for the compression.
             self.write(deliveries);
         }
         let first = self.frames.len();
-        self.frames.extend(messages.iter().map(|message| message.frame(&state.core)));
+        self.frames.extend(messages.iter().map(|message| message.frame(state.session.core())));
         let mut frames = first..self.frames.len();
         let len: usize = self.frames[frames.clone()].iter().map(|frame| frame.as_bytes().len()).sum();
         // Of more, a part would be written before the rest is queued.
-        if len > state.core.queued_len_high() || messages.len() > 1 && len > JOINED_LEN_MAX {
+        if len > state.session.core().queued_len_high() || messages.len() > 1 && len > JOINED_LEN_MAX {
             self.frames.truncate(first);
             return None;
         }
@@ -241,6 +241,6 @@ impl<'m> Direct<'m> {
     ) -> Result<Delivery, WebSocketError> {
         let sent = self.state.finish_prepared(&frames[self.frames.clone()], written)?;
         flush_now(&mut self.state)?;
-        Ok(Delivery { sent, queued_len: self.state.core.queued_len() })
+        Ok(Delivery { sent, queued_len: self.state.session.core().queued_len() })
     }
 }

@@ -1,18 +1,37 @@
-//! The transport of a WebSocket: its end, and the tasks that wait for it.
+//! The transport of a WebSocket: what was transferred, the tasks that wait for it, the flusher, a peer that is slow, and how it ended.
 
 use std::io::{self, IoSlice};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
+use super::clock;
+use super::config::SlowPeer;
+use super::flush::Flush;
+use super::session::Session;
+use super::slow::{BUFFERED_LEN_MAX, Slow};
 use super::wakers::{Waiter, Wakers};
 #[cfg(feature = "http2")]
 use crate::error::HttpError;
 use crate::error::WebSocketError;
+use crate::guard::{Deferred, WakerSlot};
 use crate::sync::Arc;
 use crate::transport::Io;
 use crate::transport::ring::Socket;
 
 /// Slices per write.
-pub(super) const SLICES_MAX: usize = 32;
+const SLICES_MAX: usize = 32;
+
+/// Slices of most writes: the memory of few slices is initialized faster.
+const SLICES_FEW: usize = 4;
+
+/// Bytes that one WebSocket has transferred, with frame headers and control frames, before TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Bytes read.
+    pub bytes_received: u64,
+    /// Bytes written.
+    pub bytes_sent: u64,
+}
 
 /// A transport, whose writes wake all waiting tasks when it accepts bytes again.
 pub(super) struct Link {
@@ -21,6 +40,12 @@ pub(super) struct Link {
     end: Option<Box<LinkEnd>>,
     /// Created when a task first has to wait for the transport.
     wakers: Option<Arc<Wakers>>,
+    /// The task of the receiver. The transport and the timer keep its waker too; this one is kept as long, so that theirs is never
+    /// the last reference to the task.
+    receiver: WakerSlot,
+    flush: Flush,
+    slow: Slow,
+    traffic: Traffic,
 }
 
 /// How the transport has ended (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
@@ -42,8 +67,18 @@ enum LinkEnd {
 
 impl Link {
     pub(super) fn new(io: Io) -> Self {
-        Self { io, end: None, wakers: None }
+        Self {
+            io,
+            end: None,
+            wakers: None,
+            receiver: WakerSlot::default(),
+            flush: Flush::Idle,
+            slow: Slow::default(),
+            traffic: Traffic::default(),
+        }
     }
+
+    // How it has ended.
 
     /// The reason that nothing can be written any more.
     pub(super) fn write_error(&self) -> Option<&WebSocketError> {
@@ -91,22 +126,11 @@ impl Link {
         self.is_closed() || self.io.is_disconnected()
     }
 
+    // What the transport is, and what it has transferred.
+
     /// Whether the transport is a stream of HTTP/2.
     pub(super) fn is_tunnel(&self) -> bool {
         matches!(self.io, Io::Tunnel(_))
-    }
-
-    pub(super) fn may_mix_directions(&self) -> bool {
-        self.io.may_mix_directions()
-    }
-
-    pub(super) fn has_buffered_writes(&self) -> bool {
-        self.io.has_buffered_writes()
-    }
-
-    #[inline]
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.io.poll_read(cx, bytes)
     }
 
     /// The socket, if the transport is nothing but that.
@@ -114,8 +138,77 @@ impl Link {
         self.io.socket()
     }
 
-    /// Writes slices. While the transport is full, it wakes all waiting tasks later, and `task` if there is one.
-    pub(super) fn write(
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// `len` bytes were read.
+    pub(super) fn count_read(&mut self, len: usize) {
+        self.traffic.bytes_received += len as u64;
+    }
+
+    // Reading.
+
+    /// Reads. If reads of this transport may wait for a write, a write wakes the task of the receiver too.
+    #[inline]
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        let len = if self.io.may_mix_directions() {
+            let combined = self.register(Some((Waiter::Receiver, &*cx)));
+            ready!(self.io.poll_read(&mut Context::from_waker(&combined), bytes))?
+        } else {
+            ready!(self.io.poll_read(cx, bytes))?
+        };
+        self.count_read(len);
+        Poll::Ready(Ok(len))
+    }
+
+    // Writing.
+
+    /// Writes the queue, and the bytes that the transport itself has buffered. While the transport is full, it wakes all waiting tasks
+    /// later, and `task` if there is one.
+    pub(super) fn poll_write_all(
+        &mut self,
+        task: Option<(Waiter, &Context<'_>)>,
+        session: &mut Session,
+        deferred: &mut Deferred,
+    ) -> Poll<io::Result<()>> {
+        let mut total = 0;
+        let written = loop {
+            match self.poll_write_slices(task, session) {
+                Poll::Ready(Ok(0)) => break self.poll_flush_io(task),
+                Poll::Ready(Ok(len)) => {
+                    total += len;
+                    session.transmitted(len, deferred);
+                }
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
+            }
+        };
+        self.count_written(total, session);
+        session.return_buffer();
+        written
+    }
+
+    /// Writes the first slices of the queue; ready with 0 only if it is empty.
+    fn poll_write_slices(
+        &mut self,
+        task: Option<(Waiter, &Context<'_>)>,
+        session: &mut Session,
+    ) -> Poll<io::Result<usize>> {
+        let mut slices: [&[u8]; SLICES_FEW] = [&[]; SLICES_FEW];
+        let count = session.poll_transmit(&mut slices);
+        if count == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        if count < SLICES_FEW {
+            return self.poll_write(task, &slices[..count]);
+        }
+        let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
+        let count = session.poll_transmit(&mut slices);
+        self.poll_write(task, &slices[..count])
+    }
+
+    fn poll_write(
         &mut self,
         task: Option<(Waiter, &Context<'_>)>,
         slices: &[&[u8]],
@@ -130,13 +223,13 @@ impl Link {
         written.map(|written| written.and_then(not_zero))
     }
 
-    /// Writes the bytes that the transport accepts at once.
+    /// Writes the bytes that the transport accepts at once. The caller [counts](Self::count_written) them.
     pub(super) fn try_write(&mut self, slices: &[&[u8]]) -> io::Result<usize> {
         with_io_slices(slices, |slices| self.io.try_write(slices)).and_then(not_zero)
     }
 
     /// Writes the bytes that the transport itself has buffered.
-    pub(super) fn poll_flush(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
+    fn poll_flush_io(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
         if !self.io.has_buffered_writes() {
             return Poll::Ready(Ok(()));
         }
@@ -147,6 +240,97 @@ impl Link {
         let waker = self.register(task);
         self.io.poll_flush(&mut Context::from_waker(&waker))
     }
+
+    /// The transport has accepted `len` bytes.
+    pub(super) fn count_written(&mut self, len: usize, session: &mut Session) {
+        if len == 0 {
+            return;
+        }
+        self.traffic.bytes_sent += len as u64;
+        self.slow.accepted(len);
+        session.handle_written(self.slow.is_waiting());
+    }
+
+    /// Whether the bytes before `end`, as [`Traffic::bytes_sent`] counts them, have left a transport that is full.
+    pub(super) fn has_written(&self, end: u64) -> bool {
+        // A transport that buffers has written bytes when as many others have followed as it can buffer.
+        let buffered_len = if self.io.has_buffered_writes() { BUFFERED_LEN_MAX } else { 0 };
+        self.traffic.bytes_sent >= end.saturating_add(buffered_len as u64)
+    }
+
+    // The flusher.
+
+    /// Whether a flusher will write the queue.
+    #[inline]
+    pub(super) fn is_flush_due(&self) -> bool {
+        self.flush.is_due()
+    }
+
+    /// Whether a flusher was found for the queue, which is not written yet.
+    pub(super) fn has_flusher(&self) -> bool {
+        !self.flush.is_idle()
+    }
+
+    /// Whether there is no flusher, and the transport itself has nothing buffered.
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.has_flusher() && !self.io.has_buffered_writes()
+    }
+
+    /// Finds a flusher, if anything can be written. False if there is none.
+    #[cold]
+    pub(super) fn schedule(&mut self, find: impl FnOnce() -> Flush) -> bool {
+        if self.write_error().is_none() {
+            self.flush = find();
+        }
+        self.has_flusher()
+    }
+
+    /// Whether the future that is driven is the flusher.
+    pub(super) fn is_driver_flusher(&self) -> bool {
+        matches!(self.flush, Flush::AtPollEnd)
+    }
+
+    /// The queue is written, or dropped. Those are woken who wait for that, if the transport `was_full`.
+    pub(super) fn end_flush(&mut self, was_full: bool) {
+        self.flush = Flush::Idle;
+        self.slow.clear();
+        if was_full {
+            self.wake_waiting();
+        }
+    }
+
+    // A peer that is slow.
+
+    /// Whether bytes wait for the transport.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.slow.is_waiting()
+    }
+
+    /// Whether bytes have waited for longer than the policy allows.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.slow.is_overdue(clock::now)
+    }
+
+    /// The transport is full, and `queued_len` bytes wait for it: ready when the peer is to be disconnected.
+    pub(super) fn poll_slow(
+        &mut self,
+        policy: &SlowPeer,
+        queued_len: usize,
+        task: Option<(Waiter, &Context<'_>)>,
+        deferred: &mut Deferred,
+    ) -> Poll<()> {
+        if self.slow.wait(policy, clock::now(), queued_len) {
+            // It continues to write and watches the deadline, also when the future that sends is dropped.
+            self.wake_receiver(deferred);
+        }
+        let waker = task.map(|task| self.register(Some(task)));
+        // Without a task there is no timer: the flusher has one.
+        let mut cx = waker.as_ref().map(Context::from_waker);
+        self.slow.poll_disconnect(policy, cx.as_mut())
+    }
+
+    // Tasks that wait.
 
     /// A waker for the transport that wakes all waiting tasks, and this one too.
     pub(super) fn register(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Waker {
@@ -164,8 +348,30 @@ impl Link {
         }
     }
 
+    /// The receiver is polled by this task.
+    #[inline]
+    pub(super) fn register_receiver(&mut self, cx: &Context<'_>, deferred: &mut Deferred) {
+        deferred.register(&mut self.receiver, cx);
+    }
+
+    /// The receiver is not polled any more.
+    pub(super) fn unregister_receiver(&mut self, deferred: &mut Deferred) {
+        deferred.unregister(&mut self.receiver);
+    }
+
+    /// Wakes the task of the receiver.
+    pub(super) fn wake_receiver(&mut self, deferred: &mut Deferred) {
+        deferred.wake_by_ref(&self.receiver);
+    }
+
+    /// Wakes the tasks of both halves.
+    pub(super) fn wake(&mut self, deferred: &mut Deferred) {
+        self.wake_receiver(deferred);
+        self.wake_waiting();
+    }
+
     /// Wakes all tasks that wait for the transport.
-    pub(super) fn wake_all(&self) {
+    fn wake_waiting(&self) {
         if let Some(wakers) = &self.wakers {
             wakers.wake_all();
         }

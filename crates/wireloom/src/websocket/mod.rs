@@ -8,12 +8,17 @@
 //!            +------ one write <------- write batch <---- Sender: frames
 //! ```
 //!
-//! Each half has its half of the core. The outbound half, with the write batch, is behind a mutex together with the transport
-//! (`state`); the receiver locks it for each read, the sender for each message, neither while it waits. The module `flush`
-//! decides when the batch leaves. Messages that arrived together are received without a lock, and nothing is decoded while it is held.
+//! Each half has its half of the core. What both use is behind a mutex, which the receiver locks for each read and the sender for each
+//! message, neither while it waits. Messages that arrived together are received without a lock, and nothing is decoded while it is held:
 //!
-//! Layers: `activity`, `clock`, `codecs`, `linger`, `observer`, `prepared`, `read_buffer`, `wakers` → `active_receiver`, `config`, `flush`, `link`, `message`,
-//! `notifications` → `slow` → `state` → `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
+//! ```text
+//! state   link     the transport, what waits for it, the flusher, a slow peer, how it ended; writes the queue of the session
+//!         session  the outbound half of the core, closing, deadlines, events for an observer; no input or output
+//!         slot     the state of the receiver while it waits; taken by the poll that reads and decodes
+//! ```
+//!
+//! Layers: `activity`, `clock`, `codecs`, `linger`, `observer`, `prepared`, `read_buffer`, `wakers` → `active_receiver`, `config`, `flush`, `message`,
+//! `notifications` → `session`, `slot`, `slow` → `link` → `state` → `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
 mod active_receiver;
@@ -36,6 +41,8 @@ mod pump;
 mod read_buffer;
 mod receiver;
 mod sender;
+mod session;
+mod slot;
 mod slow;
 mod state;
 mod stream;
@@ -52,13 +59,13 @@ pub use accept::accept;
 pub(crate) use config::SharedConfig;
 pub use config::{IoUring, SlowPeer, WebSocketConfig};
 pub use fanout::{Delivery, Fanout};
+pub use link::Traffic;
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
 pub use observer::{Observer, ObserverEvent};
 pub use prepared::PreparedMessage;
 pub use pump::Session;
 pub use receiver::{Receiver, Receiving};
 pub use sender::{Permit, Sender, Sending};
-pub use state::Traffic;
 
 use crate::error::WebSocketError;
 use crate::transport::{Io, Transport};
@@ -134,16 +141,8 @@ impl WebSocket {
             Role::Server => Connection::server(config.config.core.clone(), deflate, clock::now()),
             Role::Client => Connection::client(config.config.core.clone(), deflate, seed(), clock::now()),
         };
-        let (mut inbound, mut outbound) = core.split();
-        if config.observer.is_some() {
-            inbound.log_headers();
-            outbound.log_headers();
-        }
-        let shared = Shared::new(outbound, io, config, negotiated);
-        if !arrived.is_empty() {
-            shared.lock().traffic.bytes_received = arrived.len() as u64;
-        }
-        let receiver = Receiver::new(shared.clone(), inbound, arrived);
+        let shared = Shared::new(core, io, config, negotiated, arrived);
+        let receiver = Receiver::new(shared.clone());
         Self { sender: Sender::new(shared), receiver }
     }
 

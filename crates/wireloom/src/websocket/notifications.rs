@@ -63,8 +63,8 @@ enum QueueState {
 }
 
 impl NotificationQueue {
-    pub(super) fn new(observer: Option<Observer>) -> Self {
-        Self { observer, ..Self::default() }
+    pub(super) fn new(observer: Observer) -> Self {
+        Self { observer: Some(observer), ..Self::default() }
     }
 
     pub(super) fn push(&mut self, notifications: Notification) {

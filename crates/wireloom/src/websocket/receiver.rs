@@ -3,20 +3,23 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
-use wireloom_ws::{Cause, End, Event, Inbound, Step};
+use wireloom_ws::{Cause, End, Event, Step};
 
 use super::active_receiver::{ActiveReceiver, DeliveryMode, direct_len_min};
-use super::clock::{self, Timer};
+use super::clock::Timer;
 use super::codecs;
+use super::link::Traffic;
 use super::message::{Message, OwnedMessage};
 use super::notifications::Notification;
-use super::state::{Shared, State, Traffic};
+use super::session::Session;
+use super::slot::ReceiverSlot;
+use super::state::{Shared, State};
 use super::wakers::Waiter;
 use crate::error::WebSocketError;
-use crate::memory::Account;
 use crate::transport::buffer;
 
 /// After a message of this length another long one is expected. The read for its header is short then, and the rest of the message
@@ -42,8 +45,7 @@ const HEADER_READ_LEN: usize = 4 << 10;
 /// nothing receives then, and only a failing write shows that the peer has left.)
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
-    /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while it is parked in [`State`], where the
-    /// server can free its memory, and while the connection is idle, if it can be [created again](Shared::take_receiver).
+    /// The state, while it is [taken](super::slot::ReceiverSlot). Boxed, so that futures that hold a receiver are small and cheap to move.
     active: Option<Box<ActiveReceiver>>,
 }
 
@@ -57,24 +59,18 @@ enum Read {
     Direct(usize),
     /// There is no memory for the bytes of a large message.
     Overloaded,
-    /// Nothing has arrived; the task is woken.
-    Pending,
     /// The connection has ended.
     Ended,
 }
 
 type PolledRead = Poll<io::Result<Option<Read>>>;
 
+/// Whether a message was found, or the end; the error is that of the connection.
+type Found = Result<bool, Box<WebSocketError>>;
+
 impl Receiver {
-    pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
-        if arrived.is_empty() && inbound.idle().is_some() {
-            // The state is created when something arrives.
-            return Self { shared, active: None };
-        }
-        let mut active = ActiveReceiver::new(inbound);
-        active.set_input(arrived);
-        shared.lock().take_read_buffer();
-        Self { shared, active: Some(Box::new(active)) }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, active: None }
     }
 
     /// The next message, borrowed until the next call; `None` when the connection has been closed.
@@ -122,23 +118,21 @@ impl Receiver {
         if let Some(message) = self.next_owned() {
             return Poll::Ready(Ok(Some(message)));
         }
-        if !ready!(self.poll_found(cx, DeliveryMode::Whole)) {
-            return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
+        if let Err(error) = ready!(self.poll_found(cx, DeliveryMode::Whole)) {
+            return Poll::Ready(Err(*error));
         }
-        Poll::Ready(Ok(self
-            .active
-            .as_mut()
-            .map(|active| active.reader.take_message_with(buffer::recycle_memory))))
+        let active = self.active.as_mut();
+        Poll::Ready(Ok(active.map(|active| active.reader.take_message_with(buffer::recycle_memory))))
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
-        self.shared.lock().core.end().cloned()
+        self.shared.lock().session.core().end().cloned()
     }
 
     /// Bytes transferred so far in each direction.
     pub fn traffic(&self) -> Traffic {
-        self.shared.lock().traffic
+        self.shared.lock().link.traffic()
     }
 
     /// The fast path: finds the next message if it is buffered whole, as most are.
@@ -163,25 +157,16 @@ impl Receiver {
         Some(message)
     }
 
-    /// Ready when a message has been found, or, with `false`, at the end: then there may be a
-    /// [failure](Self::take_failure).
+    /// Ready when a message has been found, and at the end: then nothing is `active`.
     #[inline(never)]
-    fn poll_found(&mut self, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
+    fn poll_found(&mut self, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<Found> {
         poll_found(&self.shared, &mut self.active, cx, mode)
     }
 
     /// Takes the input that has not been decoded.
     pub(super) fn take_input(&mut self) -> Vec<u8> {
-        if self.active.is_none() {
-            self.active = self.shared.lock().unpark();
-        }
-        self.active.as_mut().map(|active| active.reader.take_input()).unwrap_or_default()
-    }
-
-    /// The error that ended the connection, once.
-    #[cold]
-    fn take_failure(&mut self) -> Option<Box<WebSocketError>> {
-        self.active.as_mut()?.failed.take()
+        let active = self.active.take().or_else(|| self.shared.lock().slot.take_waiting());
+        active.map(|mut active| active.reader.take_input()).unwrap_or_default()
     }
 }
 
@@ -191,30 +176,52 @@ fn poll_found(
     held: &mut Option<Box<ActiveReceiver>>,
     cx: &mut Context<'_>,
     mode: DeliveryMode,
-) -> Poll<bool> {
-    let active = held.get_or_insert_with(|| shared.take_receiver());
-    if active.ended {
-        return Poll::Ready(false);
+) -> Poll<Found> {
+    if held.is_none() {
+        *held = shared.take_receiver();
     }
-    let found = active.poll_next(shared, cx, mode);
-    active.spend(found == Poll::Ready(true));
-    if found.is_pending() && active.is_idle() {
-        held.take().into_iter().for_each(ActiveReceiver::recycle);
-    } else if found.is_pending() && active.memory.is_some() {
-        park(shared, held);
-    }
-    found
-}
-
-/// Moves the state, which holds the memory of an unfinished message, to where the server can free it.
-#[cold]
-fn park(shared: &Shared, held: &mut Option<Box<ActiveReceiver>>) {
-    let Some(active) = held.take() else { return };
-    let refused = shared.lock().park(active);
-    if let Some(mut active) = refused {
-        // The connection has ended in the meantime, and this task is woken.
-        active.free();
-        *held = Some(active);
+    let Some(active) = held else { return Poll::Ready(Ok(false)) };
+    active.spend_fast_path();
+    loop {
+        if active.poll_turn(shared, cx).is_pending() {
+            held.take().into_iter().for_each(|active| shared.put_receiver(active));
+            return Poll::Pending;
+        }
+        let found = if active.has_more(mode) && !active.should_read_on(mode) {
+            active.decode(shared, mode)
+        } else {
+            let mut state = shared.lock();
+            let Poll::Ready(read) = active.poll_link(&mut state, cx, mode) else {
+                let unused = held.take().and_then(|active| state.slot.put(active));
+                drop(state);
+                unused.into_iter().for_each(ActiveReceiver::recycle);
+                return Poll::Pending;
+            };
+            // From here on nothing is locked: what a read costs to decode is the peer's choice.
+            drop(state);
+            match read {
+                Read::Ended => {
+                    let failed = held.take().and_then(|mut active| active.failed.take());
+                    return Poll::Ready(failed.map_or(Ok(false), Err));
+                }
+                Read::Buffered if active.should_read_on(mode) => continue,
+                // If the rest of the message has not arrived, decoding the bytes that have empties the buffer.
+                Read::Buffered | Read::Incomplete => active.decode(shared, mode),
+                Read::Direct(len) => active.fill(shared, len) || active.decode(shared, mode),
+                Read::Overloaded => {
+                    active.overload(shared);
+                    false
+                }
+            }
+        };
+        active.spend(found);
+        if found && !shared.is_discarding() {
+            return Poll::Ready(Ok(true));
+        }
+        // A message behind the Close frame of a server that shuts down, or a part of one, which is counted before others run.
+        if !found && !active.count_memory() {
+            active.overload(shared);
+        }
     }
 }
 
@@ -229,48 +236,13 @@ impl ActiveReceiver {
         }
     }
 
-    /// Ready with `true` when a message has been found, and with `false` at the end.
-    fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
-        loop {
-            match self.budget.is_waiting() {
-                true => ready!(self.poll_next_turn(shared, cx)),
-                false => ready!(self.poll_paid(cx)),
-            }
-            let found = if self.has_more(mode) && !self.should_read_on(mode) {
-                self.decode(shared, mode)
-            } else {
-                let read = self.poll_link(&mut shared.lock(), cx, mode);
-                // From here on nothing is locked: what a read costs to decode is the peer's choice.
-                match read {
-                    Read::Pending => return Poll::Pending,
-                    Read::Ended => return Poll::Ready(false),
-                    Read::Buffered if self.should_read_on(mode) => continue,
-                    Read::Buffered => self.decode(shared, mode),
-                    // The rest of the message has not arrived: decode the bytes that have, which empties the buffer.
-                    Read::Incomplete => self.decode(shared, mode),
-                    Read::Direct(len) => self.fill(shared, len) || self.decode(shared, mode),
-                    Read::Overloaded => {
-                        self.overload(shared);
-                        false
-                    }
-                }
-            };
-            if found && !shared.is_discarding() {
-                return Poll::Ready(true);
-            }
-            // A message behind the Close frame of a server that shuts down, or a part of one, which is counted before others run.
-            if !found && !self.count_memory(shared) {
-                self.overload(shared);
-            }
-            self.spend(found);
-        }
-    }
-
-    /// Ready when the connection has its next turn.
-    #[cold]
-    fn poll_next_turn(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.poll_paid(cx));
-        if shared.lock().link.is_disconnected() {
+    /// Ready when the connection has a share of the processor left. One connection must not keep a worker from the others, however much
+    /// it has buffered.
+    #[inline]
+    fn poll_turn(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
+        let has_waited = self.budget.is_waiting();
+        ready!(self.budget.poll_paid(&self.account, cx));
+        if has_waited && shared.lock().link.is_disconnected() {
             // Nothing receives the answers to messages that it has buffered.
             self.free();
         }
@@ -278,9 +250,8 @@ impl ActiveReceiver {
     }
 
     /// Writes the queue, watches the end and the deadlines, and reads once.
-    fn poll_link(&mut self, state: &mut State, cx: &mut Context<'_>, mode: DeliveryMode) -> Read {
-        state.register_receiver(cx);
-        self.account.get_or_insert_with(|| state.account().clone());
+    fn poll_link(&mut self, state: &mut State, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<Read> {
+        state.link.register_receiver(cx, &mut state.deferred);
         loop {
             // All that was read before has been answered.
             state.go_away();
@@ -288,32 +259,32 @@ impl ActiveReceiver {
             let _ = state.poll_flush(Some((Waiter::Receiver, &*cx)));
             if state.poll_end(cx) {
                 self.finish(state);
-                return Read::Ended;
+                return Poll::Ready(Read::Ended);
             }
             // The timer is polled only when there is nothing to read, and a peer that sends without a pause must not delay the end.
             // Deadlines of keepalive do not matter here: a peer that sends is alive.
-            if state.must_begin_close() || state.must_end_close() && self.has_read_enough(state) {
+            if state.session.must_begin_close()
+                || state.session.must_end_close() && self.has_read_enough(state)
+            {
                 self.read_before_timeout = None;
-                state.handle_timeout();
+                state.session.handle_timeout();
                 continue;
             }
             match self.poll_read(cx, state, mode) {
-                Poll::Ready(Ok(Some(read))) => return read,
+                Poll::Ready(Ok(Some(read))) => return Poll::Ready(read),
                 // The transport has ended.
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Err(error)) => state.fail_read(&error),
-                Poll::Pending if self.reader.has_input() => return Read::Incomplete,
+                Poll::Pending if self.reader.has_input() => return Poll::Ready(Read::Incomplete),
                 Poll::Pending => {
                     self.read_before_timeout = None;
                     self.release(state);
-                    if !self.count_memory_in_account() {
+                    if !self.count_memory() {
                         state.overload();
                         self.fail_overloaded();
                         continue;
                     }
-                    if self.poll_deadline(cx, state).is_pending() {
-                        return Read::Pending;
-                    }
+                    ready!(self.poll_deadline(cx, state));
                 }
             }
         }
@@ -322,7 +293,7 @@ impl ActiveReceiver {
     /// Whether much has been read since the close timeout expired. The peer's Close frame may have arrived before that, while this
     /// end was not polled.
     fn has_read_enough(&mut self, state: &State) -> bool {
-        let received = state.traffic.bytes_received;
+        let received = state.link.traffic().bytes_received;
         received - *self.read_before_timeout.get_or_insert(received) >= READ_AFTER_TIMEOUT_LEN
     }
 
@@ -330,15 +301,14 @@ impl ActiveReceiver {
     fn release(&mut self, state: &mut State) {
         self.release_memory();
         state.return_read_buffer();
-        state.keep_last_len(self.last_len);
-        if self.reader.inbound().is_compressed() && state.take_release() {
+        if self.reader.inbound().is_compressed() && state.session.take_release() {
             self.reader.release_buffers();
         }
     }
 
     /// Finds the next message, and applies control frames and errors to the state on the way.
     fn decode(&mut self, shared: &Shared, mode: DeliveryMode) -> bool {
-        if !self.count_growth(shared) {
+        if !self.count_growth() {
             self.overload(shared);
             return false;
         }
@@ -355,13 +325,13 @@ impl ActiveReceiver {
                 Ok(Step::Control(mut event)) => {
                     if shared.is_observed() {
                         let mut state = shared.lock();
-                        state.handle_control(&mut event);
+                        state.session.handle_control(&mut event);
                         let notification = control_notification(&event);
-                        state.queue_frames(self.reader.take_headers());
-                        notification.into_iter().for_each(|event| state.queue_notification(|| event));
+                        self.queue_frames(&mut state.session);
+                        notification.into_iter().for_each(|event| state.session.queue_notification(|| event));
                     } else {
                         has_applied = true;
-                        shared.apply(|state| state.handle_control(&mut event));
+                        shared.apply(|state| state.session.handle_control(&mut event));
                     }
                 }
                 // A step of a long message is counted and paid for before the next one.
@@ -393,12 +363,12 @@ impl ActiveReceiver {
 
     /// A message or a chunk was found: counts and reports it. False if there is no memory for it.
     fn handle_message(&mut self, shared: &Shared) -> bool {
-        let is_counted = self.count_memory(shared);
+        let is_counted = self.count_memory();
         if !is_counted {
             self.overload(shared);
         }
         if self.memory.is_some() {
-            self.account(shared).message_read();
+            self.account.message_read();
         }
         if shared.is_observed() {
             self.report_read(shared, is_counted);
@@ -412,7 +382,7 @@ impl ActiveReceiver {
     /// `len` bytes were read to the end of a large message. True if they have completed it.
     fn fill(&mut self, shared: &Shared, len: usize) -> bool {
         let filled = self.reader.space().filled(len);
-        if !self.count_memory(shared) {
+        if !self.count_memory() {
             self.overload(shared);
             return false;
         }
@@ -425,28 +395,6 @@ impl ActiveReceiver {
         }
     }
 
-    /// Counts the memory to which a long message may grow before it grows, also while it is copied to a larger place; false when the limit
-    /// of the server is reached.
-    fn count_growth(&mut self, shared: &Shared) -> bool {
-        let len = self.reader.grown_memory_len();
-        if len == self.reader.inbound().memory_len() {
-            return true;
-        }
-        self.account(shared);
-        self.count_in_account(len)
-    }
-
-    /// Reports the memory held; false when the limit of the server is reached.
-    fn count_memory(&mut self, shared: &Shared) -> bool {
-        self.account(shared);
-        self.count_memory_in_account()
-    }
-
-    /// The account of the connection.
-    fn account(&mut self, shared: &Shared) -> &Account {
-        self.account.get_or_insert_with(|| shared.apply(|state| state.account().clone()))
-    }
-
     /// The server is out of memory: closes with 1013, and frees messages.
     #[cold]
     fn overload(&mut self, shared: &Shared) {
@@ -456,18 +404,23 @@ impl ActiveReceiver {
 
     /// The peer broke a rule or a limit.
     fn fail(&mut self, shared: &Shared, error: wireloom_ws::Error) {
-        let frames = self.reader.take_headers();
         let mut state = shared.lock();
-        state.queue_frames(frames);
-        state.core.handle_error(clock::now(), error);
+        self.queue_frames(&mut state.session);
+        state.session.handle_error(error);
         self.failed = Some(Box::new(error.into()));
+    }
+
+    /// Queues events for frames that were read.
+    fn queue_frames(&mut self, session: &mut Session) {
+        for frame in self.reader.take_headers() {
+            session.queue_notification(|| Notification::FrameRead(frame));
+        }
     }
 
     /// Notifies the observer of the frames that have arrived, and of the message that was found.
     fn report_read(&mut self, shared: &Shared, found: bool) {
-        let frames = self.reader.take_headers();
         let mut state = shared.lock();
-        state.queue_frames(frames);
+        self.queue_frames(&mut state.session);
         if !found {
             return;
         }
@@ -476,46 +429,37 @@ impl ActiveReceiver {
         if message.is_last() {
             let len = std::mem::take(&mut self.unreported_len);
             let kind = message.kind();
-            state.queue_notification(|| Notification::MessageRead { kind, len });
+            state.session.queue_notification(|| Notification::MessageRead { kind, len });
         }
     }
 
     /// Ready when a read is done; with `None` at the end of the transport.
     fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> PolledRead {
-        if state.core.has_read_end() {
+        if state.session.core().has_read_end() {
             // The queue is written first. Reading would find the end again, without a pause.
             return Poll::Pending;
         }
-        if self.memory.is_some() && state.account().poll_read_allowed(cx).is_pending() {
+        if self.memory.is_some() && self.account.poll_read_allowed(cx).is_pending() {
             // The memory of the last message may be all that it holds; a smaller reservation is not refused.
             self.release_memory();
-            self.count_memory_in_account();
-            ready!(state.account().poll_read_allowed(cx));
+            self.count_memory();
+            ready!(self.account.poll_read_allowed(cx));
         }
-        if state.link.may_mix_directions() {
-            let combined = state.link.register(Some((Waiter::Receiver, &*cx)));
-            return self.poll_read_with(&mut Context::from_waker(&combined), state, mode);
-        }
-        self.poll_read_with(cx, state, mode)
-    }
-
-    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> PolledRead {
         let is_large = self.reader.payload_remaining() >= direct_len_min(mode);
         if !is_large || !self.reader.has_slot() {
             if !self.reader.has_buffer() {
                 self.reader.set_buffer(buffer::take_bytes());
-                state.take_read_buffer();
+                state.slot.hold_read_buffer();
             }
             return self.poll_read_buffer(cx, state, mode);
         }
-        // As `count_growth`, which would lock the state.
-        if !self.count_in_account(self.reader.grown_memory_len()) {
+        if !self.count_growth() {
             return Poll::Ready(Ok(Some(Read::Overloaded)));
         }
         let mut space = self.reader.space();
         let len = ready!(state.link.poll_read(cx, space.bytes()))?;
         self.budget.spend(len);
-        Poll::Ready(Ok(state.handle_read(len).then_some(Read::Direct(len))))
+        Poll::Ready(Ok(state.session.handle_read(len).then_some(Read::Direct(len))))
     }
 
     fn poll_read_buffer(
@@ -536,7 +480,7 @@ impl ActiveReceiver {
         let len_max = bytes.len().min(len_max);
         let len = ready!(state.link.poll_read(cx, &mut bytes[..len_max]))?;
         self.budget.spend(len);
-        if !state.handle_read(len) {
+        if !state.session.handle_read(len) {
             return Poll::Ready(Ok(None));
         }
         // Bytes in the buffer are decoded later.
@@ -553,24 +497,24 @@ impl ActiveReceiver {
 
     /// Ready when a deadline of the core has passed.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
-        let Some(deadline) = state.poll_timeout() else {
+        let Some(deadline) = state.session.poll_timeout() else {
             self.timer = Timer::Unset;
             return Poll::Pending;
         };
         ready!(self.timer.poll(deadline, cx));
-        state.handle_timeout();
+        state.session.handle_timeout();
         Poll::Ready(())
     }
 
     /// The transport is no longer used: determines the error, and reports the end.
     fn finish(&mut self, state: &mut State) {
-        self.ended = true;
         self.free();
         state.return_read_buffer();
-        state.unregister_receiver();
+        state.slot = ReceiverSlot::Ended;
+        state.link.unregister_receiver(&mut state.deferred);
         self.timer = Timer::Unset;
         if self.failed.is_none() {
-            self.failed = match state.core.end().map(|end| &end.cause) {
+            self.failed = match state.session.core().end().map(|end| &end.cause) {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
                 Some(Cause::Error(error)) => Some((*error).into()),
                 Some(Cause::Silence) => Some(WebSocketError::KeepaliveTimeout),
@@ -579,11 +523,11 @@ impl ActiveReceiver {
             .map(Box::new);
         }
         if let Some(error) = &self.failed {
-            state.queue_traced(Notification::Error((**error).clone()));
+            state.session.queue_traced(Notification::Error((**error).clone()));
         }
         state.queue_notifications();
-        if let Some(end) = state.core.end().cloned() {
-            state.queue_traced(Notification::CloseDone(end));
+        if let Some(end) = state.session.core().end().cloned() {
+            state.session.queue_traced(Notification::CloseDone(end));
         }
         state.close_link(WebSocketError::Closed);
         state.wake();
@@ -618,11 +562,10 @@ impl<'a> Future for Receiving<'a> {
         let Some(receiver) = self.receiver.take() else { return Poll::Ready(Ok(None)) };
         if !receiver.next_buffered() {
             match receiver.poll_found(cx, DeliveryMode::Configured) {
-                Poll::Ready(true) => {}
+                // At the end nothing is active.
+                Poll::Ready(Ok(_)) => {}
                 // Errors are large: a boxed one keeps messages from being moved through memory.
-                Poll::Ready(false) => {
-                    return Poll::Ready(receiver.take_failure().map_or(Ok(None), |error| Err(*error)));
-                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(*error)),
                 Poll::Pending => {
                     self.receiver = Some(receiver);
                     return Poll::Pending;
@@ -637,23 +580,25 @@ impl Drop for Receiver {
     /// No message is returned any more: those that are sent from now on are written at once. Senders keep the connection.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
-        let active = self.active.take();
-        let (detached, unused) = {
+        let mut unused = self.active.take();
+        let spawns = {
             let mut state = self.shared.lock();
             state.return_read_buffer();
-            if state.link.is_closed() || Arc::strong_count(&self.shared) == 1 {
+            let is_needed = !state.link.is_closed() && Arc::strong_count(&self.shared) > 1;
+            if !is_needed {
                 // It would be held as long as there is a sender. It is dropped after the state is unlocked.
-                (None, (active, state.unpark()))
-            } else {
-                (Some(state.detach_receiver(active)), (None, None))
+                unused = unused.or(state.slot.take_waiting());
+            } else if let Some(active) = unused.take() {
+                unused = state.slot.put(active);
             }
+            let is_driven = state.is_driven();
+            // Until the end of the poll.
+            self.shared.is_detached.store(is_needed && is_driven, Ordering::Relaxed);
+            is_needed && !is_driven
         };
         drop(unused);
-        match detached {
-            None => {}
-            Some(true) => discard_in_task(&self.shared),
-            // At the end of the poll.
-            Some(false) => self.shared.detach(),
+        if spawns {
+            discard_in_task(&self.shared);
         }
     }
 }
@@ -672,7 +617,7 @@ async fn discard_all(shared: Weak<Shared>) {
     poll_fn(|cx| {
         let Some(shared) = shared.upgrade() else { return Poll::Ready(()) };
         // The messages that one poll drops are paid for as those that are received.
-        while ready!(poll_found(&shared, &mut active, cx, DeliveryMode::Discarded)) {}
+        while let Ok(true) = ready!(poll_found(&shared, &mut active, cx, DeliveryMode::Discarded)) {}
         Poll::Ready(())
     })
     .await;
@@ -726,7 +671,7 @@ mod tests {
         assert!(memory.stats().assemblies >= 400_000);
         receiver.shared.evict();
         assert_eq!(memory.stats().assemblies, 0);
-        let parked = receiver.shared.lock().unpark().unwrap();
+        let parked = receiver.shared.lock().slot.take_waiting().unwrap();
         assert_eq!(parked.reader.inbound().memory_len(), 0);
     }
 
@@ -739,7 +684,7 @@ mod tests {
         drop(peer);
         assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::ConnectionLost);
         assert_eq!(memory.stats().assemblies, 0);
-        assert_eq!(receiver.active.as_ref().unwrap().reader.inbound().memory_len(), 0);
+        assert!(receiver.active.is_none());
     }
 
     // The peer no longer reads, and still sends.
@@ -872,7 +817,7 @@ mod tests {
             assert!(is_pending(receiver.recv()));
             tokio::task::yield_now().await;
         }
-        let parked = receiver.shared.lock().unpark().unwrap();
+        let parked = receiver.shared.lock().slot.take_waiting().unwrap();
         assert!(parked.budget.is_waiting());
         assert!(memory.stats().inflated >= parked.reader.inbound().memory_len());
     }

@@ -10,15 +10,13 @@ use wireloom_ws::{CloseCode, End, Misuse};
 
 use super::clock;
 use super::config::SlowPeer;
-use super::flush::{self, BATCH_LEN_MAX, COPIED_LEN_MAX};
+use super::flush::{BATCH_LEN_MAX, COPIED_LEN_MAX};
+use super::link::Traffic;
 use super::message::Payload;
 use super::notifications::Notification;
-use super::state::{Shared, State, Traffic};
+use super::state::{Shared, State};
 use super::wakers::Waiter;
 use crate::error::WebSocketError;
-
-/// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
-const SHARED_LEN_MIN: usize = 4 << 10;
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
 
@@ -115,7 +113,9 @@ impl Sender {
         if queued? {
             notify_written(state, message);
         }
-        if self.shared.has_more_buffered() && state.core.queued_len() < BATCH_LEN_MAX && state.is_flush_due()
+        if self.shared.has_more_buffered()
+            && state.session.core().queued_len() < BATCH_LEN_MAX
+            && state.is_flush_due()
         {
             return Ok(Sent::Done);
         }
@@ -152,7 +152,7 @@ impl Sender {
         last: bool,
     ) -> Result<(), WebSocketError> {
         let chunk = chunk.into();
-        poll_fn(|cx| self.poll_queue(cx, false, |state| put_fragment(state, &chunk, last))).await?;
+        poll_fn(|cx| self.poll_queue(cx, false, |state| state.session.put_fragment(&chunk, last))).await?;
         if last {
             notify_written(&mut self.shared.lock(), &chunk);
         }
@@ -208,7 +208,7 @@ impl Sender {
             let end = match end {
                 Some(end) => end,
                 None => {
-                    state.core.send_ping(clock::now(), payload)?;
+                    state.session.ping(payload)?;
                     *end.insert(state.queue_end()?)
                 }
             };
@@ -219,12 +219,12 @@ impl Sender {
 
     /// The number of pings that this end has sent, including keepalive pings.
     pub fn pings_sent(&self) -> u32 {
-        self.shared.lock().core.pings_sent()
+        self.shared.lock().session.core().pings_sent()
     }
 
     /// The number of the newest ping that was answered, counted from 1. Everything sent before that ping has arrived.
     pub fn pings_answered(&self) -> u32 {
-        self.shared.lock().core.pings_answered()
+        self.shared.lock().session.core().pings_answered()
     }
 
     /// Begins the closing handshake: the Close frame is sent after the queued messages. The receiver returns the messages that
@@ -249,7 +249,7 @@ impl Sender {
     /// task that is cancelled can give a reason. A task that panics closes with 1011.
     pub fn close_on_drop(&mut self, code: CloseCode) {
         if code.is_sendable() {
-            self.shared.lock().set_on_drop(code);
+            self.shared.lock().session.set_on_drop(code);
         }
     }
 
@@ -270,7 +270,7 @@ impl Sender {
         }
         let mut state = self.shared.lock();
         let now = clock::now();
-        state.set_close_at(deadline.map(|(after, code)| (now.saturating_add(after), code)));
+        state.session.set_close_at(deadline.map(|(after, code)| (now.saturating_add(after), code)));
         // The deadline has changed.
         state.wake();
         Ok(())
@@ -311,28 +311,28 @@ impl Sender {
 
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
-        self.shared.lock().core.end().cloned()
+        self.shared.lock().session.core().end().cloned()
     }
 
     /// The round-trip time that the last answered ping has measured, by [`ping`](Self::ping) or by keepalive
     /// ([`wireloom_ws::Config::keepalive`]); `None` before. It is measured in microseconds, and costs nothing for messages.
     pub fn latency(&self) -> Option<Duration> {
-        self.shared.lock().latency()
+        self.shared.lock().session.latency()
     }
 
     /// Bytes that are queued for writing.
     pub fn queued_len(&self) -> usize {
-        self.shared.lock().core.queued_len()
+        self.shared.lock().session.core().queued_len()
     }
 
     /// Bytes transferred so far in each direction.
     pub fn traffic(&self) -> Traffic {
-        self.shared.lock().traffic
+        self.shared.lock().link.traffic()
     }
 
     /// Messages that were dropped by [`SlowPeer::DropNewest`].
     pub fn dropped(&self) -> u64 {
-        self.shared.lock().dropped()
+        self.shared.lock().session.dropped()
     }
 
     /// Ready when a message can be queued; see [`reserve`](Self::reserve).
@@ -342,11 +342,11 @@ impl Sender {
             return Poll::Ready(Err(error.clone()));
         }
         // The other policies do not wait.
-        if !matches!(state.slow_peer(), SlowPeer::Wait { .. }) || !state.core.is_congested() {
+        if !matches!(state.slow_peer(), SlowPeer::Wait { .. }) || !state.session.core().is_congested() {
             return Poll::Ready(Ok(()));
         }
         match state.poll_flush(Some((self.waiter, cx))) {
-            Poll::Pending if !state.core.is_congested() => Poll::Ready(Ok(())),
+            Poll::Pending if !state.session.core().is_congested() => Poll::Ready(Ok(())),
             flushed => flushed,
         }
     }
@@ -486,7 +486,7 @@ enum Sent {
 }
 
 fn notify_written(state: &mut State, message: &Payload<'_>) {
-    state.queue_notification(|| {
+    state.session.queue_notification(|| {
         let (kind, payload) = message.parts();
         Notification::MessageWritten { kind, len: payload.len() as u64 }
     });
@@ -528,7 +528,7 @@ fn queue(
         if let Some(error) = state.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        let is_slow = if waits { state.core.is_congested() } else { state.is_slow() };
+        let is_slow = if waits { state.session.core().is_congested() } else { state.is_slow() };
         if is_slow {
             return Poll::Pending;
         }
@@ -558,55 +558,21 @@ fn queue(
     }
 }
 
+/// Queues a message. A long one is written from where it is, if it cannot be queued by reference.
 #[inline]
 fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
-    state.take_codec();
-    let (kind, payload) = message.parts();
     match message {
-        // The core copies a shorter payload into the batch, without a count of references.
-        Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => state.core.send_bytes(data.clone()),
-        Payload::SharedText(text) if text.len() >= SHARED_LEN_MIN => state.core.send_utf8_bytes(text.clone()),
-        Payload::Prepared(message) => {
-            if payload.len() < SHARED_LEN_MIN {
-                state.core.give_buffer(flush::take_buffer);
-            }
-            message.queue(&mut state.core)
+        Payload::Text(_) | Payload::Binary(_) if message.len() > COPIED_LEN_MAX => {
+            let (kind, payload) = message.parts();
+            state.send_borrowed(kind, payload)
         }
-        _ if payload.len() > COPIED_LEN_MAX => state.send_borrowed(kind, payload),
-        Payload::Text(text) => {
-            state.core.give_buffer(flush::take_buffer);
-            state.core.send_text(text)
-        }
-        Payload::SharedText(text) => {
-            state.core.give_buffer(flush::take_buffer);
-            state.core.send_text(text)
-        }
-        _ => {
-            state.core.give_buffer(flush::take_buffer);
-            state.core.send_binary(payload)
-        }
-    }
-}
-
-fn put_fragment(state: &mut State, fragment: &Payload<'_>, last: bool) -> Result<(), wireloom_ws::Error> {
-    state.take_codec();
-    let core = &mut state.core;
-    match fragment {
-        Payload::Text(text) => core.send_text_chunk(text, last),
-        Payload::SharedText(text) => core.send_text_chunk(text, last),
-        Payload::Binary(data) => core.send_binary_chunk(data, last),
-        Payload::Shared(data) => core.send_binary_chunk(data, last),
-        Payload::Prepared(message) => match message.as_text() {
-            Some(text) => core.send_text_chunk(text, last),
-            None => core.send_binary_chunk(message.as_bytes(), last),
-        },
+        _ => state.session.put(message),
     }
 }
 
 fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
-    let now = clock::now();
-    state.core.close(now, code, reason)?;
+    state.session.close(code, reason)?;
     // The deadline has changed.
-    state.wake_receiver();
+    state.link.wake_receiver(&mut state.deferred);
     Ok(())
 }

@@ -11,8 +11,7 @@
 //! A deadline covers the bytes that are queued when it is set. A message that is queued later is covered by the next deadline: it has
 //! waited for one to two times the timeout when that expires.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -38,7 +37,6 @@ pub(crate) struct SlowCounters {
 pub(super) struct Slow {
     /// Set while bytes wait for the transport.
     deadlines: Option<Box<Deadlines>>,
-    counters: Option<Arc<SlowCounters>>,
 }
 
 struct Deadlines {
@@ -57,23 +55,6 @@ struct DrainDeadline {
 }
 
 impl Slow {
-    /// Counts in `counters` too from now on.
-    pub(super) fn count_in(&mut self, counters: Arc<SlowCounters>) {
-        self.counters = Some(counters);
-    }
-
-    pub(super) fn count_dropped(&self) {
-        if let Some(counters) = &self.counters {
-            counters.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn count_disconnected(&self) {
-        if let Some(counters) = &self.counters {
-            counters.disconnected.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Whether bytes wait for the transport.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {

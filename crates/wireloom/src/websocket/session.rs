@@ -1,0 +1,395 @@
+//! What this end sends, and how it closes: the sending half of the protocol core, and what was decided about the end. It does no
+//! input or output: [`Link`](super::link::Link) writes its queue.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wireloom_ws::{CloseCode, Error, Event, Kind, Misuse, Outbound, Pong, PreparedFrame};
+
+use super::activity::Activity;
+use super::flush::{self, BATCH_LEN_MAX};
+use super::message::Payload;
+use super::notifications::{Notification, NotificationQueue};
+use super::observer::Observer;
+use super::{clock, codecs};
+use crate::guard::Deferred;
+
+/// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
+const SHARED_LEN_MIN: usize = 4 << 10;
+
+/// The sending half of a connection.
+pub(super) struct Session {
+    core: Outbound,
+    going_away: GoingAway,
+    /// The round-trip time of the last ping that was answered, in microseconds; 0 before.
+    latency_us: u32,
+    activity: Activity,
+    rare: Option<Box<Rare>>,
+}
+
+/// State that few connections have, allocated when it is first needed.
+#[derive(Default)]
+struct Rare {
+    /// Created only if the connection is observed.
+    notifications: Option<NotificationQueue>,
+    /// The time at which the closing handshake begins by itself, and its code.
+    close_at: Option<(Duration, CloseCode)>,
+    /// The close code for when the WebSocket is dropped while open.
+    on_drop: Option<CloseCode>,
+    /// Messages that the policy for a slow peer has dropped.
+    dropped: u64,
+}
+
+/// Whether a server that shuts down has closed this connection. Messages that arrive after its Close frame are read and dropped
+/// until the peer's Close frame or the close timeout: closing a socket with unread bytes would reset the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GoingAway {
+    No,
+    /// The Close frame is sent when the messages that have been read are answered.
+    Requested,
+    /// The Close frame has been sent; messages that arrive are dropped.
+    Discarding,
+}
+
+impl Session {
+    pub(super) fn new(core: Outbound, observer: Option<Observer>) -> Self {
+        let rare = observer.map(|observer| {
+            Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
+        });
+        Self { core, going_away: GoingAway::No, latency_us: 0, activity: Activity::default(), rare }
+    }
+
+    /// The core. Only the methods here change it.
+    #[inline]
+    pub(super) fn core(&self) -> &Outbound {
+        &self.core
+    }
+
+    // Sending.
+
+    /// Appends a message to a batch that is sure to be written.
+    #[inline(always)]
+    pub(super) fn append(&mut self, kind: Kind, payload: &[u8]) -> bool {
+        self.core.append_message(kind, payload, BATCH_LEN_MAX)
+    }
+
+    /// Queues a message.
+    #[inline]
+    pub(super) fn put(&mut self, message: &Payload<'_>) -> Result<(), Error> {
+        self.take_codec();
+        match message {
+            // The core copies a shorter payload into the batch, without a count of references.
+            Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => {
+                return self.core.send_bytes(data.clone());
+            }
+            Payload::SharedText(text) if text.len() >= SHARED_LEN_MIN => {
+                return self.core.send_utf8_bytes(text.clone());
+            }
+            Payload::Prepared(message) if message.len() >= SHARED_LEN_MIN => {
+                return message.queue(&mut self.core);
+            }
+            _ => self.core.give_buffer(flush::take_buffer),
+        }
+        match message {
+            Payload::Text(text) => self.core.send_text(text),
+            Payload::SharedText(text) => self.core.send_text(text),
+            Payload::Binary(data) => self.core.send_binary(data),
+            Payload::Shared(data) => self.core.send_binary(data),
+            Payload::Prepared(message) => message.queue(&mut self.core),
+        }
+    }
+
+    /// Queues a fragment of a message.
+    pub(super) fn put_fragment(&mut self, fragment: &Payload<'_>, last: bool) -> Result<(), Error> {
+        self.take_codec();
+        match fragment {
+            Payload::Text(text) => self.core.send_text_chunk(text, last),
+            Payload::SharedText(text) => self.core.send_text_chunk(text, last),
+            Payload::Binary(data) => self.core.send_binary_chunk(data, last),
+            Payload::Shared(data) => self.core.send_binary_chunk(data, last),
+            Payload::Prepared(message) => match message.as_text() {
+                Some(text) => self.core.send_text_chunk(text, last),
+                None => self.core.send_binary_chunk(message.as_bytes(), last),
+            },
+        }
+    }
+
+    /// Sends a message whose payload `write` writes from where it is; see [`Outbound::send_borrowed`].
+    pub(super) fn send_borrowed(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        write: impl FnMut(&[&[u8]]) -> Option<usize>,
+        deferred: &mut Deferred,
+    ) -> Result<(), Error> {
+        self.take_codec();
+        self.core.send_borrowed(kind, payload, write, |payload| deferred.drop_later(payload))
+    }
+
+    /// The transport has accepted the first `written` bytes of these frames: queues the rest. Returns the number of frames that are sent.
+    pub(super) fn queue_rest(
+        &mut self,
+        frames: &[&PreparedFrame],
+        mut written: usize,
+    ) -> Result<usize, Error> {
+        for (sent, frame) in frames.iter().enumerate() {
+            let of_frame = written.min(frame.as_bytes().len());
+            written -= of_frame;
+            if of_frame < frame.as_bytes().len() {
+                self.core.give_buffer(flush::take_buffer);
+            }
+            match self.core.send_rest_of_prepared(frame, of_frame) {
+                Ok(()) => {}
+                Err(Error::Misuse(Misuse::QueueFull { .. })) => return Ok(sent),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(frames.len())
+    }
+
+    pub(super) fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.core.send_ping(clock::now(), payload)
+    }
+
+    /// Takes a codec of this thread, if messages are compressed.
+    #[inline]
+    fn take_codec(&mut self) {
+        if self.core.is_compressed() {
+            codecs::with(|pool| self.core.take_codec(pool));
+        }
+    }
+
+    /// Returns the codec to the pool of this thread.
+    #[inline]
+    pub(super) fn return_codec(&mut self) {
+        if self.core.is_compressed() {
+            codecs::with(|pool| self.core.return_codec(pool));
+        }
+    }
+
+    /// Frees memory, if nothing has been transferred since the last call; true once that was found.
+    pub(super) fn release_if_idle(&mut self) -> bool {
+        let is_idle = self.activity.check(self.core.is_compressed());
+        if is_idle {
+            self.core.release_buffers();
+        }
+        is_idle
+    }
+
+    /// Whether the receiver must free as much memory as it can, once.
+    pub(super) fn take_release(&mut self) -> bool {
+        self.activity.take_release()
+    }
+
+    /// The policy for a slow peer has dropped a message.
+    pub(super) fn count_dropped(&mut self) {
+        self.rare.get_or_insert_default().dropped += 1;
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.rare.as_ref().map_or(0, |rare| rare.dropped)
+    }
+
+    // The queue, for the link.
+
+    /// The slices to write next; see [`Outbound::poll_transmit`].
+    #[inline]
+    pub(super) fn poll_transmit<'a>(&'a mut self, slices: &mut [&'a [u8]]) -> usize {
+        self.core.poll_transmit(slices)
+    }
+
+    /// `len` bytes of the queue were written.
+    #[inline]
+    pub(super) fn transmitted(&mut self, len: usize, deferred: &mut Deferred) {
+        self.core.transmitted_with(len, |payload| deferred.drop_later(payload));
+    }
+
+    /// The transport is full, or the queue is empty: the connection holds no more than the queue.
+    pub(super) fn return_buffer(&mut self) {
+        flush::put_buffer(self.core.take_buffer());
+    }
+
+    /// Nothing is written any more: drops the queue.
+    pub(super) fn drop_queue(&mut self, deferred: &mut Deferred) {
+        self.core.handle_write_failed_with(clock::now(), |payload| deferred.drop_later(payload));
+    }
+
+    /// The transport has accepted bytes, after it `was_full` or not.
+    pub(super) fn handle_written(&mut self, was_full: bool) {
+        self.activity.transferred();
+        if was_full {
+            self.core.handle_activity(clock::now());
+        }
+    }
+
+    // What has arrived.
+
+    /// A read has brought `len` bytes. False if that was the end of the transport.
+    pub(super) fn handle_read(&mut self, len: usize) -> bool {
+        if len == 0 {
+            self.core.handle_eof();
+            return false;
+        }
+        self.activity.transferred();
+        if self.core.keeps_alive() {
+            self.core.handle_activity(clock::now());
+        }
+        true
+    }
+
+    /// Nothing more arrives.
+    pub(super) fn handle_eof(&mut self) {
+        self.core.handle_eof();
+    }
+
+    /// A control frame has arrived.
+    pub(super) fn handle_control(&mut self, event: &mut Event<'_>) {
+        self.core.handle_event(clock::now(), event);
+        if let Event::Pong(Pong { round_trip: Some(round_trip), .. }) = event {
+            self.latency_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).max(1);
+        }
+    }
+
+    /// The peer broke a rule or a limit.
+    pub(super) fn handle_error(&mut self, error: Error) {
+        self.core.handle_error(clock::now(), error);
+    }
+
+    /// The round-trip time of the last ping that was answered.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        (self.latency_us > 0).then(|| Duration::from_micros(self.latency_us.into()))
+    }
+
+    // Closing, and deadlines.
+
+    /// Queues the Close frame, unless one was queued before.
+    pub(super) fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.core.close(clock::now(), code, reason)
+    }
+
+    /// The WebSocket is dropped.
+    pub(super) fn close_dropped(&mut self) {
+        let on_drop = self.rare.as_ref().and_then(|rare| rare.on_drop);
+        // RFC 6455 §7.4.1: an unexpected condition.
+        let code = if std::thread::panicking() {
+            CloseCode::INTERNAL_ERROR
+        } else {
+            on_drop.unwrap_or(CloseCode::GOING_AWAY)
+        };
+        let _ = self.close(code, "");
+    }
+
+    pub(super) fn set_on_drop(&mut self, code: CloseCode) {
+        self.rare.get_or_insert_default().on_drop = Some(code);
+    }
+
+    /// The server shuts down. False if that was known.
+    pub(super) fn request_close(&mut self) -> bool {
+        let is_first = self.going_away == GoingAway::No;
+        if is_first {
+            self.going_away = GoingAway::Requested;
+        }
+        is_first
+    }
+
+    /// Queues the Close frame if that was requested; false if not.
+    #[inline]
+    pub(super) fn go_away(&mut self) -> bool {
+        if self.going_away != GoingAway::Requested {
+            return false;
+        }
+        self.going_away = GoingAway::Discarding;
+        // The code and reason are this crate's own.
+        let _ = self.close(CloseCode::GOING_AWAY, "the server is shutting down");
+        true
+    }
+
+    /// The time at which the closing handshake begins by itself, and its code.
+    fn close_at(&self) -> Option<(Duration, CloseCode)> {
+        self.rare.as_ref()?.close_at
+    }
+
+    pub(super) fn set_close_at(&mut self, close_at: Option<(Duration, CloseCode)>) {
+        if self.rare.is_some() || close_at.is_some() {
+            self.rare.get_or_insert_default().close_at = close_at;
+        }
+    }
+
+    /// The next time to call [`handle_timeout`](Self::handle_timeout).
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let close_at = self.close_at().map(|(at, _)| at);
+        let next = self.core.poll_timeout().into_iter().chain(close_at).min()?;
+        // A deadline that the clock cannot represent never expires.
+        clock::instant_at(next)
+    }
+
+    /// Whether the closing handshake has to begin by now ([`Sender::close_after`](super::Sender::close_after)).
+    #[inline]
+    pub(super) fn must_begin_close(&self) -> bool {
+        self.core.is_open() && self.close_at().is_some_and(|(at, _)| at <= clock::now())
+    }
+
+    /// Whether the closing handshake has to end by now.
+    #[inline]
+    pub(super) fn must_end_close(&self) -> bool {
+        !self.core.is_open() && self.core.poll_timeout().is_some_and(|deadline| deadline <= clock::now())
+    }
+
+    pub(super) fn handle_timeout(&mut self) {
+        let now = clock::now();
+        if let Some((at, code)) = self.close_at()
+            && at <= now
+        {
+            self.set_close_at(None);
+            // The code was checked when it was chosen.
+            let _ = self.close(code, "");
+        }
+        self.core.handle_timeout(now);
+    }
+
+    // Events for an observer.
+
+    #[inline]
+    pub(super) fn is_observed(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.notifications.is_some())
+    }
+
+    pub(super) fn notifications(&mut self) -> Option<&mut NotificationQueue> {
+        self.rare.as_mut()?.notifications.as_mut()
+    }
+
+    /// As [`notifications`](Self::notifications); created for tracing, also without an observer.
+    fn traced(&mut self) -> Option<&mut NotificationQueue> {
+        if cfg!(feature = "tracing") {
+            self.rare.get_or_insert_default().notifications.get_or_insert_default();
+        }
+        self.notifications()
+    }
+
+    /// Queues an event.
+    #[inline]
+    pub(super) fn queue_notification(&mut self, notification: impl FnOnce() -> Notification) {
+        if let Some(queue) = self.notifications() {
+            queue.push(notification());
+        }
+    }
+
+    /// Queues an event that is traced too.
+    pub(super) fn queue_traced(&mut self, notification: Notification) {
+        if let Some(queue) = self.traced() {
+            queue.push(notification);
+        }
+    }
+
+    /// Queues events for the frames that were queued, and for the end of the connection. True if events have to be delivered.
+    pub(super) fn queue_notifications(&mut self) -> bool {
+        let mut end = self.core.end().cloned();
+        let queue = if end.is_some() { self.traced() } else { self.notifications() };
+        let Some(queue) = queue else { return false };
+        end = end.filter(|_| queue.begin_close());
+        let headers = self.core.take_headers();
+        let Some(queue) = self.notifications() else { return false };
+        queue.push_written(headers, end);
+        queue.is_waiting()
+    }
+}
