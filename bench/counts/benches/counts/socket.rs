@@ -13,10 +13,14 @@ use wireloom::wireloom_ws::Role;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::{WebSocket, WebSocketConfig};
 
-/// A peer that has sent everything at once, and reads all that is written.
+/// A peer that has sent everything at once, or sends a message once the last one was read, and reads all that is written.
 struct Peer {
     input: Vec<u8>,
     at: usize,
+    /// The length of each read.
+    read_len: usize,
+    /// Nothing has arrived since the last read.
+    is_read: bool,
 }
 
 impl AsyncRead for Peer {
@@ -26,12 +30,14 @@ impl AsyncRead for Peer {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let rest = &self.input[self.at..];
-        if rest.is_empty() {
+        let len = rest.len().min(into.remaining()).min(self.read_len);
+        if len == 0 || self.is_read {
+            self.is_read = false;
             return Poll::Pending;
         }
-        let len = rest.len().min(into.remaining());
         into.put_slice(&rest[..len]);
         self.at += len;
+        self.is_read = self.read_len < usize::MAX;
         Poll::Ready(Ok(()))
     }
 }
@@ -69,10 +75,18 @@ fn driven<F>(len: usize, count: usize, run: impl FnOnce(WebSocket) -> F + 'stati
 where
     F: Future<Output = Result<(), wireloom::WebSocketError>> + 'static,
 {
+    driven_by(masked_frames(&ascii(len), count), usize::MAX, run)
+}
+
+/// A server's WebSocket whose peer has sent `input`, of which it reads `read_len` bytes at once.
+fn driven_by<F>(input: Vec<u8>, read_len: usize, run: impl FnOnce(WebSocket) -> F + 'static) -> Driven
+where
+    F: Future<Output = Result<(), wireloom::WebSocketError>> + 'static,
+{
     capped(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let guard = runtime.enter();
-        let peer = Peer { input: masked_frames(&ascii(len), count), at: 0 };
+        let peer = Peer { input, at: 0, read_len, is_read: false };
         let config = WebSocketConfig::default();
         let socket = WebSocket::from_transport(peer, Role::Server, Negotiated::default(), None, config, &[]);
         let future: Pin<Box<dyn Future<Output = _>>> = Box::pin(socket.drive(run));
@@ -115,4 +129,22 @@ fn echo(driven: Driven) -> Driven {
     poll(driven)
 }
 
-library_benchmark_group!(name = socket_group, benchmarks = [echo]);
+/// A server's WebSocket that is idle after each message.
+fn quiet(len: usize) -> Driven {
+    let input = masked_frames(&ascii(len), MESSAGES);
+    let read_len = input.len() / MESSAGES;
+    driven_by(input, read_len, borrowed)
+}
+
+#[library_benchmark]
+#[bench::borrowed_13(quiet(13))]
+fn wake((runtime, mut future): Driven) -> Driven {
+    let guard = runtime.enter();
+    for _ in 0..MESSAGES {
+        assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    drop(guard);
+    (runtime, future)
+}
+
+library_benchmark_group!(name = socket_group, benchmarks = [echo, wake]);
