@@ -45,7 +45,7 @@ impl Admin {
         let url = self.url(path);
         let request = Request::post(url, body.to_string()).header("origin", self.url("").as_str());
         match &self.cookie {
-            Some(cookie) => request.header("cookie", &format!("other=1; {cookie}")),
+            Some(cookie) => request.header("cookie", format!("other=1; {cookie}")),
             None => request,
         }
     }
