@@ -13,6 +13,7 @@ step_fmt() {
 step_clippy() {
     cargo clippy --version || { skip "clippy is not installed: rustup component add clippy"; return; }
     cargo clippy --locked --workspace --all-targets -- -D warnings || return
+    cargo clippy --locked -p wireloom-hub -p wireloom-cli --features wireloom-cli/opentelemetry --all-targets -- -D warnings || return
     # Each feature of the tokio crate can be switched off.
     local features
     for features in "" client server client,server client,tls server,http2; do
@@ -33,6 +34,8 @@ step_unit() {
     # Slow tests mostly wait.
     RUST_TEST_THREADS=${RUST_TEST_THREADS-$(($(nproc) * 2))} test_workspace --no-fail-fast
     local rc=$?
+    # Off by default.
+    cargo test --locked --workspace --features wireloom-cli/opentelemetry --test shell traces || rc=1
     # Tests that report a limit of this machine.
     grep -h '^limited: ' "$log" | while read -r line; do say "$line"; done
     return $rc

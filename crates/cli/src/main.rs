@@ -1,6 +1,6 @@
 //! The command `wireloom`: arguments, input and output, exit codes. The protocols are the crate `wireloom`.
 //!
-//! Layers: `allocator`, `descriptors`, `exit`, `signals`, `terminal` → `args` → `log`, `recording` → `routes` → `cmd`.
+//! Layers: `allocator`, `descriptors`, `exit`, `signals`, `terminal`, `traces` → `args` → `log`, `recording` → `routes` → `cmd`.
 
 mod allocator;
 mod args;
@@ -12,6 +12,8 @@ mod recording;
 mod routes;
 mod signals;
 mod terminal;
+#[cfg(feature = "opentelemetry")]
+mod traces;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -22,6 +22,7 @@ use crate::node::PublishError;
 use crate::protocol::{ClientInfo, Disconnect, ErrorCode, Publication, StreamPosition};
 use crate::rights::{self, Operation, Requester};
 use crate::session::stats;
+use crate::spans::Span;
 
 /// The maximum number of commands in a batch.
 const BATCH_MAX: usize = 1_000;
@@ -115,15 +116,25 @@ impl Hub {
 
     /// Answers a call whose sender may call everything.
     pub(crate) async fn answer_method(&self, method: &str, request: &mut Request) -> Response {
+        let span = Span::received("api", method, request);
         let body = match request.bytes().await {
             Ok(body) => body,
             Err(error) => return error.into(),
         };
         match self.call(method, &body).await {
             Ok(result) => respond("result", &result),
-            Err(Failure::NoSuchMethod) => Response::not_found(),
-            Err(Failure::Malformed(reason)) => Response::text(400, format!("{reason}\n")),
-            Err(Failure::Refused(code)) => respond("error", &raw(&error(code))),
+            Err(Failure::NoSuchMethod) => {
+                span.fail("no such method");
+                Response::not_found()
+            }
+            Err(Failure::Malformed(reason)) => {
+                span.fail(&reason);
+                Response::text(400, format!("{reason}\n"))
+            }
+            Err(Failure::Refused(code)) => {
+                span.fail(code.message());
+                respond("error", &raw(&error(code)))
+            }
         }
     }
 

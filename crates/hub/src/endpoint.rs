@@ -14,6 +14,7 @@ use crate::clock::{Clock, WarningLimit};
 use crate::config::ProxyConfig;
 use crate::hooks::{Failure, Refusal};
 use crate::protocol::{Disconnect, ErrorCode};
+use crate::spans::{Span, is_context};
 
 /// The maximum length of a response, in bytes.
 const RESPONSE_LEN_MAX: usize = 1 << 20;
@@ -47,6 +48,8 @@ struct AnswerDisconnect {
 
 /// An HTTP endpoint of the application's backend.
 pub(crate) struct Endpoint {
+    /// For spans.
+    name: &'static str,
     url: String,
     timeout: Duration,
     headers: Vec<(String, String)>,
@@ -84,13 +87,14 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 impl Endpoint {
     /// `None` without a URL.
-    pub(crate) fn new(config: &ProxyConfig, calls_again: CallsAgain) -> Option<Self> {
+    pub(crate) fn new(name: &'static str, config: &ProxyConfig, calls_again: CallsAgain) -> Option<Self> {
         let url = config.url.clone()?;
         let kept = if url.starts_with("https://") { Kept::Nothing } else { Kept::Http1 };
         let headers = config.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         // Redirects are not followed, so that a backend cannot send what clients said elsewhere.
         let connector = Connector::new().connect_timeout(config.timeout);
         Some(Self {
+            name,
             url,
             timeout: config.timeout,
             headers,
@@ -110,12 +114,14 @@ impl Endpoint {
         headers: &[(String, String)],
         body: Vec<u8>,
     ) -> Result<Option<T>, Failure> {
-        let answered = tokio::time::timeout(self.timeout, self.exchange(headers, body)).await;
-        let answer: Answer<T> = match answered {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(reason)) => return Err(self.failed(&reason)),
-            Err(_) => return Err(self.failed("it took too long")),
-        };
+        let span = Span::sent(self.name, headers);
+        let context = span.context();
+        let answered = tokio::time::timeout(self.timeout, self.exchange(headers, &context, body)).await;
+        let answered = answered.unwrap_or_else(|_| Err("it took too long".into()));
+        let answer: Answer<T> = answered.map_err(|reason| {
+            span.fail(&reason);
+            self.failed(&reason)
+        })?;
         if let Some(AnswerDisconnect { code, reason }) = answer.disconnect {
             // A Close frame has room for no more, and for no other code.
             return match (3000..5000).contains(&code) && reason.len() <= 123 {
@@ -132,6 +138,7 @@ impl Endpoint {
     async fn exchange<T: DeserializeOwned>(
         &self,
         headers: &[(String, String)],
+        context: &[(String, String)],
         body: Vec<u8>,
     ) -> Result<Answer<T>, String> {
         let _call = self.calls.acquire().await.map_err(|error| error.to_string())?;
@@ -139,8 +146,12 @@ impl Endpoint {
         let request = if self.calls_again == CallsAgain::Yes { request.idempotent() } else { request };
         // No header of a client stands beside one of the configuration.
         let is_own = |name: &str| self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
-        let forwarded = headers.iter().filter(|(name, _)| !is_own(name));
+        // The context of the call's span replaces that of the client, which the span continues.
+        let is_replaced = |name: &str| is_own(name) || !context.is_empty() && is_context(name);
+        let forwarded = headers.iter().filter(|(name, _)| !is_replaced(name));
+        let context = context.iter().filter(|(name, _)| !is_own(name));
         let request = forwarded
+            .chain(context)
             .chain(&self.headers)
             .fold(request, |request, (name, value)| request.header(name, value));
         let response = self.send(request).await.map_err(|error| error.to_string())?;

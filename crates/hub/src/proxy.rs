@@ -190,12 +190,12 @@ impl Proxies {
         check("events", &config.events.proxy())?;
         let forwarded = named.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
         Ok(Self {
-            connect: Endpoint::new(&proxies.connect, CallsAgain::Yes),
-            refresh: Endpoint::new(&proxies.refresh, CallsAgain::Yes),
-            subscribe: Endpoint::new(&proxies.subscribe, CallsAgain::Yes),
-            sub_refresh: Endpoint::new(&proxies.sub_refresh, CallsAgain::Yes),
-            publish: Endpoint::new(&proxies.publish, CallsAgain::No),
-            rpc: Endpoint::new(&config.rpc, CallsAgain::No),
+            connect: Endpoint::new("connect", &proxies.connect, CallsAgain::Yes),
+            refresh: Endpoint::new("refresh", &proxies.refresh, CallsAgain::Yes),
+            subscribe: Endpoint::new("subscribe", &proxies.subscribe, CallsAgain::Yes),
+            sub_refresh: Endpoint::new("sub_refresh", &proxies.sub_refresh, CallsAgain::Yes),
+            publish: Endpoint::new("publish", &proxies.publish, CallsAgain::No),
+            rpc: Endpoint::new("rpc", &config.rpc, CallsAgain::No),
             forwarded: forwarded.map(|name| name.to_ascii_lowercase()).collect(),
         })
     }

@@ -42,7 +42,7 @@ impl Settings {
         };
         let (verifier, proxies) = (Verifier::new(&config.token)?, Proxies::new(&config)?);
         // Whoever receives an event twice knows it by its id.
-        let events = Endpoint::new(&config.events.proxy(), CallsAgain::Yes);
+        let events = Endpoint::new("events", &config.events.proxy(), CallsAgain::Yes);
         let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));
         let mut patterns = HashMap::new();
         for (name, options) in options.chain([("", &config.channel)]) {

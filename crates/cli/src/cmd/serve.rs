@@ -70,6 +70,8 @@ pub(crate) fn run(args: &Serve) -> Exit {
 async fn serve(args: &Serve) -> Result<(), String> {
     let mut config = args.config();
     config.tap = recording::start(&args.record, Side::Server)?;
+    #[cfg(feature = "opentelemetry")]
+    let traces = crate::traces::start()?;
     let (hub, has_rooms) = hub::build(args).await?;
     let routes = Arc::new(Routes::new(args, hub.clone())?);
     let mut servers = Vec::new();
@@ -188,6 +190,10 @@ async fn serve(args: &Serve) -> Result<(), String> {
     if let (Some(handle), Some(task)) = (admin_handle, admin_task) {
         handle.abort();
         let _ = task.await;
+    }
+    #[cfg(feature = "opentelemetry")]
+    if let Some(traces) = traces {
+        traces.shut_down().await;
     }
     info!("stopped");
     Ok(())

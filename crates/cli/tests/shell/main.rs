@@ -18,3 +18,5 @@ mod process;
 mod running;
 #[cfg(target_os = "linux")]
 mod terminal;
+#[cfg(feature = "opentelemetry")]
+mod traces;
