@@ -180,6 +180,33 @@ async fn redis_keys_name_no_other_channels() {
     assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["0"]);
 }
 
+/// Announcements do not wait until the histories of all channels have been compared with what was delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_delivers_while_histories_are_compared() {
+    const CHANNELS: u32 = 100;
+    const DELAY: Duration = Duration::from_millis(40);
+    let Some(redis) = Redis::start() else { return };
+    let link = Link::to(redis.port).await;
+    let engine = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
+    let other = RedisEngine::connect(&redis.url()).await.unwrap();
+    let recorder = started(&engine);
+    for number in 0..CHANNELS {
+        let channel = format!("c{number}");
+        engine.subscribe(&channel).await.unwrap();
+        engine.recover(&channel, None, RecoveryMode::Stream, KEEP).await.unwrap();
+    }
+    link.set(LinkState::Slow(DELAY));
+    engine.maintain();
+    let begin = Instant::now();
+    for number in 0..5 {
+        let at = publish(&other, "c0", &number.to_string()).await;
+        let event = Event::Published("c0".into(), at, number.to_string());
+        recorder.until(|events| events.contains(&event)).await;
+    }
+    // One comparison after the other would take twice the delay of the link for each channel.
+    assert!(begin.elapsed() < CHANNELS * DELAY, "{:?}", begin.elapsed());
+}
+
 const CONFIG: &str = r#"
 client.anonymous = true
 token.hmac_secret = "secret"
@@ -353,6 +380,25 @@ async fn redis_does_not_follow_what_was_given_up() {
     let before = redis.command("PUBSUB CHANNELS wl:c:*");
     give_up(&engine, &link).await;
     until(async || redis.command("PUBSUB CHANNELS wl:c:*") == before).await;
+}
+
+/// The history of the commands is out of reach of clients, and of the server API.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_can_name_the_channel_of_the_commands() {
+    let Some(redis) = Redis::start() else { return };
+    let node = node(RedisEngine::connect(&redis.url()).await.unwrap()).await;
+    let mut client = node.connect().await;
+    for channel in ["\0:commands", "$\0:commands"] {
+        let request = json!({ "channel": channel, "data": 1 });
+        for method in ["subscribe", "publish", "presence", "history"] {
+            let command = json!({ "id": 9, method: request.clone() }).to_string();
+            client.socket.send(&command).await.unwrap();
+            assert_eq!(client.receive().await["error"]["code"], 102, "{method}");
+        }
+        for method in ["publish", "history", "history_remove"] {
+            assert_eq!(node.try_api(method, request.clone()).await["error"]["code"], 102, "{method}");
+        }
+    }
 }
 
 /// A command of the server API reaches a node that was cut off when it was given, or the caller is told.

@@ -10,6 +10,7 @@ use redis::aio::{PubSubSink, PubSubStream};
 use redis::cluster_async::ClusterConnection;
 use redis::{PushInfo, PushKind};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt as _;
 use tracing::{info, warn};
@@ -45,6 +46,9 @@ const UNANSWERED_MAX: u32 = 3;
 
 /// The maximum number of channels of a cluster that are subscribed to at the same time.
 const SUBSCRIBING_MAX: usize = 64;
+
+/// The maximum number of histories whose positions are read at the same time.
+const COMPARING_MAX: usize = 32;
 
 /// The delay before a lost connection is made again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -282,6 +286,7 @@ impl Live {
         // Announcements since the last message. Their number counts, not the time: a node that was paused has asked nothing meanwhile.
         let (mut heartbeat, mut unanswered) = (tokio::time::interval(HEARTBEAT), 0);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut comparing = JoinSet::new();
         loop {
             let message = tokio::select! {
                 message = stream.next() => match message {
@@ -310,12 +315,21 @@ impl Live {
                     continue;
                 }
                 () = self.sync.notified() => {
-                    let Some(delivery) = delivery.upgrade() else { return };
                     if sharded.is_some() {
                         let live = self.clone();
                         tokio::spawn(async move { live.update_missing().await });
                     }
-                    self.catch_up_all(&*delivery).await;
+                    // Announcements go on meanwhile.
+                    if comparing.is_empty() {
+                        comparing.spawn(self.clone().compare(delivery.clone()));
+                    }
+                    continue;
+                }
+                Some(compared) = comparing.join_next() => {
+                    let Some(delivery) = delivery.upgrade() else { return };
+                    for channel in compared.unwrap_or_default() {
+                        self.catch_up(&channel, &*delivery).await;
+                    }
                     continue;
                 }
             };
@@ -403,9 +417,8 @@ impl Live {
         publication: Publication,
         delivery: &dyn Delivery,
     ) {
-        let delivered = lock(&self.followed).get(channel).and_then(|followed| followed.delivered.clone());
         let offset = publication.offset;
-        match delivered {
+        match self.delivered(channel) {
             Some(at) if at.epoch == epoch && offset <= at.offset => return,
             Some(at) if at.epoch == epoch && offset > at.offset + 1 => {
                 return self.catch_up(channel, delivery).await;
@@ -423,18 +436,46 @@ impl Live {
         }
     }
 
-    async fn catch_up_all(&self, delivery: &dyn Delivery) {
+    /// The channels of which not everything has been delivered.
+    async fn compare(self: Arc<Self>, delivery: Weak<dyn Delivery>) -> Vec<String> {
         let channels: Vec<String> = lock(&self.followed).keys().cloned().collect();
-        for channel in channels {
-            self.catch_up(&channel, delivery).await;
-        }
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let comparisons = channels.into_iter().map(|channel| {
+            let (live, delivery, has_failed) = (self.clone(), delivery.clone(), has_failed.clone());
+            async move {
+                let retention = delivery.upgrade()?.retention(&channel)?;
+                live.delivered(&channel)?;
+                if has_failed.load(Ordering::Relaxed) {
+                    return None;
+                }
+                let part = Part::After { since: 0, limit: 0 };
+                match script::read(&live.connection, Reading { channel: &channel, part, retention }).await {
+                    Ok(read) => {
+                        let at = live.delivered(&channel)?;
+                        let is_behind = at.epoch != read.position.epoch || at.offset < read.position.offset;
+                        is_behind.then_some(channel)
+                    }
+                    // Tried again with the next comparison.
+                    Err(error) => {
+                        if !has_failed.swap(true, Ordering::Relaxed) {
+                            warn!(channel, %error, "histories were not compared");
+                        }
+                        None
+                    }
+                }
+            }
+        });
+        concurrently(COMPARING_MAX, comparisons).await.into_iter().flatten().collect()
+    }
+
+    fn delivered(&self, channel: &str) -> Option<Position> {
+        lock(&self.followed).get(channel)?.delivered.clone()
     }
 
     /// Delivers what was not announced, or reports that the history no longer contains all of it.
     async fn catch_up(&self, channel: &str, delivery: &dyn Delivery) {
         let Some(retention) = delivery.retention(channel) else { return };
-        let delivered = lock(&self.followed).get(channel).and_then(|followed| followed.delivered.clone());
-        let Some(since) = delivered else { return };
+        let Some(since) = self.delivered(channel) else { return };
         let part = Part::After { since: since.offset, limit: READ_MAX };
         let read = match script::read(&self.connection, Reading { channel, part, retention }).await {
             Ok(read) => read,
