@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[cfg(target_os = "linux")]
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -235,7 +237,10 @@ async fn announced_lengths_cost_nothing() {
     // Two for each connection; a quarter is left to the other tests of this program.
     let count = 20_000.min(open_files * 3 / 8);
     if count < 20_000 {
-        println!("limited: {count} of 20,000 announced lengths, because {open_files} files may be open");
+        let text =
+            format!("limited: {count} of 20,000 announced lengths, because {open_files} files may be open");
+        // Not captured, as what is printed would be.
+        let _ = writeln!(std::io::stderr(), "{text}");
     }
     let (address, server) = serve(MEMORY_MAX).await;
     let mut clients = Vec::new();

@@ -1,5 +1,6 @@
 //! A NATS server for a test, and a link to it that can be cut, stalled and slowed down.
 
+use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,9 @@ impl Nats {
     pub(crate) fn start() -> Option<Self> {
         let store = tempfile::tempdir().unwrap();
         let Ok(mut process) = run(ANY, ANY, store.path()) else {
-            println!("limited: nats-server is not on the PATH; tests of several nodes did not run");
+            let text = "limited: nats-server is not on the PATH; tests of several nodes did not run";
+            // Not captured, as what is printed would be.
+            let _ = writeln!(std::io::stderr(), "{text}");
             return None;
         };
         let file = store.path().join(format!("nats-server_{}.ports", process.id()));
