@@ -68,21 +68,30 @@ impl Follower {
         delivery: Weak<dyn Delivery>,
         mut messages: Subscriber,
     ) {
-        let mut retry = false;
+        let (mut retry, mut is_due) = (false, false);
         loop {
             let message = tokio::select! {
                 message = messages.next() => match message {
-                    Some(message) => Some(message),
+                    Some(message) => Ok(message),
                     None => return,
                 },
-                () = self.sync.notified() => None,
-                () = tokio::time::sleep(RETRY_AFTER), if retry => None,
+                () = self.sync.notified() => {
+                    is_due = true;
+                    continue;
+                }
+                () = tokio::time::sleep(RETRY_AFTER), if retry && !is_due => {
+                    is_due = true;
+                    continue;
+                }
+                // Messages are delivered while it waits.
+                Ok(permit) = nats.comparing.acquire(), if is_due => Err(permit),
             };
             let Some(delivery) = delivery.upgrade() else { return };
             let handled = match &message {
-                Some(message) => self.handle_message(&nats, &*delivery, message).await,
-                None => self.catch_up(&nats, &*delivery).await,
+                Ok(message) => self.handle_message(&nats, &*delivery, message).await,
+                Err(_permit) => self.catch_up(&nats, &*delivery).await,
             };
+            is_due &= message.is_ok();
             retry = handled.is_err();
             if let Err(error) = handled {
                 warn!(channel = self.channel, %error, "a history was not read; trying again");

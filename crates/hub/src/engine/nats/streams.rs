@@ -13,7 +13,7 @@ use async_nats::{Client, connection};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 use super::unavailable;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
@@ -26,7 +26,12 @@ pub(super) struct Nats {
     pub(super) client: Client,
     pub(super) jetstream: jetstream::Context,
     streams: Mutex<Streams>,
+    /// Permits to compare a history with what was delivered.
+    pub(super) comparing: Semaphore,
 }
+
+/// The maximum number of histories that are compared at the same time: every ten seconds each of them is due, and NATS has a queue.
+const COMPARING_MAX: usize = 32;
 
 /// The streams, by their encoded namespace.
 type Streams = HashMap<String, Arc<OnceCell<stream::Stream>>>;
@@ -99,7 +104,7 @@ pub(super) fn subject(info: &stream::Info, channel: &str) -> String {
 
 impl Nats {
     pub(super) fn new(client: Client, jetstream: jetstream::Context) -> Self {
-        Self { client, jetstream, streams: Mutex::default() }
+        Self { client, jetstream, streams: Mutex::default(), comparing: Semaphore::new(COMPARING_MAX) }
     }
 
     pub(super) fn is_connected(&self) -> bool {
