@@ -332,6 +332,7 @@ impl Decompressor {
 
     /// Returns the codec to `pool`, except within a message. The window is kept.
     pub fn return_codec(&mut self, pool: &mut DeflatePool) {
+        self.end_final_block();
         if !self.in_message
             && self.failed.is_none()
             && let Some(codec) = self.codec.take()
@@ -340,9 +341,18 @@ impl Decompressor {
         }
     }
 
+    /// A final block that the tail of a message has completed ends the window. The codec says so when it is called again, which may be
+    /// too late if another one goes on from the window.
+    fn end_final_block(&mut self) {
+        if !self.in_message && self.codec.is_some() && !self.window.is_empty() {
+            self.inflate(&[], &mut [0], InflateFlush::Block);
+        }
+    }
+
     /// Frees the codec, except within a message; the next message gets another one. The window is kept.
     pub fn shrink(&mut self) {
         if !self.in_message {
+            self.end_final_block();
             self.codec = None;
             self.window.shrink();
         }
@@ -545,6 +555,29 @@ mod tests {
         let last: &[u8] = &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00];
         let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
         assert_eq!(inflate(client, &[last, second]), [hello(), Err(InflateError::Corrupt)]);
+    }
+
+    // The lengths of this final block are the tail that is not sent, so the window ends with its message: whether the codec is kept, or
+    // made again from the window.
+    #[test]
+    fn refuses_a_reference_across_a_final_block_that_the_tail_completes() {
+        let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+        let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
+        for is_released in [false, true] {
+            let (mut d, mut out) = (client(), Vec::new());
+            for payload in [first, second, &[0x01]] {
+                d.decompress(payload, true, &mut out, &LIMIT).unwrap();
+                if is_released {
+                    d.shrink();
+                }
+            }
+            assert_eq!(out, b"HelloHello");
+            assert_eq!(
+                d.decompress(second, true, &mut out, &LIMIT),
+                Err(InflateError::Corrupt),
+                "{is_released}"
+            );
+        }
     }
 
     // RFC 7692 §7.2.2, RFC 1951 §3.2.
