@@ -9,6 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+mod backend;
 mod shell;
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");

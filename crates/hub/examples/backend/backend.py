@@ -1,0 +1,76 @@
+"""The backend of a chat: it makes tokens, and decides who joins a room and what is said there.
+
+python3 backend.py [PORT], with the secret of tokens in WIRELOOM_HUB_TOKEN_HMAC_SECRET.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import pathlib
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+SECRET = os.environ["WIRELOOM_HUB_TOKEN_HMAC_SECRET"].encode()
+MEMBERS = {"chat:lobby": {"ada", "bob"}, "chat:staff": {"ada"}}
+PAGE = pathlib.Path(__file__).with_name("index.html")
+
+
+def base64url(data):
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def token(user):
+    """A JSON Web Token (RFC 7519) for a connection of ten minutes. Its user is one who has logged in; here it is anyone's word."""
+    parts = [{"alg": "HS256", "typ": "JWT"}, {"sub": user, "exp": int(time.time()) + 600}]
+    text = b".".join(base64url(json.dumps(part).encode()) for part in parts)
+    return text + b"." + base64url(hmac.new(SECRET, text, hashlib.sha256).digest())
+
+
+def subscribe(call):
+    if call["user"] in MEMBERS.get(call["channel"], ()):
+        return {"result": {}}
+    return {"error": {"code": 103, "message": "permission denied"}}
+
+
+def publish(call):
+    data = call.get("data")
+    text = data.get("text") if isinstance(data, dict) else None
+    if not isinstance(text, str) or not 0 < len(text) <= 500:
+        return {"error": {"code": 1000, "message": "a text of 1 to 500 characters"}}
+    # The author is the user of the token, whatever the client says.
+    return {"result": {"data": {"user": call["user"], "text": text}}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        url = urlsplit(self.path)
+        if url.path == "/token":
+            self.answer("text/plain", token(parse_qs(url.query)["user"][0]))
+        else:
+            self.answer("text/html; charset=utf-8", PAGE.read_bytes())
+
+    def do_POST(self):
+        call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        decide = {"/subscribe": subscribe, "/publish": publish}[self.path]
+        self.answer("application/json", json.dumps(decide(call)).encode())
+
+    def answer(self, kind, body):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 9000), Handler)
+print(f"http://127.0.0.1:{server.server_port}/", flush=True)
+server.serve_forever()
