@@ -45,6 +45,7 @@
 //! | nghttp2 | `priority` | nghttp2 ignores PRIORITY on stream 0 (RFC 9113 §6.3) and, in PRIORITY and HEADERS, a stream that depends on itself (RFC 7540 §5.3.1) once RFC 7540 priorities are off. |
 //! | nghttp2 | `closed` | nghttp2 ignores frames on closed streams and on those that were passed over, which RFC 9113 §5.1 and §5.1.1 call errors. |
 //! | nghttp2 | `field` | nghttp2 drops fields whose name or value is invalid, where RFC 9113 §8.2.1 calls the message malformed. |
+//! | nghttp2 | `authority` | nghttp2 checks the characters of an authority, not that it has a host, and a port in digits (RFC 9110 §4.2.1, RFC 3986 §3.2). |
 //! | nghttp2 | `host` | nghttp2 does not compare `host` with `:authority` of CONNECT (RFC 9113 §8.3.1: a server SHOULD). |
 //! | nghttp2 | `trailers` | nghttp2 refuses trailers with several `host` fields or `content-length`. RFC 9110 §6.5.1: fields that do not belong into trailers are ignored. |
 //! | nghttp2 | `twice` | Wireloom accepts `content-length` that is repeated with the same value (RFC 9110 §8.6 allows both). |
@@ -316,6 +317,9 @@ const DIFFERENCES: &[Difference] = &[
         let is_stream = seen.ours.fault.is_some_and(|fault| fault.stream == seen.last.stream);
         let is_valid = seen.their_message().is_some() && seen.violation().is_none();
         is_stream && seen.is_accepted_by_them() && is_valid
+    }),
+    ("nghttp2", "authority", |seen| {
+        seen.is_accepted_by_them() && seen.violation() == Some(Violation::AuthorityInvalid)
     }),
     ("nghttp2", "host", |seen| {
         seen.is_accepted_by_them() && seen.violation() == Some(Violation::HostMismatch)
