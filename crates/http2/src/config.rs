@@ -97,7 +97,6 @@ impl Config {
     }
 
     /// The share of [`Config::memory_max`] for DATA from the peer and memory of the caller, in bytes.
-    #[inline]
     pub(crate) fn receive_max(&self) -> i64 {
         let [memory_max, output_max] =
             [self.memory_max, self.output_max as u64].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -105,7 +104,6 @@ impl Config {
     }
 
     /// The maximum length of the send queue of a stream while `queued` bytes are queued on all streams.
-    #[inline]
     pub(crate) fn queue_max(&self, queued: u64) -> u32 {
         let room = (self.memory_max / 4).saturating_sub(queued) / 4;
         room.max(Self::QUEUE_MIN).min(u64::from(self.stream_queue)) as u32

@@ -30,7 +30,6 @@ impl Priority {
     pub const UNSIGNALLED: Self = Self { urgency: 3, incremental: true };
 
     /// An index from 0 to 15: twice the urgency, plus one if incremental.
-    #[inline]
     pub(crate) const fn index(self) -> usize {
         let urgency = if self.urgency > Self::URGENCY_MAX { Self::URGENCY_MAX } else { self.urgency };
         (urgency as usize) << 1 | self.incremental as usize

@@ -79,7 +79,6 @@ impl Control {
     }
 
     /// The transport has accepted `written` bytes of the output.
-    #[inline]
     pub(super) fn transmitted(&mut self, written: usize, now: Duration) {
         if !self.unacknowledged.is_empty() {
             self.settings_transmitted(written, now);

@@ -61,21 +61,18 @@ codes! {
 
 impl ErrorCode {
     /// The code as a number.
-    #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }
 }
 
 impl From<u32> for ErrorCode {
-    #[inline]
     fn from(code: u32) -> Self {
         Self(code)
     }
 }
 
 impl From<ErrorCode> for u32 {
-    #[inline]
     fn from(code: ErrorCode) -> Self {
         code.0
     }

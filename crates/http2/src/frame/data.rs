@@ -23,7 +23,6 @@ impl<'a> Data<'a> {
     ///
     /// # Errors
     /// A rule of RFC 9113 §6.1 that the frame violates.
-    #[inline]
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.1: DATA on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;
@@ -33,13 +32,11 @@ impl<'a> Data<'a> {
     }
 
     /// The flow-controlled length, in bytes: the payload including its padding (RFC 9113 §6.1).
-    #[inline]
     pub const fn flow_len(&self) -> usize {
         self.data.len() + padding::len(self.padding)
     }
 
     /// Appends the frame.
-    #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.header().encode(out);
         padding::encode_len(self.padding, out);
@@ -48,7 +45,6 @@ impl<'a> Data<'a> {
     }
 
     /// The header alone, for a caller that writes the data without copying it to the output buffer.
-    #[inline]
     pub const fn header(&self) -> FrameHeader {
         FrameHeader {
             len: self.flow_len() as u32,

@@ -87,7 +87,6 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// The frame violates a rule that does not depend on other frames.
-    #[inline]
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         debug_assert_eq!(header.len as usize, payload.len());
         Ok(match header.kind {

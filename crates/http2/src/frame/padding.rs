@@ -11,7 +11,6 @@ use crate::error::Violation;
 
 /// Removes the padding. Returns its length, if the frame is padded, and the content. `too_short` is the violation if the payload
 /// has no byte for the length.
-#[inline]
 pub(super) fn strip<'a>(
     header: &FrameHeader,
     payload: &'a [u8],
@@ -32,7 +31,6 @@ pub(super) fn strip<'a>(
 }
 
 /// The number of bytes that padding adds, including the byte of its length.
-#[inline]
 pub(super) const fn len(padding: Option<u8>) -> usize {
     match padding {
         Some(len) => 1 + len as usize,
@@ -41,13 +39,11 @@ pub(super) const fn len(padding: Option<u8>) -> usize {
 }
 
 /// Appends the length of the padding.
-#[inline]
 pub(super) fn encode_len(padding: Option<u8>, out: &mut Vec<u8>) {
     out.extend(padding);
 }
 
 /// Appends the padding, which is zeros (RFC 9113 §6.1).
-#[inline]
 pub(super) fn encode(padding: Option<u8>, out: &mut Vec<u8>) {
     if let Some(len) = padding {
         out.resize(out.len() + usize::from(len), 0);

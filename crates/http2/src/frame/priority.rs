@@ -20,14 +20,12 @@ impl Dependency {
     /// The encoded length, in bytes.
     pub const LEN: usize = 5;
 
-    #[inline]
     pub(super) const fn decode(bytes: [u8; Self::LEN]) -> Self {
         let [s0, s1, s2, s3, weight] = bytes;
         let word = u32::from_be_bytes([s0, s1, s2, s3]);
         Self { exclusive: word >> 31 == 1, stream_id: StreamId::from_wire(word), weight }
     }
 
-    #[inline]
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let word = self.stream_id.get() | u32::from(self.exclusive) << 31;
         out.extend_from_slice(&word.to_be_bytes());
@@ -38,7 +36,6 @@ impl Dependency {
     ///
     /// # Errors
     /// [`Violation::PrioritySelfDependency`]
-    #[inline]
     pub fn check(&self, of: StreamId) -> Result<(), Violation> {
         // RFC 7540 §5.3.1: a stream cannot depend on itself: a stream error, PROTOCOL_ERROR.
         if self.stream_id == of { Err(Violation::PrioritySelfDependency) } else { Ok(()) }

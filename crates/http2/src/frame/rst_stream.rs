@@ -19,7 +19,6 @@ impl RstStream {
     ///
     /// # Errors
     /// A rule of RFC 9113 §6.4 that the frame violates.
-    #[inline]
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.4: RST_STREAM on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;
@@ -29,7 +28,6 @@ impl RstStream {
     }
 
     /// Appends the frame.
-    #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         let Self { stream_id, code } = *self;
         FrameHeader { len: 4, kind: Kind::RST_STREAM, flags: Flags::NONE, stream_id }.encode(out);

@@ -18,13 +18,11 @@ impl Setting {
     /// The encoded length, in bytes.
     pub const LEN: usize = 6;
 
-    #[inline]
     pub(crate) const fn decode(bytes: &[u8; Self::LEN]) -> Self {
         let [i0, i1, v0, v1, v2, v3] = *bytes;
         Self { id: u16::from_be_bytes([i0, i1]), value: u32::from_be_bytes([v0, v1, v2, v3]) }
     }
 
-    #[inline]
     pub(crate) fn encode(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_be_bytes());
         out.extend_from_slice(&self.value.to_be_bytes());

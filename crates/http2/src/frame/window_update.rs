@@ -19,7 +19,6 @@ impl WindowUpdate {
     ///
     /// # Errors
     /// A rule of RFC 9113 §6.9 that the frame violates.
-    #[inline]
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.9: any length other than 4 is a connection error, FRAME_SIZE_ERROR.
         let bytes = payload.try_into().map_err(|_| Violation::WindowUpdateSize)?;
@@ -32,7 +31,6 @@ impl WindowUpdate {
     }
 
     /// Appends the frame.
-    #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         let Self { stream_id, increment } = *self;
         debug_assert!(0 < increment && increment <= u32::MAX >> 1);

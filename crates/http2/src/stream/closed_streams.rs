@@ -155,7 +155,6 @@ impl ClosedStreams {
     }
 
     /// Both sides sent END_STREAM.
-    #[inline]
     pub(crate) fn add_finished(&mut self, id: StreamId) {
         self.finished[self.finished_at % FINISHED_MAX] = id;
         self.finished_at = self.finished_at.wrapping_add(1);

@@ -33,7 +33,6 @@ impl IdlePriorities {
     }
 
     /// Returns the priority of a stream that opens. Removes the ones of lower streams, which can never open (RFC 9113 §5.1.1).
-    #[inline]
     pub(crate) fn take(&mut self, id: StreamId) -> Option<Priority> {
         if self.entries.is_empty() {
             return None;

@@ -45,30 +45,25 @@ pub struct StreamKey {
 }
 
 impl StreamKey {
-    #[inline]
     pub(crate) const fn new(slot: u32, id: StreamId) -> Self {
         Self { slot, id }
     }
 
     /// The stream identifier on the wire (RFC 9113 §5.1.1), as a number.
-    #[inline]
     pub const fn id(self) -> u32 {
         self.id.get()
     }
 
     /// The stream identifier on the wire (RFC 9113 §5.1.1).
-    #[inline]
     pub const fn stream_id(self) -> StreamId {
         self.id
     }
 
     /// The index of the stream in the connection's store. It is less than the maximum number of streams that were open at once.
-    #[inline]
     pub const fn slot(self) -> usize {
         self.slot as usize
     }
 
-    #[inline]
     pub(crate) const fn slot_u32(self) -> u32 {
         self.slot
     }

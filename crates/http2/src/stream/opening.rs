@@ -36,7 +36,6 @@ impl Opening {
         Self { requests: VecDeque::new(), cancelled: 0, spare: Vec::new() }
     }
 
-    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
@@ -52,7 +51,6 @@ impl Opening {
     }
 
     /// Whether a stream of this side waits to open, or would if it were used.
-    #[inline]
     pub(crate) fn is_before_opening(&self, id: StreamId) -> bool {
         self.first().is_some_and(|first| id >= first.stream_id())
     }

@@ -12,7 +12,9 @@
 //! Identifiers are consecutive, and `n` consecutive streams use `n` buckets in their order: no two share a chain, and sixteen
 //! neighbours share a cache line. Each lap over the buckets begins at a different bucket, which a keyed multiplicative hash
 //! chooses: a peer that chooses colliding identifiers has to guess the key. (An identity hash with linear probing cost 150 µs
-//! per stream with 100,000 open ones. A hash that scatters neighbours costs cache misses.)
+//! per stream with 100,000 open ones. A hash that scatters neighbours costs cache misses.) To open a stream, find it for four frames
+//! and close it takes 160 instructions with 100 and with 100,000 open ones; with a `HashMap` it takes 800 to 900, with a `BTreeMap`
+//! 1,100 to 2,300.
 //!
 //! ```text
 //! number   0 ........ n-1   n ........ 2n-1   2n ...         n buckets
