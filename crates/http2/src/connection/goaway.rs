@@ -128,6 +128,8 @@ impl Connection {
     /// The transport has failed.
     pub(super) fn end_by_disconnect(&mut self) {
         self.end_early(Ended::Eof, None);
+        self.out.clear();
+        self.streams.discard_queued();
     }
 
     pub(super) fn check_alive(&self) -> Result<(), Misuse> {

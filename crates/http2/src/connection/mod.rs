@@ -383,7 +383,8 @@ impl Connection {
         }
     }
 
-    /// The transport has failed: nothing arrives, and nothing can be sent. Requests that were not sent are reported as refused.
+    /// The transport has failed: nothing arrives, and nothing can be sent. Requests that were not sent are reported as refused, and output
+    /// and queued DATA are discarded (see [`Connection::take_spent`]).
     pub fn handle_disconnect(&mut self) {
         self.end_by_disconnect();
     }

@@ -195,6 +195,13 @@ impl Output {
         self.peak -= self.peak / 8;
     }
 
+    /// Discards all output, because the transport has failed.
+    #[cold]
+    pub(super) fn clear(&mut self) {
+        self.spent.extend(self.refs.drain(..).map(|reference| reference.data));
+        *self = Self { spent: core::mem::take(&mut self.spent), ..Self::new() };
+    }
+
     /// Discards a chunk that is not sent.
     #[cold]
     pub(super) fn discard(&mut self, data: Bytes) {

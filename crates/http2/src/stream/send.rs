@@ -269,6 +269,16 @@ impl Streams {
         NextFrame::Data { id, len, end_stream, trailers, writable }
     }
 
+    /// Discards the queued DATA of all streams, because the connection has ended. O(slots).
+    #[cold]
+    pub(crate) fn discard_queued(&mut self) {
+        let mut queued = Vec::new();
+        self.slab.for_each(|slot, stream| queued.extend((stream.queued > 0).then_some(slot)));
+        for slot in queued {
+            self.send.chunks.clear(self.slab.get_mut(slot));
+        }
+    }
+
     /// Moves the chunks of streams that have ended to `to`.
     pub(crate) fn take_spent(&mut self, to: &mut Vec<Bytes>) {
         self.send.chunks.take_spent(to);

@@ -395,6 +395,30 @@ fn empty_chunks_are_returned_to_the_caller_too() {
 }
 
 #[test]
+fn a_transport_that_has_failed_returns_all_chunks() {
+    // Small ones that were copied, those in the output, and those that wait for the window; also if the connection had ended before.
+    for is_aborted in [false, true] {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let chunk = |len| Bytes::from_owner(Owned { bytes: vec![b'd'; len], drops: drops.clone() });
+        let mut end = server(Config::new(Role::Server), &[(4, 2_000)], &Frame::get(1));
+        let key = end.key(1);
+        end.connection.send_response(key, status("200"), false).unwrap();
+        for len in [100, 1_000, 100_000, 100] {
+            end.connection.send_data(key, chunk(len), false).unwrap();
+        }
+        if is_aborted {
+            end.connection.abort(ErrorCode::NO_ERROR, b"");
+        }
+        end.connection.handle_disconnect();
+        let mut spent = Vec::new();
+        end.connection.take_spent(&mut spent);
+        assert_eq!((spent.len(), drops.load(Ordering::Relaxed)), (4, 0));
+        let memory = end.connection.memory();
+        assert_eq!((memory.output, memory.queued, end.connection.wants_write()), (0, 0, false));
+    }
+}
+
+#[test]
 fn a_stream_that_was_ended_is_not_writable() {
     for ends in [false, true] {
         let mut config = Config::new(Role::Server);
