@@ -8,6 +8,7 @@ mod frames;
 mod latency;
 mod memory;
 mod peer;
+mod reentry;
 mod requests;
 #[path = "../running/mod.rs"]
 mod running;
