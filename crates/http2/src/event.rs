@@ -10,9 +10,6 @@ use core::time::Duration;
 /// An event. Content is borrowed from the input. The fields of a message are [`Connection::fields`] until more input is handled.
 ///
 /// [`Connection::fields`]: crate::Connection::fields
-/// [`Connection::debug_data`]: crate::Connection::debug_data
-/// [`Connection::alt_svc`]: crate::Connection::alt_svc
-/// [`Connection::origins`]: crate::Connection::origins
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'i> {
@@ -93,7 +90,7 @@ pub enum Event<'i> {
         round_trip: Duration,
     },
     /// The peer ends the connection (RFC 9113 §6.8). [`Event::Refused`] reports the streams that it will not process.
-    /// [`Connection::debug_data`] has what it adds.
+    /// [`Connection::debug_data`](crate::Connection::debug_data) has what it adds.
     GoAway {
         /// The last stream of this end that the peer has processed or may process.
         last_stream_id: StreamId,
@@ -107,11 +104,11 @@ pub enum Event<'i> {
         /// The new priority.
         priority: Priority,
     },
-    /// Alternative services of an origin (RFC 7838 §4): [`Connection::alt_svc`].
+    /// Alternative services of an origin (RFC 7838 §4): [`Connection::alt_svc`](crate::Connection::alt_svc).
     AltSvc {
         /// The stream whose origin has the services; 0 if they name their origin.
         stream_id: StreamId,
     },
-    /// The origins that the connection serves (RFC 8336): [`Connection::origins`].
+    /// The origins that the connection serves (RFC 8336): [`Connection::origins`](crate::Connection::origins).
     Origin,
 }
