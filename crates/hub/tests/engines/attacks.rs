@@ -447,7 +447,7 @@ async fn a_command_is_refused_while_nats_does_not_answer() {
     nats.stop();
     let action = Action::Unsubscribe { channel: "a".into() };
     let control = Control { user: "7".into(), client: String::new(), action };
-    let given = timeout(DEADLINE, engine.control(control)).await.unwrap();
+    // The signal does not stop all threads of the server at once.
+    until(async || timeout(DEADLINE, engine.control(control.clone())).await.unwrap().is_err()).await;
     nats.resume();
-    assert!(given.is_err(), "{given:?}");
 }
