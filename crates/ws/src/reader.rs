@@ -336,25 +336,12 @@ impl Reader {
         self.decode_as(self.inbound.delivery())
     }
 
-    /// Decodes up to the next complete message or control frame, whatever [`Delivery`] is configured. If chunks of the message were
-    /// delivered before, its remainder is the last chunk.
+    /// As [`decode`](Self::decode), with this [`Delivery`] instead of the configured one. If chunks of a message were delivered before, the
+    /// remainder of a message is the last chunk. A driver that drops what it receives takes chunks, in whose memory it does so.
     ///
     /// # Errors
-    /// As for [`decode`](Self::decode).
-    pub fn decode_whole(&mut self) -> Result<Step<'_>, Error> {
-        self.decode_as(Delivery::Messages)
-    }
-
-    /// Decodes up to the next chunk or control frame, whatever [`Delivery`] is configured: for a driver that drops what it receives, in the
-    /// memory of a chunk.
-    ///
-    /// # Errors
-    /// As for [`decode`](Self::decode).
-    pub fn decode_chunks(&mut self) -> Result<Step<'_>, Error> {
-        self.decode_as(Delivery::Chunks)
-    }
-
-    fn decode_as(&mut self, delivery: Delivery) -> Result<Step<'_>, Error> {
+    /// As for `decode`.
+    pub fn decode_as(&mut self, delivery: Delivery) -> Result<Step<'_>, Error> {
         if self.next_message() {
             return Ok(Step::Message);
         }
@@ -432,14 +419,9 @@ impl Reader {
         self.has_input() || self.inbound.has_more()
     }
 
-    /// Whether [`decode_chunks`](Self::decode_chunks) may return something without further bytes.
-    pub fn has_more_chunks(&self) -> bool {
-        self.has_input() || self.inbound.has_more_as(Delivery::Chunks)
-    }
-
-    /// Whether [`decode_whole`](Self::decode_whole) may return something without further bytes.
-    pub fn has_more_whole(&self) -> bool {
-        self.has_input() || self.inbound.has_more_as(Delivery::Messages)
+    /// Whether [`decode_as`](Self::decode_as) may return something without further bytes.
+    pub fn has_more_as(&self, delivery: Delivery) -> bool {
+        self.has_input() || self.inbound.has_more_as(delivery)
     }
 
     /// The last message or chunk; empty when it can no longer be borrowed.

@@ -71,11 +71,10 @@ pub(super) enum DeliveryMode {
     Discarded,
 }
 
-/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message.
-pub(super) fn direct_len_min(mode: DeliveryMode) -> u64 {
-    match mode {
-        DeliveryMode::Configured | DeliveryMode::Discarded => DIRECT_LEN_MIN,
-        DeliveryMode::Whole => OWNED_DIRECT_LEN_MIN,
+impl DeliveryMode {
+    /// While at least this many bytes of a frame are missing, a read goes directly to the end of the message.
+    pub(super) fn direct_len_min(self) -> u64 {
+        if self == Self::Whole { OWNED_DIRECT_LEN_MIN } else { DIRECT_LEN_MIN }
     }
 }
 
@@ -177,28 +176,24 @@ impl ActiveReceiver {
         (self.last_len as usize).saturating_mul(2)
     }
 
-    /// Whether messages are collected until they are complete.
-    pub(super) fn collects(&self, mode: DeliveryMode) -> bool {
+    pub(super) fn delivery(&self, mode: DeliveryMode) -> Delivery {
         match mode {
-            DeliveryMode::Configured => self.reader.inbound().delivery() == Delivery::Messages,
-            DeliveryMode::Whole => true,
-            DeliveryMode::Discarded => false,
+            DeliveryMode::Configured => self.reader.inbound().delivery(),
+            DeliveryMode::Whole => Delivery::Messages,
+            DeliveryMode::Discarded => Delivery::Chunks,
         }
     }
 
     /// Whether a read may complete a message in the buffer, where it needs no copy.
     pub(super) fn should_read_on(&self, mode: DeliveryMode) -> bool {
-        self.collects(mode) && self.reader.should_read_on(direct_len_min(mode) as usize)
+        self.delivery(mode) == Delivery::Messages
+            && self.reader.should_read_on(mode.direct_len_min() as usize)
     }
 
     /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
     /// was collected for a `recv_owned` that was cancelled.
     pub(super) fn has_more(&self, mode: DeliveryMode) -> bool {
-        match mode {
-            DeliveryMode::Configured => self.reader.has_more(),
-            DeliveryMode::Whole => self.reader.has_more_whole(),
-            DeliveryMode::Discarded => self.reader.has_more_chunks(),
-        }
+        self.reader.has_more_as(self.delivery(mode))
     }
 
     /// Counts the memory that is held; false when the limit of the server is reached.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use wireloom_ws::{Cause, End, Event, Step};
 
-use super::active_receiver::{ActiveReceiver, DeliveryMode, direct_len_min};
+use super::active_receiver::{ActiveReceiver, DeliveryMode};
 use super::clock::Timer;
 use super::codecs;
 use super::link::Traffic;
@@ -315,11 +315,7 @@ impl ActiveReceiver {
         let inflated_before = self.reader.inbound().inflated_len();
         let mut has_applied = false;
         let found = loop {
-            let step = match mode {
-                DeliveryMode::Configured => self.reader.decode(),
-                DeliveryMode::Whole => self.reader.decode_whole(),
-                DeliveryMode::Discarded => self.reader.decode_chunks(),
-            };
+            let step = self.reader.decode_as(self.delivery(mode));
             match step {
                 Ok(Step::Message) => break true,
                 Ok(Step::Control(mut event)) => {
@@ -445,7 +441,7 @@ impl ActiveReceiver {
             self.count_memory();
             ready!(self.account.poll_read_allowed(cx));
         }
-        let is_large = self.reader.payload_remaining() >= direct_len_min(mode);
+        let is_large = self.reader.payload_remaining() >= mode.direct_len_min();
         if !is_large || !self.reader.has_slot() {
             if !self.reader.has_buffer() {
                 self.reader.set_buffer(buffer::take_bytes());
@@ -469,10 +465,7 @@ impl ActiveReceiver {
         mode: DeliveryMode,
     ) -> PolledRead {
         // Compressed bytes are always read to the buffer.
-        let large_len_min = match mode {
-            DeliveryMode::Configured | DeliveryMode::Discarded => LARGE_LEN_MIN,
-            DeliveryMode::Whole => OWNED_LARGE_LEN_MIN,
-        };
+        let large_len_min = if mode == DeliveryMode::Whole { OWNED_LARGE_LEN_MIN } else { LARGE_LEN_MIN };
         let expects_large = self.last_len >= large_len_min && !self.reader.inbound().is_compressed();
         let len_max = if expects_large { HEADER_READ_LEN } else { usize::MAX };
         let mut space = self.reader.buffer_space();

@@ -225,7 +225,7 @@ fn mixes_messages_and_chunks() {
     let mut reader = reader(config);
     let mut next = |wire: &[u8], whole: bool| {
         read(&mut reader, wire).unwrap();
-        let step = if whole { reader.decode_whole() } else { reader.decode() };
+        let step = if whole { reader.decode_as(Delivery::Messages) } else { reader.decode() };
         match step.unwrap() {
             Step::Message => {
                 let message = reader.message();
@@ -275,7 +275,8 @@ fn mixes_messages_and_chunks_of_compressed_messages() {
         read(&mut reader, &wire).unwrap();
         let (mut received, mut calls) = (Vec::new(), 0);
         loop {
-            let step = if calls >= whole_from { reader.decode_whole() } else { reader.decode() };
+            let step =
+                if calls >= whole_from { reader.decode_as(Delivery::Messages) } else { reader.decode() };
             calls += 1;
             assert!(matches!(step.unwrap(), Step::Message));
             received.extend_from_slice(reader.message().payload());
@@ -543,7 +544,7 @@ fn offers_no_slot_for_chunks_and_compressed_messages() {
     let mut reader = reader(Config::default());
     let wire = frame(0x82, &[7; 60_000]);
     read(&mut reader, &wire[..20_000]).unwrap();
-    assert!(!decoded(reader.decode_whole()));
+    assert!(!decoded(reader.decode_as(Delivery::Messages)));
     assert!(reader.has_slot());
     assert!(!reader.buffer_space().is_direct());
     // The next call delivers the collected bytes as a chunk.
@@ -596,15 +597,15 @@ fn a_compressed_message_comes_in_chunks_of_bounded_length() {
     }
     assert!(decoded(reader.decode()));
     assert_eq!((reader.message().text(), reader.message().is_whole()), (Some("short"), true));
-    assert!(!reader.has_more() && !reader.has_more_whole());
+    assert!(!reader.has_more() && !reader.has_more_as(Delivery::Messages));
 
     // Or the remainder at once.
     client.send_binary(&[7; 100_000]).unwrap();
     read(&mut reader, &client.take_transmit()).unwrap();
     assert!(decoded(reader.decode()));
-    assert!(!reader.has_input() && reader.has_more() && reader.has_more_whole());
+    assert!(!reader.has_input() && reader.has_more() && reader.has_more_as(Delivery::Messages));
     assert!(reader.inbound.has_more());
-    assert!(decoded(reader.decode_whole()));
+    assert!(decoded(reader.decode_as(Delivery::Messages)));
     assert_eq!((reader.message().payload().len(), reader.message().is_last()), (100_000 - (32 << 10), true));
     assert!(!reader.inbound.has_more());
 }
@@ -612,11 +613,11 @@ fn a_compressed_message_comes_in_chunks_of_bounded_length() {
 #[test]
 fn has_more_if_collected_bytes_are_to_be_delivered_in_chunks() {
     let mut reader = reader(Config { delivery: Delivery::Chunks, ..Config::default() });
-    assert!(!reader.has_more() && !reader.has_more_whole());
+    assert!(!reader.has_more() && !reader.has_more_as(Delivery::Messages));
     read(&mut reader, &frame(0x02, b"collected")).unwrap();
-    assert!(reader.has_more() && reader.has_more_whole(), "there is input");
-    assert!(!decoded(reader.decode_whole()));
-    assert!(reader.has_more() && !reader.has_more_whole());
+    assert!(reader.has_more() && reader.has_more_as(Delivery::Messages), "there is input");
+    assert!(!decoded(reader.decode_as(Delivery::Messages)));
+    assert!(reader.has_more() && !reader.has_more_as(Delivery::Messages));
     assert!(decoded(reader.decode()));
     assert!(!reader.has_more());
     // Nothing was collected yet of a compressed message that has begun.
@@ -624,7 +625,7 @@ fn has_more_if_collected_bytes_are_to_be_delivered_in_chunks() {
     client.send_text("Hello").unwrap();
     let wire = client.take_transmit();
     read(&mut reader, &wire[..7]).unwrap();
-    assert!(!decoded(reader.decode_whole()));
+    assert!(!decoded(reader.decode_as(Delivery::Messages)));
     assert!(!reader.has_more());
     assert!(!decoded(reader.decode()), "no chunk without a byte");
     read(&mut reader, &wire[7..]).unwrap();
@@ -641,9 +642,9 @@ fn has_no_more_after_an_error() {
     read(&mut reader, &client.take_transmit()).unwrap();
     assert!(decoded(reader.decode()));
     assert!(reader.has_more());
-    let refused = reader.decode_whole().unwrap_err();
+    let refused = reader.decode_as(Delivery::Messages).unwrap_err();
     assert_eq!(refused, LimitExceeded::InflatedTooLarge { max: 99_999 }.into());
-    assert!(!reader.has_more() && !reader.has_more_whole());
+    assert!(!reader.has_more() && !reader.has_more_as(Delivery::Messages));
 }
 
 // A message in one frame, and one in two, of which the first needs many steps; then a short one that is in the buffer already.
@@ -672,7 +673,7 @@ fn a_long_message_is_inflated_in_steps() {
                 Step::Inflating => {}
                 step => panic!("{step:?}"),
             }
-            assert!(reader.has_more() && reader.has_more_whole() && !reader.next_message());
+            assert!(reader.has_more() && reader.has_more_as(Delivery::Messages) && !reader.next_message());
             let inflated = reader.inbound.inflated_len();
             assert!(
                 (STEP_LEN as u64..=(STEP_LEN + STEP_EXTRA_LEN_MAX) as u64).contains(&(inflated - before))
@@ -740,10 +741,10 @@ fn steps_and_chunks_of_one_message_follow_each_other() {
     assert!(matches!(reader.decode(), Ok(Step::Inflating)));
     let mut received = Vec::new();
     for _ in 0..3 {
-        assert!(decoded(reader.decode_chunks()));
+        assert!(decoded(reader.decode_as(Delivery::Chunks)));
         received.extend_from_slice(reader.message().payload());
     }
-    while !decoded(reader.decode_whole()) {}
+    while !decoded(reader.decode_as(Delivery::Messages)) {}
     assert!(reader.message().is_last() && !reader.message().is_whole());
     received.extend_from_slice(reader.message().payload());
     assert_eq!(received, message);

@@ -44,7 +44,7 @@ impl Driver {
                 self.receive_if(is_message, rng);
             }
             9 => {
-                let step = self.reader.decode_whole();
+                let step = self.reader.decode_as(Delivery::Messages);
                 let is_message = control(step, &mut self.received);
                 self.receive_if(is_message, rng);
             }
