@@ -153,8 +153,9 @@ impl Inbound {
         self.decoder.take_headers()
     }
 
-    /// Consumes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does. Pass control
-    /// frames to [`Outbound::handle_event`](crate::Outbound::handle_event), which also sets the round-trip time of a pong.
+    /// Consumes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does; see there for what
+    /// compressed messages cost. Pass control frames to [`Outbound::handle_event`](crate::Outbound::handle_event), which also sets the
+    /// round-trip time of a pong.
     ///
     /// # Errors
     /// The rule or limit that the peer broke; pass it to [`Outbound::handle_error`](crate::Outbound::handle_error).

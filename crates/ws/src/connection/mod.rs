@@ -128,6 +128,10 @@ impl Connection {
     /// remaining bytes until there is no event: then all of `input` was consumed. Payloads are unmasked in place. A message that arrived
     /// in one piece is borrowed from `input`.
     ///
+    /// A call inflates all compressed bytes of a message that it is given: 65 kB may become 64 MiB, the default of
+    /// [`message_len_max`](crate::Limits::message_len_max). With [`Delivery::Chunks`](crate::Delivery::Chunks) a call inflates one chunk of
+    /// at most 32 KiB, and a [`Reader`](crate::Reader) inflates whole messages in steps.
+    ///
     /// Once the peer has sent a Close frame or broken a rule, all further input is dropped (RFC 6455 §1.4).
     ///
     /// # Errors
