@@ -565,9 +565,9 @@ impl Outbound {
     /// Sends a message without copying its payload, which is written behind the queue: for large messages that the transport may
     /// accept at once. `payload` must be UTF-8 if it is sent as text; this is not checked.
     ///
-    /// `write` writes slices and returns how many bytes the transport has accepted, or `None` when it accepts no more: then the rest of
-    /// the payload is copied into the queue. It is called until all is written. Other payloads, which were queued by reference and are
-    /// written now, are passed to `release`.
+    /// `write` writes slices and returns how many bytes the transport has accepted, or `None` when it accepts no more. It is called until all
+    /// is written. Then the rest of the payload is copied into the queue, unless `keep` refuses a queue of that length: then the rest is
+    /// lost, and the connection has to end. Other payloads, which were queued by reference and are written now, are passed to `release`.
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text).
@@ -579,6 +579,7 @@ impl Outbound {
         kind: Kind,
         payload: &[u8],
         mut write: impl FnMut(&[&[u8]]) -> Option<usize>,
+        keep: impl FnOnce(usize) -> bool,
         mut release: impl FnMut(Bytes),
     ) -> Result<(), Error> {
         self.check_open()?;
@@ -590,7 +591,12 @@ impl Outbound {
             if count == 0 {
                 return Ok(());
             }
-            let Some(len) = write(&slices[..count]) else { return Ok(()) };
+            let Some(len) = write(&slices[..count]) else {
+                if !keep(send.queue.len() + send.remaining.len()) {
+                    send.remaining = &[];
+                }
+                return Ok(());
+            };
             send.transmitted(len, &mut release);
         }
     }

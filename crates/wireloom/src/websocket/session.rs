@@ -120,10 +120,11 @@ impl Session {
         kind: Kind,
         payload: &[u8],
         write: impl FnMut(&[&[u8]]) -> Option<usize>,
+        keep: impl FnOnce(usize) -> bool,
         deferred: &mut Deferred,
     ) -> Result<(), Error> {
         self.take_codec();
-        self.core.send_borrowed(kind, payload, write, |payload| deferred.drop_later(payload))
+        self.core.send_borrowed(kind, payload, write, keep, |payload| deferred.drop_later(payload))
     }
 
     /// The transport has accepted the first `written` bytes of these frames: queues the rest. Returns the number of frames that are sent.

@@ -2,6 +2,7 @@
 //! mutex is locked once for each message that is sent and each read, and never held across an `.await`. Nothing is decoded while it is
 //! held, and code of the application runs after the unlock (`guard`).
 
+use std::cell::OnceCell;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
@@ -442,29 +443,29 @@ impl State {
 
     /// Sends a message whose payload is written from where it is; bytes that the transport does not accept are queued.
     pub(super) fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), wireloom_ws::Error> {
-        let Self { session, link, deferred, .. } = self;
-        let (mut total, mut refused) = (0, None);
-        let write = |slices: &[&[u8]]| match link.try_write(slices) {
-            Ok(len) => {
-                total += len;
-                Some(len)
-            }
-            Err(error) => {
-                refused = Some(error);
-                None
-            }
+        let Self { session, link, deferred, send_queue, .. } = self;
+        let (mut total, refused) = (0, OnceCell::new());
+        let write = |slices: &[&[u8]]| {
+            let written = link.try_write(slices);
+            total += written.as_ref().map_or(0, |len| *len);
+            written.map_err(|error| refused.set(error)).ok()
         };
-        session.send_borrowed(kind, payload, write, deferred)?;
+        let is_full = || refused.get().is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        let mut is_kept = true;
+        let keep = |len| {
+            // Counted before it is copied.
+            is_kept = is_full() && send_queue.try_set(len).is_ok();
+            is_kept
+        };
+        session.send_borrowed(kind, payload, write, keep, deferred)?;
         link.count_written(total, session);
-        match refused {
-            None => {}
-            Some(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Registers the flusher with the transport.
-                let _ = self.poll_flush(None);
-            }
-            Some(error) => {
-                self.fail_write(&error);
-            }
+        if is_full() && is_kept {
+            // Registers the flusher with the transport.
+            let _ = self.poll_flush(None);
+        } else if is_full() {
+            self.reset(WebSocketError::Overloaded);
+        } else if let Some(error) = refused.get() {
+            self.fail_write(error);
         }
         Ok(())
     }

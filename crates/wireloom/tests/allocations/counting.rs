@@ -10,6 +10,9 @@ thread_local! {
     /// Bytes that this thread has allocated and not freed.
     pub(crate) static HELD: Cell<isize> = const { Cell::new(0) };
 
+    /// The most that `HELD` was.
+    pub(crate) static MOST: Cell<isize> = const { Cell::new(0) };
+
     /// Counts instead of `HELD`, also while the thread ends.
     static HELD_ELSEWHERE: Cell<Option<&'static AtomicIsize>> = const { Cell::new(None) };
 
@@ -32,7 +35,10 @@ fn count(len: isize) {
         Some(held) => {
             held.fetch_add(len, Ordering::Relaxed);
         }
-        None => HELD.set(HELD.get() + len),
+        None => {
+            HELD.set(HELD.get() + len);
+            MOST.set(MOST.get().max(HELD.get()));
+        }
     }
 }
 

@@ -5,4 +5,5 @@
 mod counting;
 mod idle;
 mod owned;
+mod send_queue;
 mod thread_end;

@@ -332,7 +332,7 @@ fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_remainder() {
             wire.extend_from_slice(&queued[..written]);
             Some(written)
         };
-        server.send_borrowed(Kind::Binary, &[7; 300], write, drop).unwrap();
+        server.send_borrowed(Kind::Binary, &[7; 300], write, |_| true, drop).unwrap();
         assert_eq!(server.queued_len(), 311 - wire.len());
         wire.extend(server.take_transmit());
         assert_eq!(wire, [b"\x89\x05first", &[0x82, 126, 1, 44][..], &[7; 300]].concat());
@@ -343,7 +343,7 @@ fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_remainder() {
         assert_eq!(slices.len(), 1);
         None
     };
-    client.send_borrowed(Kind::Text, b"masked", write, drop).unwrap();
+    client.send_borrowed(Kind::Text, b"masked", write, |_| true, drop).unwrap();
     assert_eq!(receive(&mut server(), &client.take_transmit(), 100, false), ["text 6"]);
 }
 

@@ -166,7 +166,7 @@ fn logs_the_headers_of_frames_that_are_queued() {
     server.send_text("1").unwrap();
     server.send_bytes(Bytes::from(vec![0; 5_000])).unwrap();
     server.send_prepared(&PreparedFrame::binary(&[0; 300])).unwrap();
-    server.send_borrowed(Kind::Text, b"1234", |_| None, drop).unwrap();
+    server.send_borrowed(Kind::Text, b"1234", |_| None, |_| true, drop).unwrap();
     server.send_ping(NOW, b"12345").unwrap();
     server.log_headers();
     server.close(NOW, None, "").unwrap();
@@ -183,6 +183,21 @@ fn logs_the_headers_of_frames_that_are_queued() {
         ]
     );
     assert_eq!(server.take_headers(), []);
+}
+
+#[test]
+fn the_rest_of_a_borrowed_message_is_queued_if_it_may_be_kept() {
+    for keeps in [true, false] {
+        let mut server = server();
+        let (mut accepted, mut kept_len) = (Some(3), 0);
+        let keep = |len| {
+            kept_len = len;
+            keeps
+        };
+        server.send_borrowed(Kind::Binary, b"12345", |_| accepted.take(), keep, drop).unwrap();
+        assert_eq!(kept_len, 4);
+        assert_eq!(server.take_transmit(), if keeps { &b"2345"[..] } else { b"" });
+    }
 }
 
 // RFC 6455 §10.3: masking keys come from the seed alone.
@@ -301,7 +316,7 @@ fn writes_a_borrowed_payload_from_where_it_is() {
         written.push(slices.iter().map(|slice| (slice.len(), is_borrowed(slice))).collect::<Vec<_>>());
         Some(if written.len() == 1 { 104 } else { 200 })
     };
-    server.send_borrowed(Kind::Binary, &payload, write, drop).unwrap();
+    server.send_borrowed(Kind::Binary, &payload, write, |_| true, drop).unwrap();
     assert_eq!(written, [vec![(4, false), (300, true)], vec![(200, true)]]);
     assert_eq!(server.queued_len(), 0);
 }
@@ -318,7 +333,7 @@ fn a_panic_while_a_borrowed_payload_is_written_leaves_whole_frames() {
             assert!(writes < 2, "the transport has failed");
             Some(104)
         };
-        server.send_borrowed(Kind::Binary, &[7; 300], write, drop)
+        server.send_borrowed(Kind::Binary, &[7; 300], write, |_| true, drop)
     });
     assert!(std::panic::catch_unwind(writing).is_err());
     server.send_binary(b"next").unwrap();
@@ -340,7 +355,7 @@ fn hands_back_payloads_that_were_queued_by_reference() {
         sent += len;
         (len > 0).then_some(len)
     };
-    server.send_borrowed(Kind::Binary, &[7; 300], write, |payload| released.push(payload)).unwrap();
+    server.send_borrowed(Kind::Binary, &[7; 300], write, |_| true, |payload| released.push(payload)).unwrap();
     assert_eq!((sent, released.len()), (1 + 5_004 + 304, 3));
     payloads().into_iter().for_each(|payload| server.send_bytes(payload).unwrap());
     server.handle_write_failed_with(NOW, |payload| released.push(payload));
