@@ -131,6 +131,16 @@ async fn bodies_stay_under_the_limit() {
 // 16 messages of 61 KiB that inflate to 64 MiB each, 1 GiB together, where 256 MiB are allowed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn inflated_messages_stay_under_the_limit() {
+    // In a process of its own: what other tests hold would be counted as memory of the server, up to 280 MiB.
+    const ALONE: &str = "WIRELOOM_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["--exact", "inflated_messages_stay_under_the_limit", "--nocapture"]).env(ALONE, "1");
+        let output = alone.output().unwrap();
+        println!("{}", String::from_utf8_lossy(&output.stdout));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
     const LEN: usize = 64 << 20;
     const MAX: usize = 256 << 20;
     let (address, server) = serve(MAX).await;
@@ -168,7 +178,7 @@ async fn inflated_messages_stay_under_the_limit() {
         let server = server.clone();
         async move { watch(&server, |memory| memory.inflated > 0).await }
     });
-    // The accounts are right: the process holds no more than they say, but for buffers that grow.
+    // The accounts are right: the process holds no more than they say, but for what the allocator keeps.
     #[cfg(target_os = "linux")]
     let sampling = tokio::spawn(async move {
         let mut most = resident_before;
@@ -203,7 +213,7 @@ async fn inflated_messages_stay_under_the_limit() {
         println!("the process grew by {} MiB", grown >> 20);
         // The thread sanitizer keeps several bytes for each byte of the process.
         let is_sanitized = std::env::var_os("TSAN_OPTIONS").is_some();
-        assert!(is_sanitized || grown <= 2 * MAX, "{grown}");
+        assert!(is_sanitized || grown <= MAX + MAX / 4, "{grown}");
     }
     drop(other);
     watch(&server, |memory| memory.total == 0).await;
