@@ -17,27 +17,13 @@ use super::read_buffer::ReadBuffer;
 /// The state of a receiver, or where that is.
 pub(super) enum ReceiverSlot {
     /// Nothing but the length of the last message, because the connection is idle: the state is created again.
-    Idle(LenClass),
+    Idle(u32),
     /// A task has it, and its read buffer.
     Taken(ReadBuffer),
     /// The rest of a message, a deadline or a turn is awaited.
     Waiting(Box<ActiveReceiver>),
     /// The connection has ended, and the receiver was told.
     Ended,
-}
-
-/// The length of a message, rounded down to a power of two: one byte, because every idle connection holds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LenClass(u8);
-
-impl LenClass {
-    pub(super) fn of(len: u32) -> Self {
-        Self((u32::BITS - len.leading_zeros()) as u8)
-    }
-
-    pub(super) fn len(self) -> u32 {
-        if self.0 == 0 { 0 } else { 1 << (self.0 - 1) }
-    }
 }
 
 impl ReceiverSlot {
@@ -49,7 +35,7 @@ impl ReceiverSlot {
     ) -> Option<Box<ActiveReceiver>> {
         match self {
             Self::Idle(last_len) => {
-                let active = create(last_len.len());
+                let active = create(*last_len);
                 *self = Self::Taken(ReadBuffer::None);
                 Some(active)
             }
@@ -75,7 +61,7 @@ impl ReceiverSlot {
     pub(super) fn put(&mut self, mut active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
         active.read_buffer = self.read_buffer().map_or(ReadBuffer::None, |read_buffer| *read_buffer);
         if active.is_idle() {
-            *self = Self::Idle(LenClass::of(active.last_len));
+            *self = Self::Idle(active.last_len);
             return Some(active);
         }
         *self = Self::Waiting(active);

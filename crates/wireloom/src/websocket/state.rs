@@ -22,7 +22,7 @@ use super::linger::Linger;
 use super::link::{self, Link};
 use super::notifications::{self, NotificationQueue};
 use super::session::Session;
-use super::slot::{LenClass, ReceiverSlot};
+use super::slot::ReceiverSlot;
 use super::slow::SlowCounters;
 use super::wakers::Waiter;
 use crate::error::WebSocketError;
@@ -70,7 +70,7 @@ impl Shared {
             outbound.log_headers();
         }
         let mut link = Link::new(io);
-        let mut slot = ReceiverSlot::Idle(LenClass::default());
+        let mut slot = ReceiverSlot::Idle(0);
         if !arrived.is_empty() || inbound.idle().is_none() {
             slot = ReceiverSlot::Waiting(ActiveReceiver::with_input(inbound, arrived));
         }
