@@ -106,8 +106,8 @@ pub(crate) struct Client {
     expires_at: Mutex<Option<Duration>>,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
-    /// Set if the end of the connection is reported to the backend.
-    pub(crate) opened: Mutex<Option<Opened>>,
+    /// Set if the end of the connection is reported to the backend. Boxed, because most are not.
+    pub(crate) opened: Mutex<Option<Box<Opened>>>,
 }
 
 /// A connection's subscription to a channel.
@@ -136,8 +136,8 @@ pub(crate) struct Active {
     pub(crate) server_side: bool,
     /// Whether the backend is asked to renew it.
     pub(crate) renewed_by_backend: bool,
-    /// Set if its end is reported to the backend.
-    pub(crate) opened: Option<Opened>,
+    /// Set if its end is reported to the backend. Boxed, because most are not.
+    pub(crate) opened: Option<Box<Opened>>,
 }
 
 impl Client {

@@ -291,7 +291,7 @@ impl Node {
             }
         }
         if let Some(opened) = lock(&client.opened).take() {
-            self.events.end(opened, reason.code().into(), reason.reason());
+            self.events.end(*opened, reason.code().into(), reason.reason());
         }
         if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
             hook(DisconnectEvent { client: client.id.clone(), user: client.user().into(), reason }).await;
@@ -315,7 +315,7 @@ impl Node {
     ) {
         self.engine.unsubscribe(channel);
         if let Some(opened) = active.opened {
-            self.events.end(opened, code, reason);
+            self.events.end(*opened, code, reason);
         }
         if active.presence
             && let Err(error) = self.engine.remove_presence(channel, &client.id).await
@@ -580,10 +580,10 @@ impl Host for Node {
         let clients: Vec<_> = lock(&self.clients).all.iter().map(|listed| listed.0.clone()).collect();
         let mut all = Vec::new();
         for client in clients {
-            all.extend(lock(&client.opened).clone());
+            all.extend(lock(&client.opened).as_deref().cloned());
             let subscriptions = lock(&client.subscriptions);
             all.extend(subscriptions.values().filter_map(|subscription| match subscription {
-                Subscription::Active(active) => active.opened.clone(),
+                Subscription::Active(active) => active.opened.as_deref().cloned(),
                 Subscription::Pending => None,
             }));
         }

@@ -475,7 +475,7 @@ impl Session {
         }
         if let Some(opened) = self.node.prepare(&self.client, None) {
             // First, so that its end is reported whatever happens.
-            *lock(&self.client.opened) = Some(opened.clone());
+            *lock(&self.client.opened) = Some(opened.clone().into());
             if let Err(error) = self.node.events.open(&opened).await {
                 tracing::warn!(%error, "a connection was not stored");
                 return Err(Disconnect::Internal);

@@ -330,7 +330,7 @@ impl Established {
         client.note_subscription_expiry(active.expires_at);
         match lock(&client.subscriptions).get_mut(&*channel) {
             Some(subscription) => {
-                active.opened = reserved.opened.take();
+                active.opened = reserved.opened.take().map(Box::new);
                 *subscription = Subscription::Active(Box::new(active));
             }
             // The connection ended, or the server API ended the subscription.
