@@ -183,14 +183,14 @@ impl Scheduler {
         Poll::Pending
     }
 
-    /// The task no longer waits.
+    /// Nothing waits with this ticket any more. Its task is woken: it may wait for the ticket alone.
     pub(crate) fn cancel(&self, share: &Share, ticket: Ticket) {
         let mut queue = self.queue.lock();
         let Queue { entries, deferred, .. } = &mut *queue;
         let Some(entry) = entries.get_mut(&share.id) else { return };
         let Some(at) = ticket.0.checked_sub(entry.first) else { return };
         if let Some(slot) = entry.tasks.get_mut(at as usize) {
-            deferred.unregister(slot);
+            deferred.wake(slot);
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Limits {
     /// application fill this queue, never frames of the peer alone.
     pub queued_len_max: usize,
     /// From this length of the send queue on, [`crate::Outbound::is_congested`] is true, in bytes. 1 MiB: several times the send buffer of
-    /// a socket, so that the socket stays busy while the sender pauses.
+    /// a socket, so that the socket stays busy while the sender pauses. At most 4 GiB - 1 takes effect.
     pub queued_len_high: usize,
 }
 

@@ -99,9 +99,11 @@ impl ActiveReceiver {
     /// The state of an idle connection that becomes active.
     pub(super) fn from_idle(idle: IdleInbound, last_len: u32) -> Box<Self> {
         let spare = POOL.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        let Some(mut active) = spare else { return Self::new(idle.into(), last_len) };
         // It was idle when it was recycled, so only limits and role can differ.
-        let spare = spare.filter(|active| active.reader.idle() == Some(idle));
-        let mut active = spare.unwrap_or_else(|| Self::new(idle.into(), last_len));
+        if active.reader.idle() != Some(idle) {
+            active.reader = Reader::new(idle.into());
+        }
         active.last_len = last_len;
         active
     }
@@ -226,7 +228,7 @@ impl ActiveReceiver {
     /// The server is out of memory, and has closed the connection.
     #[cold]
     pub(super) fn fail_overloaded(&mut self) {
-        self.failed = Some(Box::new(WebSocketError::Overloaded));
+        self.failed.get_or_insert_with(|| Box::new(WebSocketError::Overloaded));
         self.free();
     }
 

@@ -59,8 +59,6 @@ enum Read {
     Direct(usize),
     /// There is no memory for the bytes of a large message.
     Overloaded,
-    /// The connection has ended.
-    Ended,
 }
 
 type PolledRead = Poll<io::Result<Option<Read>>>;
@@ -197,13 +195,15 @@ fn poll_found(
                 unused.into_iter().for_each(ActiveReceiver::recycle);
                 return Poll::Pending;
             };
+            let Some(read) = read else {
+                // Taken before the unlock, in which an observer may panic: it is told of the end once.
+                let failed = held.take().and_then(|mut active| active.failed.take());
+                drop(state);
+                return Poll::Ready(failed.map_or(Ok(false), Err));
+            };
             // From here on nothing is locked: what a read costs to decode is the peer's choice.
             drop(state);
             match read {
-                Read::Ended => {
-                    let failed = held.take().and_then(|mut active| active.failed.take());
-                    return Poll::Ready(failed.map_or(Ok(false), Err));
-                }
                 Read::Buffered if active.should_read_on(mode) => continue,
                 // If the rest of the message has not arrived, decoding the bytes that have empties the buffer.
                 Read::Buffered | Read::Incomplete => active.decode(shared, mode),
@@ -249,8 +249,13 @@ impl ActiveReceiver {
         Poll::Ready(())
     }
 
-    /// Writes the queue, watches the end and the deadlines, and reads once.
-    fn poll_link(&mut self, state: &mut State, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<Read> {
+    /// Writes the queue, watches the end and the deadlines, and reads once. None: the connection has ended.
+    fn poll_link(
+        &mut self,
+        state: &mut State,
+        cx: &mut Context<'_>,
+        mode: DeliveryMode,
+    ) -> Poll<Option<Read>> {
         state.link.register_receiver(cx, &mut state.deferred);
         loop {
             // All that was read before has been answered.
@@ -259,7 +264,7 @@ impl ActiveReceiver {
             let _ = state.poll_flush(Some((Waiter::Receiver, &*cx)));
             if state.poll_end(cx) {
                 self.finish(state);
-                return Poll::Ready(Read::Ended);
+                return Poll::Ready(None);
             }
             // The timer is polled only when there is nothing to read, and a peer that sends without a pause must not delay the end.
             // Deadlines of keepalive do not matter here: a peer that sends is alive.
@@ -271,11 +276,11 @@ impl ActiveReceiver {
                 continue;
             }
             match self.poll_read(cx, state, mode) {
-                Poll::Ready(Ok(Some(read))) => return Poll::Ready(read),
+                Poll::Ready(Ok(Some(read))) => return Poll::Ready(Some(read)),
                 // The transport has ended.
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Err(error)) => state.fail_read(&error),
-                Poll::Pending if self.reader.has_input() => return Poll::Ready(Read::Incomplete),
+                Poll::Pending if self.reader.has_input() => return Poll::Ready(Some(Read::Incomplete)),
                 Poll::Pending => {
                     self.read_before_timeout = None;
                     self.release(state);
@@ -854,5 +859,91 @@ mod tests {
         let mut received = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut peer, &mut received).await.unwrap();
         assert_eq!(received.len(), 1 << 10);
+    }
+
+    // It waits for its turn when the last sender is dropped. Nothing else would wake it.
+    #[tokio::test]
+    async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
+        let memory = Memory::new(1 << 30);
+        let scheduling = memory.clone();
+        tokio::spawn(async move { scheduling.scheduler().run().await });
+        tokio::task::yield_now().await;
+        let (mut peer, transport) = duplex(1 << 20);
+        let config = WebSocketConfig::default();
+        let socket =
+            WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
+        let account = memory.account();
+        socket.shared().set_account(&account);
+        let weak = Arc::downgrade(socket.shared());
+        let (sender, mut receiver) = socket.split();
+        for _ in 0..3 {
+            peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+        }
+        assert!(receiver.recv().await.unwrap().is_some());
+        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let before = alive();
+        // The peer has used up its share.
+        account.charge(4 << 20);
+        drop(receiver);
+        tokio::spawn(async move { drop(sender) });
+        tokio::task::yield_now().await;
+        drop(account);
+        drop(peer);
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        assert_eq!((weak.strong_count(), weak.weak_count(), alive()), (0, 0, before));
+    }
+
+    // An eviction while the state is taken: its memory is freed when it is put back, which wakes others that wait for memory.
+    #[tokio::test]
+    async fn wakes_those_that_wait_for_memory_after_the_unlock() {
+        struct Probe(Weak<Shared>, std::sync::Mutex<Vec<bool>>);
+        impl std::task::Wake for Probe {
+            fn wake(self: Arc<Self>) {
+                let is_locked = self.0.upgrade().unwrap().try_lock().is_none();
+                self.1.lock().unwrap().push(is_locked);
+            }
+        }
+        let memory = Memory::new(600_000);
+        let (mut peer, transport) = duplex(1 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        receive_most(&mut peer, &mut receiver).await;
+        let shared = receiver.shared.clone();
+        let other = memory.account();
+        let mut held = other.reservation(crate::memory::Category::Body);
+        held.set(81 << 10);
+        let probe = Arc::new(Probe(Arc::downgrade(&shared), std::sync::Mutex::default()));
+        let waker = Waker::from(probe.clone());
+        assert!(other.poll_read_allowed(&mut Context::from_waker(&waker)).is_pending());
+        let active = shared.take_receiver().unwrap();
+        shared.evict();
+        assert!(probe.1.lock().unwrap().is_empty());
+        shared.put_receiver(active);
+        assert_eq!(*probe.1.lock().unwrap(), [false]);
+    }
+
+    #[tokio::test]
+    async fn messages_that_arrived_before_a_disconnection_are_returned() {
+        let (mut peer, transport) = duplex(1 << 20);
+        let config = WebSocketConfig::default();
+        let socket =
+            WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[]);
+        let (_sender, mut receiver) = socket.split();
+        for _ in 0..80 {
+            peer.write_all(&[0x81, 2, b'h', b'i']).await.unwrap();
+        }
+        let mut count = 0;
+        while receiver.active.as_ref().is_none_or(|active| active.messages_left > 0) {
+            assert!(receiver.recv().await.unwrap().is_some());
+            count += 1;
+        }
+        receiver.shared.lock().disconnect_slow();
+        receiver.active.as_mut().unwrap().budget.spend(2 << 20);
+        while let Ok(Some(_)) = receiver.recv().await {
+            count += 1;
+        }
+        assert_eq!(count, 80);
     }
 }

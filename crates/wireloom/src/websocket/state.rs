@@ -183,15 +183,15 @@ impl Shared {
         })
     }
 
-    /// The receiver waits.
+    /// The receiver waits. What it frees and sends takes effect after the unlock.
     pub(super) fn put_receiver(&self, mut active: Box<ActiveReceiver>) {
-        let unused = self.state.with(|state| {
-            if state.link.is_closed() {
-                // The connection has ended in the meantime, and this task is woken.
-                active.free();
-            }
-            state.slot.put(active)
-        });
+        let mut state = self.lock();
+        // The connection has ended in the meantime, and this task is woken. Messages without memory of their own are still returned.
+        if state.link.is_closed() && active.memory.is_some() {
+            active.free();
+        }
+        let unused = state.slot.put(active);
+        drop(state);
         unused.into_iter().for_each(ActiveReceiver::recycle);
     }
 
