@@ -89,6 +89,19 @@ fn a_client_that_sends_priorities_has_the_order_of_rfc_9218() {
 }
 
 #[test]
+fn the_fields_of_a_message_are_read_in_place_or_taken() {
+    let (mut client, mut server) = settled();
+    ask(&mut client, &mut server);
+    let read: Vec<_> = server.fields().iter().map(|field| field.value().to_vec()).collect();
+    let taken = server.take_fields();
+    assert!(read.len() == GET.len() && taken.iter().map(|field| field.value()).eq(&read));
+    assert!(server.fields().is_empty());
+    // The next message has a list of its own.
+    ask(&mut client, &mut server);
+    assert!(server.fields().iter().map(|field| field.value()).eq(&read));
+}
+
+#[test]
 fn only_a_client_receives_altsvc_and_origin() {
     let (mut client, mut server) = settled();
     server.send_altsvc(None, b"https://example.org", b"h2=\":443\"").unwrap();
