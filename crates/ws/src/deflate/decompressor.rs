@@ -342,9 +342,10 @@ impl Decompressor {
     }
 
     /// A final block that the tail of a message has completed ends the window. The codec says so when it is called again, which may be
-    /// too late if another one goes on from the window.
+    /// too late if another one goes on from the window. A codec from the pool tells of another connection's last block.
     fn end_final_block(&mut self) {
-        if !self.in_message && self.codec.is_some() && !self.window.is_empty() {
+        let continues = self.codec.as_ref().is_some_and(|codec| codec.continues(&self.window));
+        if !self.in_message && continues {
             self.inflate(&[], &mut [0], InflateFlush::Block);
         }
     }
@@ -578,6 +579,22 @@ mod tests {
                 "{is_released}"
             );
         }
+    }
+
+    // The codec that is taken says that its stream has ended: that of the connection before.
+    #[test]
+    fn keeps_the_window_beside_a_codec_that_ended_another_stream() {
+        let mut pool = DeflatePool::new(1, 1);
+        let (mut one, mut two, mut out) = (client(), client(), Vec::new());
+        one.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
+        one.return_codec(&mut pool);
+        two.take_codec(&mut pool);
+        two.decompress(&[0x01], true, &mut out, &LIMIT).unwrap();
+        two.return_codec(&mut pool);
+        one.take_codec(&mut pool);
+        one.return_codec(&mut pool);
+        one.decompress(&[0xf2, 0x00, 0x11, 0x00, 0x00], true, &mut out, &LIMIT).unwrap();
+        assert_eq!(out, b"HelloHello");
     }
 
     // RFC 7692 §7.2.2, RFC 1951 §3.2.

@@ -135,6 +135,11 @@ impl<C: Codec> PooledCodec<C> {
         &mut self.codec
     }
 
+    /// Whether the history of the codec is this window: nobody else has used it since.
+    pub(super) fn continues(&self, window: &Window) -> bool {
+        matches!(&self.history, History::Window(id) if window.is(id))
+    }
+
     /// The codec, within a message.
     pub(super) fn codec(&mut self) -> &mut C {
         &mut self.codec
