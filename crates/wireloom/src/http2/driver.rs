@@ -211,6 +211,10 @@ impl Driver {
             // Without the mutex, so that other tasks can use the handles of the connection meanwhile.
             let read = if wants_read { self.read(cx) } else { Ok(Read::Paused) };
             let mut state = shared.lock();
+            if read.is_err() {
+                // Those of TLS fail when a peer that still reads ends its side without `close_notify`: what is queued is offered once.
+                let _ = self.write(cx, &mut state);
+            }
             let read = self.handle_read(&mut state, read, &mut incoming);
             state.handle_events();
             if !incoming.is_empty() {

@@ -1,10 +1,12 @@
 //! Requests and their bodies.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wireloom::ServerConfig;
+use wireloom::{Request, Response, ServerConfig};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Role};
@@ -509,4 +511,54 @@ async fn drops_connections_that_do_not_end_in_time() {
     peer.request("GET", "/endless", &[], true).await;
     server.handle.shut_down();
     tokio::time::timeout(Duration::from_secs(60), server.task).await.unwrap().unwrap().unwrap();
+}
+
+/// A transport whose reads fail behind the input, as those of TLS do without `close_notify`. It can still be written.
+struct FailsAtEof(tokio::io::DuplexStream);
+
+impl tokio::io::AsyncRead for FailsAtEof {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
+        let is_eof = buffer.filled().len() == before;
+        Poll::Ready(if is_eof { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) })
+    }
+}
+
+impl tokio::io::AsyncWrite for FailsAtEof {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn responses_leave_although_reads_fail_behind_the_requests() {
+    let (mut client, io) = tokio::io::duplex(1 << 16);
+    // The preface, SETTINGS, and a GET of "/" from "a" (RFC 7541 appendix A: indexed fields).
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    client.write_all(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a").await.unwrap();
+    client.shutdown().await.unwrap();
+    wireloom::server::serve_connection(FailsAtEof(io), |_: Request| async {
+        Response::text(200, "answered")
+    })
+    .await;
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).await.unwrap();
+    assert!(received.windows(8).any(|bytes| bytes == b"answered"), "{received:?}");
 }
