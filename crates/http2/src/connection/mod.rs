@@ -254,7 +254,8 @@ impl Connection {
     }
 
     /// The fields of the last message that an event has reported, pseudo-fields first: those of a request, a response, trailers or a
-    /// promise. Other messages replace them when more input is handled.
+    /// promise. Read them before more input is handled: then those of other messages replace them, also of one that is refused and that no
+    /// event reports.
     pub const fn fields(&self) -> &FieldList {
         self.contexts.fields()
     }

@@ -922,6 +922,7 @@ mod tests {
         assert!(probe.1.lock().unwrap().is_empty());
         shared.put_receiver(active);
         assert_eq!(*probe.1.lock().unwrap(), [false]);
+        assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
     }
 
     #[tokio::test]
