@@ -15,7 +15,7 @@ use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Calls, Message, NodeInfo, Paylo
 use crate::channel_limits::ChannelLimits;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription, Transport};
-use crate::clock::{Clock, WarningLimit, seconds};
+use crate::clock::{Clock, WarningLimit, seconds, system_time};
 use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
 use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
@@ -598,6 +598,10 @@ impl Host for Node {
     }
 }
 
+/// The clocks of two nodes differ by less. A connection that was made sooner after a command than this may be taken for an earlier one:
+/// better it ends once more than that one stays which was to end.
+const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(5);
+
 impl Delivery for Node {
     fn retention(&self, channel: &str) -> Option<Retention> {
         self.options(channel).as_ref().and_then(retention)
@@ -650,7 +654,12 @@ impl Delivery for Node {
     }
 
     fn deliver_control(&self, control: &Control) {
+        let age = system_time().saturating_sub(Duration::from_millis(control.given_at));
         for client in self.clients_of(&control.user, &control.client) {
+            // A command for one connection cannot meet a later one.
+            if control.client.is_empty() && client.accepted.elapsed() + CLOCKS_DIFFER_MAX < age {
+                continue;
+            }
             match &control.action {
                 Action::Disconnect { except, .. } if except.contains(&client.id) => {}
                 Action::Disconnect { code, reason, .. } => {

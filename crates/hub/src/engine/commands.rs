@@ -51,7 +51,7 @@ impl Delivery for Receiver {
     fn deliver_history_lost(&self, channel: &str) {
         let Some(hub) = self.hub() else { return };
         if channel == COMMANDS {
-            warn!("commands of the server API may have been missed: their history has been lost");
+            warn!("commands of the server API may have been missed: their history is no longer complete");
         } else {
             hub.deliver_history_lost(channel);
         }

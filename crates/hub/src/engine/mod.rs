@@ -75,6 +75,9 @@ pub struct Control {
     pub client: String,
     /// The action.
     pub action: Action,
+    /// When the command was given, in milliseconds since 1970 by the system's clock: a node that was cut off executes it later, and not for
+    /// connections that were made meanwhile.
+    pub given_at: u64,
 }
 
 /// The action of a [`Control`].

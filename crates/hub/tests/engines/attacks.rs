@@ -402,17 +402,22 @@ async fn nobody_can_name_the_channel_of_the_commands() {
 }
 
 /// A command of the server API reaches a node that was cut off when it was given, or the caller is told.
-async fn cut_off(near: Node, far: Node, link: &Link) {
+async fn cut_off(near: Node, far: Node, link: &Link, meanwhile: impl AsyncFn()) {
     let mut client = far.connect_with(json!({ "token": token("7") })).await;
     client.call("subscribe", json!({ "channel": "a" })).await;
     link.set(LinkState::Cut);
     until(async || far.hub.publish("a", "1").await.is_err()).await;
+    meanwhile().await;
     near.api("disconnect", json!({ "user": "7" })).await;
+    // Longer than the clocks of nodes may differ.
+    sleep(Duration::from_secs(6)).await;
+    let mut later = far.connect_with(json!({ "token": token("7") })).await;
     let refused = far.try_api("disconnect", json!({ "user": "8" })).await;
     assert_eq!(refused["error"]["code"], 100, "{refused}");
     link.set(LinkState::Clear);
     while let Ok(Ok(Some(_))) = timeout(DEADLINE, client.socket.recv_owned()).await {}
     assert_eq!(client.socket.end().unwrap().code().value(), 3503);
+    later.call("ping", json!({})).await;
     // Once.
     let mut client = far.connect_with(json!({ "token": token("7") })).await;
     until(async || far.hub.publish("a", "1").await.is_ok()).await;
@@ -426,7 +431,18 @@ async fn commands_reach_a_node_that_was_cut_off_from_nats() {
     let Some(nats) = Nats::start() else { return };
     let link = Link::to(nats.port).await;
     let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
-    cut_off(node(near).await, node(far).await, &link).await;
+    cut_off(node(near).await, node(far).await, &link, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_nats() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
+    let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    let streams = async_nats::jetstream::new(client);
+    let replace = async || drop(streams.delete_stream("WL_nAA").await.unwrap());
+    cut_off(node(near).await, node(far).await, &link, replace).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -435,7 +451,19 @@ async fn commands_reach_a_node_that_was_cut_off_from_redis() {
     let link = Link::to(redis.port).await;
     let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
     let near = RedisEngine::connect(&redis.url()).await.unwrap();
-    cut_off(node(near).await, node(far).await, &link).await;
+    cut_off(node(near).await, node(far).await, &link, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_redis() {
+    let Some(redis) = Redis::start() else { return };
+    let link = Link::to(redis.port).await;
+    let far = RedisEngine::connect(&format!("redis://127.0.0.1:{}", link.port)).await.unwrap();
+    let near = RedisEngine::connect(&redis.url()).await.unwrap();
+    let replace = async || {
+        assert!(redis.command(r#"HSET "wl:{=\x00:commands}:m" run other"#).contains(":0"));
+    };
+    cut_off(node(near).await, node(far).await, &link, replace).await;
 }
 
 /// NATS that does not answer has not stored a command.
@@ -446,7 +474,7 @@ async fn a_command_is_refused_while_nats_does_not_answer() {
     let _recorder = started(&engine);
     nats.stop();
     let action = Action::Unsubscribe { channel: "a".into() };
-    let control = Control { user: "7".into(), client: String::new(), action };
+    let control = Control { user: "7".into(), client: String::new(), action, given_at: 0 };
     // The signal does not stop all threads of the server at once.
     until(async || timeout(DEADLINE, engine.control(control.clone())).await.unwrap().is_err()).await;
     nats.resume();

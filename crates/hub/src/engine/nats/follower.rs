@@ -12,8 +12,9 @@ use tracing::warn;
 use super::history;
 use super::streams::{Nats, epoch_in};
 use crate::config::RecoveryMode;
+use crate::engine::commands::COMMANDS;
 use crate::engine::{Delivery, EngineError, Membership};
-use crate::history::{Position, Recovery, Retention};
+use crate::history::{HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{Publication, Push};
 
 /// The delay before the stream is read again after a failure.
@@ -148,10 +149,12 @@ impl Follower {
             Some(at) if at.epoch == live.epoch => at,
             // The first publication, or the first of a new stream.
             other => {
-                if other.is_some() {
+                let is_lost = other.is_some();
+                if is_lost {
                     delivery.deliver_history_lost(&self.channel);
                 }
-                let complete = live.previous;
+                // Earlier commands of the new history are executed, too.
+                let complete = if is_lost && self.channel == COMMANDS { 0 } else { live.previous };
                 other.insert(Cursor { epoch: live.epoch.to_owned(), complete, delivered: 0 })
             }
         };
@@ -161,7 +164,8 @@ impl Follower {
         if live.sequence > at.complete && live.previous > at.complete {
             self.read_missing(nats, delivery, at, live.retention).await?;
             // The stream may not hold the live publication yet, where several servers keep it.
-            if live.sequence <= at.complete {
+            // Or it belongs to an earlier stream.
+            if live.sequence <= at.complete || live.epoch != at.epoch {
                 return Ok(());
             }
         }
@@ -194,10 +198,16 @@ impl Follower {
         retention: Retention,
     ) -> Result<(), EngineError> {
         let since = Position { offset: at.complete, epoch: at.epoch.clone() };
-        let Recovery { publications, recovered, position } =
+        let Recovery { mut publications, recovered, mut position } =
             history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, retention).await?;
         if !recovered {
             delivery.deliver_history_lost(&self.channel);
+            if self.channel == COMMANDS {
+                // What is left of them has not been executed.
+                let read = history::read(nats, &self.channel, &HistoryQuery::default(), retention).await?;
+                (publications, position) = (read.publications, read.position);
+                publications.retain(|one| position.epoch != since.epoch || one.offset > since.offset);
+            }
         }
         let mut previous = at.complete;
         for publication in &publications {

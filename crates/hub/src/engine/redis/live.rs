@@ -19,8 +19,9 @@ use super::connection::{Connection, Sharded};
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
 use crate::concurrently::concurrently;
+use crate::engine::commands::COMMANDS;
 use crate::engine::{Delivery, EngineError, Membership};
-use crate::history::Position;
+use crate::history::{Position, Retention};
 use crate::protocol::{Publication, Push};
 use crate::shards::lock;
 
@@ -423,6 +424,10 @@ impl Live {
             Some(at) if at.epoch == epoch && offset > at.offset + 1 => {
                 return self.catch_up(channel, delivery).await;
             }
+            // Earlier commands of the new history are executed, too.
+            Some(at) if at.epoch != epoch && channel == COMMANDS => {
+                return self.catch_up(channel, delivery).await;
+            }
             Some(at) if at.epoch != epoch => delivery.deliver_history_lost(channel),
             _ => {}
         }
@@ -476,27 +481,38 @@ impl Live {
     async fn catch_up(&self, channel: &str, delivery: &dyn Delivery) {
         let Some(retention) = delivery.retention(channel) else { return };
         let Some(since) = self.delivered(channel) else { return };
-        let part = Part::After { since: since.offset, limit: READ_MAX };
-        let read = match script::read(&self.connection, Reading { channel, part, retention }).await {
-            Ok(read) => read,
-            Err(error) => {
-                // Tried again with the next comparison, or when the next publication has a gap before it.
-                warn!(channel, %error, "a history was not read");
-                return;
-            }
+        if let Err(error) = self.read_missing(channel, &since, retention, delivery).await {
+            // Tried again with the next comparison, or when the next publication has a gap before it.
+            warn!(channel, %error, "a history was not read");
+        }
+    }
+
+    async fn read_missing(
+        &self,
+        channel: &str,
+        since: &Position,
+        retention: Retention,
+        delivery: &dyn Delivery,
+    ) -> Result<(), EngineError> {
+        let read_after = async |since| {
+            let part = Part::After { since, limit: READ_MAX };
+            script::read(&self.connection, Reading { channel, part, retention }).await
         };
-        let recovery = read.recovery(Some(&since), crate::config::RecoveryMode::Stream);
+        let mut recovery =
+            read_after(since.offset).await?.recovery(Some(since), crate::config::RecoveryMode::Stream);
+        let is_lost = !recovery.recovered;
+        if is_lost && channel == COMMANDS {
+            // What is left of them has not been executed.
+            recovery = read_after(0).await?.rest(since);
+        }
         self.set_delivered(channel, Some(recovery.position.clone()));
-        if !recovery.recovered {
-            return delivery.deliver_history_lost(channel);
+        if is_lost {
+            delivery.deliver_history_lost(channel);
         }
         for publication in &recovery.publications {
-            delivery.deliver_publication(
-                channel,
-                &recovery.position.epoch,
-                publication.offset - 1,
-                publication,
-            );
+            let previous = publication.offset.saturating_sub(1);
+            delivery.deliver_publication(channel, &recovery.position.epoch, previous, publication);
         }
+        Ok(())
     }
 }

@@ -233,6 +233,15 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
 }
 
 impl Read {
+    /// What is kept after `since`, also if something is missing, and all of another history.
+    pub(super) fn rest(self, since: &Position) -> Recovery {
+        let Self { position, entries } = self;
+        let is_other = position.epoch != since.epoch;
+        let kept = entries.into_iter().filter(|entry| !entry.has_expired).map(|entry| entry.publication);
+        let publications = kept.filter(|one| is_other || one.offset > since.offset).collect();
+        Recovery { publications, recovered: false, position }
+    }
+
     /// The answer to a client that wants to continue from `since`.
     pub(super) fn recovery(self, since: Option<&Position>, mode: RecoveryMode) -> Recovery {
         let Self { position, entries } = self;
