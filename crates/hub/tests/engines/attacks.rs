@@ -180,6 +180,33 @@ async fn redis_keys_name_no_other_channels() {
     assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["0"]);
 }
 
+/// A key belongs to the history that its publication is in.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_forgets_the_keys_of_lost_histories() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let keyed = async || engine.publish("a", publication("0"), Some(KEEP), "k").await.unwrap();
+    let lost = keyed().await;
+    assert_eq!(keyed().await, lost);
+    assert!(redis.command("HSET wl:{=a}:m run other").contains(":0"));
+    let next = keyed().await;
+    assert_ne!(next.epoch, lost.epoch);
+    assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["0"]);
+    assert_eq!(keyed().await, next);
+}
+
+/// Histories that are followed are compared every ten seconds, and must be there then.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_keeps_positions_between_comparisons() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let brief = Retention { ttl: Duration::from_secs(1), position_ttl: Duration::from_secs(1), ..KEEP };
+    engine.publish("a", publication("0"), Some(brief), "").await.unwrap();
+    let answer = redis.command("PTTL wl:{=a}:m");
+    let left: u64 = answer.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert!((10_000..=60_000).contains(&left), "{answer}");
+}
+
 /// Announcements do not wait until the histories of all channels have been compared with what was delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_delivers_while_histories_are_compared() {

@@ -39,7 +39,7 @@ static PUBLISH: LazyLock<Script> = LazyLock::new(|| {
     let publish = r"
 if ARGV[7] ~= '0' then
   local known = redis.call('HMGET', KEYS[3], 'epoch', 'offset')
-  if known[1] then return {known[1], tonumber(known[2])} end
+  if known[1] == epoch then return {known[1], tonumber(known[2])} end
 end
 top = top + 1
 redis.call('HSET', KEYS[1], 'offset', top)
@@ -127,8 +127,11 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, i64::MAX as u64 / 2)
 }
 
+/// A history that is followed is read every ten seconds, and must not be lost in between.
+const POSITION_TTL_MIN: Duration = Duration::from_secs(60);
+
 fn position_ttl(retention: Retention) -> u64 {
-    milliseconds(retention.ttl.max(retention.position_ttl))
+    milliseconds(retention.ttl.max(retention.position_ttl).max(POSITION_TTL_MIN))
 }
 
 pub(super) async fn publish(
