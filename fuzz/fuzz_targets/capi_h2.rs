@@ -21,23 +21,62 @@ struct Setup {
 
 #[derive(Arbitrary, Debug)]
 enum Call {
-    Request { fields: Vec<(Vec<u8>, Vec<u8>)>, end_stream: u8 },
-    Response { stream: u8, fields: Vec<(Vec<u8>, Vec<u8>)>, informational: bool, end_stream: u8 },
-    Promise { stream: u8, fields: Vec<(Vec<u8>, Vec<u8>)> },
-    Data { stream: u8, data: Vec<u8>, repeat: u8, end_stream: u8 },
-    Trailers { stream: u8, fields: Vec<(Vec<u8>, Vec<u8>)> },
-    Reset { stream: u8, code: u32 },
-    ReleaseCapacity { stream: u8, len: u16 },
-    Priority { stream: u8, urgency: u8, incremental: u8 },
+    Request {
+        fields: Vec<(Vec<u8>, Vec<u8>)>,
+        end_stream: u8,
+    },
+    Response {
+        stream: u8,
+        fields: Vec<(Vec<u8>, Vec<u8>)>,
+        informational: bool,
+        end_stream: u8,
+    },
+    Promise {
+        stream: u8,
+        fields: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    Data {
+        stream: u8,
+        data: Vec<u8>,
+        repeat: u8,
+        end_stream: u8,
+    },
+    Trailers {
+        stream: u8,
+        fields: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    Reset {
+        stream: u8,
+        code: u32,
+    },
+    ReleaseCapacity {
+        stream: u8,
+        len: u16,
+    },
+    Priority {
+        stream: u8,
+        urgency: u8,
+        incremental: u8,
+    },
     /// Moves bytes to the other end, which takes this number of events at once.
-    Deliver { len: u16, capacity: u8 },
+    Deliver {
+        len: u16,
+        capacity: u8,
+    },
     Inject(Vec<u8>),
     /// Polls, makes another call, and then says that this much was transmitted.
-    PollAndTransmit { capacity: u8, len: u16, reset_between: Option<u8> },
+    PollAndTransmit {
+        capacity: u8,
+        len: u16,
+        reset_between: Option<u8>,
+    },
     Ping([u8; 8]),
     Timeout(u32),
     Shutdown,
-    Abort { code: u32, debug_data: Vec<u8> },
+    Abort {
+        code: u32,
+        debug_data: Vec<u8>,
+    },
     Eof,
     ReleaseBuffers,
     Free,
@@ -111,7 +150,8 @@ fn transmit(from: &End, now_ns: u64, to: &mut Vec<u8>) {
     // What one call of the fuzzer moves is bounded.
     for _ in 0..64 {
         let mut len = 0;
-        let status = unsafe { wl_h2_take_output(from.h2, now_ns, buffer.as_mut_ptr(), buffer.len(), &mut len) };
+        let status =
+            unsafe { wl_h2_take_output(from.h2, now_ns, buffer.as_mut_ptr(), buffer.len(), &mut len) };
         if !sound(status) || len == 0 {
             return;
         }
@@ -128,7 +168,16 @@ fn deliver(end: &mut End, now_ns: u64, len: usize, capacity: usize) {
         let status = unsafe {
             let events = events.as_mut_ptr().cast();
             let rest = input[at..].as_ptr();
-            wl_h2_handle_input(end.h2, now_ns, rest, input.len() - at, &mut consumed, events, capacity, &mut found)
+            wl_h2_handle_input(
+                end.h2,
+                now_ns,
+                rest,
+                input.len() - at,
+                &mut consumed,
+                events,
+                capacity,
+                &mut found,
+            )
         };
         sound(status);
         assert!(found <= capacity && consumed <= input.len() - at);
@@ -150,10 +199,19 @@ fn deliver(end: &mut End, now_ns: u64, len: usize, capacity: usize) {
     }
 }
 
-fn poll_and_transmit(end: &End, now_ns: u64, to: &mut Vec<u8>, capacity: usize, len: usize, reset: Option<u8>) {
+fn poll_and_transmit(
+    end: &End,
+    now_ns: u64,
+    to: &mut Vec<u8>,
+    capacity: usize,
+    len: usize,
+    reset: Option<u8>,
+) {
     let mut slices = vec![MaybeUninit::<wl_slice>::uninit(); capacity];
     let mut count = 0;
-    if !sound(unsafe { wl_h2_poll_transmit(end.h2, now_ns, slices.as_mut_ptr().cast(), capacity, &mut count) }) {
+    if !sound(unsafe {
+        wl_h2_poll_transmit(end.h2, now_ns, slices.as_mut_ptr().cast(), capacity, &mut count)
+    }) {
         return;
     }
     assert!(count <= capacity);
@@ -230,7 +288,14 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
                 }
                 Call::Inject(bytes) => end.wire.extend(bytes),
                 Call::PollAndTransmit { capacity, len, reset_between } => {
-                    poll_and_transmit(end, now_ns, &mut other.wire, capacity.into(), len.into(), reset_between);
+                    poll_and_transmit(
+                        end,
+                        now_ns,
+                        &mut other.wire,
+                        capacity.into(),
+                        len.into(),
+                        reset_between,
+                    );
                 }
                 Call::Ping(payload) => _ = sound(wl_h2_send_ping(h2, now_ns, &payload)),
                 Call::Timeout(after) => {
@@ -246,7 +311,8 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
                 Call::Free => _ = sound(wl_h2_free(h2)),
                 Call::Null => null_arguments(end),
             }
-            let (mut state, mut text, mut deadline, mut capacity) = (MaybeUninit::uninit(), wl_slice { data: null(), len: 0 }, 0, 0);
+            let (mut state, mut text, mut deadline, mut capacity) =
+                (MaybeUninit::uninit(), wl_slice { data: null(), len: 0 }, 0, 0);
             if sound(wl_h2_get_state(h2, state.as_mut_ptr())) {
                 let _: wl_h2_state = state.assume_init();
                 assert!(sound(wl_h2_error(h2, &mut text)));

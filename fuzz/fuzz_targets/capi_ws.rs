@@ -20,17 +20,41 @@ struct Setup {
 
 #[derive(Arbitrary, Debug)]
 enum Call {
-    Send { kind: u8, data: Vec<u8>, repeat: u8, flags: u8 },
-    Chunk { kind: u8, data: Vec<u8>, fin: u8 },
-    Prepared { kind: u8, data: Vec<u8>, compress: Option<u8> },
+    Send {
+        kind: u8,
+        data: Vec<u8>,
+        repeat: u8,
+        flags: u8,
+    },
+    Chunk {
+        kind: u8,
+        data: Vec<u8>,
+        fin: u8,
+    },
+    Prepared {
+        kind: u8,
+        data: Vec<u8>,
+        compress: Option<u8>,
+    },
     Ping(Vec<u8>),
     Pong(Vec<u8>),
-    Close { code: u16, reason: Vec<u8> },
+    Close {
+        code: u16,
+        reason: Vec<u8>,
+    },
     /// Moves bytes to the other end, which takes this number of events at once.
-    Deliver { len: u16, capacity: u8 },
-    DeliverIntoSlot { len: u16 },
+    Deliver {
+        len: u16,
+        capacity: u8,
+    },
+    DeliverIntoSlot {
+        len: u16,
+    },
     Inject(Vec<u8>),
-    PollAndTransmit { capacity: u8, len: u16 },
+    PollAndTransmit {
+        capacity: u8,
+        len: u16,
+    },
     Timeout(u32),
     Eof,
     WriteFailed,
@@ -60,7 +84,8 @@ fn read(data: *const u8, len: usize) -> u64 {
 fn read_event(event: &wl_ws_event) {
     std::hint::black_box(read(event.data, event.len));
     if event.kind == wl_ws_event_kind::Text as u32 || event.kind == wl_ws_event_kind::Close as u32 {
-        let bytes = if event.len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(event.data, event.len) } };
+        let bytes =
+            if event.len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(event.data, event.len) } };
         std::str::from_utf8(bytes).expect("texts are valid");
     }
 }
@@ -118,7 +143,16 @@ fn deliver(end: &mut End, now_ns: u64, len: usize, capacity: usize) {
         let status = unsafe {
             let rest = input[at..].as_mut_ptr();
             let events = events.as_mut_ptr().cast();
-            wl_ws_handle_input(end.ws, now_ns, rest, input.len() - at, &mut consumed, events, capacity, &mut found)
+            wl_ws_handle_input(
+                end.ws,
+                now_ns,
+                rest,
+                input.len() - at,
+                &mut consumed,
+                events,
+                capacity,
+                &mut found,
+            )
         };
         sound(status);
         assert!(found <= capacity && consumed <= input.len() - at);
@@ -220,7 +254,9 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
                     sound(wl_ws_send_chunk(end.ws, kind.into(), data.as_ptr(), data.len(), fin));
                 }
                 Call::Prepared { kind, data, compress } => send_prepared(end, kind, &data, compress),
-                Call::Ping(payload) => _ = sound(wl_ws_send_ping(end.ws, now_ns, payload.as_ptr(), payload.len())),
+                Call::Ping(payload) => {
+                    _ = sound(wl_ws_send_ping(end.ws, now_ns, payload.as_ptr(), payload.len()))
+                }
                 Call::Pong(payload) => _ = sound(wl_ws_send_pong(end.ws, payload.as_ptr(), payload.len())),
                 Call::Close { code, reason } => {
                     sound(wl_ws_close(end.ws, now_ns, code, reason.as_ptr(), reason.len()));

@@ -80,7 +80,21 @@ async fn the_page_of_metrics_is_current() {
     socket.send(r#"{"id":2,"rpc":{}}"#).await.unwrap();
     socket.send("no command").await.unwrap();
     while socket.recv().await.unwrap().is_some() {}
-    let printed = server.get("/metrics").await;
+    // The client sees the end of its connection before the server has counted it.
+    let counted = async {
+        loop {
+            let printed = server.get("/metrics").await;
+            if ["wireloom_hub_refused_total{", "wireloom_hub_ended_total{"]
+                .iter()
+                .all(|sample| printed.contains(sample))
+            {
+                break printed;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let counted = tokio::time::timeout(std::time::Duration::from_secs(60), counted).await;
+    let printed = counted.expect("refusals and ends are counted");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/metrics.md");
     if std::env::var_os("WIRELOOM_RENEW_REFERENCE").is_some() {
         std::fs::write(path, reference(&printed)).unwrap();
