@@ -1,5 +1,6 @@
 //! The connection for commands, which is made again after a failure.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,8 +13,10 @@ use redis::io::tcp::TcpSettings;
 use redis::sentinel::Sentinel;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, ProtocolVersion, PushInfo,
-    RedisError, RedisFuture, RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates, Value,
+    PushKind, RedisError, RedisFuture, RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates,
+    Value,
 };
+use tokio::sync::Notify;
 
 use super::unavailable;
 use crate::engine::{EngineError, EngineHealth};
@@ -57,10 +60,45 @@ enum Source {
 /// The announcements of channels in a cluster.
 pub(super) struct Sharded {
     pub(super) connection: ClusterConnection,
-    /// Messages, and the confirmations of subscriptions. The client connects again where a server is lost, and repeats them.
+    /// Messages, and the ends of subscriptions.
     pub(super) pushes: tokio::sync::mpsc::Receiver<PushInfo>,
+    pub(super) confirmed: Arc<Confirmed>,
     /// Whether some have been dropped, because too many were not handled.
     pub(super) is_behind: Arc<AtomicBool>,
+}
+
+/// The subjects of subscriptions that were confirmed and not yet handled. The client connects again where a server is lost, and
+/// subscribes to everything at once, more than a queue has room for.
+#[derive(Default)]
+pub(super) struct Confirmed {
+    subjects: Mutex<BTreeSet<Vec<u8>>>,
+    added: Notify,
+}
+
+impl Confirmed {
+    fn add(&self, push: PushInfo) {
+        if let Some(Ok(subject)) = push.data.into_iter().next().map(redis::from_redis_value) {
+            lock(&self.subjects).insert(subject);
+            self.added.notify_one();
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        lock(&self.subjects).clear();
+    }
+
+    /// Waits for one.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn next(&self) -> Vec<u8> {
+        loop {
+            if let Some(subject) = lock(&self.subjects).pop_first() {
+                return subject;
+            }
+            self.added.notified().await;
+        }
+    }
 }
 
 fn cluster_builder(urls: &[String], certificates: Option<&TlsCertificates>) -> ClusterClientBuilder {
@@ -227,7 +265,13 @@ impl Connection {
         let (sender, pushes) = tokio::sync::mpsc::channel(PUSHES_MAX);
         let is_behind = Arc::new(AtomicBool::new(false));
         let behind = is_behind.clone();
-        let send = move |push| {
+        let confirmed = Arc::<Confirmed>::default();
+        let confirming = confirmed.clone();
+        let send = move |push: PushInfo| {
+            if push.kind == PushKind::SSubscribe {
+                confirming.add(push);
+                return Ok(());
+            }
             let sent = sender.try_send(push);
             behind.fetch_or(sent.is_err(), Ordering::Relaxed);
             sent
@@ -244,7 +288,7 @@ impl Connection {
         let cluster = cluster.build().map_err(unavailable)?;
         let connecting = tokio::time::timeout(TIMEOUT, cluster.get_async_connection()).await;
         let connection = connecting.map_err(unavailable)?.map_err(unavailable)?;
-        Ok(Some(Sharded { connection, pushes, is_behind }))
+        Ok(Some(Sharded { connection, pushes, confirmed, is_behind }))
     }
 
     async fn get(&self) -> RedisResult<Open> {
@@ -319,5 +363,31 @@ impl Connection {
 
     pub(super) fn health(&self) -> EngineHealth {
         EngineHealth { failure: lock(&self.failure).clone(), failures: self.failures.load(Ordering::Relaxed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn confirmations_are_kept_once_whatever_their_number() {
+        let confirmed = Confirmed::default();
+        let push = |number: usize| PushInfo {
+            kind: PushKind::SSubscribe,
+            data: vec![Value::BulkString(number.to_string().into()), Value::Int(1)],
+        };
+        for number in 0..2 * PUSHES_MAX {
+            confirmed.add(push(number));
+        }
+        confirmed.clear();
+        for number in [1, 2, 1] {
+            confirmed.add(push(number));
+        }
+        assert_eq!([confirmed.next().await, confirmed.next().await], [b"1", b"2"]);
+        let mut next = std::pin::pin!(confirmed.next());
+        assert!(tokio::time::timeout(Duration::ZERO, next.as_mut()).await.is_err());
+        confirmed.add(push(3));
+        assert_eq!(next.await, b"3");
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt as _;
 use tracing::{info, warn};
 
-use super::connection::{Connection, Sharded};
+use super::connection::{Confirmed, Connection, Sharded};
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
 use crate::concurrently::concurrently;
@@ -98,14 +98,22 @@ struct Listening {
 /// What a cluster sends to this node.
 struct Pushes {
     pushes: tokio::sync::mpsc::Receiver<PushInfo>,
+    confirmed: Arc<Confirmed>,
     is_behind: Arc<AtomicBool>,
 }
 
+enum Received {
+    Push(PushInfo),
+    /// The subject of a subscription that was confirmed.
+    Confirmed(Vec<u8>),
+}
+
 /// The next push; `None` if some were lost. Without a cluster there are none.
-async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<PushInfo> {
-    match pushes {
-        Some(pushes) => pushes.pushes.recv().await.filter(|_| !pushes.is_behind.load(Ordering::Relaxed)),
-        None => std::future::pending().await,
+async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<Received> {
+    let Some(Pushes { pushes, confirmed, is_behind }) = pushes else { return std::future::pending().await };
+    tokio::select! {
+        push = pushes.recv() => push.filter(|_| !is_behind.load(Ordering::Relaxed)).map(Received::Push),
+        subject = confirmed.next() => Some(Received::Confirmed(subject)),
     }
 }
 
@@ -145,8 +153,10 @@ impl Live {
         let (sink, stream) = (Some(sink), Some(stream));
         let (sharded, pushes) = match sharded {
             None => (None, None),
-            Some(Sharded { connection, pushes, is_behind }) => {
-                (Some(connection), Some(Pushes { pushes, is_behind }))
+            Some(Sharded { connection, pushes, confirmed, is_behind }) => {
+                // The comparison that follows finds what was missed.
+                confirmed.clear();
+                (Some(connection), Some(Pushes { pushes, confirmed, is_behind }))
             }
         };
         *listening = Listening { sink, stream, sharded, pushes, subscribed };
@@ -310,7 +320,13 @@ impl Live {
                 push = receive(&mut pushes) => {
                     let Some(delivery) = delivery.upgrade() else { return };
                     match push {
-                        Some(push) => self.handle_push(push, &*delivery).await,
+                        Some(Received::Push(push)) => self.handle_push(push, &*delivery).await,
+                        // After a loss: what was published meanwhile was not announced to this node.
+                        Some(Received::Confirmed(subject)) => {
+                            if let Some(channel) = std::str::from_utf8(&subject).ok().and_then(channel_of) {
+                                self.catch_up(channel, &*delivery).await;
+                            }
+                        }
                         None => return,
                     }
                     continue;
@@ -360,8 +376,6 @@ impl Live {
         let Some(channel) = std::str::from_utf8(&subject).ok().and_then(channel_of) else { return };
         match (push.kind, payload) {
             (PushKind::SMessage, Some(Ok(payload))) => self.handle(channel, &payload, delivery).await,
-            // After a loss: what was published meanwhile was not announced to this node.
-            (PushKind::SSubscribe, _) => self.catch_up(channel, delivery).await,
             // The slot has moved to another server, or the last subscriber has left.
             (PushKind::SUnsubscribe, _) if lock(&self.followed).contains_key(channel) => {
                 let (live, channel) = (self.clone(), channel.to_owned());
