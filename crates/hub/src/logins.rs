@@ -89,11 +89,13 @@ impl Logins {
         Login::Opened(id)
     }
 
-    /// Whether a session with this id was opened with `key` and has not ended.
+    /// Whether a session with this id was opened with `key` and has not ended. Sessions with other keys end, also if their key is
+    /// configured again later.
     pub(crate) fn is_open(&self, id: &[u8], key: &str, now: Duration) -> bool {
         let state = &mut *lock(&self.0);
         state.expire(now);
-        state.sessions.iter().any(|one| one.has_id(id) && one.key == key)
+        state.sessions.retain(|one| one.key == key);
+        state.sessions.iter().any(|one| one.has_id(id))
     }
 
     pub(crate) fn log_out(&self, id: &[u8]) {
@@ -148,12 +150,14 @@ mod tests {
         let (id, other) = (open(&logins, S), open(&logins, S));
         assert_ne!(id, other);
         assert!(logins.is_open(id.as_bytes(), KEY, S) && logins.is_open(other.as_bytes(), KEY, S));
-        assert!(!logins.is_open(id.as_bytes(), "a new key", S));
         assert!(!logins.is_open(b"", KEY, S) && !logins.is_open(&id.as_bytes()[1..], KEY, S));
         assert!(logins.is_open(id.as_bytes(), KEY, SESSION_TTL));
         logins.log_out(other.as_bytes());
         assert!(!logins.is_open(other.as_bytes(), KEY, S) && logins.is_open(id.as_bytes(), KEY, S));
         assert!(!logins.is_open(id.as_bytes(), KEY, SESSION_TTL + S));
+        let id = open(&logins, S);
+        assert!(!logins.is_open(id.as_bytes(), "a new key", S));
+        assert!(!logins.is_open(id.as_bytes(), KEY, S), "the key is back");
     }
 
     #[test]
