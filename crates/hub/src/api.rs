@@ -129,7 +129,8 @@ impl Hub {
                 Response::not_found()
             }
             Err(Failure::Malformed(reason)) => {
-                span.fail(&reason);
+                // The reason may quote the body, which is not for those who read traces.
+                span.fail("a malformed request");
                 Response::text(400, format!("{reason}\n"))
             }
             Err(Failure::Refused(code)) => {

@@ -118,9 +118,14 @@ impl Endpoint {
         let context = span.context();
         let answered = tokio::time::timeout(self.timeout, self.exchange(headers, &context, body)).await;
         let answered = answered.unwrap_or_else(|_| Err("it took too long".into()));
-        let answer: Answer<T> = answered.map_err(|reason| {
+        let body = answered.map_err(|reason| {
             span.fail(&reason);
             self.failed(&reason)
+        })?;
+        let answer: Answer<T> = serde_json::from_slice(&body).map_err(|error| {
+            // The error may quote the body, which is not for those who read traces.
+            span.fail("a malformed answer");
+            self.failed(&error.to_string())
         })?;
         if let Some(AnswerDisconnect { code, reason }) = answer.disconnect {
             // A Close frame has room for no more, and for no other code.
@@ -135,12 +140,12 @@ impl Endpoint {
         Ok(answer.result)
     }
 
-    async fn exchange<T: DeserializeOwned>(
+    async fn exchange(
         &self,
         headers: &[(String, String)],
         context: &[(String, String)],
         body: Vec<u8>,
-    ) -> Result<Answer<T>, String> {
+    ) -> Result<Bytes, String> {
         let _call = self.calls.acquire().await.map_err(|error| error.to_string())?;
         let request = Request::post(&self.url, body).header("content-type", "application/json");
         let request = if self.calls_again == CallsAgain::Yes { request.idempotent() } else { request };
@@ -158,8 +163,7 @@ impl Endpoint {
         if response.status != 200 {
             return Err(format!("status {}", response.status));
         }
-        let body = response.body.with_len_max(RESPONSE_LEN_MAX).bytes().await;
-        serde_json::from_slice(&body.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+        response.body.with_len_max(RESPONSE_LEN_MAX).bytes().await.map_err(|error| error.to_string())
     }
 
     async fn send(&self, request: Request) -> Result<Response, Error> {
