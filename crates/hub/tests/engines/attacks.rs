@@ -468,7 +468,7 @@ async fn commands_of_a_new_history_reach_a_node_that_was_cut_off_from_nats() {
     let (near, far) = (nats_engine(nats.port).await, nats_engine(link.port).await);
     let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
     let streams = async_nats::jetstream::new(client);
-    let replace = async || drop(streams.delete_stream("WL_nAA").await.unwrap());
+    let replace = async || assert!(streams.delete_stream("WL_nAA").await.unwrap().success);
     cut_off(node(near).await, node(far).await, &link, replace).await;
 }
 
