@@ -616,7 +616,17 @@ async fn events(one: &dyn Engine, two: &dyn Engine) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_of_events_survives_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let open = || DiskEngine::open(directory.path(), MemoryEngine::new(100)).unwrap();
+    // A server that another test is starting holds the lock of the file until it executes its own program.
+    let open = || {
+        let begin = std::time::Instant::now();
+        loop {
+            match DiskEngine::open(directory.path(), MemoryEngine::new(100)) {
+                Ok(engine) => break engine,
+                Err(error) => assert!(begin.elapsed() < Duration::from_secs(60), "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
     let engine = open();
     let queue = engine.events().unwrap();
     for key in ["a", "b", "c"] {
