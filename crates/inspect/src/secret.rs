@@ -118,6 +118,10 @@ mod tests {
         assert_eq!(masked("GET /a?token=abc HTTP/1.1"), "GET /a?token=*** HTTP/1.1");
         assert_eq!(masked("https://host/a#access_token=abc&x=1"), "https://host/a#access_token=***&x=1");
         assert_eq!(masked("/a?x=1#access_token=abc"), "/a?x=1#access_token=***");
+        // The connect command of SSE, whose token is within percent-encoded JSON.
+        let connect = "GET /connection/sse?x=1&cf_connect=%7B%22token%22%3A%22abc%22%7D HTTP/1.1";
+        let hidden = connect.replace("%7B%22token%22%3A%22abc%22%7D", &"*".repeat(29));
+        assert_eq!(masked(connect), hidden);
         assert_eq!(masked("/plain"), "/plain");
     }
 
