@@ -75,15 +75,20 @@ impl HttpClient for Client {
             sent = sent.header(name.as_str(), value.as_bytes());
         }
         let connector = self.connector.clone();
-        let sending = self.runtime.spawn(async move {
+        let exchange = async move {
             let response = connector.request(sent).await?;
             let status = response.status;
             Ok::<_, wireloom::Error>((status, response.body.with_len_max(RESPONSE_LEN_MAX).bytes().await?))
-        });
-        let (status, body) = sending.await??;
+        };
+        // The exporter has one thread, which a silent collector would stop for good.
+        let sending = self.runtime.spawn(async { tokio::time::timeout(EXCHANGE_TIME_MAX, exchange).await });
+        let (status, body) = sending.await???;
         Ok(http::Response::builder().status(status).body(body)?)
     }
 }
+
+/// How long a collector may take to answer. The spans of a longer exchange are dropped.
+const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The maximum length of a collector's answer.
 const RESPONSE_LEN_MAX: usize = 1 << 20;
