@@ -60,9 +60,7 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>, connection: &Connection) -> 
             &INFORMATIONAL,
             &[id(ruby, stream.id()), id(ruby, status.into()), headers(ruby, fields)?],
         ),
-        Event::Trailers { stream } => {
-            new(ruby, &TRAILERS, &[id(ruby, stream.id()), headers(ruby, fields)?])
-        }
+        Event::Trailers { stream } => new(ruby, &TRAILERS, &[id(ruby, stream.id()), headers(ruby, fields)?]),
         Event::Promise { stream, promised } => {
             let parent = stream.map_or(ruby.qnil().as_value(), |stream| id(ruby, stream.id()));
             new(ruby, &PROMISE, &[parent, id(ruby, promised.id()), headers(ruby, fields)?])
