@@ -22,8 +22,8 @@ OPEN_S = 30e-6  # a handshake
 JOIN_S = 51e-6  # a handshake, the client's connect command and a subscription
 DELIVERY_S = 7.0e-6  # a message of 128 B to one of 1,000 subscribers, one message at a time
 BURST_S = 0.45e-6  # the same in bursts of 16: most of a delivery is the system call
-PROCESS_B = 2_350  # an idle connection, in the process
-KERNEL_B = 4_600  # its socket, in the kernel
+PROCESS_B = 2_480  # an idle connection, in the process
+KERNEL_B = 4_230  # its socket, in the kernel
 SUBSCRIBER_B = 2_330  # more for a subscriber of one channel
 
 # A processor is planned to be busy for half of the time.
@@ -111,8 +111,8 @@ def page(tables):
 def check(wireloom):
     """Connections that all open at once, to one worker: the time until the last is open, beside the simulation of as many."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    print("| connections at once | memory of the process, each | processor time, each | all open after: simulated | real |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| connections at once | memory of the process, each | of the kernel | processor time, each | all open after: simulated | real |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for count in (1_000, 10_000, 15_000):
         serve = [wireloom, "serve", "--listen", "127.0.0.1:0", "--workers", "1"]
         server = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
@@ -125,16 +125,20 @@ def check(wireloom):
                 resident = int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) << 10
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), resident
 
+        def kernel():
+            with open("/proc/meminfo") as file:
+                return int(re.search(r"Slab:\s+(\d+)", file.read())[1]) << 10
+
         def files():
             return len(os.listdir(f"/proc/{server.pid}/fd"))
 
-        (cpu, resident), open_before = usage(), files()
+        (cpu, resident), open_before, slab = usage(), files(), kernel()
         load = [wireloom, "load", url, "--scenario", "idle", "-c", str(count), "-d", "10s", "--quiet"]
         began, load = time.monotonic(), subprocess.Popen(load, stdout=subprocess.DEVNULL)
         while files() < open_before + count and load.poll() is None:
             time.sleep(0.002)
         real = time.monotonic() - began
-        open_cpu, open_resident = usage()
+        (open_cpu, open_resident), open_slab = usage(), kernel()
         if load.poll() is not None:
             sys.exit(f"{count} connections were not opened")
         load.terminate()
@@ -144,7 +148,9 @@ def check(wireloom):
         each = (open_cpu - cpu) / count
         simulated = storm(count, 1, 0, each)[0]
         memory = (open_resident - resident) / count
-        print(f"| {count:,} | {memory:,.0f} B | {each * 1e6:.0f} µs | {simulated:.2f} s | {real:.2f} s |", flush=True)
+        # Both ends are on this machine.
+        sockets = (open_slab - slab) / count / 2
+        print(f"| {count:,} | {memory:,.0f} B | {sockets:,.0f} B | {each * 1e6:.0f} µs | {simulated:.2f} s | {real:.2f} s |", flush=True)
 
 
 if sys.argv[1:2] == ["--check"] and len(sys.argv) == 3:

@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use wireloom_capi::*;
+use wireloom_fuzz::capi::{is_ok, read};
 
 #[derive(Arbitrary, Debug)]
 struct Setup {
@@ -89,18 +90,6 @@ struct End {
     wire: Vec<u8>,
 }
 
-fn sound(status: wl_status) -> bool {
-    assert_ne!(status, wl_status::Panicked);
-    assert_ne!(status, wl_status::Busy);
-    status as i32 >= 0
-}
-
-/// Reads all bytes, so that a sanitizer notices those that are nobody's.
-fn read(data: *const u8, len: usize) -> u64 {
-    assert!(!data.is_null() || len == 0);
-    (0..len).map(|at| u64::from(unsafe { data.add(at).read() })).fold(0, u64::wrapping_add)
-}
-
 fn read_slice(slice: &wl_slice) {
     std::hint::black_box(read(slice.data, slice.len));
 }
@@ -108,7 +97,7 @@ fn read_slice(slice: &wl_slice) {
 fn open(role: u32, setup: &Setup) -> wl_h2 {
     unsafe {
         let mut config = MaybeUninit::uninit();
-        assert!(sound(wl_h2_config_default(config.as_mut_ptr())));
+        assert!(is_ok(wl_h2_config_default(config.as_mut_ptr())));
         let mut config: wl_h2_config = config.assume_init();
         config.auto_release = setup.auto_release.into();
         config.enable_push = setup.enable_push.into();
@@ -127,7 +116,7 @@ fn open(role: u32, setup: &Setup) -> wl_h2 {
             config.header_table_size = size.into();
         }
         let mut h2 = wl_h2 { id: 0 };
-        sound(wl_h2_new(role, &config, &mut h2));
+        is_ok(wl_h2_new(role, &config, &mut h2));
         h2
     }
 }
@@ -152,7 +141,7 @@ fn transmit(from: &End, now_ns: u64, to: &mut Vec<u8>) {
         let mut len = 0;
         let status =
             unsafe { wl_h2_take_output(from.h2, now_ns, buffer.as_mut_ptr(), buffer.len(), &mut len) };
-        if !sound(status) || len == 0 {
+        if !is_ok(status) || len == 0 {
             return;
         }
         to.extend(&buffer[..len]);
@@ -179,7 +168,7 @@ fn deliver(end: &mut End, now_ns: u64, len: usize, capacity: usize) {
                 &mut found,
             )
         };
-        sound(status);
+        is_ok(status);
         assert!(found <= capacity && consumed <= input.len() - at);
         for event in &events[..found] {
             let event = unsafe { event.assume_init_ref() };
@@ -209,7 +198,7 @@ fn poll_and_transmit(
 ) {
     let mut slices = vec![MaybeUninit::<wl_slice>::uninit(); capacity];
     let mut count = 0;
-    if !sound(unsafe {
+    if !is_ok(unsafe {
         wl_h2_poll_transmit(end.h2, now_ns, slices.as_mut_ptr().cast(), capacity, &mut count)
     }) {
         return;
@@ -226,18 +215,18 @@ fn poll_and_transmit(
         left -= taken;
     }
     if let Some(stream) = reset {
-        sound(wl_h2_reset(end.h2, stream.into(), 8));
+        is_ok(wl_h2_reset(end.h2, stream.into(), 8));
     }
-    sound(wl_h2_transmitted(end.h2, now_ns, len - left));
-    assert!(!sound(wl_h2_transmitted(end.h2, now_ns, usize::MAX)));
+    is_ok(wl_h2_transmitted(end.h2, now_ns, len - left));
+    assert!(!is_ok(wl_h2_transmitted(end.h2, now_ns, usize::MAX)));
 }
 
 fn null_arguments(end: &End) {
     unsafe {
-        assert!(!sound(wl_h2_handle_input(end.h2, 0, null(), 1, null_mut(), null_mut(), 1, null_mut())));
-        assert!(!sound(wl_h2_send_request(end.h2, null(), 1, 0, null_mut())));
-        assert!(!sound(wl_h2_get_state(end.h2, null_mut())));
-        assert!(!sound(wl_h2_send_ping(end.h2, 0, null())));
+        assert!(!is_ok(wl_h2_handle_input(end.h2, 0, null(), 1, null_mut(), null_mut(), 1, null_mut())));
+        assert!(!is_ok(wl_h2_send_request(end.h2, null(), 1, 0, null_mut())));
+        assert!(!is_ok(wl_h2_get_state(end.h2, null_mut())));
+        assert!(!is_ok(wl_h2_send_ping(end.h2, 0, null())));
     }
 }
 
@@ -253,34 +242,34 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
             match call {
                 Call::Request { fields: rest, end_stream } => {
                     let (list, mut stream) = (fields(&REQUEST, &rest), 0);
-                    sound(wl_h2_send_request(h2, list.as_ptr(), list.len(), end_stream, &mut stream));
+                    is_ok(wl_h2_send_request(h2, list.as_ptr(), list.len(), end_stream, &mut stream));
                 }
                 Call::Response { stream, fields: rest, informational: true, .. } => {
                     let list = fields(&INFORMATIONAL, &rest);
-                    sound(wl_h2_send_informational(h2, stream.into(), list.as_ptr(), list.len()));
+                    is_ok(wl_h2_send_informational(h2, stream.into(), list.as_ptr(), list.len()));
                 }
                 Call::Response { stream, fields: rest, end_stream, .. } => {
                     let list = fields(&RESPONSE, &rest);
-                    sound(wl_h2_send_response(h2, stream.into(), list.as_ptr(), list.len(), end_stream));
+                    is_ok(wl_h2_send_response(h2, stream.into(), list.as_ptr(), list.len(), end_stream));
                 }
                 Call::Promise { stream, fields: rest } => {
                     let (list, mut promised) = (fields(&REQUEST, &rest), 0);
-                    sound(wl_h2_push_promise(h2, stream.into(), list.as_ptr(), list.len(), &mut promised));
+                    is_ok(wl_h2_push_promise(h2, stream.into(), list.as_ptr(), list.len(), &mut promised));
                 }
                 Call::Data { stream, data, repeat, end_stream } => {
                     let data = data.repeat(1 + usize::from(repeat));
-                    sound(wl_h2_send_data(h2, stream.into(), data.as_ptr(), data.len(), end_stream));
+                    is_ok(wl_h2_send_data(h2, stream.into(), data.as_ptr(), data.len(), end_stream));
                 }
                 Call::Trailers { stream, fields: rest } => {
                     let list = fields(&[], &rest);
-                    sound(wl_h2_send_trailers(h2, stream.into(), list.as_ptr(), list.len()));
+                    is_ok(wl_h2_send_trailers(h2, stream.into(), list.as_ptr(), list.len()));
                 }
-                Call::Reset { stream, code } => _ = sound(wl_h2_reset(h2, stream.into(), code)),
+                Call::Reset { stream, code } => _ = is_ok(wl_h2_reset(h2, stream.into(), code)),
                 Call::ReleaseCapacity { stream, len } => {
-                    sound(wl_h2_release_capacity(h2, stream.into(), len.into()));
+                    is_ok(wl_h2_release_capacity(h2, stream.into(), len.into()));
                 }
                 Call::Priority { stream, urgency, incremental } => {
-                    sound(wl_h2_set_priority(h2, stream.into(), urgency, incremental));
+                    is_ok(wl_h2_set_priority(h2, stream.into(), urgency, incremental));
                 }
                 Call::Deliver { len, capacity } => {
                     transmit(other, now_ns, &mut end.wire);
@@ -297,33 +286,33 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
                         reset_between,
                     );
                 }
-                Call::Ping(payload) => _ = sound(wl_h2_send_ping(h2, now_ns, &payload)),
+                Call::Ping(payload) => _ = is_ok(wl_h2_send_ping(h2, now_ns, &payload)),
                 Call::Timeout(after) => {
                     now_ns += u64::from(after) * 16;
-                    sound(wl_h2_handle_timeout(h2, now_ns));
+                    is_ok(wl_h2_handle_timeout(h2, now_ns));
                 }
-                Call::Shutdown => _ = sound(wl_h2_shutdown(h2)),
+                Call::Shutdown => _ = is_ok(wl_h2_shutdown(h2)),
                 Call::Abort { code, debug_data } => {
-                    sound(wl_h2_abort(h2, code, debug_data.as_ptr(), debug_data.len()));
+                    is_ok(wl_h2_abort(h2, code, debug_data.as_ptr(), debug_data.len()));
                 }
-                Call::Eof => _ = sound(wl_h2_handle_eof(h2)),
-                Call::ReleaseBuffers => _ = sound(wl_h2_release_buffers(h2)),
-                Call::Free => _ = sound(wl_h2_free(h2)),
+                Call::Eof => _ = is_ok(wl_h2_handle_eof(h2)),
+                Call::ReleaseBuffers => _ = is_ok(wl_h2_release_buffers(h2)),
+                Call::Free => _ = is_ok(wl_h2_free(h2)),
                 Call::Null => null_arguments(end),
             }
             let (mut state, mut text, mut deadline, mut capacity) =
                 (MaybeUninit::uninit(), wl_slice { data: null(), len: 0 }, 0, 0);
-            if sound(wl_h2_get_state(h2, state.as_mut_ptr())) {
+            if is_ok(wl_h2_get_state(h2, state.as_mut_ptr())) {
                 let _: wl_h2_state = state.assume_init();
-                assert!(sound(wl_h2_error(h2, &mut text)));
+                assert!(is_ok(wl_h2_error(h2, &mut text)));
                 read_slice(&text);
-                assert!(sound(wl_h2_poll_timeout(h2, &mut deadline)));
-                sound(wl_h2_send_capacity(h2, 1, &mut capacity));
+                assert!(is_ok(wl_h2_poll_timeout(h2, &mut deadline)));
+                is_ok(wl_h2_send_capacity(h2, 1, &mut capacity));
             }
         }
     }
     for end in ends {
-        if sound(wl_h2_free(end.h2)) && end.h2.id != 0 {
+        if is_ok(wl_h2_free(end.h2)) && end.h2.id != 0 {
             assert_eq!(wl_h2_free(end.h2), wl_status::InvalidHandle);
         }
     }

@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use wireloom_capi::*;
+use wireloom_fuzz::capi::{is_ok, read};
 
 #[derive(Arbitrary, Debug)]
 struct Setup {
@@ -69,18 +70,6 @@ struct End {
     wire: Vec<u8>,
 }
 
-fn sound(status: wl_status) -> bool {
-    assert_ne!(status, wl_status::Panicked);
-    assert_ne!(status, wl_status::Busy);
-    status as i32 >= 0
-}
-
-/// Reads all bytes, so that a sanitizer notices those that are nobody's.
-fn read(data: *const u8, len: usize) -> u64 {
-    assert!(!data.is_null() || len == 0);
-    (0..len).map(|at| u64::from(unsafe { data.add(at).read() })).fold(0, u64::wrapping_add)
-}
-
 fn read_event(event: &wl_ws_event) {
     std::hint::black_box(read(event.data, event.len));
     if event.kind == wl_ws_event_kind::Text as u32 || event.kind == wl_ws_event_kind::Close as u32 {
@@ -93,7 +82,7 @@ fn read_event(event: &wl_ws_event) {
 fn open(role: u32, setup: &Setup) -> wl_ws {
     unsafe {
         let mut config = MaybeUninit::uninit();
-        assert!(sound(wl_ws_config_default(config.as_mut_ptr())));
+        assert!(is_ok(wl_ws_config_default(config.as_mut_ptr())));
         let mut config: wl_ws_config = config.assume_init();
         config.delivery = setup.chunks.into();
         if let Some(max) = setup.queued_len_max {
@@ -115,7 +104,7 @@ fn open(role: u32, setup: &Setup) -> wl_ws {
         });
         let params = params.as_ref().map_or(null(), |params| params as *const _);
         let mut ws = wl_ws { id: 0 };
-        sound(wl_ws_new(role, &config, params, null(), &[7; 32], 0, &mut ws));
+        is_ok(wl_ws_new(role, &config, params, null(), &[7; 32], 0, &mut ws));
         ws
     }
 }
@@ -126,7 +115,7 @@ fn transmit(from: &End, to: &mut Vec<u8>) {
     loop {
         let mut len = 0;
         let status = unsafe { wl_ws_take_output(from.ws, buffer.as_mut_ptr(), buffer.len(), &mut len) };
-        if !sound(status) || len == 0 {
+        if !is_ok(status) || len == 0 {
             return;
         }
         to.extend(&buffer[..len]);
@@ -154,7 +143,7 @@ fn deliver(end: &mut End, now_ns: u64, len: usize, capacity: usize) {
                 &mut found,
             )
         };
-        sound(status);
+        is_ok(status);
         assert!(found <= capacity && consumed <= input.len() - at);
         for event in &events[..found] {
             read_event(unsafe { event.assume_init_ref() });
@@ -171,7 +160,7 @@ fn deliver(end: &mut End, now_ns: u64, len: usize, capacity: usize) {
 fn deliver_into_slot(end: &mut End, now_ns: u64, len: usize) {
     let (mut space, mut space_len) = (null_mut(), 0);
     unsafe {
-        if !sound(wl_ws_recv_slot(end.ws, &mut space, &mut space_len)) {
+        if !is_ok(wl_ws_recv_slot(end.ws, &mut space, &mut space_len)) {
             return;
         }
         let len = len.min(space_len).min(end.wire.len());
@@ -180,17 +169,17 @@ fn deliver_into_slot(end: &mut End, now_ns: u64, len: usize) {
         }
         let (mut event, mut found) = (MaybeUninit::<wl_ws_event>::uninit(), 0);
         let status = wl_ws_recv_slot_filled(end.ws, now_ns, len, event.as_mut_ptr(), &mut found);
-        if sound(status) && found == 1 {
+        if is_ok(status) && found == 1 {
             read_event(event.assume_init_ref());
         }
-        assert!(!sound(wl_ws_recv_slot_filled(end.ws, now_ns, usize::MAX, event.as_mut_ptr(), &mut found)));
+        assert!(!is_ok(wl_ws_recv_slot_filled(end.ws, now_ns, usize::MAX, event.as_mut_ptr(), &mut found)));
     }
 }
 
 fn poll_and_transmit(end: &End, to: &mut Vec<u8>, capacity: usize, len: usize) {
     let mut slices = vec![MaybeUninit::<wl_slice>::uninit(); capacity];
     let mut count = 0;
-    if !sound(unsafe { wl_ws_poll_transmit(end.ws, slices.as_mut_ptr().cast(), capacity, &mut count) }) {
+    if !is_ok(unsafe { wl_ws_poll_transmit(end.ws, slices.as_mut_ptr().cast(), capacity, &mut count) }) {
         return;
     }
     assert!(count <= capacity);
@@ -204,36 +193,36 @@ fn poll_and_transmit(end: &End, to: &mut Vec<u8>, capacity: usize, len: usize) {
         }
         left -= taken;
     }
-    sound(wl_ws_transmitted(end.ws, len - left));
+    is_ok(wl_ws_transmitted(end.ws, len - left));
 }
 
 fn send_prepared(end: &End, kind: u8, data: &[u8], compress: Option<u8>) {
     unsafe {
         let (mut plain, mut compressed, mut bytes) =
             (wl_prepared { id: 0 }, wl_prepared { id: 0 }, wl_slice { data: null(), len: 0 });
-        if !sound(wl_prepared_new(kind.into(), data.as_ptr(), data.len(), &mut plain)) {
+        if !is_ok(wl_prepared_new(kind.into(), data.as_ptr(), data.len(), &mut plain)) {
             return;
         }
-        assert!(sound(wl_prepared_bytes(plain, &mut bytes)));
+        assert!(is_ok(wl_prepared_bytes(plain, &mut bytes)));
         read(bytes.data, bytes.len);
         if let Some(bits) = compress
-            && sound(wl_prepared_compress(plain, bits, null(), &mut compressed))
+            && is_ok(wl_prepared_compress(plain, bits, null(), &mut compressed))
         {
-            sound(wl_ws_send_prepared(end.ws, compressed));
-            assert!(sound(wl_prepared_free(compressed)));
+            is_ok(wl_ws_send_prepared(end.ws, compressed));
+            assert!(is_ok(wl_prepared_free(compressed)));
         }
-        sound(wl_ws_send_prepared(end.ws, plain));
-        assert!(sound(wl_prepared_free(plain)));
+        is_ok(wl_ws_send_prepared(end.ws, plain));
+        assert!(is_ok(wl_prepared_free(plain)));
         assert_eq!(wl_ws_send_prepared(end.ws, plain), wl_status::InvalidHandle);
     }
 }
 
 fn null_arguments(end: &End) {
     unsafe {
-        assert!(!sound(wl_ws_handle_input(end.ws, 0, null_mut(), 1, null_mut(), null_mut(), 1, null_mut())));
-        assert!(!sound(wl_ws_send(end.ws, 1, null(), 1, 0)));
-        assert!(!sound(wl_ws_get_state(end.ws, null_mut())));
-        assert!(!sound(wl_ws_poll_transmit(end.ws, null_mut(), 3, null_mut())));
+        assert!(!is_ok(wl_ws_handle_input(end.ws, 0, null_mut(), 1, null_mut(), null_mut(), 1, null_mut())));
+        assert!(!is_ok(wl_ws_send(end.ws, 1, null(), 1, 0)));
+        assert!(!is_ok(wl_ws_get_state(end.ws, null_mut())));
+        assert!(!is_ok(wl_ws_poll_transmit(end.ws, null_mut(), 3, null_mut())));
     }
 }
 
@@ -248,18 +237,18 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
             match call {
                 Call::Send { kind, data, repeat, flags } => {
                     let data = data.repeat(1 + usize::from(repeat));
-                    sound(wl_ws_send(end.ws, kind.into(), data.as_ptr(), data.len(), flags.into()));
+                    is_ok(wl_ws_send(end.ws, kind.into(), data.as_ptr(), data.len(), flags.into()));
                 }
                 Call::Chunk { kind, data, fin } => {
-                    sound(wl_ws_send_chunk(end.ws, kind.into(), data.as_ptr(), data.len(), fin));
+                    is_ok(wl_ws_send_chunk(end.ws, kind.into(), data.as_ptr(), data.len(), fin));
                 }
                 Call::Prepared { kind, data, compress } => send_prepared(end, kind, &data, compress),
                 Call::Ping(payload) => {
-                    _ = sound(wl_ws_send_ping(end.ws, now_ns, payload.as_ptr(), payload.len()))
+                    _ = is_ok(wl_ws_send_ping(end.ws, now_ns, payload.as_ptr(), payload.len()))
                 }
-                Call::Pong(payload) => _ = sound(wl_ws_send_pong(end.ws, payload.as_ptr(), payload.len())),
+                Call::Pong(payload) => _ = is_ok(wl_ws_send_pong(end.ws, payload.as_ptr(), payload.len())),
                 Call::Close { code, reason } => {
-                    sound(wl_ws_close(end.ws, now_ns, code, reason.as_ptr(), reason.len()));
+                    is_ok(wl_ws_close(end.ws, now_ns, code, reason.as_ptr(), reason.len()));
                 }
                 Call::Deliver { len, capacity } => {
                     transmit(other, &mut end.wire);
@@ -275,18 +264,18 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
                 }
                 Call::Timeout(after) => {
                     now_ns += u64::from(after);
-                    sound(wl_ws_handle_timeout(end.ws, now_ns));
+                    is_ok(wl_ws_handle_timeout(end.ws, now_ns));
                 }
-                Call::Eof => _ = sound(wl_ws_handle_eof(end.ws)),
-                Call::WriteFailed => _ = sound(wl_ws_handle_write_failed(end.ws, now_ns)),
-                Call::Release => _ = sound(wl_ws_release_buffers(end.ws)),
-                Call::Free => _ = sound(wl_ws_free(end.ws)),
+                Call::Eof => _ = is_ok(wl_ws_handle_eof(end.ws)),
+                Call::WriteFailed => _ = is_ok(wl_ws_handle_write_failed(end.ws, now_ns)),
+                Call::Release => _ = is_ok(wl_ws_release_buffers(end.ws)),
+                Call::Free => _ = is_ok(wl_ws_free(end.ws)),
                 Call::Null => null_arguments(end),
             }
             let (mut state, mut ended, mut deadline) = (MaybeUninit::uninit(), MaybeUninit::uninit(), 0);
-            if sound(wl_ws_get_state(end.ws, state.as_mut_ptr())) {
-                assert!(sound(wl_ws_get_end(end.ws, ended.as_mut_ptr())));
-                assert!(sound(wl_ws_poll_timeout(end.ws, &mut deadline)));
+            if is_ok(wl_ws_get_state(end.ws, state.as_mut_ptr())) {
+                assert!(is_ok(wl_ws_get_end(end.ws, ended.as_mut_ptr())));
+                assert!(is_ok(wl_ws_poll_timeout(end.ws, &mut deadline)));
                 let (state, ended): (wl_ws_state, wl_ws_end) = (state.assume_init(), ended.assume_init());
                 assert_eq!(state.has_end == 0, ended.cause == wl_ws_cause::None as u32);
                 read(ended.reason.data, ended.reason.len);
@@ -295,7 +284,7 @@ fuzz_target!(|input: (Setup, Vec<(bool, Call)>)| {
         }
     }
     for end in ends {
-        if sound(wl_ws_free(end.ws)) && end.ws.id != 0 {
+        if is_ok(wl_ws_free(end.ws)) && end.ws.id != 0 {
             assert_eq!(wl_ws_free(end.ws), wl_status::InvalidHandle);
         }
     }
