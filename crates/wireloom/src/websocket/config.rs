@@ -130,7 +130,7 @@ pub enum SlowPeer {
         /// As for [`Wait`](Self::Wait).
         stall_timeout: Duration,
     },
-    /// The peer is disconnected, also while nothing is sent.
+    /// The peer is disconnected, also while nothing is sent. Messages that have arrived are still returned, and then the error.
     Disconnect {
         /// The longest time that bytes may be queued.
         queue_timeout: Duration,

@@ -121,9 +121,9 @@ impl Link {
         std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())))
     }
 
-    /// Whether nothing that is sent can arrive any more.
-    pub(super) fn is_disconnected(&self) -> bool {
-        self.is_closed() || self.io.is_disconnected()
+    /// Whether the stream that is the transport has failed.
+    pub(super) fn is_reset(&self) -> bool {
+        self.io.is_disconnected()
     }
 
     // What the transport is, and what it has transferred.

@@ -242,8 +242,8 @@ impl ActiveReceiver {
     fn poll_turn(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
         let has_waited = self.budget.is_waiting();
         ready!(self.budget.poll_paid(&self.account, cx));
-        if has_waited && shared.lock().link.is_disconnected() {
-            // Nothing receives the answers to messages that it has buffered.
+        // RFC 8441 §5: the reset of a stream is that of a TCP connection, which loses what was not received.
+        if has_waited && shared.lock().link.is_reset() {
             self.free();
         }
         Poll::Ready(())
@@ -802,9 +802,7 @@ mod tests {
     #[tokio::test]
     async fn a_part_of_a_message_that_was_inflated_is_counted_at_once() {
         let memory = Memory::new(1 << 30);
-        let scheduling = memory.clone();
-        tokio::spawn(async move { scheduling.scheduler().run().await });
-        tokio::task::yield_now().await;
+        schedule(&memory).await;
         let (mut client, _sender, mut receiver) = open_compressed(&memory);
         // A sixteenth of it does not compress.
         let random =
@@ -865,9 +863,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
         let memory = Memory::new(1 << 30);
-        let scheduling = memory.clone();
-        tokio::spawn(async move { scheduling.scheduler().run().await });
-        tokio::task::yield_now().await;
+        schedule(&memory).await;
         let (mut peer, transport) = duplex(1 << 20);
         let config = WebSocketConfig::default();
         let socket =
@@ -925,26 +921,71 @@ mod tests {
         assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
     }
 
+    /// The scheduler of this memory, which runs until the end of the test.
+    async fn schedule(memory: &Arc<Memory>) {
+        let scheduling = memory.clone();
+        tokio::spawn(async move { scheduling.scheduler().run().await });
+        tokio::task::yield_now().await;
+    }
+
+    // The connection has used up its turn, and waits for the next one when its peer is too slow.
     #[tokio::test]
     async fn messages_that_arrived_before_a_disconnection_are_returned() {
-        let (mut peer, transport) = duplex(1 << 20);
-        let config = WebSocketConfig::default();
-        let socket =
-            WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[]);
-        let (_sender, mut receiver) = socket.split();
-        for _ in 0..80 {
-            peer.write_all(&[0x81, 2, b'h', b'i']).await.unwrap();
+        for is_server in [false, true] {
+            let memory = Memory::new(1 << 30);
+            schedule(&memory).await;
+            let (mut peer, transport) = duplex(1 << 20);
+            let (role, frame) = if is_server {
+                (Role::Server, masked(0x81, b"hi"))
+            } else {
+                (Role::Client, vec![0x81, 2, b'h', b'i'])
+            };
+            let config = WebSocketConfig::default();
+            let socket = WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[]);
+            if is_server {
+                socket.shared().set_account(&memory.account());
+            }
+            let (_sender, mut receiver) = socket.split();
+            for _ in 0..80 {
+                peer.write_all(&frame).await.unwrap();
+            }
+            let mut count = 0;
+            while receiver.active.as_ref().is_none_or(|active| active.messages_left > 0) {
+                assert!(receiver.recv().await.unwrap().is_some());
+                count += 1;
+            }
+            receiver.active.as_mut().unwrap().budget.spend(2 << 20);
+            while !is_pending(receiver.recv()) {
+                count += 1;
+            }
+            receiver.shared.lock().disconnect_slow();
+            let error = loop {
+                match receiver.recv().await {
+                    Ok(message) => count += usize::from(message.is_some()),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((count, error), (80, WebSocketError::SlowPeer), "{is_server}");
         }
-        let mut count = 0;
-        while receiver.active.as_ref().is_none_or(|active| active.messages_left > 0) {
-            assert!(receiver.recv().await.unwrap().is_some());
-            count += 1;
+    }
+
+    // A part of it is inflated when the other half of the connection finds that the peer is too slow.
+    #[tokio::test]
+    async fn a_message_that_is_inflated_in_steps_is_returned_after_a_disconnection() {
+        const LEN: usize = 4 << 20;
+        let memory = Memory::new(1 << 30);
+        schedule(&memory).await;
+        let (mut client, _sender, mut receiver) = open_compressed(&memory);
+        client.send(vec![7; LEN]).await.unwrap();
+        while memory.stats().inflated == 0 {
+            assert!(is_pending(receiver.recv()));
+            tokio::task::yield_now().await;
         }
-        receiver.shared.lock().disconnect_slow();
-        receiver.active.as_mut().unwrap().budget.spend(2 << 20);
-        while let Ok(Some(_)) = receiver.recv().await {
-            count += 1;
-        }
-        assert_eq!(count, 80);
+        let shared = receiver.shared.clone();
+        let active = shared.take_receiver().unwrap();
+        shared.lock().disconnect_slow();
+        shared.put_receiver(active);
+        assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
+        assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::SlowPeer);
     }
 }

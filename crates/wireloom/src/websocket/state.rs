@@ -186,9 +186,9 @@ impl Shared {
     /// The receiver waits. What it frees and sends takes effect after the unlock.
     pub(super) fn put_receiver(&self, mut active: Box<ActiveReceiver>) {
         let mut state = self.lock();
-        // The connection has ended in the meantime, and this task is woken. Messages without memory of their own are still returned.
-        if state.link.is_closed() && active.memory.is_some() {
-            active.free();
+        // It was not in the slot when `overload` freed memory.
+        if let Some(WebSocketError::Overloaded) = state.link.write_error() {
+            active.fail_overloaded();
         }
         let unused = state.slot.put(active);
         drop(state);
