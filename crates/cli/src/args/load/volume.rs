@@ -55,22 +55,32 @@ impl Sizes {
     }
 }
 
+/// The longest message: it is held in memory.
+const LEN_MAX: usize = 1 << 30;
+
+fn len(text: &str) -> Result<usize, String> {
+    match value::memory(text)? {
+        len if len > LEN_MAX => Err("a message is held in memory, so it has at most 1G".into()),
+        len => Ok(len),
+    }
+}
+
 /// `64K`, `32..1K`, or `32:90,64K:10`.
 pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
     const SHAPE: &str =
         "the length is BYTES, MIN..MAX, or BYTES:SHARE,BYTES:SHARE..., such as 1K, 32..1K or 32:90,64K:10";
     if let Some((min, max)) = text.split_once("..") {
-        let (min, max) = (value::memory(min)?, value::memory(max)?);
+        let (min, max) = (len(min)?, len(max)?);
         return if min < max { Ok(Sizes::Uniform(min, max)) } else { Err(SHAPE.into()) };
     }
     if !text.contains(':') {
-        return value::memory(text).map(Sizes::Fixed);
+        return len(text).map(Sizes::Fixed);
     }
     let mut lens = Vec::new();
     for part in text.split(',') {
-        let (len, share) = part.split_once(':').ok_or(SHAPE)?;
+        let (bytes, share) = part.split_once(':').ok_or(SHAPE)?;
         let share = number(share).filter(|&share| share > 0.0).ok_or(SHAPE)?;
-        lens.push((value::memory(len)?, share));
+        lens.push((len(bytes)?, share));
     }
     let sum: f64 = lens.iter().map(|(_, share)| share).sum();
     for (_, share) in &mut lens {
@@ -117,7 +127,7 @@ mod tests {
         assert_eq!(sizes("1K"), Ok(Sizes::Fixed(1024)));
         assert_eq!(sizes("32..1K"), Ok(Sizes::Uniform(32, 1024)));
         assert_eq!(sizes("32:90,64K:10"), Ok(Sizes::Weighted(vec![(32, 0.9), (65_536, 0.1)])));
-        for wrong in ["", "0", "9..9", "9..8", "0..8", "1:", "1:0", "1:2,", "x:1"] {
+        for wrong in ["", "0", "9..9", "9..8", "0..8", "1:", "1:0", "1:2,", "x:1", "2G", "1..2G", "2G:1"] {
             assert!(sizes(wrong).is_err(), "{wrong}");
         }
     }
