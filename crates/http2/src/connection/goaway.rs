@@ -117,6 +117,7 @@ impl Connection {
         }
         // Nothing that follows is written.
         self.closing.phase = Phase::Ended(ended);
+        self.streams.discard_queued();
         for id in unsent {
             if let Some(slot) = self.streams.find(id) {
                 self.refuse(self.streams.key(slot));
@@ -129,7 +130,6 @@ impl Connection {
     pub(super) fn end_by_disconnect(&mut self) {
         self.end_early(Ended::Eof, None);
         self.out.clear();
-        self.streams.discard_queued();
     }
 
     pub(super) fn check_alive(&self) -> Result<(), Misuse> {

@@ -148,12 +148,17 @@ fn requests_that_were_not_sent_are_refused_however_the_connection_ends() {
             }
             let cancelled = client.send_request(GET, true).unwrap();
             client.reset(cancelled, ErrorCode::CANCEL).unwrap();
+            // More than the window allows.
+            let upload = client.send_request(GET, false).unwrap();
+            client.send_data(upload, vec![7; 100_000], false).unwrap();
+            assert!(client.memory().queued > 0);
             end(&mut client);
+            assert_eq!(client.memory().queued, 0);
             let mut events = vec![];
             while let Some(event) = client.poll_event() {
                 events.push(describe(&event, &client));
             }
-            let refused = ["refused 1", "refused 3", "refused 5"];
+            let refused = ["refused 1", "refused 3", "refused 5", "refused 9"];
             assert_eq!(events, refused[written..], "{written}");
             let (output, left) = (drain(&mut client), if written == 0 { 0 } else { in_part - 1 });
             match expected {
