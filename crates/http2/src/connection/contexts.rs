@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::config::Config;
-use crate::field::{Field, FieldLimits, FieldList};
+use crate::field::{ARENA_KEPT, Field, FieldLimits, FieldList};
 use crate::frame::{BlockWriter, StreamId};
 use crate::hpack::{DecodeError, Decoder, Encoder, TABLE_SIZE_DEFAULT};
 
@@ -74,6 +74,19 @@ impl Contexts {
         let block = BlockWriter::push_promise(stream_id, promised, out);
         self.encoder.encode(fields, out);
         block.finish(frame_len_max, out);
+    }
+
+    /// Frees the fields of a message that no event reports, unless they take little memory.
+    #[inline]
+    pub(super) fn discard_fields(&mut self) {
+        if self.fields.capacity() > ARENA_KEPT {
+            self.fields = FieldList::new();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.fields.capacity()
     }
 
     /// Frees unused memory.

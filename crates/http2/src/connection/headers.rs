@@ -100,12 +100,22 @@ impl Connection {
         let limits =
             FieldLimits::new(self.config.settings.max_header_list_size, self.config.limits.fields_max);
         self.contexts.decode(bytes, &limits)?;
+        let result = self.receive_message(&block);
+        if !matches!(result, Ok(Some(_))) {
+            self.contexts.discard_fields();
+        }
+        result
+    }
+
+    /// Handles the message whose fields were decoded.
+    #[inline]
+    fn receive_message(&mut self, block: &PartialBlock) -> Result<Option<Event<'static>>, Error> {
         if let Some(promised) = block.promised {
             return self.receive_promise(block.stream_id, promised);
         }
         let id = block.stream_id;
         let Some(slot) = self.streams.find(id) else {
-            return self.receive_first_headers(&block);
+            return self.receive_first_headers(block);
         };
         let (stream, record) = (self.streams.key(slot), self.streams.get(slot));
         let peer = |violation| Error::peer(violation, id);
@@ -115,10 +125,10 @@ impl Connection {
             RecvPhase::End => return Err(peer(Violation::FrameAfterEndStream)),
             // RFC 9113 §5.1 (reserved (local)).
             RecvPhase::Reserved => return Err(peer(Violation::FrameOnReservedStream)),
-            RecvPhase::Content | RecvPhase::Tunnel => return self.receive_trailers(slot, &block),
+            RecvPhase::Content | RecvPhase::Tunnel => return self.receive_trailers(slot, block),
         };
         let is_reserved = record.is_reserved();
-        self.check_block(&block)?;
+        self.check_block(block)?;
         // RFC 9113 §5.1.2: a promised stream counts once its response begins.
         if is_reserved && self.streams.open_peer() >= self.config.settings.max_concurrent_streams {
             return Err(Error::limit(Exceeded::ConcurrentStreams, id));

@@ -13,6 +13,9 @@ use alloc::vec::Vec;
 
 use super::{Field, Malformed, Token};
 
+/// The memory that a list keeps for the next message while it is not in use, in bytes.
+pub(crate) const ARENA_KEPT: usize = 4096;
+
 /// The limits of a field section. Fields above them are decoded but not stored, because the dynamic tables of both ends have to
 /// stay equal. Four times the size is a connection error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,9 +241,10 @@ impl FieldList {
         self.spans.shrink_to(bytes / size_of::<Span>());
     }
 
-    #[cfg(test)]
+    /// The memory that the list owns, in bytes.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity()
+        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
 
     fn field(&self, span: &Span) -> Field<'_> {
@@ -411,7 +415,7 @@ mod tests {
         list.push_static(Token::Method, b"GET");
         let expected: Vec<_> =
             list.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect();
-        let capacity = list.capacity();
+        let capacity = list.bytes.capacity();
         let (arena, placed) = list.into_arena();
         assert_eq!((arena.as_slice(), arena.capacity()), (&b"/ax-one1x-empty"[..], capacity));
         let place = |place| match place {

@@ -7,6 +7,7 @@ mod list;
 mod rules;
 mod token;
 
+pub(crate) use list::ARENA_KEPT;
 pub use list::{FieldLimits, FieldList, Iter, Place, PlacedField};
 pub use rules::Malformed;
 pub(crate) use rules::{check_name, check_value, check_value_edges, is_name_byte, is_value_byte};

@@ -7,12 +7,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::StreamKey;
-use crate::field::{Field, FieldList};
+use crate::field::{ARENA_KEPT, Field, FieldList};
 use crate::frame::StreamId;
 use crate::priority::Priority;
-
-/// The memory that an unused list of fields may keep, in bytes.
-const ARENA_KEPT: usize = 4096;
 
 /// A request that waits to open. It is encoded when it is sent, because the order of blocks matters to HPACK (RFC 9113 §4.3).
 pub(crate) struct Request {

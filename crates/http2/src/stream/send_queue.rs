@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::{NONE, Stream};
-use crate::field::FieldList;
+use crate::field::{ARENA_KEPT, FieldList};
 
 struct Chunk {
     data: Bytes,
@@ -175,9 +175,6 @@ pub(crate) struct TrailerPool {
     vacant: u32,
     len: usize,
 }
-
-/// The memory that a vacant entry may keep, in bytes.
-const ARENA_KEPT: usize = 4096;
 
 impl TrailerPool {
     pub(crate) const fn new() -> Self {

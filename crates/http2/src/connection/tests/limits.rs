@@ -207,6 +207,40 @@ fn an_idle_connection_frees_its_memory_and_continues() {
 }
 
 #[test]
+fn a_message_that_no_event_reports_leaves_no_memory() {
+    let long = "v".repeat(50_000);
+    let head =
+        [(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "/"), ("x-long", &*long)];
+    let no_path = [(":method", "GET"), (":scheme", "https"), ("x-long", &*long)];
+    // The list is too large, malformed, on a stream that has ended, and not decoded to its end.
+    let refused = [
+        vec![Frame::headers(1, &[&head[..], &head[4..]].concat())],
+        vec![Frame::headers(1, &no_path)],
+        vec![Frame::get(3), Frame::headers(1, &head)],
+        vec![Frame::headers(1, &head).payload([&Frame::headers(1, &head).payload[..], &[0x80]].concat())],
+    ];
+    let settled = || {
+        let mut config = Config::new(Role::Server);
+        config.settings.max_frame_size = 1 << 20;
+        let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+        settle(&mut client, &mut server);
+        server
+    };
+    for frames in refused {
+        let mut server = settled();
+        let mut bytes = &join(&frames)[..];
+        while let Ok((taken @ 1.., _)) = server.handle_input(Duration::ZERO, bytes) {
+            bytes = &bytes[taken..];
+        }
+        assert!(server.contexts.capacity() <= crate::field::ARENA_KEPT, "{}", server.contexts.capacity());
+    }
+    // What an event reports stays for the caller.
+    let mut server = settled();
+    feed(&mut server, &Frame::headers(1, &head).to_bytes());
+    assert_eq!(server.fields().len(), 5);
+}
+
+#[test]
 fn a_request_that_was_refused_for_its_fields_has_ended() {
     use crate::stream::Closed;
     for (end_stream, is_ended) in [(true, true), (false, false)] {
