@@ -2,7 +2,6 @@
 //! all validation and limits. Only the limit of concurrent streams is raised.
 
 use crate::exchange::{Exchange, Fields, Pair, Totals, WINDOW};
-use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use wireloom_http2::field::{Field, FieldList};
@@ -155,7 +154,7 @@ pub(crate) struct Connections<const PIPED: bool = false> {
     pipe: Pipe,
     requests: Vec<FieldList>,
     response: FieldList,
-    data: Vec<Bytes>,
+    exchange: Arc<Exchange>,
     client: End,
     server: End,
     sent: usize,
@@ -190,8 +189,8 @@ impl<const PIPED: bool> Connections<PIPED> {
         let connection = &mut self.server.connection;
         for stream in self.server.received.waiting.drain(..) {
             connection.send_response(stream, &self.response, false).expect("a response may be sent");
-            let last = self.data.len() - 1;
-            for (at, chunk) in self.data.iter().enumerate() {
+            let last = self.exchange.data.len() - 1;
+            for (at, chunk) in self.exchange.data.iter().enumerate() {
                 connection.send_data(stream, chunk.clone(), at == last).expect("data may be sent");
             }
         }
@@ -204,7 +203,7 @@ impl<const PIPED: bool> Pair for Connections<PIPED> {
             pipe: Pipe::new(),
             requests: exchange.requests.iter().map(list).collect(),
             response: list(&exchange.response),
-            data: exchange.data.clone(),
+            exchange: Arc::clone(exchange),
             client: End::new(Role::Client),
             server: End::new(Role::Server),
             sent: 0,

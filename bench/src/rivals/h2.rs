@@ -70,7 +70,7 @@ enum Receiving {
 pub(crate) struct Connections {
     requests: Vec<Request<()>>,
     response: Response<()>,
-    data: Vec<Bytes>,
+    exchange: Arc<Exchange>,
     client: h2::client::Connection<Pipe, Bytes>,
     sender: h2::client::SendRequest<Bytes>,
     server: h2::server::Connection<Pipe, Bytes>,
@@ -161,8 +161,8 @@ impl Connections {
             }
             let mut body =
                 respond.send_response(self.response.clone(), false).expect("a response may be sent");
-            for (at, chunk) in self.data.iter().enumerate() {
-                body.send_data(chunk.clone(), at + 1 == self.data.len()).expect("data may be sent");
+            for (at, chunk) in self.exchange.data.iter().enumerate() {
+                body.send_data(chunk.clone(), at + 1 == self.exchange.data.len()).expect("data may be sent");
             }
         }
     }
@@ -211,7 +211,7 @@ impl Pair for Connections {
         let mut connections = Self {
             requests: exchange.requests.iter().map(request).collect(),
             response,
-            data: exchange.data.clone(),
+            exchange: Arc::clone(exchange),
             client,
             sender,
             server,

@@ -112,7 +112,7 @@ impl Output {
     }
 
     /// Appends the payload of a DATA frame, whose header is in `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, data: Bytes) {
         if data.len() < BY_REFERENCE {
             self.bytes.extend_from_slice(&data);

@@ -132,10 +132,19 @@ impl Reader {
         }
     }
 
-    /// The payload of a DATA frame is next, if some of it is missing.
-    #[inline]
-    fn expect_data(&mut self, data: PartialData) {
-        self.next = if data.data_left > 0 || data.padding_left > 0 { Next::Data(data) } else { Next::Frame };
+    /// The next `len` bytes, the payload of a DATA frame, are ignored.
+    fn ignore_data(&mut self, len: u32) {
+        self.next = match len {
+            0 => Next::Frame,
+            _ => Next::Data(PartialData { stream: None, data_left: 0, padding_left: len, end_stream: false }),
+        };
+    }
+
+    /// The rest of the content that arrives is ignored, because its stream was reset.
+    fn abandon_data(&mut self) {
+        if let Next::Data(data) = &mut self.next {
+            data.stream = None;
+        }
     }
 
     /// Content that has not arrived of a DATA frame whose window is spent, in bytes.
@@ -260,7 +269,7 @@ impl Connection {
     fn read<'i>(&mut self, input: &'i [u8], at: usize) -> Result<(usize, Option<Event<'i>>), Error> {
         let rest = &input[at..];
         match self.reader.next {
-            Next::Data(data) => return Ok(self.read_data(data, input, at)),
+            Next::Data(_) => return Ok(self.read_data(input, at)),
             Next::Preface { left } => return Ok((at + self.read_preface(left, rest)?, None)),
             Next::Settings | Next::Frame | Next::Continuation(_) => {}
         }
@@ -481,22 +490,27 @@ impl Connection {
                 .ok_or_else(|| Error::peer(Violation::PaddingTooLong, connection))?;
         }
         let end_stream = header.flags.contains(Flags::END_STREAM);
-        let ignored =
-            PartialData { stream: None, data_left: 0, padding_left: data_len + padding, end_stream: false };
         match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
             Ok(Some(slot)) => {
                 let stream = Some(self.streams.key(slot));
-                let data = PartialData { stream, data_left: data_len, padding_left: padding, end_stream };
+                self.reader.next = Next::Data(PartialData {
+                    stream,
+                    data_left: data_len,
+                    padding_left: padding,
+                    end_stream,
+                });
                 if data_len > 0 && from == input.len() {
                     // The content arrives with the next input.
-                    self.reader.next = Next::Data(data);
                     return Ok((from, None));
                 }
-                Ok(self.read_data(data, input, from))
+                Ok(self.read_data(input, from))
             }
-            Ok(None) => Ok(self.read_data(ignored, input, from)),
+            Ok(None) => {
+                self.reader.ignore_data(data_len + padding);
+                Ok(self.read_data(input, from))
+            }
             Err(error) => {
-                self.reader.expect_data(ignored);
+                self.reader.ignore_data(data_len + padding);
                 let step = self.stream_error(error)?;
                 Ok((from, step))
             }
@@ -504,14 +518,12 @@ impl Connection {
     }
 
     /// Reads the payload of a DATA frame. Returns the new position and an event.
-    fn read_data<'i>(
-        &mut self,
-        mut data: PartialData,
-        input: &'i [u8],
-        at: usize,
-    ) -> (usize, Option<Event<'i>>) {
+    fn read_data<'i>(&mut self, input: &'i [u8], at: usize) -> (usize, Option<Event<'i>>) {
+        let Next::Data(data) = &mut self.reader.next else { return (at, None) };
+        let (stream, end_stream) = (data.stream, data.end_stream);
         let len = (input.len() - at).min(data.data_left as usize);
         let end = at + len;
+        // Stored before it has effects: what is missing of the content counts as memory.
         data.data_left -= len as u32;
         let is_last = data.data_left == 0;
         let mut next = end;
@@ -519,22 +531,19 @@ impl Connection {
             let padding = (input.len() - end).min(data.padding_left as usize);
             data.padding_left -= padding as u32;
             next += padding;
-        }
-        let stream = data.stream;
-        let slot = stream.and_then(|stream| self.streams.slot(stream));
-        if is_last || slot.is_none() {
             data.stream = None;
-        }
-        // Stored before it has effects: what is missing of the content counts as memory.
-        self.reader.expect_data(data);
-        let (Some(stream), Some(slot)) = (stream, slot) else {
-            if stream.is_some() {
-                // The stream was reset within the frame: no more events, and its window is released.
-                self.release_connection();
+            if data.padding_left == 0 {
+                self.reader.next = Next::Frame;
             }
+        }
+        let Some(stream) = stream else { return (next, None) };
+        let Some(slot) = self.streams.slot(stream) else {
+            // The stream was reset within the frame: no more events, and its window is released.
+            self.reader.abandon_data();
+            self.release_connection();
             return (next, None);
         };
-        let end_stream = is_last && data.end_stream;
+        let end_stream = is_last && end_stream;
         self.pass_content(slot, len as u32, is_last.then_some(end_stream));
         let has_event = len > 0 || end_stream;
         (next, has_event.then_some(Event::Data { stream, data: &input[at..end], end_stream }))
