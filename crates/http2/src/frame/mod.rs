@@ -392,9 +392,10 @@ mod tests {
             assert_eq!(header.len as usize, payload.len());
             assert_eq!(Frame::parse(&header, payload), Ok(frame));
         });
-        let mut out = Vec::new();
+        let mut out = vec![0xaa];
         Origin::encode([&b"https://a"[..], b"", b"https://b"], &mut out);
-        let Ok(Frame::Origin(origin)) = parse(Kind::ORIGIN, 0, 0, &out[9..]) else { panic!() };
+        assert_eq!(out[1..10], [0, 0, 24, 0xc, 0, 0, 0, 0, 0]);
+        let Ok(Frame::Origin(origin)) = parse(Kind::ORIGIN, 0, 0, &out[10..]) else { panic!() };
         assert_eq!(origin.iter().collect::<Vec<_>>(), [&b"https://a"[..], b"", b"https://b"]);
         SettingsFrame::encode_ack(&mut out);
         assert_eq!(parse(Kind::SETTINGS, 1, 0, b""), Ok(Frame::Settings(SettingsFrame::Ack)));

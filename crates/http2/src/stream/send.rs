@@ -88,6 +88,12 @@ impl SendSide {
         self.scheduler.remove(slab, slot);
     }
 
+    /// The number of chunks and trailers for which memory is allocated.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.chunks.capacity() + self.trailers.capacity()
+    }
+
     /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.chunks.shrink();

@@ -489,9 +489,9 @@ impl Streams {
         self.next_local = Some(id);
     }
 
-    /// The number of pages and buckets for which memory is allocated.
+    /// The number of pages, buckets, chunks and trailers for which memory is allocated.
     pub(crate) fn capacity(&self) -> usize {
-        self.slab.capacity()
+        self.slab.capacity() + self.send.capacity()
     }
 
     pub(crate) fn open_local(&self) -> u32 {

@@ -192,7 +192,10 @@ fn a_priority_that_the_server_sets_overrides_signals() {
     end.receive(&join(&[Frame::get(3), Frame::priority_update(1, "u=2")]));
     let streams = [end.key(1), end.key(3)];
     let urgent = Priority { urgency: 1, incremental: false };
+    let signalled = Priority { urgency: 2, incremental: false };
+    assert_eq!(streams.map(|key| end.connection.priority(key)), [Some(signalled), Some(Priority::default())]);
     end.connection.set_priority(streams[1], urgent).unwrap();
+    assert_eq!(end.connection.priority(streams[1]), Some(urgent));
     for key in streams {
         end.connection.send_response(key, status("200"), false).unwrap();
         end.connection.send_data(key, vec![b'd'; 20_000], true).unwrap();
@@ -203,6 +206,7 @@ fn a_priority_that_the_server_sets_overrides_signals() {
     end.drain();
     let order: Vec<u32> = frames(&end, kind::DATA).iter().map(|frame| frame.stream).collect();
     assert_eq!(order, [3, 3, 1, 1]);
+    assert_eq!(end.connection.priority(streams[1]), None, "it has ended");
 }
 
 #[test]

@@ -181,3 +181,21 @@ fn a_request_that_was_sent_is_not_refused_when_the_connection_ends() {
     client.handle_disconnect();
     assert!(client.poll_event().is_none());
 }
+
+#[test]
+fn content_of_a_request_that_was_sent_leaves_before_goaway() {
+    let (mut client, _) = settled();
+    let sent = client.send_request(GET, false).unwrap();
+    drain(&mut client);
+    // By reference: the output of the next request begins where this chunk ends.
+    client.send_data(sent, vec![7; 1_000], false).unwrap();
+    let output = client.memory().output;
+    let unsent = client.send_request(GET, false).unwrap();
+    client.send_data(unsent, vec![8; 1_000], true).unwrap();
+    client.abort(ErrorCode::CANCEL, b"");
+    let goaway_len = 17;
+    assert_eq!(client.memory().output, output + goaway_len);
+    let frames = split(&drain(&mut client));
+    assert!(frames.iter().map(|frame| frame.kind).eq([kind::DATA, kind::GOAWAY]));
+    assert_eq!(frames[0].payload, [7; 1_000]);
+}
