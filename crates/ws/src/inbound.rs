@@ -38,21 +38,14 @@ pub struct Inbound {
     pub(crate) decoder: Decoder,
     /// Where messages that do not arrive whole are collected or inflated.
     pub(crate) assembly: Assembly,
-    content: Content,
+    /// The kind of the incomplete message of which the assembly holds bytes. `None` if it is empty, or its bytes were delivered: the next
+    /// message overwrites them.
+    collected: Option<Kind>,
     /// A chunk of the current message has been delivered.
     in_chunks: bool,
     /// Set when permessage-deflate was negotiated.
     inflate: Option<Box<Inflate>>,
     delivery: Delivery,
-}
-
-/// The state of the assembly.
-#[derive(Clone, Copy, Debug)]
-enum Content {
-    /// Empty, or its bytes were delivered: the next message overwrites them.
-    Delivered,
-    /// It holds bytes of an incomplete message of this kind.
-    Collected(Kind),
 }
 
 /// The result of a call, by its place in the input or the assembly.
@@ -131,8 +124,7 @@ impl Inbound {
     }
 
     fn with_decoder(decoder: Decoder, inflate: Option<Box<Inflate>>, delivery: Delivery) -> Self {
-        let (assembly, content) = (Assembly::default(), Content::Delivered);
-        Self { decoder, assembly, content, in_chunks: false, inflate, delivery }
+        Self { decoder, assembly: Assembly::default(), collected: None, in_chunks: false, inflate, delivery }
     }
 
     /// The state from which this can be restored. `None` within a frame or message, after the end, with compression, and while
@@ -229,7 +221,7 @@ impl Inbound {
     /// Whether a part of a message was collected, and not delivered.
     #[inline]
     pub(crate) fn has_collected(&self) -> bool {
-        matches!(self.content, Content::Collected(_)) && self.assembly.len() > 0
+        self.collected.is_some() && self.assembly.len() > 0
     }
 
     /// [`handle_input`](Self::handle_input) without its fast path. It returns the place of the payload; Close frames are validated. A
@@ -340,15 +332,15 @@ impl Inbound {
     /// Clears the assembly if its bytes were delivered.
     #[inline]
     fn collect(&mut self, kind: Kind) {
-        if let Content::Delivered = self.content {
+        if self.collected.is_none() {
             self.assembly.clear();
-            self.content = Content::Collected(kind);
+            self.collected = Some(kind);
         }
     }
 
     /// The collected message is complete. It is a chunk if the beginning was delivered in chunks.
     fn complete(&mut self, whole: Whole) -> Arrival {
-        self.content = Content::Delivered;
+        self.collected = None;
         let part = if self.in_chunks { self.chunk(whole.kind(), true) } else { Part::Whole(whole) };
         Arrival::Message(part, Place::Assembly)
     }
@@ -361,8 +353,7 @@ impl Inbound {
 
     /// The collected bytes of an incomplete message, as a chunk.
     fn deliver_collected(&mut self) -> Option<Arrival> {
-        let Content::Collected(kind) = self.content else { return None };
-        self.content = Content::Delivered;
+        let kind = self.collected.take()?;
         (self.assembly.len() > 0).then(|| Arrival::Message(self.chunk(kind, false), Place::Assembly))
     }
 
@@ -384,7 +375,7 @@ impl Inbound {
         let Some(kind) = self.inflate.as_ref().and_then(|inflate| inflate.pending()) else { return Ok(None) };
         match delivery {
             Delivery::Messages => self.collect(kind),
-            Delivery::Chunks => self.content = Content::Delivered,
+            Delivery::Chunks => self.collected = None,
         }
         let Self { inflate: Some(inflate), assembly, decoder, .. } = self else { return Ok(None) };
         if delivery == Delivery::Messages {
@@ -405,7 +396,7 @@ impl Inbound {
 
     /// Whether many bytes of a message were collected, and many are missing.
     pub(crate) fn has_slot(&self) -> bool {
-        matches!(self.content, Content::Collected(_))
+        self.collected.is_some()
             && self.inflate.is_none()
             && self.decoder.payload_remaining() >= SLOT_LEN_MIN
             && self.assembly.len() >= DIRECT_LEN_MIN
@@ -448,23 +439,23 @@ impl Inbound {
 
     /// Takes the buffer of the assembly if it is not needed: when nothing is collected, or when a large buffer holds a few bytes.
     pub(crate) fn take_memory(&mut self) -> Option<Vec<u8>> {
-        match self.content {
-            Content::Delivered => self.assembly.has_memory().then(|| self.assembly.take_memory()),
-            Content::Collected(_) => self.assembly.take_excess_memory(),
+        if self.collected.is_some() {
+            return self.assembly.take_excess_memory();
         }
+        self.assembly.has_memory().then(|| self.assembly.take_memory())
     }
 
     /// Drops all further input and a message of which a part has arrived, and frees all memory.
     pub(crate) fn free(&mut self) {
         self.decoder.close();
         self.assembly.release();
-        self.content = Content::Delivered;
+        self.collected = None;
         self.inflate = None;
     }
 
     /// A control frame's payload.
     #[inline]
-    pub(crate) fn control<'a>(&'a self, at: Option<usize>, len: usize, input: &'a [u8]) -> &'a [u8] {
+    fn control<'a>(&'a self, at: Option<usize>, len: usize, input: &'a [u8]) -> &'a [u8] {
         match at {
             Some(at) => &input[at..at + len],
             None => self.decoder.control(),

@@ -718,25 +718,6 @@ impl Outbound {
         }
     }
 
-    pub(crate) fn handle_control(
-        &mut self,
-        now: Duration,
-        opcode: Opcode,
-        payload: &[u8],
-    ) -> Option<Duration> {
-        match opcode {
-            Opcode::Ping => self.handle_ping(payload),
-            Opcode::Pong => return self.timers.handle_pong(payload, now),
-            _ => {
-                // It was validated by the decoder.
-                if let Ok(close) = CloseFrame::decode(payload) {
-                    self.handle_close(now, close);
-                }
-            }
-        }
-        None
-    }
-
     /// The peer's Close frame has arrived.
     fn handle_close(&mut self, now: Duration, close: CloseFrame<'_>) {
         let CloseFrame { code, reason } = close;

@@ -191,6 +191,7 @@ impl<F: Fn(Vec<u8>)> Drop for RecycledBuffer<F> {
 /// Space for the next read: read into the front of [`bytes`](Self::bytes), and pass the length to [`filled`](Self::filled).
 pub struct Space<'a> {
     reader: &'a mut Reader,
+    /// The space is the end of a large message that is being assembled.
     is_direct: bool,
 }
 
@@ -202,11 +203,6 @@ impl Space<'_> {
             return self.reader.inbound.slot().unwrap_or_default();
         }
         &mut self.reader.buffer.bytes[self.reader.buffer.end..]
-    }
-
-    /// Whether the space is the end of a large message that is being assembled.
-    pub fn is_direct(&self) -> bool {
-        self.is_direct
     }
 
     /// `len` bytes were read. Returns true if they completed a message; otherwise call [`Reader::decode`].

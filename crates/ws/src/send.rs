@@ -95,10 +95,7 @@ impl Sender {
     /// Sends a message in one frame.
     #[inline]
     pub(crate) fn send_message(&mut self, kind: Kind, payload: &[u8], compress: bool) -> Result<(), Misuse> {
-        self.check_room(payload.len())?;
-        if self.fragmented.is_some() {
-            return Err(Misuse::MessageUnderWay);
-        }
+        self.check_message(payload.len())?;
         if compress && self.is_worthwhile(payload.len()) {
             self.queue_compressed(kind.opcode(), payload, true);
         } else {
@@ -119,17 +116,12 @@ impl Sender {
 
     /// Sends a message in one frame; a long payload is queued by reference.
     pub(crate) fn send_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
-        let compress = self.is_worthwhile(payload.len());
-        if self.masks() || compress || payload.len() < SHARED_LEN_MIN {
+        if payload.len() < SHARED_LEN_MIN {
             return self.send_message(kind, &payload, true);
         }
-        self.check_room(payload.len())?;
-        if self.fragmented.is_some() {
-            return Err(Misuse::MessageUnderWay);
+        if self.begin_borrowed(kind, &payload)? {
+            self.queue.push_shared(payload);
         }
-        let (header, len) = self.unmasked_header(kind, payload.len());
-        self.queue.push(&header[..len]);
-        self.queue.push_shared(payload);
         Ok(())
     }
 
@@ -137,10 +129,7 @@ impl Sender {
     /// [`send_rest_of_prepared`](crate::Outbound::send_rest_of_prepared). A client masks a copy.
     pub(crate) fn send_prepared(&mut self, prepared: &PreparedFrame, written: usize) -> Result<(), Misuse> {
         let frame = prepared.as_bytes();
-        self.check_room(frame.len())?;
-        if self.fragmented.is_some() {
-            return Err(Misuse::MessageUnderWay);
-        }
+        self.check_message(frame.len())?;
         if let Some(bits) = prepared.window_bits() {
             match self.deflate_mut() {
                 Some(deflate) if deflate.compressor.window_bits() >= bits => {
@@ -184,12 +173,18 @@ impl Sender {
             self.send_message(kind, payload, true)?;
             return Ok(false);
         }
-        self.check_room(payload.len())?;
-        if self.fragmented.is_some() {
-            return Err(Misuse::MessageUnderWay);
-        }
-        let (header, len) = self.unmasked_header(kind, payload.len());
-        self.queue.push(&header[..len]);
+        self.check_message(payload.len())?;
+        let header = Header {
+            fin: true,
+            rsv: 0,
+            opcode: kind.opcode(),
+            mask: None,
+            payload_len: payload.len() as u64,
+        };
+        self.log_header(header);
+        let mut header_bytes = [0; HEADER_LEN_MAX];
+        let len = header.encode(&mut header_bytes);
+        self.queue.push(&header_bytes[..len]);
         Ok(true)
     }
 
@@ -319,6 +314,13 @@ impl Sender {
         Ok(())
     }
 
+    /// As [`check_room`](Self::check_room), for a message in one frame: no other may be under way in fragments.
+    #[inline]
+    fn check_message(&self, len: usize) -> Result<(), Misuse> {
+        self.check_room(len)?;
+        if self.fragmented.is_some() { Err(Misuse::MessageUnderWay) } else { Ok(()) }
+    }
+
     /// Compresses `piece` and queues it as a frame. Returns false if the compressor has no output yet: a frame without payload would only
     /// count towards the limit that the peer has on fragments.
     fn queue_compressed(&mut self, opcode: Opcode, piece: &[u8], fin: bool) -> bool {
@@ -374,16 +376,6 @@ impl Sender {
                 None => out.extend_from_slice(payload),
             }
         });
-    }
-
-    /// The header of an unmasked, uncompressed message in one frame.
-    fn unmasked_header(&mut self, kind: Kind, payload_len: usize) -> ([u8; HEADER_LEN_MAX], usize) {
-        let header =
-            Header { fin: true, rsv: 0, opcode: kind.opcode(), mask: None, payload_len: payload_len as u64 };
-        self.log_header(header);
-        let mut header_bytes = [0; HEADER_LEN_MAX];
-        let len = header.encode(&mut header_bytes);
-        (header_bytes, len)
     }
 }
 

@@ -83,20 +83,8 @@ impl SendQueue {
     /// Queues a header of `header_len` bytes and its payload.
     #[inline]
     pub(crate) fn push_frame(&mut self, header: &[u8; HEADER_LEN_MAX], header_len: usize, payload: &[u8]) {
-        let end = self.end + HEADER_LEN_MAX + payload.len();
-        if end > self.inline.len() {
-            self.grow(end);
-        }
-        let room = &mut self.inline[self.end..end];
-        // Copies all 14 bytes, because a constant length needs no call; the payload overwrites those behind the header.
-        room[..HEADER_LEN_MAX].copy_from_slice(header);
-        let room = &mut room[header_len..header_len + payload.len()];
-        if payload.len() > INLINE_COPY_MAX {
-            room.copy_from_slice(payload)
-        } else {
-            copy(room, payload)
-        }
-        self.end += header_len + payload.len();
+        let room = self.push_header(header, header_len, payload.len());
+        if payload.len() > INLINE_COPY_MAX { room.copy_from_slice(payload) } else { copy(room, payload) }
     }
 
     /// Queues a header of `header_len` bytes and its payload, masked.
@@ -108,14 +96,26 @@ impl SendQueue {
         payload: &[u8],
         key: MaskKey,
     ) {
-        let end = self.end + HEADER_LEN_MAX + payload.len();
+        mask::copy(self.push_header(header, header_len, payload.len()), payload, key);
+    }
+
+    /// Queues a header of `header_len` bytes; returns the room for its payload.
+    #[inline(always)]
+    fn push_header(
+        &mut self,
+        header: &[u8; HEADER_LEN_MAX],
+        header_len: usize,
+        payload_len: usize,
+    ) -> &mut [u8] {
+        let end = self.end + HEADER_LEN_MAX + payload_len;
         if end > self.inline.len() {
             self.grow(end);
         }
         let room = &mut self.inline[self.end..end];
+        // Copies all 14 bytes, because a constant length needs no call; the payload overwrites those behind the header.
         room[..HEADER_LEN_MAX].copy_from_slice(header);
-        mask::copy(&mut room[header_len..header_len + payload.len()], payload, key);
-        self.end += header_len + payload.len();
+        self.end += header_len + payload_len;
+        &mut room[header_len..header_len + payload_len]
     }
 
     /// Initializes memory for at least `len` bytes.

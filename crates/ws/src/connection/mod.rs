@@ -199,9 +199,13 @@ impl Connection {
         }
         match self.inbound.advance(input, self.inbound.delivery(), usize::MAX) {
             Ok((used, arrival)) => {
-                if let Arrival::Control { opcode, at, len } = arrival {
-                    let payload = self.inbound.control(at, len, input);
-                    self.round_trip = self.outbound.handle_control(now, opcode, payload);
+                if let Arrival::Control { .. } = arrival
+                    && let Some(mut event) = self.inbound.event(arrival, input, None)
+                {
+                    self.outbound.handle_event(now, &mut event);
+                    if let Event::Pong(pong) = event {
+                        self.round_trip = pong.round_trip;
+                    }
                 }
                 Ok((used, arrival))
             }

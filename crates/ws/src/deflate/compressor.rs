@@ -115,23 +115,21 @@ impl Compressor {
             self.deflate(chunk, is_first, flush, out);
             self.window.push(chunk);
         }
-        if fin
-            && self.has_input
-            && let Some(codec) = &mut self.codec
-        {
+        if !fin {
+            return;
+        }
+        self.in_message = false;
+        if !self.has_input {
+            // RFC 7692 §7.2.3.6: the empty message is the header of an empty stored block.
+            out.push(0x00);
+            return;
+        }
+        if let Some(codec) = &mut self.codec {
             if keeps_window { codec.end_message(&mut self.window) } else { codec.end_flushed_message() }
         }
-        if fin {
-            self.in_message = false;
-            if self.has_input {
-                // RFC 7692 §7.2.1: the flush ended with an empty stored block; its last four octets are not sent.
-                debug_assert!(out.ends_with(&TAIL));
-                out.truncate(out.len() - TAIL.len());
-            } else {
-                // RFC 7692 §7.2.3.6: the empty message is the header of an empty stored block.
-                out.push(0x00);
-            }
-        }
+        // RFC 7692 §7.2.1: the flush ended with an empty stored block; its last four octets are not sent.
+        debug_assert!(out.ends_with(&TAIL));
+        out.truncate(out.len() - TAIL.len());
     }
 
     /// Takes a codec from `pool` if this has none. Optional: the next message creates one if necessary.

@@ -217,11 +217,8 @@ impl<C: Codec> IdleCodecs<C> {
 
     /// Takes the codec whose history is `window`, or the oldest one with these parameters.
     pub(super) fn take(&mut self, window: &Window, params: C::Params) -> Option<PooledCodec<C>> {
-        let continues =
-            |pooled: &PooledCodec<C>| matches!(&pooled.history, History::Window(id) if window.is(id));
-        let has_params = |pooled: &PooledCodec<C>| pooled.params == params;
-        let at =
-            self.codecs.iter().rposition(continues).or_else(|| self.codecs.iter().position(has_params))?;
+        let continues = self.codecs.iter().rposition(|pooled| pooled.continues(window));
+        let at = continues.or_else(|| self.codecs.iter().position(|pooled| pooled.params == params))?;
         Some(self.codecs.remove(at))
     }
 

@@ -136,7 +136,7 @@ fn offers_a_slot_only_while_a_message_is_assembled() {
     assert!(!reader.has_slot(), "too little has arrived");
     read(&mut reader, &wire[2_000..20_000]).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
-    assert!(reader.has_slot() && reader.space().is_direct());
+    assert!(reader.has_slot() && reader.space().is_direct);
     let mut at = 20_000;
     while at < wire.len() {
         let len = reader.space().bytes().len().min(10_002).min(wire.len() - at);
@@ -202,7 +202,7 @@ fn detects_invalid_text_in_the_slot() {
     let wire = frame(0x81, &[&[b'x'; 30_000][..], b"\xff", &[b'x'; 30_000]].concat());
     read(&mut reader, &wire[..20_000]).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
-    assert!(reader.space().is_direct());
+    assert!(reader.space().is_direct);
     assert!(read(&mut reader, &wire[20_000..35_000]).is_err());
     assert_eq!(reader.message().payload(), b"");
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
@@ -325,7 +325,7 @@ fn reads_to_the_front_of_the_buffer_when_all_is_decoded() {
         assert!(reader.next_message());
         assert!(!reader.has_input());
         let mut space = reader.space();
-        assert_eq!((space.bytes().as_ptr(), space.bytes().len(), space.is_direct()), (front, len, false));
+        assert_eq!((space.bytes().as_ptr(), space.bytes().len(), space.is_direct), (front, len, false));
     }
 }
 
@@ -546,7 +546,7 @@ fn offers_no_slot_for_chunks_and_compressed_messages() {
     read(&mut reader, &wire[..20_000]).unwrap();
     assert!(!decoded(reader.decode_as(Delivery::Messages)));
     assert!(reader.has_slot());
-    assert!(!reader.buffer_space().is_direct());
+    assert!(!reader.buffer_space().is_direct);
     // The next call delivers the collected bytes as a chunk.
     reader.inbound.advance(&mut [], Delivery::Chunks, usize::MAX).unwrap();
     assert!(!reader.has_slot());
