@@ -6,7 +6,6 @@ use wireloom_ws::{Delivery, IdleInbound, Inbound, Reader};
 
 use super::clock::Timer;
 use super::codecs;
-use super::read_buffer::ReadBuffer;
 use crate::error::WebSocketError;
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
 use crate::transport::budget::Budget;
@@ -58,8 +57,6 @@ pub(super) struct ActiveReceiver {
     pub(super) budget: Budget,
     /// Short messages that are returned before the next payment.
     pub(super) messages_left: u32,
-    /// Its read buffer, while it waits.
-    pub(super) read_buffer: ReadBuffer,
 }
 
 /// How a caller wants messages.
@@ -92,7 +89,6 @@ impl ActiveReceiver {
             read_before_timeout: None,
             budget: Budget::default(),
             messages_left: MESSAGES_PER_PAYMENT,
-            read_buffer: ReadBuffer::None,
         })
     }
 
@@ -129,7 +125,6 @@ impl ActiveReceiver {
             return active;
         }
         active.reader.set_buffer(buffer::take_bytes_for(arrived.len()));
-        active.read_buffer.take();
         let mut space = active.reader.space();
         space.bytes()[..arrived.len()].copy_from_slice(arrived);
         // Bytes in the buffer are decoded later.

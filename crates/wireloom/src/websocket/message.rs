@@ -126,13 +126,7 @@ impl Payload<'_> {
 
     /// The length in bytes.
     pub fn len(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Binary(data) => data.len(),
-            Self::Shared(data) => data.len(),
-            Self::SharedText(text) => text.len(),
-            Self::Prepared(message) => message.len(),
-        }
+        self.parts().1.len()
     }
 
     /// Whether the payload is empty.

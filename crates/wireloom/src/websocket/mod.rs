@@ -17,7 +17,7 @@
 //!         slot     the state of the receiver while it waits; taken by the poll that reads and decodes
 //! ```
 //!
-//! Layers: `activity`, `clock`, `codecs`, `linger`, `observer`, `prepared`, `read_buffer`, `wakers` → `active_receiver`, `config`, `flush`, `message`,
+//! Layers: `activity`, `clock`, `codecs`, `linger`, `observer`, `prepared`, `wakers` → `active_receiver`, `config`, `flush`, `message`,
 //! `notifications` → `session`, `slot`, `slow` → `link` → `state` → `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
@@ -38,7 +38,6 @@ mod notifications;
 mod observer;
 mod prepared;
 mod pump;
-mod read_buffer;
 mod receiver;
 mod sender;
 mod session;

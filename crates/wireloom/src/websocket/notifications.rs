@@ -2,64 +2,22 @@
 //! that, so that an observer may use the WebSocket that it observes.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use wireloom_ws::frame::Header;
-use wireloom_ws::{End, Initiator, Kind};
+use wireloom_ws::{End, Initiator};
 
 use super::observer::{Observer, ObserverEvent, notify};
-use crate::error::WebSocketError;
-
-/// An owned [`ObserverEvent`].
-#[derive(Debug)]
-pub(super) enum Notification {
-    FrameRead(Header),
-    FrameWritten(Header),
-    PingRead(Vec<u8>),
-    PongRead { payload: Vec<u8>, round_trip: Option<Duration> },
-    MessageRead { kind: Kind, len: u64 },
-    MessageWritten { kind: Kind, len: u64 },
-    Error(WebSocketError),
-    CloseBegun(End),
-    CloseDone(End),
-}
-
-impl Notification {
-    fn deliver(&self, observer: Option<&Observer>) {
-        let event = match self {
-            Self::FrameRead(header) => ObserverEvent::FrameRead(*header),
-            Self::FrameWritten(header) => ObserverEvent::FrameWritten(*header),
-            Self::PingRead(payload) => ObserverEvent::PingRead(payload),
-            Self::PongRead { payload, round_trip } => {
-                ObserverEvent::PongRead { payload, round_trip: *round_trip }
-            }
-            Self::MessageRead { kind, len } => ObserverEvent::MessageRead { kind: *kind, len: *len },
-            Self::MessageWritten { kind, len } => ObserverEvent::MessageWritten { kind: *kind, len: *len },
-            Self::Error(error) => ObserverEvent::Error(error),
-            Self::CloseBegun(end) => ObserverEvent::CloseBegun(end),
-            Self::CloseDone(end) => ObserverEvent::CloseDone(end),
-        };
-        notify(observer, &event);
-    }
-}
 
 /// Events in order. One thread at a time delivers them.
 #[derive(Debug, Default)]
 pub(super) struct NotificationQueue {
     /// Dropped with the last event: an observer may hold a sender of the WebSocket, which would keep both alive.
     observer: Option<Observer>,
-    notifications: VecDeque<Notification>,
-    delivery: QueueState,
-    /// [`Notification::CloseBegun`] has been noted.
+    events: VecDeque<ObserverEvent>,
+    /// A thread delivers the events until there is none.
+    is_delivering: bool,
+    /// [`ObserverEvent::CloseBegun`] was queued.
     close_begun: bool,
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
-enum QueueState {
-    #[default]
-    None,
-    /// A thread delivers the queue until it is empty.
-    Busy,
 }
 
 impl NotificationQueue {
@@ -67,22 +25,22 @@ impl NotificationQueue {
         Self { observer: Some(observer), ..Self::default() }
     }
 
-    pub(super) fn push(&mut self, notifications: Notification) {
-        self.notifications.push_back(notifications);
+    pub(super) fn push(&mut self, event: ObserverEvent) {
+        self.events.push_back(event);
     }
 
     /// Frames that were written, and the end of the connection if it has just begun.
     pub(super) fn push_written(&mut self, frames: Vec<Header>, end: Option<End>) {
-        let frames = frames.into_iter().map(Notification::FrameWritten);
+        let frames = frames.into_iter().map(ObserverEvent::FrameWritten);
         match end {
             // The peer's Close frame was the first.
             Some(end) if end.by == Initiator::Peer => {
-                self.push(Notification::CloseBegun(end));
-                self.notifications.extend(frames);
+                self.push(ObserverEvent::CloseBegun(end));
+                self.events.extend(frames);
             }
             end => {
-                self.notifications.extend(frames);
-                self.notifications.extend(end.map(Notification::CloseBegun));
+                self.events.extend(frames);
+                self.events.extend(end.map(ObserverEvent::CloseBegun));
             }
         }
     }
@@ -94,7 +52,7 @@ impl NotificationQueue {
 
     /// Whether events wait and no thread delivers them.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.notifications.is_empty() && self.delivery == QueueState::None
+        !self.events.is_empty() && !self.is_delivering
     }
 }
 
@@ -103,45 +61,36 @@ pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NotificationQu
     let mut started = None;
     with_queue(&mut |queue| {
         if queue.is_waiting() {
-            queue.delivery = QueueState::Busy;
+            queue.is_delivering = true;
             started = Some(queue.observer.clone());
         }
     });
     let Some(observer) = started else { return };
-    let mut delivering = Delivering { with_queue: &with_queue, is_done: false };
+    let delivering = Delivering(&with_queue);
     loop {
         let mut next = None;
         // Dropped while the state is not locked, which an observer that holds a sender locks.
         let mut last = None;
         with_queue(&mut |queue| {
-            next = queue.notifications.pop_front();
+            next = queue.events.pop_front();
             match next {
-                Some(Notification::CloseDone(_)) => last = queue.observer.take(),
+                Some(ObserverEvent::CloseDone(_)) => last = queue.observer.take(),
                 Some(_) => {}
-                None => queue.delivery = QueueState::None,
+                None => queue.is_delivering = false,
             }
         });
-        match next {
-            Some(notifications) => notifications.deliver(observer.as_ref()),
-            None => {
-                delivering.is_done = true;
-                return;
-            }
-        }
+        let Some(event) = next else { break };
+        notify(observer.as_ref(), &event);
         drop(last);
     }
+    std::mem::forget(delivering);
 }
 
 /// When an observer panics, the events behind that one are delivered by the next call.
-struct Delivering<'a, F: Fn(&mut dyn FnMut(&mut NotificationQueue))> {
-    with_queue: &'a F,
-    is_done: bool,
-}
+struct Delivering<'a, F: Fn(&mut dyn FnMut(&mut NotificationQueue))>(&'a F);
 
 impl<F: Fn(&mut dyn FnMut(&mut NotificationQueue))> Drop for Delivering<'_, F> {
     fn drop(&mut self) {
-        if !self.is_done {
-            (self.with_queue)(&mut |queue| queue.delivery = QueueState::None);
-        }
+        (self.0)(&mut |queue| queue.is_delivering = false);
     }
 }

@@ -12,7 +12,7 @@ use crate::error::WebSocketError;
 /// An event of a WebSocket. Payloads of messages are not shown.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum ObserverEvent<'a> {
+pub enum ObserverEvent {
     /// The header of a frame arrived.
     FrameRead(Header),
     /// A frame was queued for writing.
@@ -32,20 +32,20 @@ pub enum ObserverEvent<'a> {
         len: u64,
     },
     /// A ping arrived, with this payload. It is answered without the application.
-    PingRead(&'a [u8]),
+    PingRead(Vec<u8>),
     /// A pong arrived.
     PongRead {
         /// Its payload.
-        payload: &'a [u8],
+        payload: Vec<u8>,
         /// The time from the ping that it answers; `None` for an unsolicited pong.
         round_trip: Option<Duration>,
     },
     /// The peer broke a rule or a limit, or the transport failed.
-    Error(&'a WebSocketError),
+    Error(WebSocketError),
     /// The closing handshake has begun, or there will be none; with the code and reason of the peer's Close frame if that was first.
-    CloseBegun(&'a End),
+    CloseBegun(End),
     /// The connection has ended.
-    CloseDone(&'a End),
+    CloseDone(End),
 }
 
 /// Receives the events of WebSockets. Set it as [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
@@ -65,17 +65,17 @@ pub enum ObserverEvent<'a> {
 /// }));
 /// ```
 #[derive(Clone)]
-pub struct Observer(Arc<dyn Fn(&ObserverEvent<'_>) + Send + Sync>);
+pub struct Observer(Arc<dyn Fn(&ObserverEvent) + Send + Sync>);
 
 impl Observer {
     /// Calls `observe` for each event.
-    pub fn new(observe: impl Fn(&ObserverEvent<'_>) + Send + Sync + 'static) -> Self {
+    pub fn new(observe: impl Fn(&ObserverEvent) + Send + Sync + 'static) -> Self {
         Self(Arc::new(observe))
     }
 }
 
 /// Traces an event, and passes it to the observer if there is one.
-pub(super) fn notify(observer: Option<&Observer>, event: &ObserverEvent<'_>) {
+pub(super) fn notify(observer: Option<&Observer>, event: &ObserverEvent) {
     #[cfg(feature = "tracing")]
     trace(event);
     if let Some(observer) = observer {
@@ -100,7 +100,7 @@ impl Eq for Observer {}
 
 /// Emits the events of `tracing`. Reasons and payloads are left out: they may be secret.
 #[cfg(feature = "tracing")]
-fn trace(event: &ObserverEvent<'_>) {
+fn trace(event: &ObserverEvent) {
     match event {
         ObserverEvent::Error(error) => tracing::debug!(%error, "the WebSocket failed"),
         ObserverEvent::CloseBegun(end) => {

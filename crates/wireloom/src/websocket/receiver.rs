@@ -12,9 +12,9 @@ use wireloom_ws::{Cause, End, Event, Step};
 use super::active_receiver::{ActiveReceiver, DeliveryMode};
 use super::clock::Timer;
 use super::codecs;
-use super::link::Traffic;
+use super::link::{self, Traffic};
 use super::message::{Message, OwnedMessage};
-use super::notifications::Notification;
+use super::observer::ObserverEvent;
 use super::session::Session;
 use super::slot::ReceiverSlot;
 use super::state::{Shared, State};
@@ -116,7 +116,7 @@ impl Receiver {
         if let Some(message) = self.next_owned() {
             return Poll::Ready(Ok(Some(message)));
         }
-        if let Err(error) = ready!(self.poll_found(cx, DeliveryMode::Whole)) {
+        if let Err(error) = ready!(poll_found(&self.shared, &mut self.active, cx, DeliveryMode::Whole)) {
             return Poll::Ready(Err(*error));
         }
         let active = self.active.as_mut();
@@ -155,12 +155,6 @@ impl Receiver {
         Some(message)
     }
 
-    /// Ready when a message has been found, and at the end: then nothing is `active`.
-    #[inline(never)]
-    fn poll_found(&mut self, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<Found> {
-        poll_found(&self.shared, &mut self.active, cx, mode)
-    }
-
     /// Takes the input that has not been decoded.
     pub(super) fn take_input(&mut self) -> Vec<u8> {
         let active = self.active.take().or_else(|| self.shared.lock().slot.take_waiting());
@@ -168,7 +162,8 @@ impl Receiver {
     }
 }
 
-/// [`Receiver::poll_found`].
+/// Ready when a message has been found, and at the end: then nothing is `held`.
+#[inline(never)]
 fn poll_found(
     shared: &Arc<Shared>,
     held: &mut Option<Box<ActiveReceiver>>,
@@ -190,7 +185,7 @@ fn poll_found(
         } else {
             let mut state = shared.lock();
             let Poll::Ready(read) = active.poll_link(&mut state, cx, mode) else {
-                let unused = held.take().and_then(|active| state.slot.put(active));
+                let unused = held.take().and_then(|active| state.put_receiver(active));
                 drop(state);
                 unused.into_iter().for_each(ActiveReceiver::recycle);
                 return Poll::Pending;
@@ -279,7 +274,7 @@ impl ActiveReceiver {
                 Poll::Ready(Ok(Some(read))) => return Poll::Ready(Some(read)),
                 // The transport has ended.
                 Poll::Ready(Ok(None)) => {}
-                Poll::Ready(Err(error)) => state.fail_read(&error),
+                Poll::Ready(Err(error)) => state.fail(link::failure(&error)),
                 Poll::Pending if self.reader.has_input() => return Poll::Ready(Some(Read::Incomplete)),
                 Poll::Pending => {
                     self.read_before_timeout = None;
@@ -305,7 +300,6 @@ impl ActiveReceiver {
     /// Nothing has arrived: returns buffers and codecs to the pools of the thread.
     fn release(&mut self, state: &mut State) {
         self.release_memory();
-        state.return_read_buffer();
         if self.reader.inbound().is_compressed() && state.session.take_release() {
             self.reader.release_buffers();
         }
@@ -414,7 +408,7 @@ impl ActiveReceiver {
     /// Queues events for frames that were read.
     fn queue_frames(&mut self, session: &mut Session) {
         for frame in self.reader.take_headers() {
-            session.queue_notification(|| Notification::FrameRead(frame));
+            session.queue_notification(|| ObserverEvent::FrameRead(frame));
         }
     }
 
@@ -430,7 +424,7 @@ impl ActiveReceiver {
         if message.is_last() {
             let len = std::mem::take(&mut self.unreported_len);
             let kind = message.kind();
-            state.session.queue_notification(|| Notification::MessageRead { kind, len });
+            state.session.queue_notification(|| ObserverEvent::MessageRead { kind, len });
         }
     }
 
@@ -450,7 +444,6 @@ impl ActiveReceiver {
         if !is_large || !self.reader.has_slot() {
             if !self.reader.has_buffer() {
                 self.reader.set_buffer(buffer::take_bytes());
-                state.slot.hold_read_buffer();
             }
             return self.poll_read_buffer(cx, state, mode);
         }
@@ -507,8 +500,8 @@ impl ActiveReceiver {
     /// The transport is no longer used: determines the error, and reports the end.
     fn finish(&mut self, state: &mut State) {
         self.free();
-        state.return_read_buffer();
         state.slot = ReceiverSlot::Ended;
+        state.count_read_buffer();
         state.link.unregister_receiver(&mut state.deferred);
         self.timer = Timer::Unset;
         if self.failed.is_none() {
@@ -521,11 +514,11 @@ impl ActiveReceiver {
             .map(Box::new);
         }
         if let Some(error) = &self.failed {
-            state.session.queue_traced(Notification::Error((**error).clone()));
+            state.session.queue_traced(ObserverEvent::Error((**error).clone()));
         }
         state.queue_notifications();
         if let Some(end) = state.session.core().end().cloned() {
-            state.session.queue_traced(Notification::CloseDone(end));
+            state.session.queue_traced(ObserverEvent::CloseDone(end));
         }
         state.close_link(WebSocketError::Closed);
         state.wake();
@@ -534,11 +527,11 @@ impl ActiveReceiver {
 
 /// The observation of a ping or pong.
 #[cold]
-fn control_notification(event: &Event<'_>) -> Option<Notification> {
+fn control_notification(event: &Event<'_>) -> Option<ObserverEvent> {
     match event {
-        Event::Ping(payload) => Some(Notification::PingRead(payload.to_vec())),
+        Event::Ping(payload) => Some(ObserverEvent::PingRead(payload.to_vec())),
         Event::Pong(pong) => {
-            Some(Notification::PongRead { payload: pong.payload.to_vec(), round_trip: pong.round_trip })
+            Some(ObserverEvent::PongRead { payload: pong.payload.to_vec(), round_trip: pong.round_trip })
         }
         _ => None,
     }
@@ -559,7 +552,7 @@ impl<'a> Future for Receiving<'a> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(receiver) = self.receiver.take() else { return Poll::Ready(Ok(None)) };
         if !receiver.next_buffered() {
-            match receiver.poll_found(cx, DeliveryMode::Configured) {
+            match poll_found(&receiver.shared, &mut receiver.active, cx, DeliveryMode::Configured) {
                 // At the end nothing is active.
                 Poll::Ready(Ok(_)) => {}
                 // Errors are large: a boxed one keeps messages from being moved through memory.
@@ -581,13 +574,12 @@ impl Drop for Receiver {
         let mut unused = self.active.take();
         let spawns = {
             let mut state = self.shared.lock();
-            state.return_read_buffer();
             let is_needed = !state.link.is_closed() && Arc::strong_count(&self.shared) > 1;
             if !is_needed {
                 // It would be held as long as there is a sender. It is dropped after the state is unlocked.
                 unused = unused.or(state.slot.take_waiting());
             } else if let Some(active) = unused.take() {
-                unused = state.slot.put(active);
+                unused = state.put_receiver(active);
             }
             let is_driven = state.is_driven();
             // Until the end of the poll.

@@ -13,7 +13,7 @@ use super::config::SlowPeer;
 use super::flush::{BATCH_LEN_MAX, COPIED_LEN_MAX};
 use super::link::Traffic;
 use super::message::Payload;
-use super::notifications::Notification;
+use super::observer::ObserverEvent;
 use super::state::{Shared, State};
 use super::wakers::Waiter;
 use crate::error::WebSocketError;
@@ -186,15 +186,7 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn flush(&mut self) -> Result<(), WebSocketError> {
         let mut end = None;
-        poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let end = match end {
-                Some(end) => end,
-                None => *end.insert(state.queue_end()?),
-            };
-            state.poll_flush_to(end, Some((self.waiter, cx)))
-        })
-        .await
+        poll_fn(|cx| self.shared.lock().poll_flush_to(&mut end, Some((self.waiter, cx)))).await
     }
 
     /// Sends a ping of up to 125 bytes. Keepalive is the core's, by [`wireloom_ws::Config::keepalive`].
@@ -202,19 +194,8 @@ impl Sender {
     /// # Errors
     /// As for [`send`](Self::send), and when the payload is too long.
     pub async fn ping(&mut self, payload: &[u8]) -> Result<(), WebSocketError> {
-        let mut end = None;
-        poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let end = match end {
-                Some(end) => end,
-                None => {
-                    state.session.ping(payload)?;
-                    *end.insert(state.queue_end()?)
-                }
-            };
-            state.poll_flush_to(end, Some((self.waiter, cx)))
-        })
-        .await
+        self.shared.lock().session.ping(payload)?;
+        self.flush().await
     }
 
     /// The number of pings that this end has sent, including keepalive pings.
@@ -488,7 +469,7 @@ enum Sent {
 fn notify_written(state: &mut State, message: &Payload<'_>) {
     state.session.queue_notification(|| {
         let (kind, payload) = message.parts();
-        Notification::MessageWritten { kind, len: payload.len() as u64 }
+        ObserverEvent::MessageWritten { kind, len: payload.len() as u64 }
     });
 }
 

@@ -9,8 +9,8 @@ use wireloom_ws::{CloseCode, Error, Event, Kind, Misuse, Outbound, Pong, Prepare
 use super::activity::Activity;
 use super::flush::{self, BATCH_LEN_MAX};
 use super::message::Payload;
-use super::notifications::{Notification, NotificationQueue};
-use super::observer::Observer;
+use super::notifications::NotificationQueue;
+use super::observer::{Observer, ObserverEvent};
 use super::{clock, codecs};
 use crate::guard::Deferred;
 
@@ -24,6 +24,8 @@ pub(super) struct Session {
     /// The round-trip time of the last ping that was answered, in microseconds; 0 before.
     latency_us: u32,
     activity: Activity,
+    /// Of the receiver; see [`State::count_read_buffer`](super::state::State::count_read_buffer). Here it takes no memory.
+    pub(super) is_read_buffer_counted: bool,
     rare: Option<Box<Rare>>,
 }
 
@@ -56,7 +58,8 @@ impl Session {
         let rare = observer.map(|observer| {
             Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
         });
-        Self { core, going_away: GoingAway::No, latency_us: 0, activity: Activity::default(), rare }
+        let (going_away, activity) = (GoingAway::No, Activity::default());
+        Self { core, going_away, latency_us: 0, activity, is_read_buffer_counted: false, rare }
     }
 
     /// The core. Only the methods here change it.
@@ -369,14 +372,14 @@ impl Session {
 
     /// Queues an event.
     #[inline]
-    pub(super) fn queue_notification(&mut self, notification: impl FnOnce() -> Notification) {
+    pub(super) fn queue_notification(&mut self, notification: impl FnOnce() -> ObserverEvent) {
         if let Some(queue) = self.notifications() {
             queue.push(notification());
         }
     }
 
     /// Queues an event that is traced too.
-    pub(super) fn queue_traced(&mut self, notification: Notification) {
+    pub(super) fn queue_traced(&mut self, notification: ObserverEvent) {
         if let Some(queue) = self.traced() {
             queue.push(notification);
         }

@@ -12,14 +12,13 @@
 //! it waits is here, where the server can free it ([`Waiting`](ReceiverSlot::Waiting)), whether or not its task is polled.
 
 use super::active_receiver::ActiveReceiver;
-use super::read_buffer::ReadBuffer;
 
 /// The state of a receiver, or where that is.
 pub(super) enum ReceiverSlot {
     /// Nothing but the length of the last message, because the connection is idle: the state is created again.
     Idle(u32),
-    /// A task has it, and its read buffer.
-    Taken(ReadBuffer),
+    /// A task has it.
+    Taken,
     /// The rest of a message, a deadline or a turn is awaited.
     Waiting(Box<ActiveReceiver>),
     /// The connection has ended, and the receiver was told.
@@ -36,7 +35,7 @@ impl ReceiverSlot {
         match self {
             Self::Idle(last_len) => {
                 let active = create(*last_len);
-                *self = Self::Taken(ReadBuffer::None);
+                *self = Self::Taken;
                 Some(active)
             }
             _ => self.take_waiting(),
@@ -45,11 +44,8 @@ impl ReceiverSlot {
 
     /// Takes the state of a receiver that waits.
     pub(super) fn take_waiting(&mut self) -> Option<Box<ActiveReceiver>> {
-        match std::mem::replace(self, Self::Ended) {
-            Self::Waiting(active) => {
-                *self = Self::Taken(active.read_buffer);
-                Some(active)
-            }
+        match std::mem::replace(self, Self::Taken) {
+            Self::Waiting(active) => Some(active),
             other => {
                 *self = other;
                 None
@@ -58,8 +54,7 @@ impl ReceiverSlot {
     }
 
     /// The receiver waits. Returns the state if it is not needed meanwhile; it is dropped after the unlock.
-    pub(super) fn put(&mut self, mut active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
-        active.read_buffer = self.read_buffer().map_or(ReadBuffer::None, |read_buffer| *read_buffer);
+    pub(super) fn put(&mut self, active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
         if active.is_idle() {
             *self = Self::Idle(active.last_len);
             return Some(active);
@@ -68,17 +63,12 @@ impl ReceiverSlot {
         None
     }
 
-    /// The receiver has taken a read buffer.
-    pub(super) fn hold_read_buffer(&mut self) {
-        self.read_buffer().into_iter().for_each(ReadBuffer::take);
-    }
-
-    /// How the read buffer of the receiver is counted, if it can have one.
-    pub(super) fn read_buffer(&mut self) -> Option<&mut ReadBuffer> {
+    /// Whether the receiver has a read buffer, or may have one: a task that has the state does something else between two messages.
+    pub(super) fn has_read_buffer(&self) -> bool {
         match self {
-            Self::Taken(read_buffer) => Some(read_buffer),
-            Self::Waiting(active) => Some(&mut active.read_buffer),
-            Self::Idle(_) | Self::Ended => None,
+            Self::Taken => true,
+            Self::Waiting(active) => active.reader.has_buffer(),
+            Self::Idle(_) | Self::Ended => false,
         }
     }
 }

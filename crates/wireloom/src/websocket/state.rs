@@ -29,7 +29,7 @@ use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{Arc, AtomicBool};
-use crate::transport::Io;
+use crate::transport::{Io, buffer};
 
 /// How long a transport is read and drained after a close with 1013.
 const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
@@ -190,7 +190,7 @@ impl Shared {
         if let Some(WebSocketError::Overloaded) = state.link.write_error() {
             active.fail_overloaded();
         }
-        let unused = state.slot.put(active);
+        let unused = state.put_receiver(active);
         drop(state);
         unused.into_iter().for_each(ActiveReceiver::recycle);
     }
@@ -396,27 +396,19 @@ impl State {
         }
     }
 
-    /// The number of bytes that will have been sent when all that is queued now is written.
-    ///
-    /// # Errors
-    /// Nothing can be written any more.
-    pub(super) fn queue_end(&self) -> Result<u64, WebSocketError> {
-        match self.link.write_error() {
-            Some(error) => Err(error.clone()),
-            None => Ok(self.link.traffic().bytes_sent + self.session.core().queued_len() as u64),
-        }
-    }
-
-    /// As [`poll_flush`](Self::poll_flush), but ready when the bytes before `end` are written. Other senders may keep the queue from
-    /// becoming empty, and the connection may have been closed since.
+    /// As [`poll_flush`](Self::poll_flush), but ready when the bytes are written that were queued at the first call, which sets `end`. Other
+    /// senders may keep the queue from becoming empty, and the connection may have been closed since.
     pub(super) fn poll_flush_to(
         &mut self,
-        end: u64,
+        end: &mut Option<u64>,
         task: Option<(Waiter, &Context<'_>)>,
     ) -> Poll<Result<(), WebSocketError>> {
+        let queued_end = self.link.traffic().bytes_sent + self.session.core().queued_len() as u64;
+        let is_first = end.is_none();
+        let end = *end.get_or_insert(queued_end);
         let flushed = self.poll_flush(task);
         let is_sent = match &flushed {
-            Poll::Ready(Err(WebSocketError::Closed)) => self.link.traffic().bytes_sent >= end,
+            Poll::Ready(Err(WebSocketError::Closed)) => !is_first && self.link.traffic().bytes_sent >= end,
             Poll::Pending => self.link.has_written(end),
             Poll::Ready(_) => false,
         };
@@ -504,17 +496,26 @@ impl State {
         self.session.queue_rest(frames, total)
     }
 
-    /// The receiver has returned its read buffer.
-    pub(super) fn return_read_buffer(&mut self) {
-        if let Some(read_buffer) = self.slot.read_buffer() {
-            read_buffer.give_back(self.send_queue.account());
-        }
+    /// The receiver waits. Returns its state if it is not needed meanwhile.
+    pub(super) fn put_receiver(&mut self, active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
+        let unused = self.slot.put(active);
+        self.count_read_buffer();
+        unused
     }
 
-    /// Counts the read buffer if the receiver holds it.
-    fn count_read_buffer(&mut self) {
-        if let Some(read_buffer) = self.slot.read_buffer() {
-            read_buffer.count(self.send_queue.account());
+    /// Counts the read buffer while the receiver has one. Most are returned within the poll that takes them, and are not counted: this is
+    /// called at the end of a poll of the handler, at the next [`release_if_idle`](Shared::release_if_idle) where another task polls the
+    /// receiver, and when it waits. Longer buffers are of the threads' pools, which have a bound of their own.
+    pub(super) fn count_read_buffer(&mut self) {
+        let account = self.send_queue.account();
+        // A handler keeps it until it uses a closed WebSocket again, which fails: no other connection should be closed for it.
+        let has_read_buffer = self.slot.has_read_buffer() && !self.link.is_closed();
+        let is_counted = &mut self.session.is_read_buffer_counted;
+        if has_read_buffer && !*is_counted {
+            // At the limit, this lets the server close connections that hold more.
+            *is_counted = account.try_add(Category::ReadBuffer, buffer::LEN_SMALL).is_ok();
+        } else if !has_read_buffer && std::mem::take(is_counted) {
+            account.subtract(Category::ReadBuffer, buffer::LEN_SMALL);
         }
     }
 
@@ -546,11 +547,6 @@ impl State {
         self.send_queue.set(0);
     }
 
-    /// Nothing more will arrive, and nothing leaves.
-    pub(super) fn fail_read(&mut self, error: &io::Error) {
-        self.fail(link::failure(error));
-    }
-
     /// The server is out of memory: closes with 1013, if the transport accepts the frame at once, and frees the send queue and the
     /// message that is arriving. The transport lingers, so that the peer can read the frame.
     pub(super) fn overload(&mut self) {
@@ -559,9 +555,8 @@ impl State {
         if let ReceiverSlot::Waiting(active) = &mut self.slot {
             active.fail_overloaded();
         }
-        // The handler holds it until it uses the WebSocket again, which fails: no other connection should be closed for it.
-        self.return_read_buffer();
         let mut io = self.take_io(WebSocketError::Overloaded);
+        self.count_read_buffer();
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
             let (id, account) = (self.id(), self.send_queue.account().clone());
@@ -681,7 +676,8 @@ impl Drop for State {
         if self.link.write_error().is_none() {
             self.close_on_drop();
         }
-        self.return_read_buffer();
+        self.slot = ReceiverSlot::Ended;
+        self.count_read_buffer();
         // A task that waits to flush ends.
         self.wake();
     }
