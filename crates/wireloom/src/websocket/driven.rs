@@ -30,6 +30,8 @@ pin_project! {
             // Halves that were moved out of the future continue without it.
             if let Some(shared) = this.project().shared.upgrade() {
                 shared.lock().handle_driver_end();
+                // After a poll that has panicked.
+                discard_if_detached(&shared);
             }
         }
     }
@@ -98,13 +100,17 @@ impl<F: Future> Future for Driven<F> {
                     state.handle_driver_end();
                 }
             }
-            // This thread has set it.
-            if shared.is_detached.load(Ordering::Relaxed) {
-                shared.is_detached.store(false, Ordering::Relaxed);
-                discard_in_task(&shared);
-            }
+            discard_if_detached(&shared);
         }
         polled
+    }
+}
+
+/// Lets a task receive in the place of a receiver that was dropped during a poll, by this thread.
+fn discard_if_detached(shared: &Arc<Shared>) {
+    if shared.is_detached.load(Ordering::Relaxed) {
+        shared.is_detached.store(false, Ordering::Relaxed);
+        discard_in_task(shared);
     }
 }
 

@@ -271,6 +271,25 @@ async fn an_observer_that_has_panicked_receives_the_next_events() {
     assert_eq!(written, 2, "{events:?}");
 }
 
+// Its receiver is dropped by the panic, within the poll.
+#[tokio::test]
+async fn the_end_is_noticed_after_a_handler_has_panicked_while_another_task_holds_a_sender() {
+    let (mut peer, socket) = open(100);
+    let (give, given) = tokio::sync::oneshot::channel();
+    let handler = |socket: WebSocket| async move {
+        let (sender, mut receiver) = socket.split();
+        let _ = give.send(sender);
+        let message = receiver.recv().await.unwrap();
+        assert!(message.is_none(), "a defect of the handler");
+    };
+    let driving = tokio::spawn(socket.drive(handler));
+    let sender = given.await.unwrap();
+    peer.write_all(b"\x81\x82\0\0\0\0hi").await.unwrap();
+    assert!(driving.await.unwrap_err().is_panic());
+    drop(peer);
+    tokio::time::timeout(Duration::from_secs(10), sender.closed()).await.expect("the peer has left");
+}
+
 /// Counts the wakers that refer to it.
 struct Counted;
 
