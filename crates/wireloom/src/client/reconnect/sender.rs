@@ -138,6 +138,8 @@ impl Link {
 
     /// Sends a message, after those that are being sent.
     pub(super) async fn send(&self, message: Payload<'_>) -> Result<(), WebSocketError> {
+        // Also when this future is dropped, after its lock: no one else would ping.
+        let _woken = WakeOnDrop(self);
         let mut sender = self.sender.lock().await;
         self.sent_messages().record(&message);
         let sent = sender.send(message).await;
@@ -156,11 +158,6 @@ impl Link {
             Err(WebSocketError::Closed | WebSocketError::Protocol(_)) => self.sent_messages().remove_last(),
             Err(_) => {}
         }
-        drop(sender);
-        let mut guard = self.sent.lock();
-        let Sent { waker, deferred, .. } = &mut *guard;
-        deferred.wake(waker);
-        drop(guard);
         sent
     }
 
@@ -192,6 +189,17 @@ impl Link {
     /// Records the pongs of the peer.
     pub(super) fn confirm(&self, sender: &Sender) {
         self.sent_messages().handle_pong(sender.pings_answered());
+    }
+}
+
+/// Wakes the task of [`Link::poll_sent_messages`] when it is dropped.
+struct WakeOnDrop<'a>(&'a Link);
+
+impl Drop for WakeOnDrop<'_> {
+    fn drop(&mut self) {
+        let mut guard = self.0.sent.lock();
+        let Sent { waker, deferred, .. } = &mut *guard;
+        deferred.wake(waker);
     }
 }
 
@@ -277,6 +285,35 @@ mod tests {
         // Wakes the task, whose last reference is dropped too.
         link.send("text".into()).await.unwrap();
         assert_eq!(calls.load(Ordering::Relaxed), 4);
+    }
+
+    // The message may have been queued. A ping has to confirm it, and to find a peer that is gone.
+    #[tokio::test]
+    async fn a_send_that_is_cancelled_wakes_the_task_that_pings() {
+        struct Woken(AtomicUsize);
+
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        let (_peer, transport) = tokio::io::duplex(10);
+        let config = WebSocketConfig::default();
+        let (sender, _receiver) =
+            WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[])
+                .split();
+        let link = Link::new(sender, SentMessages::new(0, Instant::now()), Duration::ZERO);
+        let woken = Arc::new(Woken(AtomicUsize::new(0)));
+        {
+            let payload = [7; 200];
+            let mut sending = pin!(link.send((&payload).into()));
+            assert!(sending.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert!(!link.try_ping());
+            drop(link.poll_sent_messages(&Context::from_waker(&Waker::from(woken.clone()))));
+        }
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(link.try_ping() && link.sent_messages().awaits_pong());
     }
 
     // Waiting for its pong would end in a loss of a connection that works.
