@@ -279,6 +279,15 @@ impl Registration {
         &self.account
     }
 
+    /// Counts the connection as one from this address, for which a proxy has opened it; false if that address has `max` connections.
+    pub(crate) fn count_for(&self, address: IpAddr, max: usize) -> bool {
+        let is_added = lock(&self.registry.members).clients.add(self.key, client_of(address), max);
+        if !is_added {
+            self.registry.counters.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        is_added
+    }
+
     /// The transport of the connection is closed, so that the connection no longer counts as open. Handlers of its WebSockets may
     /// still run: a shutdown waits until the registration is dropped.
     #[cfg(feature = "http2")]

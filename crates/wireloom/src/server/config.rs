@@ -26,7 +26,8 @@ pub struct ServerConfig {
     /// files is mostly met before.
     pub connections_max: usize,
     /// Connections at once from one address (from one network of 64 bits, with IPv6); further ones are closed at once. Not
-    /// limited by default, because all clients come from one address behind a proxy.
+    /// limited by default, because all clients come from one address behind a proxy. With the PROXY protocol the limit is that of the
+    /// clients that the proxy names. It does not apply to Unix sockets.
     pub connections_per_address_max: Option<usize>,
     /// Networks of proxies in front of the server that send a header of the PROXY protocol, version 1 or 2, first on each connection:
     /// [`Request::peer`](crate::Request::peer) is the client that it names. They must send it, their connections are not counted per
@@ -151,9 +152,9 @@ impl ServerConfig {
             .any(|trusted| trusted.contains(&peer) || trusted.contains(&peer.to_canonical()))
     }
 
-    /// The limit on connections from this address. A proxy connects for many clients.
+    /// The limit on connections from this address. A proxy connects for many clients, which it names, and a peer may have no address.
     pub(super) fn connections_max_of(&self, peer: IpAddr) -> Option<usize> {
-        self.connections_per_address_max.filter(|_| !self.trusts_proxy(peer))
+        self.connections_per_address_max.filter(|_| !peer.is_unspecified() && !self.trusts_proxy(peer))
     }
 
     pub(crate) fn for_requests(&self) -> RequestConfig {

@@ -31,7 +31,7 @@ const V2_LEN_MAX: usize = 4 << 10;
 
 impl Connection {
     /// Reads the header of a trusted proxy, whose source becomes the peer. A trusted proxy must send one: whether it does is not
-    /// guessed (§2). `None` when the header is malformed or late.
+    /// guessed (§2). `None` when the header is malformed or late, or the source has too many connections.
     pub(super) async fn read_proxy_header(&mut self) -> Option<()> {
         if !self.config.trusts_proxy(self.origin.peer.ip()) {
             return Some(());
@@ -42,6 +42,11 @@ impl Connection {
         let reading = timeouts.within(&mut deadline, Phase::Draining, |cx| poll_header(cx, io, &mut bytes));
         reading.await.ok()?.ok()?;
         if let Some(peer) = source(&bytes).ok()? {
+            if let Some(max) = self.config.connections_per_address_max
+                && !self.registration.count_for(peer.ip(), max)
+            {
+                return None;
+            }
             let Origin { tls, config, account, .. } = &*self.origin;
             let (tls, config, account) = (tls.clone(), config.clone(), account.clone());
             self.origin = Arc::new(Origin { peer, tls, config, account });

@@ -65,8 +65,11 @@ async fn serves_unix_sockets() {
     let dir = std::env::temp_dir().join(format!("wireloom-{}-{}", std::process::id(), fastrand::u64(..)));
     std::fs::create_dir(&dir).unwrap();
     let path = dir.join("socket");
-    let server = Server::new(tokio::net::UnixListener::bind(&path).unwrap());
+    let config = ServerConfig { connections_per_address_max: Some(1), ..ServerConfig::default() };
+    let server = Server::new(tokio::net::UnixListener::bind(&path).unwrap()).config(config);
     tokio::spawn(server.serve(tell_peer));
+    // The peers have no address of which this is another connection.
+    let _other = tokio::net::UnixStream::connect(&path).await.unwrap();
     let answer = get(tokio::net::UnixStream::connect(&path).await.unwrap()).await;
     assert!(answer.ends_with("\r\n\r\n0.0.0.0:0"), "{answer}");
     std::fs::remove_dir_all(&dir).unwrap();

@@ -42,16 +42,28 @@ async fn a_trusted_proxy_names_the_client() {
     for malformed in [&get[..], b"PROXY TCP4 1 2 3 4\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"] {
         assert_eq!(ask(&server, malformed).await, "", "{}", malformed.escape_ascii());
     }
-    // Its connections are not counted as those of one client.
+}
+
+#[tokio::test]
+async fn the_connections_of_each_client_that_a_proxy_names_are_limited() {
+    let server = serve(&["127.0.0.1/32"]).await;
     let mut streams = Vec::new();
-    for _ in 0..3 {
+    for (client, is_served) in [(1, true), (2, true), (1, false), (3, true), (2, false)] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(V2).await.unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let get = format!("PROXY TCP4 192.0.2.{client} 192.0.2.9 1 80\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.write_all(get.as_bytes()).await.unwrap();
         let mut status = [0; 12];
-        stream.read_exact(&mut status).await.unwrap();
-        assert_eq!(&status, b"HTTP/1.1 200");
+        let read = stream.read_exact(&mut status).await;
+        assert_eq!((read.is_ok(), status == *b"HTTP/1.1 200"), (is_served, is_served), "{client}");
         streams.push(stream);
+    }
+    assert_eq!(server.handle.stats().connections_refused, 2);
+    // A place is free again.
+    drop(streams);
+    let get =
+        b"PROXY TCP4 192.0.2.1 192.0.2.9 1 80\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    while ask(&server, get).await.is_empty() {
+        tokio::task::yield_now().await;
     }
 }
 
