@@ -440,6 +440,7 @@ mod tests {
         assert!(list.bytes.len() >= 100_000);
         list.shrink_to(256);
         assert_eq!((list.bytes.capacity(), list.spans.capacity()), (256, 256 / size_of::<Span>()));
+        assert_eq!(list.capacity(), 256 + 256 / size_of::<Span>() * size_of::<Span>());
         list.push(Field::new(b"x", b"y"));
         assert_eq!(list.get(0), Some(Field::new(b"x", b"y")));
     }

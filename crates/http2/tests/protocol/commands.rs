@@ -193,7 +193,8 @@ fn a_priority_that_the_server_sets_overrides_signals() {
     let streams = [end.key(1), end.key(3)];
     let urgent = Priority { urgency: 1, incremental: false };
     let signalled = Priority { urgency: 2, incremental: false };
-    assert_eq!(streams.map(|key| end.connection.priority(key)), [Some(signalled), Some(Priority::default())]);
+    let before = streams.map(|key| end.connection.priority(key));
+    assert_eq!(before, [Some(signalled), Some(Priority::UNSIGNALLED)]);
     end.connection.set_priority(streams[1], urgent).unwrap();
     assert_eq!(end.connection.priority(streams[1]), Some(urgent));
     for key in streams {

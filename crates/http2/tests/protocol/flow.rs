@@ -353,9 +353,13 @@ fn the_rest_of_a_frame_whose_stream_was_reset_is_released() {
     end.receive(&frame[..100_000]);
     let before = end.sent().len();
     end.reset(1);
-    end.receive(&frame[100_000..]);
+    // All of it, before it has arrived.
+    end.receive(&frame[100_000..200_000]);
     let frames = end.sent().into_iter().skip(before);
     let updates: Vec<u32> =
         frames.filter(|frame| frame.kind == kind::WINDOW_UPDATE).map(|frame| frame.word(0)).collect();
     assert_eq!(updates, [750_000]);
+    let before = end.sent().len();
+    end.receive(&frame[200_000..]);
+    assert_eq!(end.sent().len(), before);
 }

@@ -181,6 +181,12 @@ fn content_that_is_arriving_counts_as_memory() {
     );
     feed(&mut server, &[7; 40_000]);
     assert_eq!(server.streams.recv_window(), 65_535);
+    // Nobody receives the rest of a frame whose stream was reset.
+    feed(&mut server, &header.to_bytes());
+    let there = server.find(stream_id).unwrap();
+    server.reset(there, ErrorCode::CANCEL).unwrap();
+    feed(&mut server, &[7; 10_000]);
+    assert_eq!(server.streams.recv_window(), 65_535);
 }
 
 // Each call fills the output as far as the windows and `output_ahead` allow: every frame is a system call otherwise.
