@@ -592,6 +592,13 @@ class SoundnessTest < Wireloom::TestCase
     end
   end
 
+  # What C code may not write is written by one function, which is compared with what Ruby itself writes while the library loads.
+  def test_flags_of_objects_are_written_in_one_place
+    assert_nowhere(/\*mut (?:rb_sys::)?R[A-Z]\w+/, except: ["strings.rs"])
+    assert_equal 1, sources["strings.rs"].scan("*mut RBasic").size
+    assert_match(/strings::check_coderange\(/, sources["lib.rs"])
+  end
+
   # What raises for an interrupt is called under `protect`, where nothing is skipped.
   def test_interrupts_are_caught
     blocking = /rb_thread_(wait_for|check_ints|schedule|sleep|call_without_gvl\b|fd_)|rb_nogvl/

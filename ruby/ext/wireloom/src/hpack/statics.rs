@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{RArray, RString, Ruby, Value};
-use rb_sys::{RBasic, VALUE, ruby_fl_type::RUBY_FL_FREEZE};
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, static_get};
 
@@ -86,10 +85,9 @@ impl Statics {
 /// A frozen Array of two Strings.
 #[inline]
 pub(super) fn pair(name: RString, value: RString) -> RArray {
-    // SAFETY: two live Strings; a new Array needs no more than the flag to be frozen. Only NoMemoryError is raised.
+    // SAFETY: two live Strings. Only NoMemoryError is raised.
     unsafe {
-        let pair = rb_sys::rb_assoc_new(name.as_raw(), value.as_raw());
-        (*(pair as *mut RBasic)).flags |= RUBY_FL_FREEZE as VALUE;
+        let pair = rb_sys::rb_obj_freeze(rb_sys::rb_assoc_new(name.as_raw(), value.as_raw()));
         RArray::from_value(Value::from_raw(pair)).unwrap_unchecked()
     }
 }
