@@ -2,7 +2,7 @@
 
 # Plays random exchanges of a client and a server and prints, seed by seed, all that their programs saw: events, frames, bytes,
 # states, windows. `ruby http_2_alike.rb FIRST COUNT`; ORIGINAL=1 plays the original, PATCHED=1 gives every object methods of
-# its own before those that frames go through.
+# its own before those that frames go through. FREE=1 also pushes beside other streams, and goes away at any time.
 require "json"
 $LOAD_PATH.unshift(File.expand_path("../../lib", __dir__))
 require(ENV["ORIGINAL"] == "1" ? "http/2" : "wireloom/drop_in/http_2")
@@ -14,6 +14,8 @@ class Exchange
   # For each class, those that frames go through.
   THROUGH = { connection: %i[send encode receive << settings goaway window_update], stream: %i[send receive << close window_update] }
             .freeze
+
+  FREE = ENV["FREE"] == "1"
 
   def initialize(seed)
     @random = Random.new(seed)
@@ -35,7 +37,7 @@ class Exchange
       step
       note_states
     end
-    deliver_all
+    rescued { deliver_all }
     note_states
     @log
   end
@@ -119,7 +121,7 @@ class Exchange
 
   def step
     rescued do
-      case @random.rand(17)
+      case @random.rand(FREE ? 18 : 17)
       when 0, 1 then request
       when 2, 3 then respond
       when 4, 5 then content(pick(@streams.keys))
@@ -128,6 +130,7 @@ class Exchange
       when 8 then cancel
       when 9 then pick(@ends.keys).ping("12345678")
       when 10 then promise
+      when 17 then pick(@ends.keys).goaway(pick(%i[no_error protocol_error enhance_your_calm]), pick([nil, "bye"]))
       when 11 then pick(@ends.keys).settings(settings_max_concurrent_streams: 3 + @random.rand(5))
       else 4.times { deliver(pick(@ends.keys)) }
       end
@@ -198,11 +201,12 @@ class Exchange
     deliver_all
   end
 
-  # Only while there is one stream: the original compares identifiers of both sides.
+  # Only while there is one stream, unless that is asked for: the original compares identifiers of both sides.
   def promise
     deliver_all
-    stream = @streams[@server].last
-    return if stream.nil? || stream.id != 1 || @streams[@server].size > 1 || stream.state == :closed
+    stream = FREE ? pick(sending(@server)) : @streams[@server].last
+    return if stream.nil? || stream.id.even? || stream.state == :closed
+    return if !FREE && (stream.id != 1 || @streams[@server].size > 1)
 
     stream.promise(REQUEST) do |push|
       meet(@server, push, :pushing)

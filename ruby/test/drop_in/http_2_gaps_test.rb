@@ -204,6 +204,22 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_equal [2, 4, 8], pushes.map(&:id)
   end
 
+  # Each side counts its own streams (RFC 9113 §5.1.1).
+  def test_requests_after_pushes_with_larger_identifiers
+    server, sent = connected_server
+    requests = []
+    server.on(:stream) { |stream| (requests << stream) && nil }
+    encoder = HTTP2::Header::Compressor.new
+    server << frame(:headers, [:end_headers], stream: 1, payload: encoder.encode(REQUEST))
+    3.times { requests[0].promise(REQUEST) { |push| push.headers(RESPONSE, end_stream: true) } }
+    assert_equal [2, 4, 6], parsed_as(sent, :type, :promise_stream).filter_map { |type, id| id if type == :push_promise }
+    [3, 5].each { |id| server << frame(:headers, [:end_headers], stream: id, payload: encoder.encode(REQUEST)) }
+    assert_equal [1, 3, 5], requests.map(&:id)
+    # One that was not opened is idle all the same.
+    error = assert_raises(HTTP2::Error::ProtocolError) { server << frame(:window_update, stream: 7, increment: 5) }
+    assert_equal "sent window update on idle stream", error.message
+  end
+
   def test_lists_of_headers_no_larger_than_asked_for
     size = REQUEST.sum { |name, value| name.bytesize + value.bytesize + 32 }
     [size, size + 1].each do |most|

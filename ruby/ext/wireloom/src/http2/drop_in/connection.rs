@@ -103,10 +103,10 @@ pub(crate) struct Connection {
     pub(crate) upgrade: Cell<Upgrade>,
     /// A server closed the connection before the client's preface had arrived.
     pub(crate) preface_missing: Cell<bool>,
-    /// The next stream of this side; the last one that either side opened; the last one that the server promised.
+    /// The next stream of this side; the last one that either side opened; the last one that the peer opened or promised.
     pub(crate) stream_id: Cell<u32>,
     pub(crate) last_stream_id: Cell<u32>,
-    pub(crate) last_promise_id: Cell<u32>,
+    pub(crate) last_peer_id: Cell<u32>,
     pub(crate) active_stream_count: Cell<i64>,
     pub(crate) local_window: Cell<i64>,
     pub(crate) local_window_limit: Cell<i64>,
@@ -159,7 +159,7 @@ impl Default for Connection {
             preface_missing: Cell::new(false),
             stream_id: Cell::new(1),
             last_stream_id: Cell::new(0),
-            last_promise_id: Cell::new(0),
+            last_peer_id: Cell::new(0),
             active_stream_count: Cell::new(0),
             local_window: Cell::new(WINDOW_DEFAULT),
             local_window_limit: Cell::new(WINDOW_DEFAULT),
@@ -199,7 +199,7 @@ impl Default for Connection {
 
 managed!(
     Connection as "HTTP2::Connection" {
-        is_client, phase, upgrade, preface_missing, stream_id, last_stream_id, last_promise_id, active_stream_count, local_window, local_window_limit, remote_window, remote_window_limit, local_max_frame_size, remote_max_frame_size, local_max_streams, remote_max_streams, list_size_max, promised_streams, local_settings, remote_settings, pending_settings, settings_unacknowledged, origin_set, origins_due, idle_streams, buffer, received_frame, closed_since, listeners, streams, resets, input, pending, compressor, policy, decompressor, rates, room_out, room_in, memory
+        is_client, phase, upgrade, preface_missing, stream_id, last_stream_id, last_peer_id, active_stream_count, local_window, local_window_limit, remote_window, remote_window_limit, local_max_frame_size, remote_max_frame_size, local_max_streams, remote_max_streams, list_size_max, promised_streams, local_settings, remote_settings, pending_settings, settings_unacknowledged, origin_set, origins_due, idle_streams, buffer, received_frame, closed_since, listeners, streams, resets, input, pending, compressor, policy, decompressor, rates, room_out, room_in, memory
     },
     size = Connection::heap_size
 );
@@ -229,7 +229,7 @@ impl Connection {
         for (place, from) in [
             (&self.stream_id, &other.stream_id),
             (&self.last_stream_id, &other.last_stream_id),
-            (&self.last_promise_id, &other.last_promise_id),
+            (&self.last_peer_id, &other.last_peer_id),
             (&self.settings_unacknowledged, &other.settings_unacknowledged),
             (&self.idle_streams, &other.idle_streams),
         ] {

@@ -306,10 +306,15 @@ fn verify_order(ruby: &Ruby, this: Obj<Connection>, id: u32) -> Result<(), Error
     if id.is_multiple_of(2) {
         return Ok(());
     }
-    if this.last_stream_id.get() >= id {
+    // A server's own pushes may be further.
+    let last = if this.is_client.get() { this.last_stream_id.get() } else { this.last_peer_id.get() };
+    if last >= id {
         return protocol_error(ruby, this, "Stream ID smaller than previous");
     }
-    this.last_stream_id.set(id);
+    if !this.is_client.get() {
+        this.last_peer_id.set(id);
+    }
+    this.last_stream_id.set(this.last_stream_id.get().max(id));
     Ok(())
 }
 
@@ -351,20 +356,20 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
         return refuse_push(ruby, this, promised);
     }
     pseudo::verify(ruby, this, list, false)?;
-    if promised == 0 || !promised.is_multiple_of(2) || promised <= this.last_promise_id.get() {
+    if promised == 0 || !promised.is_multiple_of(2) || promised <= this.last_peer_id.get() {
         return protocol_error(ruby, this, "Stream ID smaller than previous");
     }
     if this.promised_streams.get() >= this.local_max_streams.get() {
         return refuse_push(ruby, this, promised);
     }
     let stream = activate_stream(ruby, this, Opening { parent: parent.as_raw(), ..Opening::new(promised) })?;
-    this.last_promise_id.set(promised);
+    this.last_peer_id.set(promised);
     emit(this, sym.promise, &[stream.as_raw()], NIL)?;
     stream::deliver(ruby, stream, frame)
 }
 
 fn refuse_push(ruby: &Ruby, this: Obj<Connection>, promised: u32) -> Result<(), Error> {
-    this.last_promise_id.set(this.last_promise_id.get().max(promised));
+    this.last_peer_id.set(this.last_peer_id.get().max(promised));
     let mut frame = Frame::new(Kind::RstStream, promised);
     frame.error = sym().refused_stream;
     send_own(ruby, this, &mut frame)
@@ -379,16 +384,13 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
     }
     // RFC 9113 §5.1: idle streams are those beyond the last one of their side.
     let own = id.is_multiple_of(2) != this.is_client.get();
-    let idle = match (own, this.is_client.get()) {
-        (true, _) => id >= this.stream_id.get(),
-        (false, true) => id > this.last_promise_id.get(),
-        (false, false) => id > this.last_stream_id.get(),
-    };
+    let idle = if own { id >= this.stream_id.get() } else { id > this.last_peer_id.get() };
     let idle = idle && !was_reset(this, id);
     match frame.kind {
         Kind::Priority => {
             charge(ruby, this, Charge::Priority)?;
-            if !idle || this.idle_streams.get() >= IDLE_STREAMS_MAX {
+            let leaving = this.phase.get() == Phase::Closed && id <= this.last_stream_id.get();
+            if !idle || leaving || this.idle_streams.get() >= IDLE_STREAMS_MAX {
                 return Ok(());
             }
             verify_dependency(ruby, this, frame)?;
