@@ -155,6 +155,50 @@ class ProtocolHTTP2Test < Wireloom::TestCase
     assert_raises(EOFError) { @server.read_frame }
   end
 
+  def test_identifiers_that_no_frame_holds
+    [-5, 2**31].each do |id|
+      stream = Protocol::HTTP2::Stream.create(@client, id)
+      assert_raises(Protocol::HTTP2::ProtocolError) { stream.send_headers(REQUEST) }
+      stream.state = :open
+      assert_raises(Protocol::HTTP2::ProtocolError) { stream.send_data("hello") }
+      stream.local_window.consume(40_000)
+      assert_raises(Protocol::HTTP2::ProtocolError) { stream.receive_data(Protocol::HTTP2::DataFrame.new(1, 0, 0, 5, "hello")) }
+    end
+    assert_empty @pipes[1]
+  end
+
+  def test_frozen_objects
+    @client.create_stream.send_headers(REQUEST, Protocol::HTTP2::END_STREAM)
+    frames
+    stream = @server.streams.freeze[1]
+    assert_raises(FrozenError) { stream.send_headers([[":status", "200"]], Protocol::HTTP2::END_STREAM) }
+    assert_same stream, @server.streams[1]
+
+    stream = @client.create_stream
+    stream.remote_window.freeze
+    stream.send_headers(REQUEST)
+    assert_raises(FrozenError) { stream.send_data("hello") }
+    stream.freeze
+    assert_raises(FrozenError) { stream.send_headers([%w[x-end yes]], Protocol::HTTP2::END_STREAM) }
+  end
+
+  def test_streams_hear_that_the_connections_window_grows
+    grown = []
+    type = Class.new(Protocol::HTTP2::Stream) { define_method(:window_updated) { |size| grown << [id, size] } }
+    @client.create_stream.send_headers(REQUEST)
+    @client.create_stream { |connection, id| type.create(connection, id) }.send_headers(REQUEST)
+    update = [4, 8, 0, 0, 7].pack("xnCCNN")
+    @pipes[1].write(update)
+    @client.read_frame
+    assert_equal [[3, 65_542]], grown
+    @client.streams.delete(3)
+    singleton = @client.streams[1]
+    singleton.define_singleton_method(:window_updated) { |size| grown << size }
+    @pipes[1].write(update)
+    @client.read_frame
+    assert_equal [[3, 65_542], 65_549], grown
+  end
+
   # Methods that a program redefines in the gem's classes are called from then on.
   def test_changed_classes
     stream = @client.create_stream

@@ -1,16 +1,19 @@
 //! `Connection`: reads a frame and passes it to its stream.
 
+use std::ffi::c_int;
+
 use magnus::error::ErrorType;
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{Class, Error, Exception, RArray, RHash, RString, Ruby, Value};
+use magnus::{Class, Error, Exception, RArray, RHash, RString, Ruby, TryConvert, Value};
 use rb_sys::{ID, VALUE};
 
 use super::flow::{self, Window};
+use super::frames::{self, Read};
 use super::names::names;
 use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, string, value};
 use super::steps::{self, Steps, connection, stream};
-use super::{frames, stream as streams};
+use super::stream as streams;
 use crate::hpack;
 
 const FALSE: VALUE = rb_sys::Qfalse as VALUE;
@@ -41,7 +44,10 @@ fn receive(
     len_max: i64,
 ) -> Result<Value, Error> {
     let ids = &names().ids;
-    let frame = call(framer, ids.read_frame, &[integer(len_max)])?;
+    let frame = match object_array(get(framer, ids.frames)) {
+        Some(frames) => next_frame(ruby, framer, frames, len_max)?,
+        None => call(framer, ids.read_frame, &[integer(len_max)])?,
+    };
     let is_open = get(connection, ids.state) != names().symbols.closed && get(connection, ids.framer) != NIL;
     if !is_open && !matches!(call(connection, ids.ignore_frame, &[frame])?, NIL | FALSE) {
         return Ok(ruby.qnil().as_value());
@@ -65,17 +71,27 @@ pub(super) fn framer_read_frame(ruby: &Ruby, this: Value, arguments: &[Value]) -
     let (true, Some(frames), Some(len_max)) = (is_usual, frames, len_max) else {
         return call_super(arguments);
     };
+    next_frame(ruby, framer, frames, len_max).map(value)
+}
+
+/// The next frame off the stream of a framer of the gem.
+fn next_frame(ruby: &Ruby, framer: VALUE, frames: RArray, len_max: i64) -> Result<VALUE, Error> {
+    let names = names();
     let stream = get(framer, names.ids.stream);
-    let frame = frames::read(ruby, value(stream), frames, len_max.max(0) as usize)?;
-    if frame.is_nil() {
-        return Err(Error::new(ruby.exception_eof_error(), "Could not read frame header!"));
+    let missing = |read, message| match Option::<RString>::try_convert(value(read)) {
+        Ok(_) => Error::new(ruby.exception_eof_error(), message),
+        Err(error) => error,
+    };
+    match frames::read(stream, frames, len_max.max(0) as usize)? {
+        Read::Frame(frame) => Ok(frame),
+        Read::Header(fields) => {
+            let header = ruby.ary_from_iter(fields);
+            let rest = [stream, frames.as_raw(), header.as_raw(), integer(len_max)];
+            call(names.module.get().as_raw(), names.ids.read_rest, &rest)
+        }
+        Read::NoHeader(read) => Err(missing(read, "Could not read frame header!")),
+        Read::NoPayload(read) => Err(missing(read, "Could not read frame payload!")),
     }
-    if RArray::from_value(frame).is_none() {
-        return Ok(frame);
-    }
-    let rest = [stream, frames.as_raw(), frame.as_raw(), integer(len_max)];
-    let frame = call(names.module.get().as_raw(), names.ids.read_rest, &rest)?;
-    Ok(value(frame))
 }
 
 fn object_array(object: VALUE) -> Option<RArray> {
@@ -113,7 +129,7 @@ fn apply(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<b
     } else if classes.headers_frame.is_of(frame) && steps.has(&connection::RECEIVE_HEADERS) {
         receive_headers(ruby, connection, steps, frame)
     } else if classes.window_update_frame.is_of(frame) && steps.has(&connection::RECEIVE_WINDOW_UPDATE) {
-        receive_window_update(ruby, connection, frame)
+        receive_window_update(ruby, connection, steps, frame)
     } else {
         Ok(false)
     }
@@ -171,7 +187,7 @@ fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -
     Ok(true)
 }
 
-fn receive_window_update(ruby: &Ruby, connection: VALUE, frame: VALUE) -> Result<bool, Error> {
+fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
     let ids = &names().ids;
     let increment: Option<[u8; 4]> = string(get(frame, ids.payload)).and_then(|payload| {
         // SAFETY: copied at once.
@@ -194,10 +210,29 @@ fn receive_window_update(ruby: &Ruby, connection: VALUE, frame: VALUE) -> Result
         Some(window) if window.can_expand(increment) => window.expand(increment)?,
         _ => return Ok(false),
     }
-    if owner == connection {
+    if owner == connection && !(steps.has(&connection::CONSUME_WINDOW) && is_unnoticed(connection)) {
         call(connection, ids.consume_window, &[])?;
     }
     Ok(true)
+}
+
+/// Whether no stream does anything when the connection's window grows.
+fn is_unnoticed(connection: VALUE) -> bool {
+    unsafe extern "C" fn look(_: VALUE, stream: VALUE, is_unnoticed: VALUE) -> c_int {
+        // SAFETY: Ruby called.
+        let ruby = unsafe { Ruby::get_unchecked() };
+        if steps::of_stream(&ruby, stream).has(&stream::WINDOW_UPDATED) {
+            return rb_sys::st_retval::ST_CONTINUE as c_int;
+        }
+        // SAFETY: the variable below.
+        unsafe { *(is_unnoticed as *mut bool) = false };
+        rb_sys::st_retval::ST_STOP as c_int
+    }
+    let Some(streams) = hash(connection) else { return false };
+    let mut is_unnoticed = true;
+    // SAFETY: a Hash, and a function that raises nothing.
+    unsafe { rb_sys::rb_hash_foreach(streams.as_raw(), Some(look), (&raw mut is_unnoticed) as VALUE) };
+    is_unnoticed
 }
 
 /// Whether an object has the state of a stream: `accept_stream` may return anything.

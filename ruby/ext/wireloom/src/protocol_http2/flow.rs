@@ -5,7 +5,7 @@ use rb_sys::{ID, VALUE};
 
 use super::frames;
 use super::names::names;
-use super::objects::{call, get, integer, number, set};
+use super::objects::{call, get, integer, number, set, write};
 use super::steps::{Steps, connection};
 
 const WINDOW_MAX: i64 = 0x7fff_ffff;
@@ -79,6 +79,7 @@ pub(super) fn received(
     let window = Window { available: window.available - amount, used: window.used + amount, ..window };
     let Some(wanted) = window.wanted() else { return Ok(()) };
     let id = if owner == connection { Some(0) } else { number(get(owner, ids.id)) };
+    let id = id.filter(|id| frames::STREAM_IDS.contains(id));
     let io = if is_own && window.can_expand(wanted) && (0..=WINDOW_MAX).contains(&wanted) {
         io(connection, of_connection)
     } else {
@@ -88,8 +89,7 @@ pub(super) fn received(
         return call(owner, ids.send_window_update, &[integer(wanted)]).map(drop);
     };
     let frame = frames::window_update(ruby, id as u32, wanted as u32)?;
-    call(io, ids.write, &[frame])?;
-    call(io, ids.flush, &[])?;
+    write(io, &[frame])?;
     // Other fibers may have run meanwhile.
     match Window::of(owner, ids.local_window) {
         Some(window) if window.can_expand(wanted) => window.expand(wanted),

@@ -1,16 +1,16 @@
 //! Frame headers (RFC 9113 §4.1), and frames whose classes read no more than their payload.
 
-use magnus::rb_sys::AsRawValue;
-use magnus::value::ReprValue;
-use magnus::{Error, RArray, RString, Ruby, TryConvert, Value};
-use rb_sys::VALUE;
+use magnus::rb_sys::{AsRawValue, protect};
+use magnus::{Error, RArray, RString, Ruby, Value};
+use rb_sys::{ID, VALUE};
 
 use super::names::{Class, names};
-use super::objects::{self, NIL, call, integer, value};
+use super::objects::{self, NIL, integer, string, value};
 use crate::strings;
 
 /// RFC 9113 §4.1.
 pub(super) const HEADER_LEN: usize = 9;
+pub(super) const STREAM_IDS: std::ops::Range<i64> = 0..1 << 31;
 pub(super) const END_STREAM: i64 = 0x1;
 pub(super) const END_HEADERS: i64 = 0x4;
 pub(super) const PADDED: i64 = 0x8;
@@ -20,35 +20,64 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const WINDOW_UPDATE: u8 = 8;
 
-/// `read_frame(stream, frames, length_max)`: a frame whose class reads no more than its payload, nil at the end of the stream, or
-/// `[length, type, flags, stream_id]` of any other, whose payload is still to be read.
-pub(super) fn read(ruby: &Ruby, stream: Value, frames: RArray, len_max: usize) -> Result<Value, Error> {
-    let Some(header) = read_bytes(stream, HEADER_LEN)? else { return Ok(ruby.qnil().as_value()) };
-    // SAFETY: copied at once.
-    let header: Option<[u8; HEADER_LEN]> = unsafe { header.as_slice() }.try_into().ok();
-    let Some([a, b, c, r#type, flags, s0, s1, s2, s3]) = header else { return Ok(ruby.qnil().as_value()) };
+/// How far [`read`] came.
+#[derive(Clone, Copy)]
+pub(super) enum Read {
+    /// A frame whose class reads no more than its payload.
+    Frame(VALUE),
+    /// `[length, type, flags, stream_id]` of any other, whose payload is still to be read.
+    Header([u32; 4]),
+    /// The stream had something else than the header.
+    NoHeader(VALUE),
+    /// The stream had something else than the payload.
+    NoPayload(VALUE),
+}
+
+/// Reads a frame off a stream.
+///
+/// # Errors
+/// The exception that `stream.read` raises.
+pub(super) fn read(stream: VALUE, frames: RArray, len_max: usize) -> Result<Read, Error> {
+    let mut result = Read::NoHeader(NIL);
+    // SAFETY: the closure has nothing to drop.
+    protect(|| unsafe {
+        result = read_unprotected(stream, frames, len_max);
+        NIL
+    })?;
+    Ok(result)
+}
+
+/// # Safety
+/// The caller has nothing to drop, because this raises.
+#[inline]
+unsafe fn read_unprotected(stream: VALUE, frames: RArray, len_max: usize) -> Read {
+    // SAFETY: the caller vouches for it.
+    let header = unsafe { read_bytes(stream, HEADER_LEN) };
+    let Some([a, b, c, r#type, flags, s0, s1, s2, s3]) = bytes::<HEADER_LEN>(header) else {
+        return Read::NoHeader(header);
+    };
     let len = u32::from_be_bytes([0, a, b, c]) as usize;
     let stream_id = u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]);
     let fields = [len as u32, u32::from(r#type), u32::from(flags), stream_id];
-    if let Some(class) = whole(r#type, i64::from(flags), len)
-        && len <= len_max
-        && frames.entry::<Value>(isize::from(r#type))?.as_raw() == class.get().as_raw()
-    {
-        let payload = if len == 0 {
-            Some(strings::protected(ruby, |ruby| strings::binary(ruby, b""))?)
-        } else {
-            read_bytes(stream, len)?
-        };
-        if let Some(payload) = payload.filter(|payload| payload.len() == len) {
-            return make(class, fields, payload.as_raw());
+    let class = whole(r#type, i64::from(flags), len).filter(|class| {
+        // SAFETY: a live Array.
+        let own = unsafe { rb_sys::rb_ary_entry(frames.as_raw(), r#type.into()) };
+        len <= len_max && own == class.get().as_raw()
+    });
+    let Some(class) = class else { return Read::Header(fields) };
+    // SAFETY: as above; an empty String is copied from nowhere.
+    let payload = unsafe {
+        match len {
+            0 => rb_sys::rb_str_new(c"".as_ptr(), 0),
+            _ => read_bytes(stream, len),
         }
-        return Err(Error::new(ruby.exception_eof_error(), "Could not read frame payload!"));
+    };
+    if string(payload).is_none_or(|payload| payload.len() != len) {
+        return Read::NoPayload(payload);
     }
-    let parts = ruby.ary_new_capa(4);
-    for part in fields {
-        parts.push(part)?;
-    }
-    Ok(parts.as_value())
+    let (variables, count) = variables(class, fields, payload);
+    // SAFETY: as above.
+    Read::Frame(unsafe { objects::make_unprotected(class.get().as_raw(), &variables[..count]) })
 }
 
 /// The class of a frame that reads no more than its payload.
@@ -63,16 +92,34 @@ fn whole(r#type: u8, flags: i64, len: usize) -> Option<Class> {
 }
 
 /// `stream.read(len)`
-fn read_bytes(stream: Value, len: usize) -> Result<Option<RString>, Error> {
-    let read = call(stream.as_raw(), names().ids.read, &[integer(len as i64)])?;
-    Option::<RString>::try_convert(value(read))
+///
+/// # Safety
+/// The caller has nothing to drop, because this raises.
+#[inline]
+unsafe fn read_bytes(stream: VALUE, len: usize) -> VALUE {
+    let len = integer(len as i64);
+    // SAFETY: live objects.
+    unsafe { rb_sys::rb_funcallv(stream, names().ids.read, 1, &len) }
+}
+
+/// The bytes of a String of that length.
+#[inline]
+fn bytes<const N: usize>(value: VALUE) -> Option<[u8; N]> {
+    // SAFETY: copied at once.
+    string(value).and_then(|string| unsafe { string.as_slice() }.try_into().ok())
 }
 
 /// A frame of `[length, type, flags, stream_id]`, without `initialize`, which would do nothing else.
-pub(super) fn make(class: Class, fields: [u32; 4], payload: VALUE) -> Result<Value, Error> {
+fn make(class: Class, fields: [u32; 4], payload: VALUE) -> Result<Value, Error> {
+    let (variables, count) = variables(class, fields, payload);
+    objects::make(class.get(), &variables[..count]).map(value)
+}
+
+/// The instance variables of a frame, and how many its class has, in the order in which `initialize` sets them, so that all frames
+/// of a class have one shape.
+fn variables(class: Class, fields: [u32; 4], payload: VALUE) -> ([(ID, VALUE); 6], usize) {
     let ids = &names().ids;
     let [len, r#type, flags, stream_id] = fields.map(|field| integer(field.into()));
-    // In the order in which `initialize` sets them, so that all frames of a class have one shape.
     let variables = [
         (ids.stream_id, stream_id),
         (ids.flags, flags),
@@ -82,7 +129,7 @@ pub(super) fn make(class: Class, fields: [u32; 4], payload: VALUE) -> Result<Val
         (ids.continuation, NIL),
     ];
     let is_continued = class.get().as_raw() == names().classes.headers_frame.get().as_raw();
-    objects::make(class.get(), &variables[..if is_continued { 6 } else { 5 }]).map(value)
+    (variables, if is_continued { 6 } else { 5 })
 }
 
 /// A DATA frame.

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::value::ReprValue;
 use magnus::{Error, RClass, RString, Value};
 use rb_sys::{ID, Qnil, VALUE, rb_call_super_kw, rb_funcallv, rb_ivar_get, rb_ivar_set};
 
@@ -15,20 +16,21 @@ pub(super) fn get(object: VALUE, name: ID) -> VALUE {
     unsafe { rb_ivar_get(object, name) }
 }
 
-/// Sets instance variables.
+/// Sets instance variables that exist, so that nothing is allocated.
 ///
 /// # Errors
-/// The object is frozen, or there is no memory.
+/// The object is frozen.
 #[inline]
 pub(super) fn set(object: VALUE, variables: &[(ID, VALUE)]) -> Result<(), Error> {
-    protect(|| {
-        for &(name, value) in variables {
-            // SAFETY: live objects.
-            unsafe { rb_ivar_set(object, name, value) };
-        }
-        NIL
-    })
-    .map(drop)
+    if value(object).is_frozen() {
+        // SAFETY: a live object.
+        return protect(|| unsafe { rb_sys::rb_error_frozen_object(object) }).map(drop);
+    }
+    for &(name, value) in variables {
+        // SAFETY: live objects. To an object that is not frozen and has the variable, this is a store, which raises nothing.
+        unsafe { rb_ivar_set(object, name, value) };
+    }
+    Ok(())
 }
 
 /// An object of a class of ordinary objects, without `initialize`, with these instance variables.
@@ -63,6 +65,23 @@ pub(super) unsafe fn make_unprotected(class: VALUE, variables: &[(ID, VALUE)]) -
 pub(super) fn call(object: VALUE, name: ID, arguments: &[VALUE]) -> Result<VALUE, Error> {
     // SAFETY: live objects, and as many as the length says.
     protect(|| unsafe { rb_funcallv(object, name, arguments.len() as _, arguments.as_ptr()) })
+}
+
+/// Writes to the stream of a framer, and flushes it.
+///
+/// # Errors
+/// The exception that one of the methods raises.
+#[inline]
+pub(super) fn write(io: VALUE, parts: &[VALUE]) -> Result<(), Error> {
+    let ids = &super::names::names().ids;
+    // SAFETY: live objects, and a closure that has nothing to drop.
+    protect(|| unsafe {
+        for part in parts {
+            rb_funcallv(io, ids.write, 1, part);
+        }
+        rb_funcallv(io, ids.flush, 0, std::ptr::null())
+    })
+    .map(drop)
 }
 
 /// Calls the method that this one comes before, with the same block and keywords.

@@ -54,6 +54,7 @@ pub(super) mod stream {
         SEND_WINDOW_UPDATE = 10 ["send_window_update", "write_frame", "id"];
         RECEIVE_WINDOW_UPDATE = 11 ["receive_window_update"];
         AVAILABLE_SIZE = 12 ["available_size", "maximum_frame_size"];
+        WINDOW_UPDATED = 13 ["window_updated", "active?"];
     }
 
     pub(super) const STEPS: &[Step] = ALL;
@@ -77,6 +78,7 @@ pub(super) mod connection {
         READ = 10 ["ignore_frame?", "closed?"];
         SETTINGS = 11 ["local_settings", "remote_settings", "streams"];
         AVAILABLE_SIZE = 12 ["available_frame_size", "available_size", "maximum_frame_size"];
+        CONSUME_WINDOW = 13 ["consume_window", "available_size"];
     }
 
     pub(super) const STEPS: &[Step] = ALL;
@@ -107,7 +109,9 @@ pub(super) fn changed(own: bool) {
 
 /// `forget(class)`: a singleton class was changed, which no other class inherits from.
 pub(super) fn forget(class: Value) -> Result<(), Error> {
-    super::objects::set(class.as_raw(), &[(names().ids.steps, super::objects::NIL)])
+    // SAFETY: a live class.
+    protect(|| unsafe { rb_sys::rb_ivar_set(class.as_raw(), names().ids.steps, super::objects::NIL) })
+        .map(drop)
 }
 
 /// The steps of a stream that are the gem's own.

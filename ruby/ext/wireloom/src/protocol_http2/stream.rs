@@ -12,7 +12,7 @@ use super::flow::{self, Window};
 use super::frames::{self, END_HEADERS, END_STREAM, HEADER_LEN, PADDED, PRIORITY};
 use super::names::names;
 use super::objects::{
-    NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value,
+    NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value, write,
 };
 use super::steps::{self, Steps, connection, stream};
 use crate::{hpack, strings};
@@ -102,7 +102,7 @@ impl Sides {
         self.set_state(names().symbols.closed)?;
         let id = get(self.stream, ids.id);
         match RHash::from_value(value(get(self.connection, ids.streams))) {
-            Some(streams) if self.of_connection.has(&connection::DELETE) => {
+            Some(streams) if self.of_connection.has(&connection::DELETE) && !streams.is_frozen() => {
                 streams.delete::<_, Value>(value(id))?;
                 if get(self.connection, ids.goaway_stream_id) != NIL {
                     call(self.connection, ids.close_if_drained, &[])?;
@@ -162,9 +162,8 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
     let is_usual = sides.of_stream.has(&stream::WRITE_HEADERS)
         && sides.of_connection.has(&connection::ENCODE)
         && names.context.is_of(context);
-    let (Some(io), Some(id), true) =
-        (flow::io(connection, sides.of_connection), number(get(sides.stream, ids.id)), is_usual)
-    else {
+    let id = number(get(sides.stream, ids.id)).filter(|id| frames::STREAM_IDS.contains(id));
+    let (Some(io), Some(id), true) = (flow::io(connection, sides.of_connection), id, is_usual) else {
         return Ok(false);
     };
     let (Some(table_size), Some(len_max)) =
@@ -192,8 +191,7 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
     // SAFETY: a String that was made just now, and that nobody else has.
     let place = unsafe { strings::contents(frame) };
     place[..HEADER_LEN].copy_from_slice(&head);
-    call(io, ids.write, &[frame.as_raw()])?;
-    call(io, ids.flush, &[])?;
+    write(io, &[frame.as_raw()])?;
     Ok(true)
 }
 
@@ -265,7 +263,7 @@ fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) 
         && len <= 0xff_ffff;
     let windows = (Window::of(sides.stream, ids.remote_window), Window::of(connection, ids.remote_window));
     let (true, (Some(own), Some(shared)), Some(id)) =
-        (is_usual, windows, number(get(sides.stream, ids.id)).filter(|id| (0..1 << 31).contains(id)))
+        (is_usual, windows, number(get(sides.stream, ids.id)).filter(|id| frames::STREAM_IDS.contains(id)))
     else {
         return Ok(false);
     };
@@ -286,15 +284,14 @@ fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) 
     };
     match payload {
         Some(payload) if len > TOGETHER_LEN => {
-            call(io, ids.write, &[frames::data_header(ruby, len as u32, flags, id as u32)?])?;
-            call(io, ids.write, &[payload.as_raw()])?;
+            let header = frames::data_header(ruby, len as u32, flags, id as u32)?;
+            write(io, &[header, payload.as_raw()])?;
         }
         Some(payload) => {
-            call(io, ids.write, &[frames::data_bytes(ruby, flags, id as u32, payload)?])?;
+            write(io, &[frames::data_bytes(ruby, flags, id as u32, payload)?])?;
         }
-        None => drop(call(io, ids.write, &[frames::data_header(ruby, 0, flags, id as u32)?])?),
+        None => write(io, &[frames::data_header(ruby, 0, flags, id as u32)?])?,
     }
-    call(io, ids.flush, &[])?;
     Ok(true)
 }
 
