@@ -43,12 +43,12 @@ module Bench
     abort "memory is measured where /proc is"
   end
 
-  def measure_memory(work)
+  def measure_memory(work, held:)
     work.call
     objects = GC.stat(:total_allocated_objects)
     before = resident
     count = Array.new(9) { work.call }.sum
-    [resident - before, (GC.stat(:total_allocated_objects) - objects).fdiv(count)]
+    [(resident - before).fdiv(held ? count : 1), (GC.stat(:total_allocated_objects) - objects).fdiv(count)]
   end
 
   name, who, smoke = ARGV
@@ -56,6 +56,6 @@ module Bench
   features = who == "original" ? ORIGINALS.fetch(row.gem).features : ["wireloom/drop_in/#{row.gem}"]
   features.each { |feature| require feature }
   work = row.work.call(Contestant.new(row, who == "original", smoke))
-  figures = row.measure == :memory ? measure_memory(work) : measure_time(work, smoke)
+  figures = row.measure == :time ? measure_time(work, smoke) : measure_memory(work, held: row.measure == :held)
   puts figures.join(" ")
 end

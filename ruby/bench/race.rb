@@ -29,7 +29,7 @@ module Bench
 
       # How many times as fast the replacement is, round by round; empty without an original.
       def ratios
-        return [] unless row.measure == :time
+        return [] if row.measure == :memory
 
         originals.zip(replacements).map { |original, replacement| original.first.fdiv(replacement.first) }
       end

@@ -84,6 +84,7 @@ module Bench
 
     def amount(row, figure)
       return "#{(figure / 1024.0).round} KiB" if row.measure == :memory
+      return format("%.1f KiB", figure / 1024.0) if row.measure == :held
 
       nanoseconds = figure * 1e9
       if nanoseconds < 10_000 then "#{nanoseconds.round} ns"
@@ -107,6 +108,7 @@ module Bench
   rows = ROWS.select { |row| words.empty? || words.any? { |word| row.name.include?(word) } }
   rows.reject! { |row| ORIGINALS.fetch(row.gem).then { |original| original.both? && !original.version } } unless words.any?
 abort "no row is called so; there are #{ROWS.map(&:name).join(", ")}" if rows.empty?
+  left_out, rows = rows.partition { |row| row.missing.any? }
 
   puts Setting.lines.map { |line| options[:markdown] ? "- #{line}" : line }, ""
   race = Race.new(rounds: options[:smoke] ? 1 : options[:rounds], smoke: options[:smoke])
@@ -117,5 +119,6 @@ abort "no row is called so; there are #{ROWS.map(&:name).join(", ")}" if rows.em
 
     puts "missing: #{ORIGINALS.fetch(gem).name}. `gem install #{ORIGINALS.fetch(gem).name}`, or `./test newest` on Debian"
   end
+  left_out.each { |row| puts "missing: #{row.missing.join(", ")} for #{row.label}" }
   exit options[:smoke] || results.none? { |result| result.met? == false }
 end
