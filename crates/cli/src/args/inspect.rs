@@ -73,7 +73,7 @@ pub(crate) struct Filter {
     #[arg(long, value_name = "N[:STREAM]", value_parser = StreamFilter::parse)]
     pub(crate) stream: Vec<StreamFilter>,
     /// Show WebSocket frames with an opcode: text, binary, continuation, close, ping, pong, or a number; may be repeated
-    #[arg(long, value_name = "OPCODE")]
+    #[arg(long, value_name = "OPCODE", value_parser = opcode)]
     pub(crate) opcode: Vec<String>,
     /// Show frames of a type, such as HEADERS, SETTINGS or request; may be repeated
     #[arg(long = "type", value_name = "TYPE")]
@@ -151,6 +151,22 @@ pub(crate) enum Side {
     Client,
     /// The server
     Server,
+}
+
+/// The type of the entries of an opcode, such as `TEXT`.
+fn opcode(text: &str) -> Result<String, String> {
+    const NAMES: [(u8, &str); 6] =
+        [(0, "CONTINUATION"), (1, "TEXT"), (2, "BINARY"), (8, "CLOSE"), (9, "PING"), (10, "PONG")];
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let named = NAMES.iter().find(|(of, name)| number == Some(*of) || name.eq_ignore_ascii_case(text));
+    match (named, number) {
+        (Some((_, name)), _) => Ok((*name).into()),
+        (None, Some(number @ ..=0xf)) => Ok(format!("opcode {number:#x}")),
+        _ => Err("an opcode is text, binary, continuation, close, ping, pong, or a number up to 15".into()),
+    }
 }
 
 /// A connection, or a stream in it.

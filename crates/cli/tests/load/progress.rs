@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
@@ -64,6 +65,21 @@ async fn a_signal_ends_the_run_with_its_result() {
     assert_eq!(report["interrupted"], true, "{report}");
     assert!(report["answered"].as_u64() > Some(0), "{report}");
     assert!(report["warnings"].to_string().contains("interrupted before the end"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_before_the_connections_are_open_is_a_failure() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", silent.local_addr().unwrap());
+    for args in [&[&*url][..], &[&*url, "--against", &*url]] {
+        let child = spawn(args);
+        let held = timeout(DEADLINE, silent.accept()).await.unwrap().unwrap();
+        signal(&child, "-INT").await;
+        let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+        drop(held);
+    }
 }
 
 // Nothing was sent or answered in that time: it belongs to one second, and the seconds after it have their own answers.

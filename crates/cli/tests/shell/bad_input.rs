@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::process::{DEADLINE, Server, WIRELOOM, connect_command, finish};
+use crate::process::{DEADLINE, Server, WIRELOOM, connect_command, finish, signal};
 
 /// Sends bytes and the end of the stream; returns everything that the server sends until it closes.
 async fn exchange(address: &str, bytes: &[u8]) -> String {
@@ -142,6 +142,20 @@ async fn invalid_responses_end_with_a_code_and_a_reason() {
                 "{shown:?} to a request: {code} {errors}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn a_signal_before_the_answer_is_reported() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    for (scheme, code, reason) in [("ws", 1, "the connection was open"), ("http", 5, "the end of the response")] {
+        let child = connect_command(&[&format!("{scheme}://{address}/")]).spawn().unwrap();
+        let held = timeout(DEADLINE, silent.accept()).await.unwrap().unwrap();
+        signal(&child, "-TERM");
+        let (found, _, errors) = finish(child).await;
+        assert_eq!((found, &*errors), (code, &*format!("wireloom: interrupted before {reason}\n")));
+        drop(held);
     }
 }
 

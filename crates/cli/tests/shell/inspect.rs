@@ -313,6 +313,12 @@ fn errors_have_a_line_and_a_code() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
     assert_eq!(inspect(&[&capture("plain.pcap"), "--stream", "x"]).status.code(), Some(2));
+    assert_eq!(inspect(&[&capture("plain.pcap"), "--opcode", "txt"]).status.code(), Some(2));
+    assert_eq!(inspect(&[&capture("plain.pcap"), "--opcode", "16"]).status.code(), Some(2));
+    let none = inspect(&[&capture("plain.pcap"), "--type", "HEADRS"]);
+    assert!(String::from_utf8_lossy(&none.stderr).ends_with("no entry matches the filters\n"), "{none:?}");
+    let empty = inspect(&["/dev/null"]);
+    assert!(String::from_utf8_lossy(&empty.stderr).ends_with("there is nothing to show\n"), "{empty:?}");
     assert_eq!(inspect(&[&capture("plain.pcap"), "--key-log", "/nonexistent"]).status.code(), Some(1));
     for unknown in
         [&b"\x1f\x8b\x08\x00"[..], b"{\"name\": \"not an archive\"}", b"hello, world\n", b"\x7fELF\x02\x01"]

@@ -81,7 +81,10 @@ async fn connect(args: Connect) -> Exit {
     if is_request {
         return tokio::select! {
             exit = request::run(&args, output, &trace, &notes) => exit,
-            () = signals.recv() => Exit::Broken,
+            () = signals.recv() => {
+                notes.print_error("interrupted before the end of the response");
+                Exit::Broken
+            }
         };
     }
     let journal = Journal::new(&args, output, &notes);
@@ -95,7 +98,10 @@ async fn connect(args: Connect) -> Exit {
     }
     let opened = tokio::select! {
         opened = connector.open(&args.url) => opened,
-        () = signals.recv() => return Exit::NoConnection,
+        () = signals.recv() => {
+            notes.print_error("interrupted before the connection was open");
+            return Exit::NoConnection;
+        }
     };
     match opened {
         Ok(opened) => {

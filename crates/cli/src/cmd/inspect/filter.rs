@@ -8,16 +8,14 @@ use crate::args;
 /// The filters of the command line.
 pub(super) struct Filter<'a> {
     args: &'a args::Filter,
-    opcodes: Vec<String>,
     from: Option<Direction>,
     text: Option<Vec<u8>>,
 }
 
 impl<'a> Filter<'a> {
     pub(super) fn new(args: &'a args::Filter) -> Self {
-        let opcodes = args.opcode.iter().map(|name| kind_of(name)).collect();
         let text = args.text.as_ref().map(|text| text.to_lowercase().into_bytes());
-        Self { args, opcodes, from: args.from.map(direction), text }
+        Self { args, from: args.from.map(direction), text }
     }
 
     /// Whether an entry is to be shown.
@@ -31,33 +29,15 @@ impl<'a> Filter<'a> {
         };
         let opcode = || {
             entry.protocol == Protocol::WebSocket
-                && self.opcodes.iter().any(|name| name.eq_ignore_ascii_case(&entry.kind))
+                && args.opcode.iter().any(|name| *name == entry.kind)
         };
         let kind = || args.kind.iter().any(|name| name.eq_ignore_ascii_case(&entry.kind));
         (args.stream.is_empty() || stream())
-            && (self.opcodes.is_empty() || opcode())
+            && (args.opcode.is_empty() || opcode())
             && (args.kind.is_empty() || kind())
             && self.from.is_none_or(|from| from == entry.direction)
             && (!args.problems || !entry.problems.is_empty())
             && self.text.as_ref().is_none_or(|text| contains(entry, text))
-    }
-}
-
-/// The entry type of an opcode.
-fn kind_of(opcode: &str) -> String {
-    let number = match opcode.strip_prefix("0x") {
-        Some(digits) => u8::from_str_radix(digits, 16).ok(),
-        None => opcode.parse().ok(),
-    };
-    match number {
-        Some(0) => "CONTINUATION".into(),
-        Some(1) => "TEXT".into(),
-        Some(2) => "BINARY".into(),
-        Some(8) => "CLOSE".into(),
-        Some(9) => "PING".into(),
-        Some(10) => "PONG".into(),
-        Some(number) => format!("opcode {number:#x}"),
-        None => opcode.to_owned(),
     }
 }
 

@@ -54,6 +54,10 @@ pub(crate) fn run(args: &Inspect) -> Exit {
     };
     let finished = output.finish();
     note_skipped(&inspector);
+    if output.shown == 0 && result.is_ok() {
+        let why = if output.read == 0 { "there is nothing to show" } else { "no entry matches the filters" };
+        terminal::print_error(format_args!("{name}: {why}"));
+    }
     if let Some(error) = output.failed.or(finished.err()) {
         // `wireloom inspect … | head` is no failure.
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -150,6 +154,9 @@ struct Output<'a> {
     /// Whether each line is flushed, for live input.
     flushes: bool,
     first: Option<Duration>,
+    /// The entries that were read, and those of them that were shown.
+    read: u64,
+    shown: u64,
     lines: Lines,
     stats: Stats,
     failed: Option<io::Error>,
@@ -165,6 +172,8 @@ impl<'a> Output<'a> {
             lines: Lines::new(args, terminal::has_colours(&stdout)),
             writer: BufWriter::new(stdout.lock()),
             first: None,
+            read: 0,
+            shown: 0,
             stats: Stats::default(),
             failed: None,
         }
@@ -172,9 +181,11 @@ impl<'a> Output<'a> {
 
     fn take(&mut self, mut entry: Entry) -> ControlFlow<()> {
         self.first = self.first.or(entry.time);
+        self.read += 1;
         if !self.filter.matches(&entry) {
             return ControlFlow::Continue(());
         }
+        self.shown += 1;
         if !self.args.output.show_secrets {
             entry.mask_secrets();
         }

@@ -121,10 +121,7 @@ fn merge(args: &Merge) -> Exit {
         true => format!("{}\n", terminal::visible_json(&output::json::merged(&merged).to_string())),
         false => output::table::merged(&merged),
     };
-    let written = io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| format!("the output cannot be written: {error}"));
-    let written = written.and_then(|()| match &args.hdr {
+    let written = print_text(&text).and_then(|()| match &args.hdr {
         Some(path) => {
             std::fs::write(path, &merged.text).map_err(|error| format!("--hdr {}: {error}", path.display()))
         }
@@ -143,6 +140,10 @@ fn print_failure(url: &str, failure: Failure) -> Exit {
         Failure::Usage(error) => {
             terminal::print_error(terminal::visible_line(&error));
             Exit::Usage
+        }
+        Failure::Interrupted => {
+            terminal::print_error("interrupted before the connections were open");
+            Exit::NoConnection
         }
         Failure::Connect(error) => {
             let text = format!("{}: {error}", without_secrets(url));
@@ -187,6 +188,7 @@ async fn measure(
     let Some(other_url) = &args.comparison.against else {
         let outcome = runner::run(args, work.clone(), own, args.duration(), progress, signals).await;
         let outcome = outcome.map_err(|error| (args.url().to_owned(), Failure::Connect(error)))?;
+        let outcome = outcome.ok_or_else(|| (args.url().to_owned(), Failure::Interrupted))?;
         return Ok((Report::new(args, args.url(), outcome), None));
     };
     let other = Arc::new(Opener::new(args, other_url).await.map_err(failed(other_url))?);
@@ -201,6 +203,7 @@ async fn measure(
             let outcome =
                 runner::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
             let outcome = outcome.map_err(|error| (side.opener.url().to_owned(), Failure::Connect(error)))?;
+            let Some(outcome) = outcome else { break 'rounds };
             side.add(outcome, args.is_paced());
             if side.outcome.as_ref().is_some_and(|outcome| outcome.is_interrupted) {
                 break 'rounds;
@@ -217,7 +220,7 @@ async fn measure(
         }
         // Interrupted before the second server's turn.
         (Some(outcome), None) | (None, Some(outcome)) => Ok((Report::new(args, args.url(), outcome), None)),
-        (None, None) => Err((args.url().to_owned(), Failure::Usage("there was no round".into()))),
+        (None, None) => Err((args.url().to_owned(), Failure::Interrupted)),
     }
 }
 
@@ -333,5 +336,15 @@ fn print(args: &Load, report: &Report, against: Option<&Report>) -> Result<(), S
         }
         text
     };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| format!("the output cannot be written: {error}"))
+    print_text(&text)
+}
+
+/// A reader of the output that ends early, such as `head`, is no failure.
+fn print_text(text: &str) -> Result<(), String> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("the output cannot be written: {error}"))
+        }
+        _ => Ok(()),
+    }
 }

@@ -57,7 +57,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Loads the server for `duration` after the warm-up, or with `--count`.
+/// Loads the server for `duration` after the warm-up, or with `--count`. `None` if a signal came before the connections were
+/// open.
 ///
 /// # Errors
 /// No connection could be opened, or the operating system cannot start a thread.
@@ -68,21 +69,18 @@ pub(super) async fn run(
     duration: Duration,
     progress: &mut Progress,
     signals: &mut Signals,
-) -> Result<Outcome, Error> {
+) -> Result<Option<Outcome>, Error> {
     let volume = &args.volume;
     let mut memory_before = None;
     let mut recorder = Recorder::new();
     recorder.log = args.output.hdr.is_some().then(Log::default);
     let recorder = Arc::new(Mutex::new(recorder));
     let mut links = Vec::with_capacity(volume.connections());
-    let is_opened = tokio::select! {
-        opened = open_all(args, &opener, &mut links, &recorder, &mut memory_before) => {
-            opened?;
-            true
-        }
-        () = signals.recv() => false,
-    };
-    if work.scenario == Scenario::Rooms && is_opened {
+    tokio::select! {
+        opened = open_all(args, &opener, &mut links, &recorder, &mut memory_before) => opened?,
+        () = signals.recv() => return Ok(None),
+    }
+    if work.scenario == Scenario::Rooms {
         scenario::wait_until_joined(&work, volume.timeout, &mut links).await?;
     }
     let begin = Instant::now();
@@ -116,7 +114,7 @@ pub(super) async fn run(
         });
     }
     let mut tasks = JoinSet::new();
-    let count = if volume.ramp_up.is_some() && is_opened { volume.connections() } else { links.len() };
+    let count = if volume.ramp_up.is_some() { volume.connections() } else { links.len() };
     let mut links = links.into_iter();
     for index in 0..count {
         let opens_at = begin + volume.ramp_up.unwrap_or_default().mul_f64(index as f64 / count as f64);
@@ -128,12 +126,8 @@ pub(super) async fn run(
     }
     // Free its memory, which would otherwise stay allocated during the run.
     drop(links);
-    if !is_opened {
-        tasks.abort_all();
-    }
     let cpu_before = process::cpu_time();
     let result = watch_run(&run, &mut tasks, progress, signals).await;
-    let is_interrupted = result.is_interrupted || !is_opened;
     let elapsed = begin.elapsed();
     let cpu = process::cpu_time().saturating_sub(cpu_before);
     let mut recorder = std::mem::replace(&mut *lock(&recorder), Recorder::new());
@@ -141,7 +135,7 @@ pub(super) async fn run(
     // The server may have closed all connections before the end.
     let ended = Instant::now();
     let sending_end = match run.plan.end {
-        _ if is_interrupted => Some(ended),
+        _ if result.is_interrupted => Some(ended),
         Some(end) => Some(end.min(ended)),
         None => recorder.last_sent,
     };
@@ -150,7 +144,7 @@ pub(super) async fn run(
     let memory = result.memory_max.zip(memory_before).and_then(|(after, (before, open))| {
         after.saturating_sub(before).checked_div(volume.connections().saturating_sub(open) as u64)
     });
-    Ok(Outcome { recorder, measured, cpu, elapsed, memory, is_interrupted })
+    Ok(Some(Outcome { recorder, measured, cpu, elapsed, memory, is_interrupted: result.is_interrupted }))
 }
 
 /// The stages of the open loop, with the warm-up at the rate of the first one.

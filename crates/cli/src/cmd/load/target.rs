@@ -19,6 +19,8 @@ pub(super) enum Failure {
     Usage(String),
     /// The server.
     Connect(Error),
+    /// A signal, before the load began.
+    Interrupted,
 }
 
 /// Opens the connections to one server.
