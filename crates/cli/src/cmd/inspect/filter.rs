@@ -27,10 +27,8 @@ impl<'a> Filter<'a> {
                     && (filter.stream.is_none() || filter.stream == entry.stream)
             })
         };
-        let opcode = || {
-            entry.protocol == Protocol::WebSocket
-                && args.opcode.iter().any(|name| *name == entry.kind)
-        };
+        let opcode =
+            || entry.protocol == Protocol::WebSocket && args.opcode.iter().any(|name| *name == entry.kind);
         let kind = || args.kind.iter().any(|name| name.eq_ignore_ascii_case(&entry.kind));
         (args.stream.is_empty() || stream())
             && (args.opcode.is_empty() || opcode())
