@@ -1,7 +1,7 @@
 """Reads the verdicts of Autobahn.
 
     report.py check FOLDER COMBINATION     fails if a case of the combination has another verdict than OK or INFORMATIONAL
-    report.py page FOLDER                  prints the page docs/conformance/autobahn.md
+    report.py page FOLDER PAGE             prints the page anew: the combinations of FOLDER, and the others as PAGE has them
 
 FOLDER has one folder a combination, each with the index.json of wstest and the file `run`: the date and the commit.
 """
@@ -12,6 +12,7 @@ import pathlib
 import sys
 
 PASSED = ("OK", "INFORMATIONAL")
+SHORT = {"OK": "ok", "INFORMATIONAL": "info"}
 GROUPS = {
     "1": "framing",
     "2": "pings and pongs",
@@ -47,6 +48,23 @@ def read(folder):
     return combinations, runs
 
 
+def add_others(combinations, runs, path):
+    """Adds what the page says of the combinations that did not run in the folder."""
+    long = {short: verdict for verdict, short in SHORT.items()}
+    ran, names = set(runs), []
+    for line in pathlib.Path(path).read_text().splitlines():
+        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if first == "case":
+            names = cells
+        elif not names and len(cells) == 5 and first not in ran and cells[1].isdigit():
+            runs[first] = cells[0]
+        elif names and first[:1].isdigit():
+            for name, verdict in zip(names, cells):
+                if name not in ran and verdict != "–":
+                    verdict = long.get(verdict, verdict)
+                    combinations.setdefault(name, {})[first] = (verdict, verdict)
+
+
 def failures(cases):
     return {case: verdict for case, verdict in cases.items() if not set(verdict) <= set(PASSED)}
 
@@ -73,6 +91,7 @@ def page(combinations, runs):
     print("of the closing handshake. INFORMATIONAL cases have no required result. All 517 cases run with `--all`; without it, few of")
     print("the cases of permessage-deflate (12 and 13) do.\n")
     print("| combination | run | cases | OK | informational | others |\n| --- | --- | --- | --- | --- | --- |")
+    combinations = dict(sorted(combinations.items()))
     for name, cases in combinations.items():
         count = totals(cases)
         print(f"| {name} | {runs[name]} | {len(cases)} | {count['OK']} | {count['INFORMATIONAL']} | {len(failures(cases))} |")
@@ -85,14 +104,16 @@ def page(combinations, runs):
             print(f"\n## {group}: {GROUPS.get(str(group), '')}\n")
             print("| case | " + " | ".join(combinations) + " |\n" + "| --- " * (len(combinations) + 1) + "|")
         verdicts = (cases.get(case, ("–",))[0] for cases in combinations.values())
-        print(f"| {case} | " + " | ".join({"OK": "ok", "INFORMATIONAL": "info"}.get(verdict, verdict) for verdict in verdicts) + " |")
+        print(f"| {case} | " + " | ".join(SHORT.get(verdict, verdict) for verdict in verdicts) + " |")
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["check", folder, name]:
             check(read(folder)[0], name)
-        case ["page", folder]:
-            page(*read(folder))
+        case ["page", folder, path]:
+            combinations, runs = read(folder)
+            add_others(combinations, runs, path)
+            page(combinations, runs)
         case _:
             sys.exit(__doc__)
