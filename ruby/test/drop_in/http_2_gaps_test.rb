@@ -199,6 +199,12 @@ class HTTP2GapsTest < HTTP2TestCase
     [2, 4, 6].each { |id| client << promise.call(id) }
     assert_equal [2, 4], pushes.map(&:id)
     assert_equal [:rst_stream, 6, :refused_stream], parsed(sent.last).values_at(:type, :stream, :error)
+    # The response is under way.
+    opened = []
+    client.on(:stream) { |stream| (opened << stream.id) && nil }
+    client << frame(:headers, [:end_headers], stream: 6, payload: encoder.encode(RESPONSE))
+    client << frame(:data, [:end_stream], stream: 6, payload: "pushed")
+    assert_empty opened
     pushes.first.close
     client << promise.call(8)
     assert_equal [2, 4, 8], pushes.map(&:id)

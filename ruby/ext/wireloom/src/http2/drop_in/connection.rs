@@ -437,17 +437,22 @@ pub(crate) fn set_up_stream(
     Ok(())
 }
 
+/// Remembers that this side reset a stream, of which frames may be under way.
+pub(crate) fn remember_reset(this: Obj<Connection>, id: u32) {
+    this.resets.with(|resets| {
+        if resets.len() == RESETS_MAX {
+            resets.pop_front();
+        }
+        resets.push_back(id);
+    });
+}
+
 /// A stream came to its end.
 pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stream>) -> Result<(), Error> {
     let id = stream.id.get();
     let gone = this.streams.with(|streams| streams.remove(&id)).is_some();
     if gone && stream.closed.get().raw() == sym().local_rst {
-        this.resets.with(|resets| {
-            if resets.len() == RESETS_MAX {
-                resets.pop_front();
-            }
-            resets.push_back(id);
-        });
+        remember_reset(this, id);
     }
     if gone && !stream.parent.get().is_nil() {
         this.promised_streams.set(this.promised_streams.get() - 1);

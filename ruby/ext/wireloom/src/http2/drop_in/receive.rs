@@ -12,7 +12,7 @@ use wireloom_http2::rate_limit::Charge;
 use super::MAGIC;
 use super::connection::{
     self, Connection, Opening, Pending, Phase, Upgrade, activate_stream, each_stream, find_stream, put_room,
-    take_room,
+    remember_reset, take_room,
 };
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, Stored, bytes, value};
 use super::framer::{check_len, parse, settings_pairs};
@@ -370,6 +370,7 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
 
 fn refuse_push(ruby: &Ruby, this: Obj<Connection>, promised: u32) -> Result<(), Error> {
     this.last_peer_id.set(this.last_peer_id.get().max(promised));
+    remember_reset(this, promised);
     let mut frame = Frame::new(Kind::RstStream, promised);
     frame.error = sym().refused_stream;
     send_own(ruby, this, &mut frame)
