@@ -22,9 +22,16 @@ use crate::http::Body;
 pub struct Request {
     method: String,
     url: String,
-    headers: Vec<(String, Vec<u8>)>,
+    headers: Vec<Header>,
     body: Body,
     may_repeat: bool,
+}
+
+#[derive(Clone)]
+struct Header {
+    name: String,
+    value: Vec<u8>,
+    is_sensitive: bool,
 }
 
 impl Request {
@@ -49,8 +56,19 @@ impl Request {
     ///
     /// With `Expect: 100-continue` the content is held back until the server asks for it, for at most a second.
     #[must_use]
-    pub fn header(mut self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Self {
-        self.headers.push((name.into(), value.as_ref().to_vec()));
+    pub fn header(self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Self {
+        self.with_header(name.into(), value.as_ref(), false)
+    }
+
+    /// As [`header`](Self::header), for a value that compression must not reveal: see [`Headers::push_sensitive`]. A proxy forwards what
+    /// [`Headers::is_sensitive`] by this.
+    #[must_use]
+    pub fn sensitive_header(self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Self {
+        self.with_header(name.into(), value.as_ref(), true)
+    }
+
+    fn with_header(mut self, name: String, value: &[u8], is_sensitive: bool) -> Self {
+        self.headers.push(Header { name, value: value.to_vec(), is_sensitive });
         self
     }
 
@@ -92,7 +110,7 @@ impl Request {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
+        self.headers.iter().any(|own| own.name.eq_ignore_ascii_case(name))
     }
 
     /// Adds the headers of every request whose names this one does not have.
@@ -117,11 +135,14 @@ impl Request {
         if !is_token(self.method.as_bytes()) || self.method == "CONNECT" {
             return Err(Error::Http(HttpError::InvalidHeader));
         }
-        for (name, value) in &self.headers {
+        for Header { name, value, is_sensitive } in &self.headers {
             if is_of_connection(name, value) {
                 return Err(Error::Http(HttpError::InvalidHeader));
             }
             into.push(name, value)?;
+            if *is_sensitive {
+                into.mark_last_sensitive();
+            }
         }
         let len =
             self.body.len_hint().filter(|&len| len > 0 || self.method == "POST" || self.method == "PUT");
@@ -153,8 +174,24 @@ impl fmt::Debug for Request {
         f.debug_struct("Request")
             .field("method", &self.method)
             .field("path", &path)
-            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("headers", &self.headers.iter().map(|header| &header.name).collect::<Vec<_>>())
             .field("body", &self.body)
             .finish()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    // RFC 7541 §6.2.3: an intermediary MUST use the same representation.
+    #[test]
+    fn a_header_stays_sensitive_until_it_is_sent() {
+        let request = Request::get("/").header("a", "1").sensitive_header("Authorization", "secret");
+        let copy = request.try_clone().unwrap();
+        let mut headers = Headers::new();
+        copy.into_parts(&mut headers).unwrap();
+        assert!(headers.is_sensitive("authorization") && !headers.is_sensitive("a"));
     }
 }

@@ -137,21 +137,27 @@ impl Incoming {
                 Token::Path => path = headers.place(field.value),
                 Token::Scheme => scheme = headers.place(field.value),
                 Token::Protocol => protocol = Some(headers.place(field.value)),
-                Token::Authority => authority = Some(headers.place(field.value)),
+                Token::Authority => authority = Some((headers.place(field.value), field.sensitive)),
                 Token::Cookie => {
                     let sensitive = field.sensitive || cookie.is_some_and(|cookie| cookie.sensitive);
                     cookie = Some(PlacedField { sensitive, ..field });
                 }
                 token => {
-                    has_host |= token == Token::Host;
-                    headers.push_placed(field);
+                    let is_host = token == Token::Host;
+                    has_host |= is_host;
+                    let sensitive =
+                        field.sensitive || (is_host && authority.is_some_and(|(_, sensitive)| sensitive));
+                    headers.push_placed(PlacedField { sensitive, ..field });
                 }
             }
         }
         // RFC 9113 §8.3.1: `:authority` takes the place of Host.
-        if let Some(authority) = authority.filter(|_| !has_host) {
+        if let Some((authority, sensitive)) = authority.filter(|_| !has_host) {
             let name = headers.put(b"host");
             headers.push_spans(name, authority);
+            if sensitive {
+                headers.mark_last_sensitive();
+            }
         }
         if let Some(cookie) = cookie {
             let name = headers.put(b"cookie");
@@ -162,7 +168,7 @@ impl Incoming {
             }
         }
         if kind == RequestKind::Connect
-            && let Some(authority) = authority
+            && let Some((authority, _)) = authority
         {
             path = authority;
         }
@@ -234,6 +240,7 @@ mod tests {
     #[test]
     fn a_field_of_a_request_that_is_forwarded_stays_sensitive() {
         let mut fields = HEAD.to_vec();
+        fields[2] = fields[2].with_sensitive(true);
         fields.extend([
             Field::known(Token::Authorization, b"secret").with_sensitive(true),
             Field::new(b"x-other", b"1"),
@@ -242,7 +249,10 @@ mod tests {
         ]);
         let headers = receive_request(&fields).headers;
         let marked = ["authorization", "x-other", "host", "cookie"].map(|name| headers.is_sensitive(name));
-        assert_eq!(marked, [true, false, false, true]);
+        assert_eq!(marked, [true, false, true, true]);
+        // With `Host` beside it.
+        fields.push(Field::known(Token::Host, b"a.example"));
+        assert!(receive_request(&fields).headers.is_sensitive("host"));
     }
 
     #[test]
