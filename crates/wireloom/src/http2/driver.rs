@@ -765,6 +765,34 @@ mod tests {
         assert_eq!(shared.lock().core.ended(), None);
     }
 
+    // The driver lives for a while after the end, so that the peer receives GOAWAY.
+    #[tokio::test]
+    async fn a_connection_that_is_evicted_frees_what_was_not_read_at_once() {
+        let memory = Memory::new(64 << 20);
+        let account = memory.account();
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+        let content: Vec<_> = (0..3).map(|_| Frame::data(1, vec![CONTENT; 16_384])).collect();
+        client.write_all(&[PREFACE, &join(&opening), &join(&content)].concat()).await.unwrap();
+        let mut driver =
+            Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+        driver = driver.with_account(&account);
+        let shared = driver.shared().clone();
+        let (mut requests, mut incoming) = (Vec::new(), Vec::new());
+        let drive = async |driver: &mut Driver, incoming: &mut Vec<Incoming>| {
+            let driven = poll_fn(|cx| driver.poll(cx, incoming));
+            tokio::time::timeout(Duration::from_millis(20), driven).await.ok()
+        };
+        while drive(&mut driver, &mut incoming).await.is_some() {
+            requests.append(&mut incoming);
+        }
+        assert_eq!(requests.len(), 1);
+        assert!(memory.stats().http2_windows > 40_000, "{:?}", memory.stats());
+        shared.evict();
+        assert_eq!(drive(&mut driver, &mut incoming).await, Some(Progress::Ended));
+        assert_eq!(memory.stats().total, 0, "{:?}", memory.stats());
+    }
+
     /// A byte that no head has.
     const CONTENT: u8 = 0xfe;
 

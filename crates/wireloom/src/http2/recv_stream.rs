@@ -59,12 +59,14 @@ impl RecvStream {
     pub(crate) async fn head(&mut self) -> Result<Head, HttpError> {
         poll_fn(|cx| {
             let mut state = self.shared.lock();
-            let State { slots, deferred, .. } = &mut *state;
+            let State { slots, core, deferred, .. } = &mut *state;
             let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(HttpError::Closed)) };
-            match slot.interim.pop_front().or_else(|| slot.head.take()) {
-                Some(head) => Poll::Ready(Ok(head)),
-                None => slot.poll_received(cx, deferred),
-            }
+            let Some(head) = slot.interim.pop_front().or_else(|| slot.head.take()) else {
+                return slot.poll_received(cx, deferred);
+            };
+            slot.count_heads(core);
+            state.wake_driver();
+            Poll::Ready(Ok(head))
         })
         .await
     }
@@ -86,7 +88,13 @@ impl RecvStream {
 
     /// The trailers, if there are any, once [`poll_data`](Self::poll_data) has returned `None`.
     pub(crate) fn trailers(&mut self) -> Option<Headers> {
-        self.shared.lock().slots.get(self.stream)?.trailers.take()
+        let mut state = self.shared.lock();
+        let State { slots, core, .. } = &mut *state;
+        let slot = slots.get(self.stream)?;
+        let trailers = slot.trailers.take()?;
+        slot.count_heads(core);
+        state.wake_driver();
+        Some(trailers)
     }
 
     /// Reads content like a socket; 0 bytes at the end.
@@ -175,22 +183,14 @@ mod tests {
     use wireloom_http2::field::Field;
     use wireloom_testing::http2::{Frame, GET, join};
 
-    use super::super::Driver;
     use super::super::incoming::IncomingRequests;
+    use super::super::{Driver, Requests};
     use super::*;
     use crate::transport::Io;
 
     #[tokio::test]
     async fn unread_content_counts_after_its_stream_has_ended() {
-        let io = Io::Other(Box::new(tokio::io::empty()));
-        let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
-        let (requests, shared) = (driver.requests(), driver.shared().clone());
-        let receive = |frames: &[Frame]| {
-            let (bytes, mut incoming) = (join(frames), Vec::new());
-            let mut incoming = IncomingRequests::new(&shared, &mut incoming);
-            incoming.handle_input(&mut shared.lock(), &bytes, None).unwrap();
-        };
-        receive(&[Frame::settings(&[])]);
+        let (_driver, requests, shared) = client();
         let mut responses = Vec::new();
         for stream in [1, 3, 5] {
             let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
@@ -199,7 +199,10 @@ mod tests {
                 5 => Frame::rst_stream(5, 0),
                 _ => Frame::data(stream, "").end_stream(),
             };
-            receive(&[Frame::headers(stream, &[(":status", "200")]), Frame::data(stream, "content"), last]);
+            receive(
+                &shared,
+                &[Frame::headers(stream, &[(":status", "200")]), Frame::data(stream, "content"), last],
+            );
         }
         assert_eq!(shared.lock().core.streams(), 0);
         let held = || shared.lock().core.memory().held;
@@ -210,5 +213,73 @@ mod tests {
         assert_eq!(held(), 7);
         responses.pop();
         assert_eq!(held(), 0);
+    }
+
+    /// A client whose server has sent SETTINGS.
+    fn client() -> (Driver, Requests, Arc<Shared>) {
+        let io = Io::Other(Box::new(tokio::io::empty()));
+        let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
+        let (requests, shared) = (driver.requests(), driver.shared().clone());
+        receive(&shared, &[Frame::settings(&[])]);
+        (driver, requests, shared)
+    }
+
+    fn receive(shared: &Arc<Shared>, frames: &[Frame]) {
+        let (bytes, mut incoming) = (join(frames), Vec::new());
+        let mut incoming = IncomingRequests::new(shared, &mut incoming);
+        incoming.handle_input(&mut shared.lock(), &bytes, None).unwrap();
+    }
+
+    #[tokio::test]
+    async fn heads_and_trailers_that_nobody_takes_count_as_memory() {
+        let (_driver, requests, shared) = client();
+        let counted = || shared.lock().core.memory().caller;
+        let long = "v".repeat(10_000);
+        let open = || {
+            let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+            requests.open(fields, true).unwrap().1
+        };
+        let respond = |stream| {
+            receive(
+                &shared,
+                &[
+                    Frame::headers(stream, &[(":status", "103"), ("x-long", &long)]),
+                    Frame::headers(stream, &[(":status", "200"), ("x-long", &long)]),
+                    Frame::headers(stream, &[("x-long", &long)]).end_stream(),
+                ],
+            );
+        };
+        let mut taken = open();
+        respond(1);
+        for least in [20_000, 10_000] {
+            taken.head().await.unwrap();
+            assert!((least..least + 10_000).contains(&counted()), "{}", counted());
+        }
+        assert!(std::future::poll_fn(|cx| taken.poll_data(cx)).await.is_none());
+        assert_eq!(taken.trailers().unwrap().len(), 1);
+        assert_eq!(counted(), 0);
+        let dropped = open();
+        respond(3);
+        assert!(counted() > 30_000);
+        drop(dropped);
+        assert_eq!(counted(), 0);
+        // Short ones are not worth it.
+        let _short = open();
+        receive(&shared, &[Frame::headers(5, &[(":status", "200"), ("x-short", &long[..1_000])])]);
+        assert_eq!(counted(), 0);
+    }
+
+    // The core would keep their memory for the next message.
+    #[tokio::test]
+    async fn a_message_without_a_reader_leaves_no_memory() {
+        let (_driver, requests, shared) = client();
+        let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let response = requests.open(fields, true).unwrap();
+        let long = "v".repeat(10_000);
+        for _ in 0..20 {
+            receive(&shared, &[Frame::headers(1, &[(":status", "103"), ("x-long", &long)])]);
+            assert!(shared.lock().core.fields().is_empty());
+        }
+        drop(response);
     }
 }

@@ -158,12 +158,11 @@ impl Shared {
 impl Evict for Shared {
     /// Ends the connection with ENHANCE_YOUR_CALM, and frees unread content.
     fn evict(&self) {
-        let unread = self.command(|state| {
+        self.command(|state| {
             state.core.abort(ErrorCode::ENHANCE_YOUR_CALM, b"out of memory");
             state.fail(HttpError::StreamReset(ErrorCode::ENHANCE_YOUR_CALM));
-            state.slots.take_unread()
+            state.slots.discard_unread(&mut state.core, &mut state.deferred);
         });
-        drop(unread);
     }
 
     fn abort(&self) {

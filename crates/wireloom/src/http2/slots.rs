@@ -12,6 +12,7 @@ use super::recv_buffer::RecvBuffer;
 use crate::error::HttpError;
 use crate::guard::{Deferred, WakerSlot};
 use crate::headers::{Head, Headers};
+use crate::memory::FREE_LEN;
 
 /// Interim responses kept for a client that does not read them; further ones are dropped.
 const INTERIM_MAX: usize = 16;
@@ -34,7 +35,8 @@ pub(super) struct Slots {
 /// One stream.
 #[derive(Default)]
 pub(super) struct Slot {
-    id: u32,
+    /// `None` only before it is inserted.
+    key: Option<StreamKey>,
     /// Handles and tasks that refer to it.
     references: u8,
     pub(super) receiving: Receiving,
@@ -51,6 +53,8 @@ pub(super) struct Slot {
     pub(super) head: Option<Head>,
     pub(super) interim: VecDeque<Head>,
     pub(super) trailers: Option<Headers>,
+    /// The memory of the heads and the trailers above that is counted, in bytes.
+    counted: usize,
     pub(super) error: Option<HttpError>,
     /// Waits for a head or content.
     pub(super) receiver: WakerSlot,
@@ -80,20 +84,20 @@ impl Slots {
     pub(super) fn find(&self, key: StreamKey) -> Option<StreamRef> {
         let index = *self.indexes.get(key.slot())?;
         let slot = self.slots.get(index as usize)?;
-        (slot.id == key.id()).then_some(StreamRef { key, index })
+        (slot.key == Some(key)).then_some(StreamRef { key, index })
     }
 
     #[inline]
     pub(super) fn get(&mut self, stream: StreamRef) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(stream.index as usize)?;
-        (slot.id == stream.key.id()).then_some(&mut **slot)
+        (slot.key == Some(stream.key)).then_some(&mut **slot)
     }
 
     #[inline]
     pub(super) fn get_by_key(&mut self, key: StreamKey) -> Option<&mut Slot> {
         let index = *self.indexes.get(key.slot())?;
         let slot = self.slots.get_mut(index as usize)?;
-        (slot.id == key.id()).then_some(&mut **slot)
+        (slot.key == Some(key)).then_some(&mut **slot)
     }
 
     /// Adds a reference to a stream that the core knows. A slot that has to be made begins as `receiving`: `Discarding` when
@@ -105,7 +109,7 @@ impl Slots {
             }
             return stream;
         }
-        let stream = self.insert(Slot { id: key.id(), references: 1, receiving, ..Slot::default() }, key);
+        let stream = self.insert(Slot { references: 1, receiving, ..Slot::default() }, key);
         if self.indexes.len() <= key.slot() {
             self.indexes.resize(key.slot() + 1, u32::MAX);
         }
@@ -120,22 +124,24 @@ impl Slots {
             Some(_) => self.refer(key, Receiving::Ended),
             None => {
                 let error = Some(HttpError::Closed);
-                self.insert(Slot { id: key.id(), references: 1, error, ..Slot::default() }, key)
+                self.insert(Slot { references: 1, error, ..Slot::default() }, key)
             }
         }
     }
 
     fn insert(&mut self, slot: Slot, key: StreamKey) -> StreamRef {
+        let slot = Slot { key: Some(key), ..slot };
         StreamRef { key, index: self.slots.insert(Box::new(slot)) as u32 }
     }
 
     /// Removes one reference, and the slot with the last one.
-    pub(super) fn release(&mut self, stream: StreamRef, deferred: &mut Deferred) {
+    pub(super) fn release(&mut self, stream: StreamRef, core: &mut Connection, deferred: &mut Deferred) {
         let Some(slot) = self.get(stream) else { return };
         slot.references = slot.references.saturating_sub(1);
         if slot.references > 0 {
             return;
         }
+        slot.count_heads_as(0, core);
         deferred.drop_later(self.slots.remove(stream.index as usize));
         if self.slots.is_empty() {
             // A connection without streams holds no memory for them.
@@ -151,18 +157,20 @@ impl Slots {
     }
 
     /// Fails every stream. Tunnels lose what has not been read: what they would answer has no receiver.
-    pub(super) fn fail_all(&mut self, error: &HttpError, deferred: &mut Deferred) {
+    pub(super) fn fail_all(&mut self, error: &HttpError, core: &mut Connection, deferred: &mut Deferred) {
         for (_, slot) in &mut self.slots {
-            if slot.is_tunnel && slot.receiving == Receiving::Open && !slot.data.is_empty() {
-                deferred.drop_later(Box::new(std::mem::take(&mut slot.data)));
+            if slot.is_tunnel && slot.receiving == Receiving::Open {
+                slot.discard_unread(core, deferred);
             }
             slot.fail(error, deferred);
         }
     }
 
-    /// Removes all unread content.
-    pub(super) fn take_unread(&mut self) -> Vec<RecvBuffer> {
-        self.slots.iter_mut().map(|(_, slot)| std::mem::take(&mut slot.data)).collect()
+    /// Drops all unread content.
+    pub(super) fn discard_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) {
+        for (_, slot) in &mut self.slots {
+            slot.discard_unread(core, deferred);
+        }
     }
 
     /// Copies borrowed content, so that unread content keeps no read buffer.
@@ -194,31 +202,38 @@ impl Slots {
         !is_discarded
     }
 
-    /// Applies an event of a stream that is neither a request nor content. The fields of a message are taken from the core.
+    /// Applies an event of a stream that is neither a request nor content. The fields of a message are taken from the core, also if nobody
+    /// reads them: it would keep their memory.
     #[inline]
     pub(super) fn handle_event(&mut self, event: &Event<'_>, core: &mut Connection, deferred: &mut Deferred) {
         match *event {
             Event::Response { stream, status, end_stream } => {
+                let fields = core.take_fields();
                 if let Some(slot) = self.get_by_key(stream) {
                     if end_stream {
                         slot.receiving = Receiving::Ended;
                     }
-                    slot.head = Some(Head { status, headers: to_headers(core.take_fields()) });
+                    slot.head = Some(Head { status, headers: to_headers(fields) });
+                    slot.count_heads(core);
                     deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Informational { stream, status } => {
+                let fields = core.take_fields();
                 if let Some(slot) = self.get_by_key(stream)
                     && slot.interim.len() < INTERIM_MAX
                 {
-                    slot.interim.push_back(Head { status, headers: to_headers(core.take_fields()) });
+                    slot.interim.push_back(Head { status, headers: to_headers(fields) });
+                    slot.count_heads(core);
                     deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Trailers { stream } => {
+                let fields = core.take_fields();
                 if let Some(slot) = self.get_by_key(stream) {
                     slot.receiving = Receiving::Ended;
-                    slot.trailers = Some(to_headers(core.take_fields()));
+                    slot.trailers = Some(to_headers(fields));
+                    slot.count_heads(core);
                     deferred.wake(&mut slot.receiver);
                 }
             }
@@ -235,6 +250,33 @@ impl Slots {
 }
 
 impl Slot {
+    /// Counts the heads and the trailers that nobody has taken as memory of the connection, unless they are short.
+    pub(super) fn count_heads(&mut self, core: &mut Connection) {
+        let heads = self.interim.iter().chain(&self.head).map(|head| &head.headers);
+        let len = heads.chain(&self.trailers).map(Headers::memory_len).sum();
+        self.count_heads_as(if len > FREE_LEN { len } else { 0 }, core);
+    }
+
+    fn count_heads_as(&mut self, len: usize, core: &mut Connection) {
+        let before = std::mem::replace(&mut self.counted, len);
+        if len != before {
+            let others = core.memory().caller.saturating_sub(before as u64);
+            core.set_caller_memory(others.saturating_add(len as u64));
+        }
+    }
+
+    /// Drops content that nobody will read. It does not count as memory any more.
+    fn discard_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) {
+        if let Some(key) = self.key
+            && !self.data.is_empty()
+        {
+            let unread = std::mem::take(&mut self.data);
+            // Never misuse: as much has arrived.
+            let _ = core.release_capacity(key, unread.len());
+            deferred.drop_later(Box::new(unread));
+        }
+    }
+
     /// Content that arrived before can still be read, and so can an end.
     fn fail(&mut self, error: &HttpError, deferred: &mut Deferred) {
         self.error.get_or_insert_with(|| error.clone());

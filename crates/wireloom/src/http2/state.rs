@@ -180,7 +180,7 @@ impl State {
 
     /// Removes a reference to a stream.
     pub(super) fn release(&mut self, stream: StreamRef) {
-        self.slots.release(stream, &mut self.deferred);
+        self.slots.release(stream, &mut self.core, &mut self.deferred);
     }
 
     pub(super) fn fail_stream(&mut self, key: StreamKey, error: &HttpError) {
@@ -200,7 +200,7 @@ impl State {
         };
         // Requests that were never sent, and streams that ended before, have errors of their own.
         self.handle_events();
-        self.slots.fail_all(&error, &mut self.deferred);
+        self.slots.fail_all(&error, &mut self.core, &mut self.deferred);
         self.failure.get_or_insert(error);
         self.deferred.notify(&self.ready);
     }
