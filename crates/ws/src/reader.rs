@@ -259,6 +259,12 @@ impl Reader {
         !self.buffer.bytes.is_empty()
     }
 
+    /// The length of the read buffer; 0 without one.
+    #[inline]
+    pub fn buffer_len(&self) -> usize {
+        self.buffer.bytes.len()
+    }
+
     /// Gives the reader a buffer if it has none. Its content is overwritten.
     pub fn set_buffer(&mut self, bytes: Box<[u8]>) {
         if !self.has_buffer() {

@@ -438,6 +438,7 @@ impl ActiveReceiver {
             // The memory of the last message may be all that it holds; a smaller reservation is not refused.
             self.release_memory();
             self.count_memory();
+            state.count_read_buffer();
             ready!(self.account.poll_read_allowed(cx));
         }
         let is_large = self.reader.payload_remaining() >= mode.direct_len_min();
@@ -823,6 +824,28 @@ mod tests {
         assert!(is_pending(receiver.recv()));
         assert_eq!(memory.stats().read_buffers, 0);
         receiver.shared.release_if_idle();
+        assert_eq!(memory.stats().read_buffers, 0);
+    }
+
+    // Its connection has used up its turn.
+    #[tokio::test]
+    async fn the_read_buffer_of_a_receiver_that_waits_with_input_is_counted_as_it_is() {
+        let memory = Memory::new(1 << 30);
+        schedule(&memory).await;
+        let (mut peer, transport) = duplex(1 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        peer.write_all(&masked(0x81, b"hello").repeat(3)).await.unwrap();
+        assert!(receiver.recv().await.unwrap().is_some());
+        receiver.active.as_mut().unwrap().budget.spend(2 << 20);
+        receiver.active.as_mut().unwrap().messages_left = 0;
+        assert!(is_pending(receiver.recv()));
+        let parked = receiver.shared.lock().slot.read_buffer_len();
+        assert_eq!(memory.stats().read_buffers, parked >> 10 << 10);
+        assert!(parked > buffer::LEN_SMALL);
+        for _ in 0..2 {
+            assert!(receiver.recv().await.unwrap().is_some());
+        }
+        assert!(is_pending(receiver.recv()));
         assert_eq!(memory.stats().read_buffers, 0);
     }
 

@@ -24,8 +24,8 @@ pub(super) struct Session {
     /// The round-trip time of the last ping that was answered, in microseconds; 0 before.
     latency_us: u32,
     activity: Activity,
-    /// Of the receiver; see [`State::count_read_buffer`](super::state::State::count_read_buffer). Here it takes no memory.
-    pub(super) is_read_buffer_counted: bool,
+    /// The length of the receiver's read buffer as it is [counted](super::state::State::count_read_buffer). Here it takes no memory.
+    pub(super) read_buffer_kib: u16,
     rare: Option<Box<Rare>>,
 }
 
@@ -59,7 +59,7 @@ impl Session {
             Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
         });
         let (going_away, activity) = (GoingAway::No, Activity::default());
-        Self { core, going_away, latency_us: 0, activity, is_read_buffer_counted: false, rare }
+        Self { core, going_away, latency_us: 0, activity, read_buffer_kib: 0, rare }
     }
 
     /// The core. Only the methods here change it.

@@ -12,6 +12,7 @@
 //! it waits is here, where the server can free it ([`Waiting`](ReceiverSlot::Waiting)), whether or not its task is polled.
 
 use super::active_receiver::ActiveReceiver;
+use crate::transport::buffer;
 
 /// The state of a receiver, or where that is.
 pub(super) enum ReceiverSlot {
@@ -63,12 +64,13 @@ impl ReceiverSlot {
         None
     }
 
-    /// Whether the receiver has a read buffer, or may have one: a task that has the state does something else between two messages.
-    pub(super) fn has_read_buffer(&self) -> bool {
+    /// The length of the read buffer of the receiver. A task that has the state, and does something else between two messages, mostly has a
+    /// short one.
+    pub(super) fn read_buffer_len(&self) -> usize {
         match self {
-            Self::Taken => true,
-            Self::Waiting(active) => active.reader.has_buffer(),
-            Self::Idle(_) | Self::Ended => false,
+            Self::Taken => buffer::LEN_SMALL,
+            Self::Waiting(active) => active.reader.buffer_len(),
+            Self::Idle(_) | Self::Ended => 0,
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{Arc, AtomicBool};
-use crate::transport::{Io, buffer};
+use crate::transport::Io;
 
 /// How long a transport is read and drained after a close with 1013.
 const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
@@ -505,18 +505,22 @@ impl State {
 
     /// Counts the read buffer while the receiver has one. Most are returned within the poll that takes them, and are not counted: this is
     /// called at the end of a poll of the handler, at the next [`release_if_idle`](Shared::release_if_idle) where another task polls the
-    /// receiver, and when it waits. Longer buffers are of the threads' pools, which have a bound of their own.
+    /// receiver, and when it waits.
     pub(super) fn count_read_buffer(&mut self) {
-        let account = self.send_queue.account();
         // A handler keeps it until it uses a closed WebSocket again, which fails: no other connection should be closed for it.
-        let has_read_buffer = self.slot.has_read_buffer() && !self.link.is_closed();
-        let is_counted = &mut self.session.is_read_buffer_counted;
-        if has_read_buffer && !*is_counted {
+        let len = if self.link.is_closed() { 0 } else { self.slot.read_buffer_len() };
+        let (account, counted) = (self.send_queue.account(), &mut self.session.read_buffer_kib);
+        let kib = u16::try_from(len >> 10).unwrap_or(u16::MAX);
+        if kib < *counted {
+            account.subtract(Category::ReadBuffer, usize::from(*counted - kib) << 10);
+        } else if kib > *counted {
             // At the limit, this lets the server close connections that hold more.
-            *is_counted = account.try_add(Category::ReadBuffer, buffer::LEN_SMALL).is_ok();
-        } else if !has_read_buffer && std::mem::take(is_counted) {
-            account.subtract(Category::ReadBuffer, buffer::LEN_SMALL);
+            let added = account.try_add(Category::ReadBuffer, usize::from(kib - *counted) << 10);
+            if added.is_err() {
+                return;
+            }
         }
+        *counted = kib;
     }
 
     /// The policy for a slow peer.
