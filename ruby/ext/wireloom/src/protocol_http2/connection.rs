@@ -152,8 +152,9 @@ fn receive_data(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> R
     }
     // It may have been closed meanwhile; then it is no longer idle, and the frame is ignored.
     if let Some(stream) = lookup(connection, id) {
-        let is_own = steps::of_stream(ruby, stream).has(&stream::RECEIVE_DATA);
-        if !is_own || streams::data_received(ruby, stream, frame, Some(steps))?.is_none() {
+        let of_stream = steps::of_stream(ruby, stream);
+        let is_own = of_stream.has(&stream::RECEIVE_DATA);
+        if !is_own || streams::data_received(ruby, stream, frame, Some((of_stream, steps)))?.is_none() {
             call(stream, ids.receive_data, &[frame])?;
         }
     }
@@ -180,8 +181,9 @@ fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -
             stream
         }
     };
-    let is_own = is_stream(stream) && steps::of_stream(ruby, stream).has(&stream::RECEIVE_HEADERS);
-    if !is_own || streams::headers_received(ruby, stream, frame, Some(steps))?.is_none() {
+    let of_stream = steps::of_stream(ruby, stream);
+    let is_own = is_stream(stream) && of_stream.has(&stream::RECEIVE_HEADERS);
+    if !is_own || streams::headers_received(ruby, stream, frame, Some((of_stream, steps)))?.is_none() {
         call(stream, ids.receive_headers, &[frame])?;
     }
     Ok(true)

@@ -66,20 +66,16 @@ struct Sides {
 }
 
 impl Sides {
-    /// `known` are the steps of the connection.
+    /// `known` are the steps of the stream and of the connection.
     #[inline]
-    fn of(ruby: &Ruby, stream: VALUE, known: Option<Steps>) -> Option<Self> {
+    fn of(ruby: &Ruby, stream: VALUE, known: Option<(Steps, Steps)>) -> Option<Self> {
         if !steps::is_plain() {
             return None;
         }
         let connection = get(stream, names().ids.connection);
-        Some(Self {
-            stream,
-            connection,
-            state: get(stream, names().ids.state),
-            of_stream: steps::of_stream(ruby, stream),
-            of_connection: known.unwrap_or_else(|| steps::of_connection(ruby, connection)),
-        })
+        let (of_stream, of_connection) =
+            known.unwrap_or_else(|| (steps::of_stream(ruby, stream), steps::of_connection(ruby, connection)));
+        Some(Self { stream, connection, state: get(stream, names().ids.state), of_stream, of_connection })
     }
 
     fn set_state(&self, state: VALUE) -> Result<VALUE, Error> {
@@ -257,9 +253,10 @@ pub(super) fn available_frame_size(ruby: &Ruby, this: Value, arguments: &[Value]
 fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) -> Result<bool, Error> {
     let (ids, connection) = (&names().ids, sides.connection);
     let len = payload.map_or(0, |payload| payload.len());
+    let io = flow::io(connection, sides.of_connection).filter(|_| sides.of_stream.has(&stream::WRITE_FRAME));
     let is_usual = sides.of_stream.has(&stream::WRITE_DATA)
         && sides.of_connection.has(&connection::CONSUME_REMOTE_WINDOW)
-        && get(connection, ids.framer) != NIL
+        && (io.is_some() || get(connection, ids.framer) != NIL)
         && len <= 0xff_ffff;
     let windows = (Window::of(sides.stream, ids.remote_window), Window::of(connection, ids.remote_window));
     let (true, (Some(own), Some(shared)), Some(id)) =
@@ -275,7 +272,6 @@ fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) 
         own.consume(amount)?;
         shared.consume(amount)?;
     }
-    let io = flow::io(connection, sides.of_connection).filter(|_| sides.of_stream.has(&stream::WRITE_FRAME));
     let Some(io) = io else {
         let payload = payload.map_or(NIL, |payload| payload.as_raw());
         let frame = frames::data(flags, id as u32, len as u32, payload)?;
@@ -334,7 +330,7 @@ pub(super) fn headers_received(
     ruby: &Ruby,
     stream: VALUE,
     frame: VALUE,
-    known: Option<Steps>,
+    known: Option<(Steps, Steps)>,
 ) -> Result<Option<VALUE>, Error> {
     let symbols = &names().symbols;
     let (Some(sides), Some(flags)) = (Sides::of(ruby, stream, known), number(get(frame, names().ids.flags)))
@@ -409,7 +405,7 @@ pub(super) fn data_received(
     ruby: &Ruby,
     stream: VALUE,
     frame: VALUE,
-    known: Option<Steps>,
+    known: Option<(Steps, Steps)>,
 ) -> Result<Option<VALUE>, Error> {
     let (ids, symbols) = (&names().ids, &names().symbols);
     let (Some(sides), Some(flags), Some(amount)) =
