@@ -58,6 +58,14 @@ func dial(ctx context.Context, target string, opts *DialOptions) (*Websocket, *h
 		transport = http.DefaultTransport
 	}
 	response, err := transport.RoundTrip(request)
+	if err == nil && response.StatusCode != http.StatusSwitchingProtocols {
+		body, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusalLen)) // until the context ends
+		_ = response.Body.Close()
+		response.Body = io.NopCloser(bytes.NewReader(body))
+		stop()
+		cancel()
+		return nil, response, fmt.Errorf("the server refused the handshake: %s", response.Status)
+	}
 	if !stop() {
 		// The context ended during the handshake.
 		cancel()
@@ -79,14 +87,8 @@ func dial(ctx context.Context, target string, opts *DialOptions) (*Websocket, *h
 		early, err = takeEarly(response.Body, conn)
 	}
 	if err != nil {
-		if response.StatusCode != http.StatusSwitchingProtocols {
-			body, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusalLen))
-			_ = response.Body.Close()
-			response.Body = io.NopCloser(bytes.NewReader(body))
-		} else {
-			_ = response.Body.Close()
-			response.Body = http.NoBody
-		}
+		_ = response.Body.Close()
+		response.Body = http.NoBody
 		cancel()
 		return nil, response, err
 	}
@@ -140,12 +142,10 @@ func newRequest(ctx context.Context, target string, key ClientKey, opts *DialOpt
 	return request, nil
 }
 
-// checkResponse validates the response of an opening handshake (RFC 6455 §4.1).
+// checkResponse validates the response 101 of an opening handshake (RFC 6455 §4.1).
 func (o *DialOptions) checkResponse(response *http.Response, key ClientKey) (*deflateParams, error) {
 	header := response.Header
 	switch {
-	case response.StatusCode != http.StatusSwitchingProtocols:
-		return nil, fmt.Errorf("the server refused the handshake: %s", response.Status)
 	case !hasToken(header, "Upgrade", "websocket") || !hasToken(header, "Connection", "upgrade"):
 		return nil, errors.New("the server switched to another protocol")
 	case header.Get("Sec-Websocket-Accept") != key.accept():
