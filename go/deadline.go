@@ -36,6 +36,8 @@ type deadline struct {
 	isSet bool
 	// closing is the bound of the closing handshake; zero before it.
 	closing time.Time
+	// closed is true after the connection has been closed: no context is watched any more.
+	closed bool
 }
 
 // start prepares for a wait. It fails if the context has ended.
@@ -53,7 +55,7 @@ func (d *deadline) startSlow(ctx context.Context, done <-chan struct{}) error {
 	if done != d.done {
 		d.release()
 		d.done, d.interrupted = done, false
-		if done != nil {
+		if done != nil && !d.closed {
 			watch := d.watch
 			d.stop = context.AfterFunc(ctx, func() { d.interrupt(watch) })
 		}
@@ -108,11 +110,12 @@ func (d *deadline) close(at time.Time) {
 	}
 }
 
-// stopWatch ends the watch when the connection is closed.
+// stopWatch ends all watches when the connection is closed.
 func (d *deadline) stopWatch() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.release()
+	d.closed = true
 }
 
 // ended returns the error of the context if that is why a wait failed, else nil.

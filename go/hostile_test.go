@@ -8,11 +8,58 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	websocket "github.com/wireloom/wireloom/go"
 )
+
+// watchedContext counts its watches, and calls onDone when it is asked for its channel.
+type watchedContext struct {
+	context.Context
+	watches atomic.Int32
+	done    chan struct{}
+	onDone  func()
+}
+
+func (c *watchedContext) Done() <-chan struct{} {
+	c.onDone()
+	return c.done
+}
+
+func (c *watchedContext) AfterFunc(func()) (stop func() bool) {
+	c.watches.Add(1)
+	return func() bool {
+		c.watches.Add(-1)
+		return true
+	}
+}
+
+// A connection that is closed while a call begins does not stay referenced by the context of that call.
+func TestClosedConnectionsWatchNoContext(t *testing.T) {
+	for name, call := range map[string]func(ws *websocket.Websocket, ctx context.Context) error{
+		"read": func(ws *websocket.Websocket, ctx context.Context) error {
+			_, err := ws.ReadMessage(ctx)
+			return err
+		},
+		"write": func(ws *websocket.Websocket, ctx context.Context) error {
+			return ws.WriteMessage(ctx, &websocket.Message{Payload: []byte("hello")})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tracker := new(websocket.Tracker)
+			p := connect(t, websocket.Options{Tracker: tracker}, websocket.Options{}, nil)
+			ended, end := context.WithCancel(context.Background())
+			end()
+			ctx := &watchedContext{context.Background(), atomic.Int32{}, make(chan struct{}), func() { _ = tracker.Shutdown(ended) }}
+			if err := call(p.server, ctx); err == nil {
+				t.Fatal("no error of a closed connection")
+			}
+			equal(t, ctx.watches.Load(), 0)
+		})
+	}
+}
 
 // A server that refuses and never sends the body that it announces holds Dial no longer than its context.
 func TestDialEndsWithItsContextInARefusal(t *testing.T) {
