@@ -31,7 +31,10 @@ func (ws *Websocket) WriteMessages(ctx context.Context, msgs ...*Message) error 
 	}
 	defer ws.writer.lock.unlock()
 	b := batches.Get().(*batch)
-	defer batches.Put(b)
+	defer func() {
+		b.reset() // a hook that panics leaves frames
+		batches.Put(b)
+	}()
 	for _, msg := range msgs {
 		first, payload := byte(msg.opcode()), msg.Payload
 		isCompressed := ws.codec != nil && ws.codec.isWorthwhile(len(payload))
@@ -66,6 +69,11 @@ func (ws *Websocket) WriteMessages(ctx context.Context, msgs ...*Message) error 
 	return ws.flush(ctx, b)
 }
 
+func (b *batch) reset() {
+	clear(b.vector)
+	b.used, b.sealed, b.vector, b.writing = 0, 0, b.vector[:0], nil
+}
+
 // seal makes the copied frames a part of the vector.
 func (b *batch) seal() {
 	if b.used > b.sealed {
@@ -77,18 +85,16 @@ func (b *batch) seal() {
 // flush writes the gathered frames.
 func (ws *Websocket) flush(ctx context.Context, b *batch) error {
 	b.seal()
-	vector := b.vector
-	if len(vector) == 0 {
+	if len(b.vector) == 0 {
 		return nil
 	}
 	err := ws.writer.deadline.start(ctx)
 	if err == nil {
 		var n int64
-		b.writing = vector
+		b.writing = b.vector
 		n, err = b.writing.WriteTo(ws.conn)
 		err = ws.wrote(ctx, int(n), err)
 	}
-	clear(vector)
-	b.used, b.sealed, b.vector, b.writing = 0, 0, vector[:0], nil
+	b.reset()
 	return ws.writeError(err)
 }

@@ -15,6 +15,81 @@ import (
 	websocket "github.com/wireloom/wireloom/go"
 )
 
+// panics reports whether f panics.
+func panics(f func()) (panicked bool) {
+	defer func() { panicked = recover() != nil }()
+	f()
+	return false
+}
+
+// A hook that panics, and whose caller recovers as net/http does, leaves nothing locked.
+func TestPanicsOfHooks(t *testing.T) {
+	ctx := context.Background()
+	message := &websocket.Message{Payload: []byte("hello")}
+	fail := true
+	onFrame := func(websocket.ClientKey, *websocket.Frame) {
+		if fail {
+			panic("hook")
+		}
+	}
+	prepared := websocket.PrepareMessage(message)
+	for name, write := range map[string]func(ws *websocket.Websocket) error{
+		"WriteMessage":  func(ws *websocket.Websocket) error { return ws.WriteMessage(ctx, message) },
+		"WriteMessages": func(ws *websocket.Websocket) error { return ws.WriteMessages(ctx, message, message) },
+		"WritePrepared": func(ws *websocket.Websocket) error { return ws.WritePrepared(ctx, prepared) },
+		"Ping":          func(ws *websocket.Websocket) error { return ws.Ping(ctx, nil) },
+		"Close":         func(ws *websocket.Websocket) error { return ws.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fail = true
+			p := connect(t, websocket.Options{Hooks: websocket.Hooks{OnWriteFrame: onFrame}}, websocket.Options{}, nil)
+			equal(t, panics(func() { _ = write(p.server) }), true)
+			fail = false
+			_ = inBackground(t, func() error { return p.server.WriteMessage(ctx, message) })()
+			_ = p.clientConn.Close()
+			_ = inBackground(t, p.server.Close)()
+		})
+	}
+	for _, name := range []string{"ReadMessage", "ReadMessageInto"} {
+		t.Run(name, func(t *testing.T) {
+			fail = true
+			p := connect(t, websocket.Options{Hooks: websocket.Hooks{OnReadFrame: onFrame}}, websocket.Options{}, nil)
+			noError(t, p.client.WriteMessage(ctx, message))
+			equal(t, panics(func() {
+				if name == "ReadMessage" {
+					_, _ = p.server.ReadMessage(ctx)
+				} else {
+					_ = p.server.ReadMessageInto(ctx, new(websocket.Message))
+				}
+			}), true)
+			fail = false
+			_ = p.clientConn.Close()
+			_ = inBackground(t, p.server.Close)()
+		})
+	}
+}
+
+// A batch that a panic ends is not sent by another connection.
+func TestBatchesOfAPanicAreNotSent(t *testing.T) {
+	ctx := context.Background()
+	count := 0
+	onFrame := func(websocket.ClientKey, *websocket.Frame) {
+		if count++; count%2 == 0 {
+			panic("hook")
+		}
+	}
+	secret := &websocket.Message{Payload: []byte("of another connection")}
+	for range 20 {
+		first := connect(t, websocket.Options{Hooks: websocket.Hooks{OnWriteFrame: onFrame}}, websocket.Options{}, nil)
+		equal(t, panics(func() { _ = first.server.WriteMessages(ctx, secret, secret) }), true)
+		second := connect(t, websocket.Options{}, websocket.Options{}, nil)
+		noError(t, second.server.WriteMessages(ctx, &websocket.Message{Payload: []byte("own")}))
+		msg, err := second.client.ReadMessage(ctx)
+		noError(t, err)
+		equal(t, string(msg.Payload), "own")
+	}
+}
+
 // watchedContext counts its watches, and calls onDone when it is asked for its channel.
 type watchedContext struct {
 	context.Context

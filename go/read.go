@@ -48,27 +48,38 @@ type partial struct {
 // connection to be closed, which ReadMessage leaves to the caller and [Websocket.Handle] does. When the context ends, its
 // error is returned, and the connection can still be used: the next call continues where this one stopped.
 func (ws *Websocket) ReadMessage(ctx context.Context) (*Message, error) {
-	if err := ws.lockReader(ctx); err != nil {
-		return nil, err
-	}
-	msg, err := ws.readMessage(ctx, nil)
-	ws.reader.lock.unlock()
-	return msg, err
+	return ws.receive(ctx, nil)
 }
 
 // ReadMessageInto is [Websocket.ReadMessage] into a message that the caller reuses: the payload is replaced, in the same
 // memory if that is large enough. On an error the payload is undefined.
 func (ws *Websocket) ReadMessageInto(ctx context.Context, msg *Message) error {
+	_, err := ws.receive(ctx, msg)
+	return err
+}
+
+// receive reads a message into dst or, if that is nil, into a new one.
+func (ws *Websocket) receive(ctx context.Context, dst *Message) (*Message, error) {
 	if err := ws.lockReader(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	_, err := ws.readMessage(ctx, msg)
-	if err != nil && ws.reader.message.active {
+	if ws.hooks != &noHooks {
+		defer ws.reader.lock.unlock() // a hook may panic
+		return ws.readInto(ctx, dst)
+	}
+	msg, err := ws.readInto(ctx, dst)
+	ws.reader.lock.unlock()
+	return msg, err
+}
+
+// readInto is readMessage for a caller whose memory is not used after an error.
+func (ws *Websocket) readInto(ctx context.Context, dst *Message) (*Message, error) {
+	msg, err := ws.readMessage(ctx, dst)
+	if err != nil && dst != nil && ws.reader.message.active {
 		// The next call continues this message, while the caller may use its memory.
 		ws.reader.message.data = slices.Clone(ws.reader.message.data)
 	}
-	ws.reader.lock.unlock()
-	return err
+	return msg, err
 }
 
 // lockReader gets the right to read messages.

@@ -157,11 +157,8 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 	if !ws.startClosing() {
 		return ErrConnectionClosed
 	}
-	frame := NewCloseFrame(status, reason)
-	ws.writer.lock.lock(nil) // whoever holds it is bounded by the deadline
-	ws.hooks.closeStart(ws.clientKey, status, cause)
-	err := ws.writeClose(frame)
-	ws.writer.lock.unlock()
+	defer ws.finish() // a hook may panic
+	err := ws.startHandshake(NewCloseFrame(status, reason), status, cause)
 	if err != nil {
 		ws.closeDone(status, err)
 		return fmt.Errorf("websocket: close: failed to write close frame: %w", err)
@@ -180,6 +177,21 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 	return fmt.Errorf("websocket: close: read failed while waiting for reply: %w", err)
 }
 
+// startHandshake sends the Close frame of this end.
+func (ws *Websocket) startHandshake(frame *Frame, status StatusCode, cause error) error {
+	ws.writer.lock.lock(nil) // whoever holds it is bounded by the deadline
+	defer ws.writer.lock.unlock()
+	ws.hooks.closeStart(ws.clientKey, status, cause)
+	return ws.writeClose(frame)
+}
+
+// sendClose sends a Close frame, unless one was sent before.
+func (ws *Websocket) sendClose(frame *Frame) error {
+	ws.writer.lock.lock(nil)
+	defer ws.writer.lock.unlock()
+	return ws.writeClose(frame)
+}
+
 // startClosing begins the closing handshake, and bounds the waits of both directions. It reports whether the connection
 // was open.
 func (ws *Websocket) startClosing() bool {
@@ -196,10 +208,9 @@ func (ws *Websocket) startClosing() bool {
 // returns the error.
 func (ws *Websocket) fail(cause error) error {
 	if ws.startClosing() {
+		defer ws.finish()
 		status, reason := closeReason(cause)
-		ws.writer.lock.lock(nil)
-		_ = ws.writeClose(NewCloseFrame(status, reason)) // the cause matters more
-		ws.writer.lock.unlock()
+		_ = ws.sendClose(NewCloseFrame(status, reason)) // the cause matters more
 		ws.closeDone(status, cause)
 	}
 	return cause
@@ -209,17 +220,13 @@ func (ws *Websocket) fail(cause error) error {
 func (ws *Websocket) peerClosed(payload []byte) error {
 	status := closeCode(payload)
 	ws.startClosing()
+	defer ws.finish()
 	// RFC 6455 §5.5.1: the reply typically repeats the code.
 	reply := NewFrame(OpcodeClose, true, payload)
 	if status == StatusNoStatusRcvd {
 		reply = NewCloseFrame(StatusNormalClosure, "")
 	}
-	ws.writer.lock.lock(nil)
-	var err error
-	if !ws.writer.closeSent {
-		err = ws.writeClose(reply)
-	}
-	ws.writer.lock.unlock()
+	err := ws.sendClose(reply)
 	ws.closeDone(status, err)
 	if err != nil {
 		return err

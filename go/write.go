@@ -40,6 +40,10 @@ func (ws *Websocket) WriteMessage(ctx context.Context, msg *Message) error {
 	if err := ws.lockWriter(ctx); err != nil {
 		return err
 	}
+	if ws.hooks != &noHooks {
+		defer ws.writer.lock.unlock() // a hook may panic
+		return ws.writeMessage(ctx, msg)
+	}
 	err := ws.writeMessage(ctx, msg)
 	ws.writer.lock.unlock()
 	return err
@@ -75,17 +79,30 @@ func (ws *Websocket) lockWriter(ctx context.Context) error {
 func (ws *Websocket) writeMessage(ctx context.Context, msg *Message) error {
 	first, payload := byte(msg.opcode()), msg.Payload
 	if ws.codec != nil && ws.codec.isWorthwhile(len(payload)) {
-		compressed := ws.codec.compress(payload)
-		defer ws.codec.release(compressed)
-		// With context takeover the peer must see all that was compressed.
-		if ws.codec.keeps || compressed.Len() < len(payload) {
-			first, payload = first|byte(RSV1), compressed.Bytes()
-		}
+		return ws.writeCompressed(ctx, first, payload)
 	}
-	if len(payload) <= ws.maxFrameSize {
-		return ws.writeError(ws.writeFrame(ctx, finBit|first, payload))
+	return ws.writeFrames(ctx, first, payload)
+}
+
+func (ws *Websocket) writeCompressed(ctx context.Context, first byte, payload []byte) error {
+	compressed := ws.codec.compress(payload)
+	defer ws.codec.release(compressed)
+	// With context takeover the peer must see all that was compressed.
+	if ws.codec.keeps || compressed.Len() < len(payload) {
+		first, payload = first|byte(RSV1), compressed.Bytes()
 	}
-	return ws.writeFragments(ctx, first, payload)
+	return ws.writeFrames(ctx, first, payload)
+}
+
+// writeFrames writes a message in one frame or, if that would be too large, in fragments.
+func (ws *Websocket) writeFrames(ctx context.Context, first byte, payload []byte) error {
+	if len(payload) > ws.maxFrameSize {
+		return ws.writeFragments(ctx, first, payload)
+	}
+	if err := ws.writeFrame(ctx, finBit|first, payload); err != nil {
+		return ws.writeError(err)
+	}
+	return nil
 }
 
 // writeFragments writes a message in frames of the largest size.
@@ -182,7 +199,10 @@ func (ws *Websocket) writeFrame(ctx context.Context, first byte, payload []byte)
 	default:
 		n, err = ws.writeVector(appendHeader(out.inline[:0], first, len(payload), 0), payload)
 	}
-	return ws.wrote(ctx, n, err)
+	if err != nil {
+		return ws.wrote(ctx, n, err)
+	}
+	return nil
 }
 
 func (ws *Websocket) writeHook(first byte, payload []byte) {
