@@ -3,6 +3,7 @@ package websocket_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	websocket "github.com/wireloom/wireloom/go"
 )
@@ -163,5 +165,31 @@ func TestDialEndsWithItsContextInARefusal(t *testing.T) {
 	})()
 	if err == nil || strings.HasPrefix(err.Error(), "no response") {
 		t.Fatal(err)
+	}
+}
+
+// The reason of a Close frame is text (RFC 6455 §5.5.1), also if it is made of the text of an error.
+func TestReasonsAreText(t *testing.T) {
+	for _, reason := range []string{"\xFF", "cut \xE2\x82", strings.Repeat("\xFF", 125), strings.Repeat("a", 122) + "\xFF"} {
+		for name, end := range map[string]func(ws *websocket.Websocket) error{
+			"CloseWithStatus": func(ws *websocket.Websocket) error {
+				return ws.CloseWithStatus(websocket.StatusInternalError, reason)
+			},
+			"handler": func(ws *websocket.Websocket) error {
+				return ws.Handle(t.Context(), func(context.Context, *websocket.Message) (*websocket.Message, error) {
+					return nil, errors.New(reason)
+				})
+			},
+		} {
+			p := connect(t, websocket.Options{}, websocket.Options{}, nil)
+			writeFrames(t, p.clientConn, text("hello"))
+			ended := inBackground(t, func() error { return end(p.server) })
+			payload := readFrame(t, p.clientConn).Payload
+			if len(payload) > 125 || !utf8.Valid(payload[2:]) {
+				t.Errorf("%s: %q: a payload of %d bytes, %q", name, reason, len(payload), payload)
+			}
+			_ = p.clientConn.Close()
+			_ = ended()
+		}
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 )
 
 // Websocket is an open WebSocket connection. Its methods may be called at the same time from several goroutines: messages
@@ -158,7 +160,7 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 		return ErrConnectionClosed
 	}
 	defer ws.finish() // a hook may panic
-	err := ws.startHandshake(NewCloseFrame(status, reason), status, cause)
+	err := ws.startHandshake(closeFrame(status, reason), status, cause)
 	if err != nil {
 		ws.closeDone(status, err)
 		return fmt.Errorf("websocket: close: failed to write close frame: %w", err)
@@ -175,6 +177,11 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 		return nil
 	}
 	return fmt.Errorf("websocket: close: read failed while waiting for reply: %w", err)
+}
+
+// closeFrame is [NewCloseFrame] with a reason of any bytes: errors quote anything, and RFC 6455 §5.5.1 wants UTF-8.
+func closeFrame(status StatusCode, reason string) *Frame {
+	return NewCloseFrame(status, strings.ToValidUTF8(reason, string(utf8.RuneError)))
 }
 
 // startHandshake sends the Close frame of this end.
@@ -210,7 +217,7 @@ func (ws *Websocket) fail(cause error) error {
 	if ws.startClosing() {
 		defer ws.finish()
 		status, reason := closeReason(cause)
-		_ = ws.sendClose(NewCloseFrame(status, reason)) // the cause matters more
+		_ = ws.sendClose(closeFrame(status, reason)) // the cause matters more
 		ws.closeDone(status, cause)
 	}
 	return cause
