@@ -67,8 +67,10 @@ const (
 	maxControlLen = 125
 	// maxReasonLen is the longest reason of a Close frame.
 	maxReasonLen = maxControlLen - 2
-	// trustedLen is how much memory is reserved for an announced length, in bytes, before that much has arrived.
-	trustedLen = 1 << 20
+	// trustedLen is how much memory is reserved for an announced length before any of it has arrived, and reserveMax how much
+	// for that alone that a part has, in bytes.
+	trustedLen = 64 << 10
+	reserveMax = 1 << 20
 )
 
 // Frame is one frame (RFC 6455 §5.2). Its payload is never masked.
@@ -243,11 +245,10 @@ func readFrame(src io.Reader, mode Mode, maxPayloadLen int, header *[maxHeaderLe
 		}
 		return nil, ioError("error reading mask key", err)
 	}
-	payload := make([]byte, min(size, trustedLen))
+	payload := make([]byte, reserveLen(0, size))
 	read, err := io.ReadFull(src, payload)
 	for err == nil && uint64(read) < size {
-		// The announced length is trusted only as far as half of it has arrived.
-		payload = append(payload, make([]byte, min(size-uint64(read), uint64(read)))...)
+		payload = append(payload, make([]byte, reserveLen(read, size-uint64(read)))...)
 		read, err = readMore(src, payload, read)
 	}
 	if err != nil {
@@ -265,6 +266,12 @@ func readMore(src io.Reader, payload []byte, from int) (int, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return from + n, err
+}
+
+// reserveLen returns how much more memory to reserve for a payload, of which some has arrived and the rest is announced, in
+// bytes: what a peer makes us reserve is at most 16 times what it has sent, and from 1 MiB on twice.
+func reserveLen(arrived int, rest uint64) int {
+	return int(min(rest, uint64(max(trustedLen, min(15*arrived, reserveMax-arrived), arrived))))
 }
 
 // isMinimal reports whether the length needs the extended form that it has (RFC 6455 §5.2).

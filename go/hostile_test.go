@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -192,4 +193,30 @@ func TestReasonsAreText(t *testing.T) {
 			_ = ended()
 		}
 	}
+}
+
+// Headers that announce large frames reserve little before the payload arrives.
+func TestAnnouncedLengthsCostLittle(t *testing.T) {
+	const connections, size = 64, 16 << 20
+	opts := websocket.Options{MaxFrameSize: size, MaxMessageSize: size}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	before := heapInUse()
+	for range connections {
+		p := connect(t, opts, opts, nil)
+		go func() { _, _ = p.server.ReadMessage(ctx) }()
+		_, err := p.clientConn.Write([]byte{0x82, 0xFF, 0, 0, 0, 0, 1, 0, 0, 0, 1, 2, 3, 4})
+		noError(t, err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	if each := (heapInUse() - before) / connections; each > 128<<10 {
+		t.Errorf("%d bytes for each header", each)
+	}
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }

@@ -33,6 +33,8 @@ type partial struct {
 	active     bool
 	binary     bool
 	compressed bool
+	// owner is what newMessage returned, if data is the memory of its payload; else nil.
+	owner *Message
 	// data is what has been read, as it was on the wire.
 	data []byte
 	// checked is the length of the data that is known to be UTF-8.
@@ -231,8 +233,15 @@ func (in *reader) startFrame(dst *Message) {
 		if dst != nil && !m.compressed {
 			m.data = dst.Payload[:0]
 		}
-		if in.frame.fin() && uint64(cap(m.data)) < in.frame.remaining {
-			m.data = make([]byte, 0, min(in.frame.remaining, trustedLen))
+		if !in.frame.fin() || uint64(cap(m.data)) >= in.frame.remaining {
+			break
+		}
+		n := reserveLen(0, in.frame.remaining)
+		if dst == nil && !m.compressed {
+			m.owner = newMessage(n)
+			m.data = m.owner.Payload[:0]
+		} else {
+			m.data = make([]byte, 0, n)
 		}
 	case OpcodeContinuation:
 		m.frameStart = len(m.data)
@@ -275,12 +284,10 @@ func (ws *Websocket) readPayload(ctx context.Context) error {
 			}
 			continue
 		} else {
-			// Memory grows with what has arrived, beyond the length that is trusted.
-			want := int(min(f.remaining, uint64(max(trustedLen, start))))
-			if cap(m.data)-start < want {
-				m.data = slices.Grow(m.data, min(want, max(bufferLen, start, trustedLen-start)))
+			if room := cap(m.data) - start; room < bufferLen && uint64(room) < f.remaining {
+				m.data = slices.Grow(m.data, reserveLen(start, f.remaining))
 			}
-			want = min(want, cap(m.data)-start)
+			want := int(min(f.remaining, uint64(cap(m.data)-start)))
 			n, err := ws.readDirect(ctx, m.data[start:start+want])
 			if n > 0 {
 				m.data = m.data[:start+n]
@@ -356,6 +363,9 @@ func (ws *Websocket) endFrame(ctx context.Context, dst *Message) (*Message, erro
 	}
 	if err != nil {
 		return nil, ws.readError(err)
+	}
+	if dst == nil {
+		dst = done.owner
 	}
 	if dst == nil {
 		dst = &Message{}
