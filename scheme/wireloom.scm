@@ -364,9 +364,8 @@
             (let ((state (websocket-state ws)))
               (when (and state (fx< (%transport state) 2))
                 (receive (message type) (next-message ws)
-                  (unless (or (eof-object? message)
-                              (and (eq? type 'failed) (fx= (%transport (websocket-state ws)) 2)))
-                    (loop))))))))
+                  ;; Another thread may have freed the state while this one waited; `loop` looks again.
+                  (unless (eof-object? message) (loop))))))))
       (stop-timer ws)
       (release ws)
       (void)))

@@ -338,6 +338,21 @@
                     (send-message "after")
                     (receive (message type) (receive-message) message)))))))
 
+;; A connection that another thread closes, while the first waits to write in `close-websocket`.
+(let* ((flushes -10)
+       (released #f)
+       (out (make-output-port void void
+                              (lambda ()
+                                (set! flushes (+ flushes 1))
+                                (when (= flushes 2) (wait-until (lambda () released))))))
+       (ws (websocket-accept (open-input-string (string-append request (frame #x81 (bytes #xff)))) out)))
+  (set! flushes 0)
+  (let ((first (in-thread (lambda () (close-websocket ws) 'closed))))
+    (check #t (wait-until (lambda () (= flushes 2))))
+    (close-websocket ws)
+    (set! released #t)
+    (check 'closed (wait-for first))))
+
 ;; A handler that is killed: its connection is collected.
 (let ((thread (in-thread (lambda () (receive (in out) (tcp-accept listener) (with-websocket echo in out)))))
       (client (websocket-connect uri)))
