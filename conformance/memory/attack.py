@@ -1,11 +1,9 @@
 """Hostile clients that make a server hold memory. Starts the server with a limit, attacks it, and compares its resident memory with
-the bound that docs/src/guides/limits.md states: 1.25 times the limit and 32 MiB; and for each worker half of the longest message, where
-long messages grow.
+the bound that docs/src/guides/limits.md states: 1.25 times the limit and 32 MiB.
 
 usage: run [LIMIT_IN_MIB [PART_OF_THE_NAME_OF_AN_ATTACK]]
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -16,8 +14,6 @@ from hostile import MIB, Client, echoes, frame, half_messages, http2_heads, unfi
 WIRELOOM = sys.argv[1]
 LIMIT = int(sys.argv[2] if len(sys.argv) > 2 else 256) * MIB
 BOUND = LIMIT * 5 // 4 + 32 * MIB
-# --max-message is 64 MiB by default.
-GROWTH = len(os.sched_getaffinity(0)) * 32 * MIB
 # An attack sends until the server takes no more for this long, at most.
 QUIET_S, ATTACK_S = 3, 25
 
@@ -55,7 +51,7 @@ ATTACKS = {
 }
 
 
-def attack(name, parts, reads=False, lasts=ATTACK_S, bound=BOUND):
+def attack(name, parts, reads=False, lasts=ATTACK_S):
     """Returns the server, its clients, and the most memory that it held."""
     server = Server()
     before = server.resident()
@@ -75,8 +71,8 @@ def attack(name, parts, reads=False, lasts=ATTACK_S, bound=BOUND):
             quiet_since = time.time()
         else:
             time.sleep(0.005)
-    verdict = "within" if most <= bound else "EXCEEDS"
-    print(f"{name}: {before / MIB:.0f} MiB at first, {most / MIB:.0f} MiB at most, {verdict} {bound / MIB:.0f} MiB", flush=True)
+    verdict = "within" if most <= BOUND else "EXCEEDS"
+    print(f"{name}: {before / MIB:.0f} MiB at first, {most / MIB:.0f} MiB at most, {verdict} {BOUND / MIB:.0f} MiB", flush=True)
     return server, clients, most
 
 
@@ -84,7 +80,7 @@ def given_back():
     """Clients that each have sent a long message and received its echo leave."""
     count, length = 30, LIMIT // 256 * 50
     message = [upgrade(), frame(0x82, bytes(length))]
-    server, clients, most = attack("echoes that are read", [list(message) for _ in range(count)], reads=True, bound=BOUND + GROWTH)
+    server, clients, most = attack("echoes that are read", [list(message) for _ in range(count)], reads=True)
     for client in clients:
         client.socket.close()
     kept, end = server.resident(), time.time() + 15
@@ -93,7 +89,7 @@ def given_back():
         kept = server.resident()
     print(f"after they have left: {kept / MIB:.0f} MiB")
     server.stop()
-    return most <= BOUND + GROWTH and kept <= 64 * MIB
+    return most <= BOUND and kept <= 64 * MIB
 
 
 def main():
@@ -101,10 +97,8 @@ def main():
     failed = 0
     for name, (parts, count) in ATTACKS.items():
         if wanted in name:
-            # Messages that inflate grow too.
-            bound = BOUND + GROWTH if parts is unfinished_inflating else BOUND
-            server, clients, most = attack(name, parts(count), bound=bound)
-            failed += most > bound
+            server, clients, most = attack(name, parts(count))
+            failed += most > BOUND
             server.stop()
             for client in clients:
                 client.socket.close()
