@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::json;
-use tracing::{info, warn};
+use tracing::info;
 use wireloom::{Body, IntoResponse as _, OriginPolicy, Request, Response};
 
 use crate::hub::Hub;
@@ -48,7 +48,8 @@ impl Hub {
         }
         let session = cookie(request);
         let key = self.0.settings().config.api.key.clone();
-        let is_open = key.as_ref().is_some_and(|key| self.0.logins.is_open(&session, key, now));
+        let is_open =
+            key.as_ref().is_some_and(|key| self.0.logins.is_open(&session, key, origin.as_deref(), now));
         if path == "session" {
             let state = json!({ "enabled": key.is_some(), "open": is_open });
             return Response::new(200).with_body("application/json", state.to_string());
@@ -59,14 +60,17 @@ impl Hub {
                 .with_header("Allow", "POST")
                 .into_response();
         }
-        // Browsers send an Origin with every POST. The cookie alone is no proof: SameSite does not tell ports apart.
+        // Browsers send an Origin with every POST. The cookie alone is no proof: SameSite does not tell ports apart, nor http from https
+        // in every browser.
         let Some(origin) = origin.filter(|origin| pages.allows_page(Some(origin), host)) else {
             return Response::text(403, "this origin is not allowed\n");
         };
         match path {
-            "login" => self.log_in(request, &key, origin.starts_with("https://")).await,
+            "login" => self.log_in(request, &key, &origin).await,
             "logout" => {
-                self.0.logins.log_out(&session);
+                if is_open {
+                    self.0.logins.log_out(&session);
+                }
                 let gone = format!("{COOKIE}=; Path=/admin; HttpOnly; SameSite=Strict; Max-Age=0");
                 Response::new(204).with_header("Set-Cookie", &gone).into_response()
             }
@@ -78,7 +82,7 @@ impl Hub {
         }
     }
 
-    async fn log_in(&self, request: &mut Request, key: &str, is_https: bool) -> Response {
+    async fn log_in(&self, request: &mut Request, key: &str, origin: &str) -> Response {
         let peer = request.peer().ip();
         let body = std::mem::replace(request.body_mut(), Body::empty());
         let body = match body.with_len_max(LOGIN_LEN_MAX).bytes().await {
@@ -89,10 +93,10 @@ impl Hub {
             return Response::text(400, "the body is not {\"key\": …}\n");
         };
         let now = self.0.clock.now();
-        match self.0.logins.log_in(peer, given.as_bytes(), key, now) {
+        match self.0.logins.log_in(peer, given.as_bytes(), key, origin, now) {
             Login::Opened(session) => {
                 info!(%peer, "logged in to the admin page");
-                let secure = if is_https { "; Secure" } else { "" };
+                let secure = if origin.starts_with("https://") { "; Secure" } else { "" };
                 let age = SESSION_TTL.as_secs();
                 let cookie = format!(
                     "{COOKIE}={session}; Path=/admin; HttpOnly; SameSite=Strict; Max-Age={age}{secure}"
@@ -100,9 +104,7 @@ impl Hub {
                 Response::new(204).with_header("Set-Cookie", &cookie).into_response()
             }
             refused => {
-                if self.0.warnings.may_warn(now) {
-                    warn!(%peer, "a wrong key was sent to the admin page");
-                }
+                self.0.note_wrong_key(peer, "the admin page");
                 match refused {
                     Login::TooMany(wait) => Response::text(429, "too many wrong keys\n")
                         .with_header("Retry-After", wait.as_secs().max(1).to_string())

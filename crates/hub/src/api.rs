@@ -107,6 +107,7 @@ impl Hub {
             (None, None) => None,
         };
         if !given.is_some_and(|given| bool::from(given.ct_eq(key.as_bytes()))) {
+            self.0.note_wrong_key(request.peer().ip(), "the server API");
             return unauthorized();
         }
         if request.method() != "POST" {

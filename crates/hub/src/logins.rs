@@ -55,6 +55,8 @@ struct Session {
     id: String,
     /// The key that opened it. The session ends with its key.
     key: String,
+    /// Of the page that opened it, the scheme included.
+    origin: String,
     expires_at: Duration,
 }
 
@@ -64,8 +66,8 @@ struct Tries {
 }
 
 impl Logins {
-    /// Opens a session if `given` is the key.
-    pub(crate) fn log_in(&self, peer: IpAddr, given: &[u8], key: &str, now: Duration) -> Login {
+    /// Opens a session for the pages of an origin if `given` is the key.
+    pub(crate) fn log_in(&self, peer: IpAddr, given: &[u8], key: &str, origin: &str, now: Duration) -> Login {
         let is_right = bool::from(given.ct_eq(key.as_bytes()));
         let state = &mut *lock(&self.0);
         state.expire(now);
@@ -85,17 +87,19 @@ impl Logins {
         }
         let id = secret();
         let expires_at = now.saturating_add(SESSION_TTL);
-        state.sessions.push_back(Session { id: id.clone(), key: key.to_owned(), expires_at });
+        let (key, origin) = (key.to_owned(), origin.to_owned());
+        state.sessions.push_back(Session { id: id.clone(), key, origin, expires_at });
         Login::Opened(id)
     }
 
-    /// Whether a session with this id was opened with `key` and has not ended. Sessions with other keys end, also if their key is
-    /// configured again later.
-    pub(crate) fn is_open(&self, id: &[u8], key: &str, now: Duration) -> bool {
+    /// Whether a session with this id was opened with `key`, by a page of this origin, and has not ended. Sessions with other keys end,
+    /// also if their key is configured again later. Browsers name no origin where a page reads from its own.
+    pub(crate) fn is_open(&self, id: &[u8], key: &str, origin: Option<&str>, now: Duration) -> bool {
         let state = &mut *lock(&self.0);
         state.expire(now);
         state.sessions.retain(|one| one.key == key);
-        state.sessions.iter().any(|one| one.has_id(id))
+        let is_of = |one: &Session| origin.is_none_or(|origin| one.origin == origin);
+        state.sessions.iter().any(|one| one.has_id(id) && is_of(one))
     }
 
     pub(crate) fn log_out(&self, id: &[u8]) {
@@ -132,13 +136,14 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
     const KEY: &str = "the key";
+    const ORIGIN: &str = "https://admin.example";
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
     fn open(logins: &Logins, now: Duration) -> String {
-        match logins.log_in(address("192.0.2.1"), KEY.as_bytes(), KEY, now) {
+        match logins.log_in(address("192.0.2.1"), KEY.as_bytes(), KEY, ORIGIN, now) {
             Login::Opened(id) => id,
             other => panic!("{other:?}"),
         }
@@ -149,29 +154,44 @@ mod tests {
         let logins = Logins::default();
         let (id, other) = (open(&logins, S), open(&logins, S));
         assert_ne!(id, other);
-        assert!(logins.is_open(id.as_bytes(), KEY, S) && logins.is_open(other.as_bytes(), KEY, S));
-        assert!(!logins.is_open(b"", KEY, S) && !logins.is_open(&id.as_bytes()[1..], KEY, S));
-        assert!(logins.is_open(id.as_bytes(), KEY, SESSION_TTL));
+        assert!(
+            logins.is_open(id.as_bytes(), KEY, Some(ORIGIN), S)
+                && logins.is_open(other.as_bytes(), KEY, Some(ORIGIN), S)
+        );
+        assert!(
+            !logins.is_open(b"", KEY, Some(ORIGIN), S)
+                && !logins.is_open(&id.as_bytes()[1..], KEY, Some(ORIGIN), S)
+        );
+        assert!(logins.is_open(id.as_bytes(), KEY, Some(ORIGIN), SESSION_TTL));
+        assert!(logins.is_open(id.as_bytes(), KEY, None, S));
+        for origin in ["http://admin.example", "https://admin.example:444", ""] {
+            assert!(!logins.is_open(id.as_bytes(), KEY, Some(origin), S), "{origin}");
+        }
         logins.log_out(other.as_bytes());
-        assert!(!logins.is_open(other.as_bytes(), KEY, S) && logins.is_open(id.as_bytes(), KEY, S));
-        assert!(!logins.is_open(id.as_bytes(), KEY, SESSION_TTL + S));
+        assert!(
+            !logins.is_open(other.as_bytes(), KEY, Some(ORIGIN), S)
+                && logins.is_open(id.as_bytes(), KEY, Some(ORIGIN), S)
+        );
+        assert!(!logins.is_open(id.as_bytes(), KEY, Some(ORIGIN), SESSION_TTL + S));
         let id = open(&logins, S);
-        assert!(!logins.is_open(id.as_bytes(), "a new key", S));
-        assert!(!logins.is_open(id.as_bytes(), KEY, S), "the key is back");
+        assert!(!logins.is_open(id.as_bytes(), "a new key", Some(ORIGIN), S));
+        assert!(!logins.is_open(id.as_bytes(), KEY, Some(ORIGIN), S), "the key is back");
     }
 
     #[test]
     fn the_oldest_of_too_many_sessions_ends() {
         let logins = Logins::default();
         let ids: Vec<_> = (0..=SESSIONS_MAX).map(|_| open(&logins, S)).collect();
-        let are_open: Vec<_> = ids.iter().map(|id| logins.is_open(id.as_bytes(), KEY, S)).collect();
+        let are_open: Vec<_> =
+            ids.iter().map(|id| logins.is_open(id.as_bytes(), KEY, Some(ORIGIN), S)).collect();
         assert!(!are_open[0] && are_open[1..].iter().all(|&is_open| is_open));
     }
 
     #[test]
     fn an_address_has_ten_wrong_keys_a_minute() {
         let logins = Logins::default();
-        let log_in = |from: &str, given: &str, now| logins.log_in(address(from), given.as_bytes(), KEY, now);
+        let log_in =
+            |from: &str, given: &str, now| logins.log_in(address(from), given.as_bytes(), KEY, ORIGIN, now);
         for _ in 0..TRIES_MAX {
             assert_eq!(log_in("192.0.2.1", "wrong", S), Login::WrongKey);
         }
@@ -193,7 +213,13 @@ mod tests {
     fn the_addresses_that_are_counted_are_bounded() {
         let logins = Logins::default();
         let log_in = |n: usize, given: &str, now| {
-            logins.log_in(address(&format!("198.51.{}.{}", n / 256, n % 256)), given.as_bytes(), KEY, now)
+            logins.log_in(
+                address(&format!("198.51.{}.{}", n / 256, n % 256)),
+                given.as_bytes(),
+                KEY,
+                ORIGIN,
+                now,
+            )
         };
         for n in 0..ADDRESSES_MAX {
             assert_eq!(log_in(n, "wrong", S), Login::WrongKey);

@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     pub(crate) refused: Counters,
     /// Ended connections, by code.
     pub(crate) ended: Counters,
+    pub(crate) wrong_keys: Counter,
 }
 
 /// A counter that only grows.
@@ -110,4 +111,6 @@ pub struct HubStats {
     /// Connections that have ended, by code ([`Disconnect::code`](crate::protocol::Disconnect::code)). Those that broke the WebSocket
     /// protocol have its close code.
     pub ended: BTreeMap<u32, u64>,
+    /// Requests for the server API, and logins of the admin page, that were refused for their key.
+    pub wrong_keys: u64,
 }

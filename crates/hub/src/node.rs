@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) idempotency: Idempotency,
     /// For warnings about what clients ask for.
     pub(crate) warnings: WarningLimit,
+    /// For wrong API keys, which clients' warnings must not hide.
+    key_warnings: WarningLimit,
     /// Of the admin page.
     pub(crate) logins: Logins,
     pub(crate) channel_limits: ChannelLimits,
@@ -150,6 +152,7 @@ impl Node {
             metrics: Metrics::default(),
             idempotency: Idempotency::default(),
             warnings: WarningLimit::default(),
+            key_warnings: WarningLimit::default(),
             logins: Logins::default(),
             channel_limits: ChannelLimits::default(),
             events: Arc::new(Events::new(engine.clone())),
@@ -535,6 +538,15 @@ impl Node {
             unrecovered: metrics.unrecovered.get(),
             refused: metrics.refused.get(),
             ended: metrics.ended.get(),
+            wrong_keys: metrics.wrong_keys.get(),
+        }
+    }
+
+    /// Counts a request with a wrong API key. The log has one a second at most.
+    pub(crate) fn note_wrong_key(&self, peer: IpAddr, whose: &str) {
+        self.metrics.wrong_keys.increment();
+        if self.key_warnings.may_warn(self.clock.now()) {
+            warn!(%peer, "a wrong key was sent to {whose}");
         }
     }
 

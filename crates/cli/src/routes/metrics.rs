@@ -86,6 +86,11 @@ fn hub(page: &mut Page, stats: &HubStats) {
     );
     page.begin("wireloom_hub_evictions_total", "counter", "Clients that the hub disconnected, by reason.");
     page.sample("wireloom_hub_evictions_total", "{reason=\"slow\"}", stats.evicted_slow);
+    page.counter(
+        "hub_wrong_keys_total",
+        "Requests for the server API, and logins of the admin page, that were refused for their key.",
+        stats.wrong_keys,
+    );
     for (name, about, counts) in [
         (
             "wireloom_hub_refused_total",

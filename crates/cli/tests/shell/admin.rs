@@ -123,7 +123,7 @@ async fn a_session_is_used_by_the_page_of_its_own_address_alone() {
     let address = admin.server.addresses[1].clone();
     let (host, port) = address.split_once(':').unwrap();
     let own = format!("http://{address}");
-    let cookie = admin.cookie.clone().unwrap();
+    let mut cookie = admin.cookie.clone().unwrap();
     for (origin, named, status) in [
         (Some(&*own), &*address, 200),
         (Some("http://admin.example"), "admin.example", 200),
@@ -138,7 +138,7 @@ async fn a_session_is_used_by_the_page_of_its_own_address_alone() {
         (Some("http://evil.example"), "evil.example", 403),
     ] {
         for (path, body) in
-            [("api/channels", "{}"), ("login", r#"{"key":"a key for tests"}"#), ("logout", "")]
+            [("login", r#"{"key":"a key for tests"}"#), ("api/channels", "{}"), ("logout", "")]
         {
             if path == "logout" && status == 200 {
                 continue;
@@ -152,6 +152,10 @@ async fn a_session_is_used_by_the_page_of_its_own_address_alone() {
             let response = Connector::new().host(named).request(request).await.unwrap();
             let expected = if path == "login" && status == 200 { 204 } else { status };
             assert_eq!(response.status, expected, "{path} of {origin:?} at {named}");
+            if expected == 204 {
+                let set = std::str::from_utf8(response.headers.get("set-cookie").unwrap()).unwrap();
+                cookie = set.split(';').next().unwrap().to_owned();
+            }
             let is_secure = response.headers.get("set-cookie").is_some_and(|set| set.ends_with(b"; Secure"));
             assert_eq!(is_secure, path == "login" && origin == Some("https://admin.example"));
         }
@@ -162,6 +166,33 @@ async fn a_session_is_used_by_the_page_of_its_own_address_alone() {
     for path in ["/admin/session", "/admin/login", "/admin/api/channels"] {
         assert!(admin.server.get(path).await.starts_with("HTTP/1.1 404"), "{path}");
     }
+}
+
+/// A browser may send a page over http the cookie of the same host over https.
+#[tokio::test]
+async fn a_session_is_not_for_the_page_over_another_scheme() {
+    let mut admin = Admin::start("admin-scheme", &[]).await;
+    let address = admin.server.addresses[1].clone();
+    for (own, other) in [("https", "http"), ("http", "https")] {
+        let post = |scheme: &str, path: &str, body: &str, cookie: &str| {
+            Request::post(admin.url(path), body.to_owned())
+                .header("origin", format!("{scheme}://{address}"))
+                .header("cookie", cookie)
+        };
+        let opened = send(post(own, "/admin/login", r#"{"key":"a key for tests"}"#, "")).await;
+        let set = String::from_utf8(opened.headers.get("set-cookie").unwrap().to_vec()).unwrap();
+        let cookie = set.split(';').next().unwrap();
+        for (scheme, status) in [(other, 401), (own, 200)] {
+            let call = send(post(scheme, "/admin/api/channels", "{}", cookie)).await;
+            assert_eq!(call.status, status, "{scheme} with the session of {own}");
+        }
+        send(post(other, "/admin/logout", "", cookie)).await;
+        assert_eq!(send(post(own, "/admin/api/channels", "{}", cookie)).await.status, 200);
+        send(post(own, "/admin/logout", "", cookie)).await;
+        assert_eq!(send(post(own, "/admin/api/channels", "{}", cookie)).await.status, 401);
+    }
+    admin.log_in().await;
+    assert_eq!(admin.session().await, json!({ "enabled": true, "open": true }));
 }
 
 #[tokio::test]
@@ -185,6 +216,8 @@ async fn wrong_keys_are_counted_and_a_new_key_ends_sessions() {
         refused.headers.get("retry-after").and_then(|wait| std::str::from_utf8(wait).ok()?.parse().ok());
     assert!(refused.status == 429 && wait.is_some_and(|wait: u64| (1..=60).contains(&wait)), "{wait:?}");
     admin.server.logged("a wrong key was sent to the admin page").await;
+    let metrics = send(Request::get(admin.url("/metrics"))).await.body.bytes().await.unwrap();
+    assert!(String::from_utf8_lossy(&metrics).contains("\nwireloom_hub_wrong_keys_total 11\n"));
     // The session that is open stays, until its key is replaced.
     assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 200);
     std::fs::write(&admin.file, HUB.replace("a key for tests", "a new key")).unwrap();

@@ -58,6 +58,25 @@ async fn a_request_with_a_known_key_publishes_nothing() {
     assert_eq!(refused["error"]["code"], 102, "{refused}");
 }
 
+#[tokio::test]
+async fn wrong_keys_are_counted() {
+    let served = Served::start(&format!("{CONFIG}{API}"), |hub| hub).await;
+    let url = served.url.replace("ws://", "http://").replace("/connection/websocket", "/api/info");
+    for (name, given, status) in [
+        ("x-api-key", "key", 200),
+        ("authorization", "apikey key", 200),
+        ("x-api-key", "ke", 401),
+        ("x-api-key", "", 401),
+        ("authorization", "apikey Key", 401),
+        ("authorization", "key", 401),
+        ("x-other", "key", 401),
+    ] {
+        let request = Request::post(&url, "{}".to_owned()).header(name, given);
+        assert_eq!(Connector::new().request(request).await.unwrap().status, status, "{name}: {given}");
+    }
+    assert_eq!(served.hub.stats().wrong_keys, 5);
+}
+
 /// The body of an answer, as it was sent.
 async fn text(served: &Served, method: &str, request: &str) -> String {
     let url =
