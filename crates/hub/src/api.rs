@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 use wireloom::{Request, Response};
 
-use crate::clock::system_time;
 use crate::concurrently::concurrently;
 use crate::engine::{Action, Control, EngineError};
 use crate::history::{HistoryQuery, Position};
@@ -289,9 +288,7 @@ impl Hub {
         if request.user.is_empty() {
             named(&request.client)?;
         }
-        let given_at = system_time().as_millis().try_into().unwrap_or(u64::MAX);
-        let control =
-            Control { user: request.user.clone(), client: request.client.clone(), action, given_at };
+        let control = Control { user: request.user.clone(), client: request.client.clone(), action };
         self.0.start();
         self.0.engine().control(control).await?;
         Ok(raw(&json!({})))

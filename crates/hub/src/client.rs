@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use wireloom::PreparedMessage;
 
 use crate::hooks::{Failure, Refusal};
@@ -101,7 +100,6 @@ pub(crate) struct Client {
     /// The client's address; `None` if the server that accepted the connection does not report it.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) outbox: Outbox,
-    pub(crate) accepted: Instant,
     identity: OnceLock<Identity>,
     pub(crate) subscriptions: Mutex<HashMap<Arc<str>, Subscription>>,
     /// When the connection's token expires, since 1970.
@@ -150,7 +148,6 @@ impl Client {
             format: transport.format(),
             peer,
             outbox,
-            accepted: Instant::now(),
             identity: OnceLock::new(),
             subscriptions: Mutex::default(),
             expires_at: Mutex::default(),

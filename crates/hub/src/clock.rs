@@ -14,7 +14,8 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), started_at: system_time() }
+        let started_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started: Instant::now(), started_at }
     }
 
     /// Since 1970.
@@ -31,11 +32,6 @@ impl Clock {
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         self.started + at.saturating_sub(self.started_at).min(FAR)
     }
-}
-
-/// The time since 1970 by the system's clock, which can be compared with that of another node.
-pub(crate) fn system_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Lets a warning pass once per second, so that clients cannot fill the log.

@@ -1,6 +1,7 @@
 //! The state of a node: its connections, its channels, and its side of the engine.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
@@ -15,7 +16,7 @@ use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Calls, Message, NodeInfo, Paylo
 use crate::channel_limits::ChannelLimits;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription, Transport};
-use crate::clock::{Clock, WarningLimit, seconds, system_time};
+use crate::clock::{Clock, WarningLimit, seconds};
 use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
 use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
@@ -64,6 +65,9 @@ pub(crate) struct Node {
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
+    /// By connection, what commands of the server API are still to change. One task makes the changes of a connection, so that they
+    /// keep the order of the commands.
+    changes: Mutex<HashMap<String, VecDeque<Change>>>,
     /// The runtime of the first connection. Engines may deliver from other threads, and need it to spawn tasks.
     runtime: OnceLock<Handle>,
     this: Weak<Node>,
@@ -82,6 +86,13 @@ struct Clients {
     /// The connections of each user. Users without connections and anonymous clients are not listed.
     by_user: HashMap<String, Vec<Arc<Client>>>,
     is_closed: bool,
+}
+
+/// A change of a connection's subscriptions by the server.
+#[derive(Debug)]
+struct Change {
+    channel: String,
+    is_subscribed: bool,
 }
 
 /// A connection, compared by identity.
@@ -161,6 +172,7 @@ impl Node {
             engine,
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
+            changes: Mutex::default(),
             runtime: OnceLock::new(),
             this: this.clone(),
         })
@@ -339,6 +351,38 @@ impl Node {
         let Some(node) = self.this.upgrade() else { return };
         let (channel, client) = (channel.to_owned(), client.clone());
         self.spawn(async move { node.leave(&channel, &client, active, code.code(), code.reason()).await });
+    }
+
+    /// Makes a change after those that were asked for before.
+    fn change(&self, client: Arc<Client>, change: Change) {
+        let Some(node) = self.this.upgrade() else { return };
+        match lock(&self.changes).entry(client.id.clone()) {
+            Entry::Occupied(mut waiting) => return waiting.get_mut().push_back(change),
+            Entry::Vacant(begun) => drop(begun.insert(VecDeque::from([change]))),
+        }
+        self.spawn(async move {
+            while let Some(change) = node.next_change(&client.id) {
+                let channel = &change.channel;
+                if change.is_subscribed {
+                    subscribe_from_server(&node, &client, channel).await;
+                } else if let Some(active) =
+                    end_subscription(&node.channels, channel, &client, UnsubscribeCode::Server)
+                {
+                    let code = UnsubscribeCode::Server;
+                    node.leave(channel, &client, active, code.code(), code.reason()).await;
+                }
+            }
+        });
+    }
+
+    /// The next change of a connection. After the last one the connection has no task any more.
+    fn next_change(&self, client: &str) -> Option<Change> {
+        let mut changes = lock(&self.changes);
+        let next = changes.get_mut(client)?.pop_front();
+        if next.is_none() {
+            changes.remove(client);
+        }
+        next
     }
 
     /// Handles a client that can no longer follow a channel. If it subscribed by a command, its subscription ends so
@@ -610,10 +654,6 @@ impl Host for Node {
     }
 }
 
-/// The clocks of two nodes differ by less. A connection that was made sooner after a command than this may be taken for an earlier one:
-/// better it ends once more than that one stays which was to end.
-const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(5);
-
 impl Delivery for Node {
     fn retention(&self, channel: &str) -> Option<Retention> {
         self.options(channel).as_ref().and_then(retention)
@@ -666,23 +706,18 @@ impl Delivery for Node {
     }
 
     fn deliver_control(&self, control: &Control) {
-        let age = system_time().saturating_sub(Duration::from_millis(control.given_at));
+        // Each command is read once, in the order of their log, and concerns the connections that exist then.
         for client in self.clients_of(&control.user, &control.client) {
-            // A command for one connection cannot meet a later one.
-            if control.client.is_empty() && client.accepted.elapsed() + CLOCKS_DIFFER_MAX < age {
-                continue;
-            }
             match &control.action {
                 Action::Disconnect { except, .. } if except.contains(&client.id) => {}
                 Action::Disconnect { code, reason, .. } => {
                     client.outbox.end(Disconnect::Custom { code: *code, reason: reason.clone() });
                 }
                 Action::Unsubscribe { channel } => {
-                    self.unsubscribe(channel, &client, UnsubscribeCode::Server)
+                    self.change(client, Change { channel: channel.clone(), is_subscribed: false });
                 }
                 Action::Subscribe { channel } => {
-                    let (Some(node), channel) = (self.this.upgrade(), channel.clone()) else { return };
-                    self.spawn(async move { subscribe_from_server(&node, &client, &channel).await });
+                    self.change(client, Change { channel: channel.clone(), is_subscribed: true });
                 }
                 Action::Refresh { expire_at } => {
                     let expires_at = expire_at.map(Duration::from_secs);
@@ -760,7 +795,34 @@ pub(crate) struct Origin {
 mod tests {
     use super::*;
     use crate::calls::CLIENT_CALLS_MAX;
+    use crate::client::Identity;
     use crate::hub::Hub;
+
+    #[tokio::test]
+    async fn subscriptions_by_the_server_keep_the_order_of_its_commands() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None).unwrap();
+        client.connect(Identity { user: "7".into(), ..Identity::default() });
+        assert!(node.identify(&client));
+        let give = |action| {
+            node.deliver_control(&Control { user: "7".into(), client: String::new(), action });
+        };
+        for (channel, count) in [("a", 2), ("b", 3), ("c", 4)] {
+            for number in 0..count {
+                let channel = channel.to_owned();
+                give(match number % 2 {
+                    0 => Action::Subscribe { channel },
+                    _ => Action::Unsubscribe { channel },
+                });
+            }
+        }
+        give(Action::Subscribe { channel: "last".into() });
+        while !client.is_subscribed("last") {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(["a", "b", "c"].map(|channel| client.is_subscribed(channel)), [false, true, false]);
+    }
 
     #[tokio::test]
     async fn commands_for_other_nodes_wait_up_to_a_limit() {

@@ -66,7 +66,9 @@ pub enum Membership {
     Leave(ClientInfo),
 }
 
-/// A command of the server API for the connections of a user, on every node.
+/// A command of the server API for the connections of a user, on every node: those that a node has when it reads the command. A node
+/// that was cut off reads it later, and cannot know whether a connection that it accepted meanwhile came before or after the command:
+/// better that one ends once more than that one stays which was to end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Control {
     /// The user; if empty, that of the connection.
@@ -75,9 +77,6 @@ pub struct Control {
     pub client: String,
     /// The action.
     pub action: Action,
-    /// When the command was given, in milliseconds since 1970 by the system's clock: a node that was cut off executes it later, and not for
-    /// connections that were made meanwhile.
-    pub given_at: u64,
 }
 
 /// The action of a [`Control`].
