@@ -301,7 +301,7 @@ impl Channels {
         let (mut shared, mut unwritten) = (Shared::default(), Vec::new());
         for (_, subscriber) in subscribers {
             if subscriber.join_leave
-                && subscriber.client.id != *whose
+                && *subscriber.client.id != **whose
                 && let Some(message) = shared.get(subscriber.client.format, || reply.clone())
             {
                 match subscriber.client.outbox.publish(message, true) {
@@ -412,15 +412,15 @@ mod tests {
     use crate::outbox::Outbox;
     use crate::protocol::{Encoding, SubscribeResult};
 
-    fn client(id: &str) -> Arc<Client> {
+    fn client() -> Arc<Client> {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
-        Arc::new(Client::new(id.into(), Transport::WebSocket(Encoding::Json), None, outbox))
+        Arc::new(Client::new(Transport::WebSocket(Encoding::Json), None, outbox))
     }
 
     #[test]
     fn a_removed_subscriber_does_not_start_in_the_place_of_another() {
         let channels = Channels::new();
-        let (removed, other) = (client("removed"), client("other"));
+        let (removed, other) = (client(), client());
         let (_, key) = channels.add("x", removed.clone());
         channels.remove("x", key);
         assert_eq!(channels.add("x", other.clone()).1, key);

@@ -1,6 +1,5 @@
 //! One connection as the rest of the hub sees it.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,7 +11,9 @@ use crate::hooks::{Failure, Refusal};
 use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, ErrorCode, Push, Reply};
+use crate::random::Uuid;
 use crate::shards::lock;
+use crate::subscriptions::Subscriptions;
 
 /// How a connection reaches the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,14 +95,14 @@ pub(crate) struct Identity {
 /// One connection as the rest of the hub sees it.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) id: String,
+    pub(crate) id: Uuid,
     pub(crate) transport: Transport,
     pub(crate) format: Format,
     /// The client's address; `None` if the server that accepted the connection does not report it.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) outbox: Outbox,
     identity: OnceLock<Identity>,
-    pub(crate) subscriptions: Mutex<HashMap<Arc<str>, Subscription>>,
+    pub(crate) subscriptions: Mutex<Subscriptions<Subscription>>,
     /// When the connection's token expires, since 1970.
     expires_at: Mutex<Option<Duration>>,
     /// Set once a subscription has had a token that expires.
@@ -115,7 +116,7 @@ pub(crate) struct Client {
 pub(crate) enum Subscription {
     /// The subscribe command is being executed.
     Pending,
-    /// It is established. Boxed, because the map of a client has spare capacity.
+    /// It is established. Boxed, because most of it is not needed to deliver.
     Active(Box<Active>),
 }
 
@@ -141,9 +142,9 @@ pub(crate) struct Active {
 }
 
 impl Client {
-    pub(crate) fn new(id: String, transport: Transport, peer: Option<SocketAddr>, outbox: Outbox) -> Self {
+    pub(crate) fn new(transport: Transport, peer: Option<SocketAddr>, outbox: Outbox) -> Self {
         Self {
-            id,
+            id: Uuid::new(),
             transport,
             format: transport.format(),
             peer,
@@ -192,7 +193,7 @@ impl Client {
             return None;
         }
         let subscriptions = lock(&self.subscriptions);
-        let expiries = subscriptions.values().filter_map(|subscription| match subscription {
+        let expiries = subscriptions.iter().filter_map(|(_, subscription)| match subscription {
             Subscription::Active(active) => active.expires_at,
             Subscription::Pending => None,
         });
@@ -227,7 +228,7 @@ impl Client {
         let identity = self.identity().cloned().unwrap_or_default();
         ClientInfo {
             user: identity.user,
-            client: self.id.clone(),
+            client: self.id.to_string(),
             conn_info: identity.info,
             chan_info: channel_info,
         }
@@ -247,7 +248,7 @@ impl Client {
     pub(crate) fn send(&self, reply: &Reply) {
         if self.encode(reply).map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
             let user = self.user();
-            tracing::warn!(reason = "slow", client = self.id, user, "client evicted: its queue is full");
+            tracing::warn!(reason = "slow", client = &*self.id, user, "client evicted: its queue is full");
         }
     }
 

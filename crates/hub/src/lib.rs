@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `pattern`, `filter`, `fossil`, `spans`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `subscriptions`, `pattern`, `filter`, `fossil`, `spans`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
 //! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -54,6 +54,7 @@ mod shards;
 mod simulation;
 mod spans;
 mod subscribe;
+mod subscriptions;
 mod token;
 mod transport;
 

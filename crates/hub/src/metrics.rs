@@ -75,7 +75,7 @@ pub struct SlowClient {
 impl SlowClient {
     pub(crate) fn new(client: &Client, backlog: Backlog) -> Self {
         Self {
-            client: client.id.clone(),
+            client: client.id.to_string(),
             user: client.user().to_owned(),
             peer: client.peer,
             path: client.transport.path(),

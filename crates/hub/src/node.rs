@@ -31,7 +31,7 @@ use crate::outbox::{Outbox, Pushed};
 use crate::pattern::matches;
 use crate::protocol::{Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::proxy::Headers;
-use crate::random::{token, uuid};
+use crate::random::token;
 use crate::sessions::{Delivered, Sessions};
 use crate::settings::Settings;
 use crate::shards::lock;
@@ -250,7 +250,7 @@ impl Node {
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
-        let client = Arc::new(Client::new(uuid(), transport, peer, outbox));
+        let client = Arc::new(Client::new(transport, peer, outbox));
         let mut clients = lock(&self.clients);
         let refused = match () {
             () if clients.is_closed => Some(Disconnect::Shutdown),
@@ -283,7 +283,7 @@ impl Node {
     /// Ends all subscriptions of a connection, which cannot subscribe any more.
     pub(crate) async fn leave_all(&self, client: &Client, reason: &Disconnect) {
         client.outbox.end(reason.clone());
-        let subscriptions = std::mem::take(&mut *lock(&client.subscriptions));
+        let subscriptions = lock(&client.subscriptions).take();
         for (channel, subscription) in subscriptions {
             if let Subscription::Active(active) = subscription {
                 self.channels.remove(&channel, active.key);
@@ -309,7 +309,7 @@ impl Node {
             self.events.end(*opened, reason.code().into(), reason.reason());
         }
         if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
-            hook(DisconnectEvent { client: client.id.clone(), user: client.user().into(), reason }).await;
+            hook(DisconnectEvent { client: client.id.to_string(), user: client.user().into(), reason }).await;
         }
     }
 
@@ -335,13 +335,13 @@ impl Node {
         if active.presence
             && let Err(error) = self.engine.remove_presence(channel, &client.id).await
         {
-            warn!(channel, client = client.id, %error, "presence was not removed");
+            warn!(channel, client = &*client.id, %error, "presence was not removed");
         }
         let membership = Membership::Leave(client.info(active.info));
         if active.announced
             && let Err(error) = self.engine.publish_membership(channel, membership).await
         {
-            warn!(channel, client = client.id, %error, "a leave was not announced");
+            warn!(channel, client = &*client.id, %error, "a leave was not announced");
         }
     }
 
@@ -356,7 +356,7 @@ impl Node {
     /// Makes a change after those that were asked for before.
     fn change(&self, client: Arc<Client>, change: Change) {
         let Some(node) = self.this.upgrade() else { return };
-        match lock(&self.changes).entry(client.id.clone()) {
+        match lock(&self.changes).entry(client.id.to_string()) {
             Entry::Occupied(mut waiting) => return waiting.get_mut().push_back(change),
             Entry::Vacant(begun) => drop(begun.insert(VecDeque::from([change]))),
         }
@@ -520,10 +520,10 @@ impl Node {
     fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
         let clients = lock(&self.clients);
         if user.is_empty() {
-            return clients.all.iter().filter(|one| one.0.id == client).map(|one| one.0.clone()).collect();
+            return clients.all.iter().filter(|one| *one.0.id == *client).map(|one| one.0.clone()).collect();
         }
         let own = clients.by_user.get(user).map_or(&[][..], Vec::as_slice);
-        own.iter().filter(|one| client.is_empty() || one.id == client).cloned().collect()
+        own.iter().filter(|one| client.is_empty() || *one.id == *client).cloned().collect()
     }
 
     pub(crate) fn clients_len(&self) -> usize {
@@ -601,7 +601,7 @@ impl Node {
                 warn!(
                     reason = "slow",
                     channel,
-                    client = client.id,
+                    client = &*client.id,
                     user = client.user(),
                     "client evicted: its queue is full"
                 );
@@ -638,7 +638,7 @@ impl Host for Node {
         for client in clients {
             all.extend(lock(&client.opened).as_deref().cloned());
             let subscriptions = lock(&client.subscriptions);
-            all.extend(subscriptions.values().filter_map(|subscription| match subscription {
+            all.extend(subscriptions.iter().filter_map(|(_, subscription)| match subscription {
                 Subscription::Active(active) => active.opened.as_deref().cloned(),
                 Subscription::Pending => None,
             }));
@@ -709,7 +709,7 @@ impl Delivery for Node {
         // Each command is read once, in the order of their log, and concerns the connections that exist then.
         for client in self.clients_of(&control.user, &control.client) {
             match &control.action {
-                Action::Disconnect { except, .. } if except.contains(&client.id) => {}
+                Action::Disconnect { except, .. } if except.iter().any(|id| **id == *client.id) => {}
                 Action::Disconnect { code, reason, .. } => {
                     client.outbox.end(Disconnect::Custom { code: *code, reason: reason.clone() });
                 }
@@ -783,9 +783,8 @@ async fn refresh_presence(node: Weak<Node>) {
 /// The origin of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    pub(crate) peer: Option<SocketAddr>,
     /// The origin of the page, if there is one.
-    pub(crate) origin: Option<String>,
+    pub(crate) origin: Option<Box<str>>,
     pub(crate) encoding: Encoding,
     /// The header fields of its request that are forwarded to endpoints of the backend.
     pub(crate) headers: Headers,

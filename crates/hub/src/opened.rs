@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::random::uuid;
+use crate::random::Uuid;
 
 /// Something that is open, whose end is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ struct Event<'a> {
 impl Opened {
     pub(crate) fn new(lease: Arc<str>, client: &str, user: &str, channel: Option<&str>) -> Self {
         let channel = channel.map(str::to_owned);
-        Self { lease, id: uuid(), client: client.to_owned(), user: user.to_owned(), channel }
+        Self { lease, id: Uuid::new().to_string(), client: client.to_owned(), user: user.to_owned(), channel }
     }
 
     /// The event of its end, as JSON.

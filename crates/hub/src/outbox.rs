@@ -14,10 +14,10 @@
 //! In `Task` the connection's task has messages that it has not written, in `Writing` a batch has: no other task may write then, or
 //! messages would be reordered. Nothing is written, woken or dropped while the queue is locked.
 
-use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
+use smallvec::SmallVec;
 use wireloom::{Fanout, PreparedMessage, Sender};
 
 use crate::config::SlowPolicy;
@@ -39,7 +39,7 @@ pub(crate) struct Outbox {
 
 #[derive(Debug)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: Messages,
     /// The cost of the queued messages. `len <= len_max`, except for replies, of which there is one per command.
     len: usize,
     len_max: usize,
@@ -48,7 +48,8 @@ struct Queue {
     /// Bytes written.
     written: u64,
     policy: SlowPolicy,
-    end: Option<Disconnect>,
+    /// Boxed, because a connection ends once.
+    end: Option<Box<Disconnect>>,
     /// The sender for batches; `None` if they cannot write.
     sender: Option<Sender>,
     writer: Writer,
@@ -79,6 +80,9 @@ pub(crate) struct Backlog {
     /// Written so far.
     pub(crate) written: u64,
 }
+
+/// One message is in place: most clients wait for one at a time, and hold nothing more while they are idle.
+type Messages = SmallVec<[Waiting; 1]>;
 
 #[derive(Debug)]
 struct Waiting {
@@ -114,7 +118,7 @@ impl Outbox {
     pub(crate) fn new(len_max: usize, policy: SlowPolicy) -> Self {
         Self {
             queue: Mutex::new(Queue {
-                waiting: VecDeque::new(),
+                waiting: Messages::new(),
                 len: 0,
                 len_max,
                 writing: 0,
@@ -167,7 +171,7 @@ impl Outbox {
             }
         }
         queue.len += cost;
-        queue.waiting.push_back(Waiting { message, may_drop });
+        queue.waiting.push(Waiting { message, may_drop });
         if let Writer::Batch { is_due } = &mut queue.writer
             && (*is_due || for_batch && pushed == Pushed::Queued)
         {
@@ -198,9 +202,9 @@ impl Outbox {
     }
 
     /// A batch has sent the first `sent` of its messages, of which `queued_len` bytes are not written yet.
-    fn end_batch(&self, sender: Sender, mut messages: VecDeque<Waiting>, sent: usize, queued_len: usize) {
+    fn end_batch(&self, sender: Sender, mut messages: Messages, sent: usize, queued_len: usize) {
         let count = messages.len();
-        let mut unsent = messages.split_off(sent);
+        let mut unsent: Messages = messages.drain(sent..).collect();
         let sent_cost: usize = messages.iter().map(|waiting| cost(&waiting.message)).sum();
         let sent_len = sent_cost - messages.len() * MESSAGE_COST;
         messages.clear();
@@ -244,7 +248,7 @@ impl Outbox {
         let task = {
             let mut queue = lock(&self.queue);
             if queue.end.is_none() {
-                queue.end = Some(reason);
+                queue.end = Some(reason.into());
             }
             queue.task.take()
         };
@@ -297,12 +301,12 @@ impl Outbox {
             into.extend(queue.waiting.drain(..).map(|waiting| waiting.message));
             queue.len = 0;
             if queue.waiting.capacity() > CAPACITY_KEPT {
-                queue.waiting = VecDeque::new();
+                queue.waiting = Messages::new();
             }
             return Poll::Ready(Taken::Messages);
         }
         if let Some(end) = &queue.end {
-            return Poll::Ready(Taken::End(end.clone()));
+            return Poll::Ready(Taken::End((**end).clone()));
         }
         if queue.sender.is_some() {
             queue.writer = Writer::Batch { is_due: false };
@@ -334,7 +338,7 @@ pub(crate) fn write_all<'a>(outboxes: impl IntoIterator<Item = &'a Outbox>) {
 struct Batch<'a> {
     outbox: &'a Outbox,
     sender: Sender,
-    messages: VecDeque<Waiting>,
+    messages: Messages,
 }
 
 /// While this exists, batches may write to the connection of this outbox.
@@ -360,9 +364,7 @@ impl Queue {
     fn make_room(&mut self, cost: usize) -> bool {
         while self.len + cost > self.len_max {
             let Some(oldest) = self.waiting.iter().position(|waiting| waiting.may_drop) else { return false };
-            if let Some(waiting) = self.waiting.remove(oldest) {
-                self.len -= self::cost(&waiting.message);
-            }
+            self.len -= self::cost(&self.waiting.remove(oldest).message);
         }
         true
     }
@@ -378,7 +380,7 @@ impl Queue {
 
     /// Ends a connection that is too slow and drops its messages.
     fn end(&mut self, reason: Disconnect) -> Ended {
-        self.end = Some(reason);
+        self.end = Some(reason.into());
         self.len = 0;
         self.in_batch = 0;
         Ended { _dropped: std::mem::take(&mut self.waiting), task: self.task.take() }
@@ -388,7 +390,7 @@ impl Queue {
 /// What is left to do after the unlock when a connection is ended.
 #[must_use]
 struct Ended {
-    _dropped: VecDeque<Waiting>,
+    _dropped: Messages,
     task: Option<Waker>,
 }
 

@@ -3,14 +3,38 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// The id of a connection: a UUID, version 4 (RFC 9562 §5.4).
-pub(crate) fn uuid() -> String {
-    let mut bytes: [u8; 16] = random();
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let [a, b, c, d, e] = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex);
-    format!("{a}-{b}-{c}-{d}-{e}")
+/// The text of a UUID, version 4 (RFC 9562 §5.4), in place: each connection has one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Uuid([u8; 36]);
+
+impl Uuid {
+    pub(crate) fn new() -> Self {
+        let mut bytes: [u8; 16] = random();
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        let mut text = [b'-'; 36];
+        let places = (0..36).filter(|place| ![8, 13, 18, 23].contains(place));
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
+        for (place, digit) in places.zip(digits) {
+            text[place] = b"0123456789abcdef"[usize::from(digit)];
+        }
+        Self(text)
+    }
+}
+
+impl std::ops::Deref for Uuid {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // It is ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self)
+    }
 }
 
 /// The length of a [`token`].
@@ -38,4 +62,21 @@ fn random<const N: usize>() -> [u8; N] {
     // Without a source of randomness no id is safe: panic.
     getrandom::getrandom(&mut bytes).expect("the operating system's source of randomness");
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_the_form_of_version_4() {
+        let (one, other) = (Uuid::new(), Uuid::new());
+        assert_ne!(*one, *other);
+        for id in [&*one, &*other] {
+            let parts: Vec<_> = id.split('-').collect();
+            assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12], "{id}");
+            assert!(parts.concat().bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id}");
+            assert!(parts[2].starts_with('4') && parts[3].starts_with(['8', '9', 'a', 'b']), "{id}");
+        }
+    }
 }

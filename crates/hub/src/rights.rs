@@ -192,7 +192,7 @@ fn by_token(
     })?;
     let is_own = claims.channel == channel
         && claims.sub == client.user()
-        && (claims.client.is_empty() || claims.client == client.id);
+        && (claims.client.is_empty() || *claims.client == *client.id);
     if !is_own {
         return Err(ErrorCode::PermissionDenied);
     }

@@ -102,7 +102,7 @@ impl Hub {
         if let Err(refusal) = self.check_page(&upgrade) {
             return refusal;
         }
-        let origin = upgrade.request().origin().map(str::to_owned);
+        let origin = upgrade.request().origin().map(Box::from);
         let headers = self.forwarded(upgrade.request().headers());
         let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
         // Clients that only receive have JSON alone.
@@ -116,7 +116,7 @@ impl Hub {
                 _ => Encoding::Json,
             };
             let transport = if is_one_way { Transport::UniWebSocket } else { Transport::WebSocket(encoding) };
-            transport::protocol(node, socket, transport, Box::new(Origin { peer, origin, encoding, headers }))
+            transport::protocol(node, socket, transport, peer, Origin { origin, encoding, headers })
         })
     }
 
@@ -141,11 +141,11 @@ impl Hub {
             return Response::not_found();
         }
         let node = self.0.clone();
-        let origin = upgrade.request().origin().map(str::to_owned);
+        let origin = upgrade.request().origin().map(Box::from);
         let headers = self.forwarded(upgrade.request().headers());
-        let origin = Box::new(Origin { peer, origin, encoding: Encoding::Json, headers });
+        let origin = Origin { origin, encoding: Encoding::Json, headers };
         let room = Box::new(Room { channel, token });
-        upgrade.on_open(move |socket| transport::bare(node, socket, origin, room))
+        upgrade.on_open(move |socket| transport::bare(node, socket, peer, origin, room))
     }
 
     /// The header fields that endpoints of the backend receive.
@@ -231,8 +231,8 @@ impl Hub {
             Format::OneWay | Format::Bare => Encoding::Json,
         };
         let headers = self.forwarded(request.headers());
-        let origin = Box::new(Origin { peer: Some(request.peer()), origin, encoding, headers });
-        let response = transport::stream(self.0.clone(), transport, first, origin);
+        let origin = Origin { origin: origin.map(Box::from), encoding, headers };
+        let response = transport::stream(self.0.clone(), transport, request.peer(), first, origin);
         // Proxies such as nginx would keep messages back until a buffer is full.
         let response = response.with_header("Cache-Control", "no-cache");
         response.and_then(|response| response.with_header("X-Accel-Buffering", "no")).map_err(Response::from)

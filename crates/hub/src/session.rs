@@ -36,7 +36,7 @@ pub(crate) use commands::stats;
 pub(crate) struct Session {
     pub(crate) node: Arc<Node>,
     pub(crate) client: Arc<Client>,
-    origin: Box<Origin>,
+    origin: Origin,
     kind: Kind,
     state: State,
     budget: Budget,
@@ -158,7 +158,7 @@ impl Pace {
 }
 
 impl Session {
-    pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, origin: Box<Origin>) -> Self {
+    pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, origin: Origin) -> Self {
         let settings = node.settings();
         let config = &settings.config.client;
         let now = node.clock.now();
@@ -403,11 +403,17 @@ impl Session {
     }
 
     /// Connects a client that has only a room: the channel whose publications its messages are.
-    pub(crate) async fn join(&mut self, room: Room) -> Result<(), Disconnect> {
-        let Room { channel, token } = room;
-        self.kind = Kind::Room(channel.as_str().into());
+    pub(crate) async fn join(&mut self, room: Box<Room>) -> Result<(), Disconnect> {
+        let Room { channel, token } = *room;
+        let mut name: Arc<str> = channel.as_str().into();
         let subs = [(channel, SubscribeRequest::default())].into();
-        self.connect_one_way(ConnectRequest { token, subs, ..ConnectRequest::default() }).await
+        self.connect_one_way(ConnectRequest { token, subs, ..ConnectRequest::default() }).await?;
+        if let Some((shared, _)) = lock(&self.client.subscriptions).iter().find(|(other, _)| **other == name)
+        {
+            name = shared.clone();
+        }
+        self.kind = Kind::Room(name);
+        Ok(())
     }
 
     /// Establishes a unidirectional connection, and its subscriptions to the channels in the request.
@@ -418,7 +424,7 @@ impl Session {
             return Err(Disconnect::InvalidToken);
         }
         for (channel, command) in wanted {
-            if lock(&self.client.subscriptions).contains_key(&*channel) {
+            if lock(&self.client.subscriptions).get(&channel).is_some() {
                 continue;
             }
             let command = SubscribeRequest { channel: channel.clone(), ..command };
@@ -490,7 +496,7 @@ impl Session {
         let expires_at = grant.expires_at.filter(|_| settings.proxies.refresh.is_none());
         let ttl = expires_at.map(|at| seconds(at.saturating_sub(now)));
         let mut result = ConnectResult {
-            client: self.client.id.clone(),
+            client: self.client.id.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             expires: ttl.is_some(),
             ttl: ttl.unwrap_or(0),
@@ -549,12 +555,12 @@ impl Session {
         }
         if let Some(hook) = &self.node.hooks.connect {
             let event = ConnectEvent {
-                client: self.client.id.clone(),
+                client: self.client.id.to_string(),
                 user: grant.user.clone(),
                 has_token,
                 data: request.data.clone(),
                 headers: request.headers.clone(),
-                peer: self.origin.peer,
+                peer: self.client.peer,
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
         } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {

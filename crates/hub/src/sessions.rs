@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::random::uuid;
+use crate::random::Uuid;
 use crate::shards::lock;
 
 /// The cost of a message in addition to its bytes, so that the number of empty messages is bounded too.
@@ -58,7 +58,7 @@ impl Sessions {
     pub(crate) fn open(self: &Arc<Self>, len_max: usize) -> Inbox {
         let (sender, receiver) = unbounded_channel();
         let space = Arc::new(Semaphore::new(len_max.min(Semaphore::MAX_PERMITS)));
-        let id: Arc<str> = uuid().into();
+        let id: Arc<str> = (*Uuid::new()).into();
         lock(&self.0).insert(id.clone(), Queue { sender, space });
         Inbox { sessions: self.clone(), id, receiver, handled: None }
     }

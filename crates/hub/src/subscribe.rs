@@ -32,7 +32,7 @@ pub(crate) struct Request {
     /// The grant of the server or of the connection's token, if there is one.
     pub(crate) granted: Option<Grant>,
     /// The origin of the client's page.
-    pub(crate) origin: Option<String>,
+    pub(crate) origin: Option<Box<str>>,
     pub(crate) encoding: Encoding,
     pub(crate) headers: Headers,
 }
@@ -106,7 +106,7 @@ impl Request {
 
     /// A subscription that the client asks for.
     pub(crate) fn from_client(command: SubscribeRequest, origin: &Origin) -> Self {
-        let Origin { origin, encoding, headers, .. } = origin.clone();
+        let Origin { origin, encoding, headers } = origin.clone();
         Self { command, granted: None, origin, encoding, headers }
     }
 }
@@ -126,7 +126,7 @@ pub(crate) async fn subscribe(
         if client.outbox.has_ended() {
             return Err(ErrorCode::Internal.into());
         }
-        if subscriptions.contains_key(name) {
+        if subscriptions.get(name).is_some() {
             return Err(ErrorCode::AlreadySubscribed.into());
         }
         if subscriptions.len() >= config.client.channels_max {
@@ -191,7 +191,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
     };
     if let Some(hook) = &node.hooks.subscribe {
         let event = SubscribeEvent {
-            client: client.id.clone(),
+            client: client.id.to_string(),
             user: client.user().into(),
             channel: channel.clone(),
             data: data.clone(),
@@ -328,13 +328,15 @@ impl Established {
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
         let (info, key) = (client.info(active.info.clone()), active.key);
         client.note_subscription_expiry(active.expires_at);
-        match lock(&client.subscriptions).get_mut(&*channel) {
-            Some(subscription) => {
-                active.opened = reserved.opened.take().map(Box::new);
-                *subscription = Subscription::Active(Box::new(active));
-            }
+        {
+            let mut subscriptions = lock(&client.subscriptions);
             // The connection ended, or the server API ended the subscription.
-            None => return false,
+            if subscriptions.get(&channel).is_none() {
+                return false;
+            }
+            active.opened = reserved.opened.take().map(Box::new);
+            // With the name that all subscribers of the channel share.
+            subscriptions.insert(channel.clone(), Subscription::Active(Box::new(active)));
         }
         reserved.step = Step::Done;
         // Before the reply, so that a subscribed client is listed.

@@ -127,7 +127,7 @@ impl Session {
         let mut skip_history = false;
         if let Some(hook) = &self.node.hooks.publish {
             let event = PublishEvent {
-                client: self.client.id.clone(),
+                client: self.client.id.to_string(),
                 user: self.client.user().into(),
                 channel: channel.to_owned(),
                 data: publication.data,
@@ -218,7 +218,7 @@ impl Session {
     }
 
     fn event(&self, method: String, data: Bytes) -> RpcEvent {
-        RpcEvent { client: self.client.id.clone(), user: self.client.user().into(), method, data }
+        RpcEvent { client: self.client.id.to_string(), user: self.client.user().into(), method, data }
     }
 
     pub(super) async fn message(&self, data: Bytes) {
@@ -244,7 +244,7 @@ impl Session {
         let expires_at = claims.expires_at();
         self.client.set_expires_at(expires_at);
         Ok(RefreshResult {
-            client: self.client.id.clone(),
+            client: self.client.id.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             expires: expires_at.is_some(),
             ttl: expires_at.map_or(0, |at| seconds(at.saturating_sub(now))),

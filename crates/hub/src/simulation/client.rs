@@ -123,8 +123,7 @@ impl Roaming {
                 panic!("refused")
             };
             let (commands, received) = mpsc::unbounded_channel();
-            let origin =
-                Box::new(Origin { peer: None, origin: None, encoding: Encoding::Json, headers: Vec::new() });
+            let origin = Origin { origin: None, encoding: Encoding::Json, headers: Vec::new() };
             let session = Session::new(self.hub.0.clone(), client.clone(), origin);
             let serving = tokio::spawn(serve(session, received));
             let connection =

@@ -8,8 +8,8 @@ use crate::protocol::Disconnect;
 
 /// Removes a connection from the node, also when its task is dropped.
 pub(super) struct CleanUp {
-    node: Arc<Node>,
-    client: Arc<Client>,
+    pub(super) node: Arc<Node>,
+    pub(super) client: Arc<Client>,
     progress: Progress,
 }
 
@@ -18,7 +18,7 @@ enum Progress {
     /// The connection is open.
     Open,
     /// Its end has been counted, with this reason.
-    Counted(Disconnect),
+    Counted(Box<Disconnect>),
     /// The node has removed the connection.
     Forgotten,
 }
@@ -37,7 +37,7 @@ impl CleanUp {
     }
 
     /// Removes the connection from the node.
-    pub(super) async fn forget(mut self) {
+    pub(super) async fn forget(&mut self) {
         if let Some(reason) = self.counted(Disconnect::ConnectionClosed) {
             self.node.forget(&self.client, reason).await;
         }
@@ -52,10 +52,10 @@ impl CleanUp {
                 if reason == Disconnect::Slow {
                     self.node.metrics.evicted_slow.increment();
                 }
-                self.progress = Progress::Counted(reason.clone());
+                self.progress = Progress::Counted(Box::new(reason.clone()));
                 Some(reason)
             }
-            Progress::Counted(first) => Some(first.clone()),
+            Progress::Counted(first) => Some((**first).clone()),
             Progress::Forgotten => None,
         }
     }

@@ -5,6 +5,7 @@
 //! their own and reach the session by its [`Inbox`].
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,8 +84,14 @@ impl Framing {
 }
 
 /// The response to a client: a body that lasts as long as the connection.
-pub(crate) fn stream(node: Arc<Node>, transport: Transport, first: First, origin: Box<Origin>) -> Response {
-    let client = match node.accept(transport, origin.peer) {
+pub(crate) fn stream(
+    node: Arc<Node>,
+    transport: Transport,
+    peer: SocketAddr,
+    first: First,
+    origin: Origin,
+) -> Response {
+    let client = match node.accept(transport, Some(peer)) {
         Ok(client) => client,
         Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
     };
@@ -202,7 +209,7 @@ async fn send(node: &Node, client: &Client, body: &mut BodySender, chunk: Bytes)
         Err(_) => {
             warn!(
                 reason = "slow",
-                client = client.id,
+                client = &*client.id,
                 user = client.user(),
                 "client evicted: it does not read"
             );

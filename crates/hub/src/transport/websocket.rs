@@ -4,13 +4,14 @@
 //! other. While a command waits for the engine or for a callback, publications are still written.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tracing::{debug, warn};
-use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
+use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::clean_up::CleanUp;
 use super::work::Work;
@@ -20,78 +21,150 @@ use crate::outbox::{CAPACITY_KEPT, Taken};
 use crate::protocol::Disconnect;
 use crate::session::{Room, Session};
 
-/// Serves a connection that speaks the client protocol, or only receives its pushes.
-pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, transport: Transport, origin: Box<Origin>) {
-    let (mut sender, mut receiver) = socket.split();
-    let client = match node.accept(transport, origin.peer) {
-        Ok(client) => client,
-        Err(reason) => {
-            return Box::pin(close(&mut sender, transport.format(), &reason)).await;
-        }
-    };
-    let clean_up = CleanUp::new(&node, &client);
-    let session = Box::new(Session::new(node.clone(), client.clone(), origin));
-    let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
-    // Boxed, like every future that runs once, so that it takes no memory while the connection is open.
-    Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
+/// A connection that was accepted.
+struct Connection {
+    sender: Sender,
+    receiver: Receiver,
+    /// The node and the client.
+    clean_up: CleanUp,
+    work: Work,
+    /// What the client of a room joins.
+    room: Option<Box<Room>>,
 }
 
-/// Serves a session until it ends; returns the reason.
-async fn run(
-    node: &Node,
-    client: &Client,
-    sender: &mut Sender,
-    receiver: &mut Receiver,
-    mut work: Work,
-) -> Disconnect {
+/// Serves a connection that speaks the client protocol, or only receives its pushes.
+pub(crate) fn protocol(
+    node: Arc<Node>,
+    socket: WebSocket,
+    transport: Transport,
+    peer: Option<SocketAddr>,
+    origin: Origin,
+) -> impl Future<Output = ()> + Send {
+    serve(node, socket, transport, peer, origin, None)
+}
+
+/// Serves a connection whose messages are the publications of one channel, both ways.
+pub(crate) fn bare(
+    node: Arc<Node>,
+    socket: WebSocket,
+    peer: Option<SocketAddr>,
+    origin: Origin,
+    room: Box<Room>,
+) -> impl Future<Output = ()> + Send {
+    serve(node, socket, Transport::Room, peer, origin, Some(room))
+}
+
+/// Serves a connection until it ends. Not an `async fn`, whose future would hold the arguments beside what is made of them. What runs
+/// once is boxed, so that it takes no memory while the connection is open.
+fn serve(
+    node: Arc<Node>,
+    socket: WebSocket,
+    transport: Transport,
+    peer: Option<SocketAddr>,
+    origin: Origin,
+    room: Option<Box<Room>>,
+) -> impl Future<Output = ()> + Send {
+    let (mut sender, receiver) = socket.split();
+    let mut accepted = match node.accept(transport, peer) {
+        Ok(client) => {
+            let clean_up = CleanUp::new(&node, &client);
+            let work = Work::Idle(Box::new(Session::new(node, client, origin)));
+            Ok(Connection { sender, receiver, clean_up, work, room })
+        }
+        Err(reason) => Err(Box::pin(async move { close(&mut sender, transport.format(), &reason).await })),
+    };
+    async move {
+        let connection = match &mut accepted {
+            Ok(connection) => connection,
+            Err(refusing) => return refusing.await,
+        };
+        let joined = match (connection.room.take(), &mut connection.work) {
+            (Some(room), Work::Idle(session)) => Box::pin(session.join(room)).await,
+            _ => Ok(()),
+        };
+        let reason = match joined {
+            Ok(()) => run(connection).await,
+            Err(reason) => reason,
+        };
+        Box::pin(finish(connection, reason)).await;
+    }
+}
+
+/// What a connection does next.
+enum Next {
+    Taken(Taken),
+    Proceeded,
+    Timeout,
+}
+
+/// Serves a session until it ends; returns the reason. Futures that wait at the same time are polled here without being kept, which
+/// would take several times the memory of all else.
+async fn run(connection: &mut Connection) -> Disconnect {
+    let Connection { sender, receiver, clean_up: CleanUp { node, client, .. }, work, .. } = connection;
     let _open = client.outbox.open_to_batches(sender.clone());
     let mut messages = Vec::new();
     let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
     loop {
-        let is_idle = match &work {
-            Work::Idle(session) => {
-                // Most deliveries do not change the deadline: the timer is reset only if it changes.
-                let deadline = node.clock.instant(session.poll_timeout());
-                if timer.deadline() != deadline {
-                    timer.as_mut().reset(deadline);
-                }
-                true
+        if let Work::Idle(session) = &work {
+            // Most deliveries do not change the deadline: the timer is reset only if it changes.
+            let deadline = node.clock.instant(session.poll_timeout());
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
             }
-            Work::Busy(_) => false,
-        };
-        tokio::select! {
-            biased;
-            taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
-                Taken::End(reason) => return reason,
-                Taken::Messages => {
-                    if let Err(reason) = write(node, client, sender, &mut messages).await {
-                        return reason;
-                    }
-                }
-            },
-            proceeded = proceed(&mut work, receiver) => {
-                if let Err(reason) = proceeded {
+        }
+        let next = poll_fn(|cx| {
+            if let Poll::Ready(taken) = client.outbox.poll_take(cx, &mut messages) {
+                return Poll::Ready(Ok(Next::Taken(taken)));
+            }
+            if let Poll::Ready(proceeded) = poll_proceed(work, receiver, cx) {
+                return Poll::Ready(proceeded.map(|()| Next::Proceeded));
+            }
+            if let Work::Idle(_) = work {
+                ready!(timer.as_mut().poll(cx));
+                return Poll::Ready(Ok(Next::Timeout));
+            }
+            Poll::Pending
+        });
+        match next.await {
+            Ok(Next::Taken(Taken::Messages)) => {
+                let mut all = Some((&mut *sender, &messages[..]));
+                let begun = poll_fn(|cx| match all.take() {
+                    Some((sender, messages)) => Poll::Ready(begin_write(sender, messages, cx)),
+                    None => Poll::Pending,
+                });
+                let written = match begun.await {
+                    Ok(None) => Ok(()),
+                    Ok(Some(writing)) => Box::pin(finish_write(node, client, writing)).await,
+                    Err(error) => Err(failed(client, &error)),
+                };
+                if let Err(reason) = written {
                     return reason;
                 }
+                messages.clear();
+                if messages.capacity() > CAPACITY_KEPT {
+                    messages = Vec::new();
+                }
             }
-            () = timer.as_mut(), if is_idle => work.handle_timeout(),
+            Ok(Next::Taken(Taken::End(reason))) | Err(reason) => return reason,
+            Ok(Next::Proceeded) => {}
+            Ok(Next::Timeout) => work.handle_timeout(),
         }
     }
 }
 
-/// One step: an idle session receives a message, a busy one finishes its command. Returns an error at the end of the
-/// connection.
-///
-/// # Cancel safety
-/// Nothing is lost when the future is dropped.
-async fn proceed(work: &mut Work, receiver: &mut Receiver) -> Result<(), Disconnect> {
+/// One step: an idle session receives a message, a busy one finishes its command. An error at the end of the connection.
+fn poll_proceed(
+    work: &mut Work,
+    receiver: &mut Receiver,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Disconnect>> {
     match work {
-        Work::Busy(busy) => *work = Work::Idle(busy.await),
+        Work::Busy(busy) => *work = Work::Idle(ready!(busy.as_mut().poll(cx))),
         Work::Idle(_) => {
-            let message = match receiver.recv_owned().await {
+            let message = match ready!(receiver.poll_recv_owned(cx)) {
                 Ok(Some(message)) => message,
-                Ok(None) => return Err(Disconnect::ConnectionClosed),
-                Err(error) => return Err(broken(&error)),
+                Ok(None) => return Poll::Ready(Err(Disconnect::ConnectionClosed)),
+                Err(error) => return Poll::Ready(Err(broken(&error))),
             };
             work.begin(|mut session| async move {
                 session.handle_message(message).await;
@@ -99,13 +172,13 @@ async fn proceed(work: &mut Work, receiver: &mut Receiver) -> Result<(), Disconn
             });
         }
     }
-    Ok(())
+    Poll::Ready(Ok(()))
 }
 
 /// The reason for a connection that the WebSocket failed with a close code.
-fn broken(error: &wireloom::WebSocketError) -> Disconnect {
+fn broken(error: &WebSocketError) -> Disconnect {
     let code = match error {
-        wireloom::WebSocketError::Protocol(error) => error.close_code(),
+        WebSocketError::Protocol(error) => error.close_code(),
         _ => None,
     };
     match code {
@@ -114,72 +187,62 @@ fn broken(error: &wireloom::WebSocketError) -> Disconnect {
     }
 }
 
-/// Writes all messages, unless the client is too slow.
-async fn write(
-    node: &Node,
-    client: &Client,
-    sender: &mut Sender,
-    messages: &mut Vec<PreparedMessage>,
-) -> Result<(), Disconnect> {
-    let last = messages.pop();
-    let written = match last {
-        // A batch has stalled.
-        None => written_in_time(node, client, Box::pin(sender.flush())).await,
-        Some(last) if messages.is_empty() => written_in_time(node, client, sender.send(&last)).await,
-        Some(last) => {
-            let all = Box::pin(async {
-                for message in messages.drain(..) {
-                    sender.feed(&message).await?;
-                }
-                sender.send(&last).await
-            });
-            written_in_time(node, client, all).await
+/// A write that waits for the client.
+type Writing<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
+
+/// Writes messages, or what a batch has left where there are none. Most writes are done at once; only one that waits takes memory.
+fn begin_write<'a>(
+    sender: &'a mut Sender,
+    messages: &'a [PreparedMessage],
+    cx: &mut Context<'_>,
+) -> Result<Option<Writing<'a>>, WebSocketError> {
+    let mut writing: Writing<'a> = match messages {
+        [] => Box::pin(sender.flush()),
+        [message] => {
+            let mut sending = sender.send(message);
+            return match Pin::new(&mut sending).poll(cx) {
+                Poll::Ready(written) => written.map(|()| None),
+                Poll::Pending => Ok(Some(Box::pin(sending))),
+            };
         }
+        [first @ .., last] => Box::pin(async move {
+            for message in first {
+                sender.feed(message).await?;
+            }
+            sender.send(last).await
+        }),
     };
-    if messages.capacity() > CAPACITY_KEPT {
-        *messages = Vec::new();
+    match writing.as_mut().poll(cx) {
+        Poll::Ready(written) => written.map(|()| None),
+        Poll::Pending => Ok(Some(writing)),
     }
-    written
 }
 
-/// Waits for a write. Most are ready at once; only a pending one needs a timer, and memory for it.
-async fn written_in_time(
-    node: &Node,
-    client: &Client,
-    mut writing: impl Future<Output = Result<(), wireloom::WebSocketError>> + Unpin,
-) -> Result<(), Disconnect> {
-    let at_once = poll_fn(|cx| Poll::Ready(Pin::new(&mut writing).poll(cx))).await;
-    let written = match at_once {
-        Poll::Ready(written) => Ok(written),
-        Poll::Pending => {
-            let queue_time_max = node.settings().config.client.queue_time_max;
-            let waiting = async {
-                tokio::select! {
-                    written = tokio::time::timeout(queue_time_max, writing) => Some(written),
-                    // If the connection is being ended, do not wait for a client that does not read.
-                    () = poll_fn(|cx| client.outbox.poll_ended(cx)) => None,
-                }
-            };
-            let Some(written) = Box::pin(waiting).await else { return Ok(()) };
-            written
-        }
+/// Waits for a write, unless the client is too slow.
+async fn finish_write(node: &Node, client: &Client, writing: Writing<'_>) -> Result<(), Disconnect> {
+    let queue_time_max = node.settings().config.client.queue_time_max;
+    let written = tokio::select! {
+        written = tokio::time::timeout(queue_time_max, writing) => written,
+        // If the connection is being ended, do not wait for a client that does not read.
+        () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
     };
     match written {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => {
-            debug!(client = client.id, %error, "the connection failed");
-            Err(Disconnect::ConnectionClosed)
-        }
+        Ok(written) => written.map_err(|error| failed(client, &error)),
         Err(_) => {
             warn!(
                 reason = "slow",
-                client = client.id,
+                client = &*client.id,
                 user = client.user(),
                 "client evicted: it does not read"
             );
             Err(Disconnect::Slow)
         }
     }
+}
+
+fn failed(client: &Client, error: &WebSocketError) -> Disconnect {
+    debug!(client = &*client.id, %error, "the connection failed");
+    Disconnect::ConnectionClosed
 }
 
 /// The close code for a bare client, which does not know those of the protocol.
@@ -204,13 +267,9 @@ async fn close(sender: &mut Sender, format: Format, reason: &Disconnect) {
 }
 
 /// Ends the subscriptions while the closing handshake runs, whose duration the core limits.
-async fn finish(
-    mut clean_up: CleanUp,
-    sender: &mut Sender,
-    receiver: &mut Receiver,
-    format: Format,
-    reason: Disconnect,
-) {
+async fn finish(connection: &mut Connection, reason: Disconnect) {
+    let Connection { sender, receiver, clean_up, .. } = connection;
+    let format = clean_up.client.format;
     let closing = async {
         close(sender, format, &reason).await;
         while let Ok(Some(_)) = receiver.recv().await {}
@@ -219,27 +278,11 @@ async fn finish(
     clean_up.forget().await;
 }
 
-/// Serves a connection whose messages are the publications of one channel, both ways.
-pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, origin: Box<Origin>, room: Box<Room>) {
-    let (mut sender, mut receiver) = socket.split();
-    let client = match node.accept(Transport::Room, origin.peer) {
-        Ok(client) => client,
-        Err(reason) => return Box::pin(close(&mut sender, Format::Bare, &reason)).await,
-    };
-    let clean_up = CleanUp::new(&node, &client);
-    let mut session = Box::new(Session::new(node.clone(), client.clone(), origin));
-    let reason = match Box::pin(session.join(*room)).await {
-        Ok(()) => run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await,
-        Err(reason) => reason,
-    };
-    Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn size_of_output<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
+    fn size_of_output<A, B, C, D, E, F>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()
     }
 
@@ -252,6 +295,6 @@ mod tests {
             size_of::<Session>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 2_300, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 1_600, "{sizes:?}");
     }
 }
