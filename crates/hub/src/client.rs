@@ -101,6 +101,8 @@ pub(crate) struct Client {
     /// The client's address; `None` if the server that accepted the connection does not report it.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) outbox: Outbox,
+    /// How many commands that disconnect users this node had read before.
+    pub(crate) accepted_after: u64,
     identity: OnceLock<Identity>,
     pub(crate) subscriptions: Mutex<Subscriptions<Subscription>>,
     /// When the connection's token expires, since 1970.
@@ -149,6 +151,7 @@ impl Client {
             format: transport.format(),
             peer,
             outbox,
+            accepted_after: 0,
             identity: OnceLock::new(),
             subscriptions: Mutex::default(),
             expires_at: Mutex::default(),

@@ -86,6 +86,66 @@ struct Clients {
     /// The connections of each user. Users without connections and anonymous clients are not listed.
     by_user: HashMap<String, Vec<Arc<Client>>>,
     is_closed: bool,
+    /// How many commands that disconnect users have been read.
+    disconnects: u64,
+    /// The number of connections whose user is not known yet, by [`Client::accepted_after`].
+    connecting: BTreeMap<u64, usize>,
+    /// The commands that may concern some of those, and their numbers.
+    recent: VecDeque<(u64, Control)>,
+}
+
+/// The maximum number of commands that are kept for connections whose user is not known yet.
+const RECENT_MAX: usize = 10_000;
+
+impl Clients {
+    /// Counts a connection whose user is not known yet.
+    fn begin_connecting(&mut self) -> u64 {
+        *self.connecting.entry(self.disconnects).or_default() += 1;
+        self.disconnects
+    }
+
+    /// The user of a connection is known, or it has ended before.
+    fn end_connecting(&mut self, accepted_after: u64) {
+        if let Some(count) = self.connecting.get_mut(&accepted_after) {
+            *count -= 1;
+            if *count == 0 {
+                self.connecting.remove(&accepted_after);
+            }
+        }
+        let oldest = self.connecting.keys().next().copied().unwrap_or(u64::MAX);
+        while self.recent.front().is_some_and(|(number, _)| *number <= oldest) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Keeps a command for the connections whose user is not known yet.
+    fn keep(&mut self, control: &Control) {
+        self.disconnects += 1;
+        if !self.connecting.is_empty() && !control.user.is_empty() {
+            if self.recent.len() >= RECENT_MAX {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((self.disconnects, control.clone()));
+        }
+    }
+
+    /// Why a connection whose user has become known is to end.
+    fn missed(&self, client: &Client) -> Option<Disconnect> {
+        let later = self.recent.iter().filter(|(number, _)| *number > client.accepted_after);
+        later
+            .filter(|(_, control)| control.user == client.user())
+            .find_map(|(_, control)| control.ends(client))
+    }
+}
+
+impl Control {
+    /// The reason for which this ends a connection of its user.
+    fn ends(&self, client: &Client) -> Option<Disconnect> {
+        let Action::Disconnect { code, reason, except } = &self.action else { return None };
+        let concerns = self.client.is_empty() || *self.client == *client.id;
+        let is_kept = except.iter().any(|id| **id == *client.id);
+        (concerns && !is_kept).then(|| Disconnect::Custom { code: *code, reason: reason.clone() })
+    }
 }
 
 /// A change of a connection's subscriptions by the server.
@@ -250,7 +310,7 @@ impl Node {
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
-        let client = Arc::new(Client::new(transport, peer, outbox));
+        let mut client = Client::new(transport, peer, outbox);
         let mut clients = lock(&self.clients);
         let refused = match () {
             () if clients.is_closed => Some(Disconnect::Shutdown),
@@ -261,6 +321,8 @@ impl Node {
             self.metrics.ended.increment(reason.code().into());
             return Err(reason);
         }
+        client.accepted_after = clients.begin_connecting();
+        let client = Arc::new(client);
         clients.all.insert(Listed(client.clone()));
         Ok(client)
     }
@@ -268,13 +330,21 @@ impl Node {
     /// Registers the user of a connection; returns false if the user has too many connections.
     pub(crate) fn identify(&self, client: &Arc<Client>) -> bool {
         let user_max = self.settings().config.client.connections_per_user_max;
-        if !client.user().is_empty() {
+        let missed = {
             let mut clients = lock(&self.clients);
-            let own = clients.by_user.entry(client.user().to_owned()).or_default();
-            if user_max > 0 && own.len() >= user_max {
-                return false;
+            let missed = clients.missed(client);
+            clients.end_connecting(client.accepted_after);
+            if !client.user().is_empty() {
+                let own = clients.by_user.entry(client.user().to_owned()).or_default();
+                if user_max > 0 && own.len() >= user_max {
+                    return false;
+                }
+                own.push(client.clone());
             }
-            own.push(client.clone());
+            missed
+        };
+        if let Some(reason) = missed {
+            client.outbox.end(reason);
         }
         self.metrics.connected.increment();
         true
@@ -298,6 +368,9 @@ impl Node {
         {
             let mut clients = lock(&self.clients);
             clients.all.remove(&Listed(client.clone()));
+            if client.identity().is_none() {
+                clients.end_connecting(client.accepted_after);
+            }
             if let Some(own) = clients.by_user.get_mut(client.user()) {
                 own.retain(|other| !Arc::ptr_eq(other, client));
                 if own.is_empty() {
@@ -706,12 +779,17 @@ impl Delivery for Node {
     }
 
     fn deliver_control(&self, control: &Control) {
-        // Each command is read once, in the order of their log, and concerns the connections that exist then.
+        // Each command is read once, in the order of their log, and concerns the connections that exist then. Those whose user is not known
+        // yet compare the order later.
+        if let Action::Disconnect { .. } = &control.action {
+            lock(&self.clients).keep(control);
+        }
         for client in self.clients_of(&control.user, &control.client) {
             match &control.action {
-                Action::Disconnect { except, .. } if except.iter().any(|id| **id == *client.id) => {}
-                Action::Disconnect { code, reason, .. } => {
-                    client.outbox.end(Disconnect::Custom { code: *code, reason: reason.clone() });
+                Action::Disconnect { .. } => {
+                    if let Some(reason) = control.ends(&client) {
+                        client.outbox.end(reason);
+                    }
                 }
                 Action::Unsubscribe { channel } => {
                     self.change(client, Change { channel: channel.clone(), is_subscribed: false });

@@ -113,6 +113,48 @@ async fn a_subscription_that_the_server_ends_while_it_is_made_is_refused() {
     assert_eq!(served.hub.stats().channels, 0);
 }
 
+/// The backend lets a user in, changes its mind, and disconnects the user, while its first answer is on the way.
+#[tokio::test]
+async fn a_user_who_is_disconnected_while_connecting_does_not_stay() {
+    let asked = Arc::new(tokio::sync::Notify::new());
+    let answered = Arc::new(tokio::sync::Notify::new());
+    let of_hook = (asked.clone(), answered.clone());
+    let served = Served::start(&format!("{CONFIG}[api]\nkey = \"key\"\n"), |hub| {
+        hub.on_connect(move |event| {
+            let (asked, answered) = of_hook.clone();
+            async move {
+                asked.notify_one();
+                answered.notified().await;
+                let user = String::from_utf8(event.data.to_vec()).unwrap();
+                Ok(ConnectGrant { user, ..ConnectGrant::default() })
+            }
+        })
+    })
+    .await;
+    let url = served.url.replace("ws://", "http://").replace("/connection/websocket", "/api/disconnect");
+    let disconnect = async |request: &'static str| {
+        let request = wireloom::client::Request::post(&url, request).header("x-api-key", "key");
+        assert_eq!(Connector::new().request(request).await.unwrap().status, 200);
+    };
+    let begin = async || {
+        let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+        client.socket.send(r#"{"id":1,"connect":{"data":7}}"#).await.unwrap();
+        asked.notified().await;
+        client
+    };
+    let client = begin().await;
+    disconnect(r#"{"user":"7"}"#).await;
+    answered.notify_one();
+    assert_eq!(client.ended().await, 3503);
+    // Neither a command for others nor an earlier one concerns a connection.
+    let mut client = begin().await;
+    disconnect(r#"{"user":"8"}"#).await;
+    disconnect(r#"{"user":"7","client":"other"}"#).await;
+    answered.notify_one();
+    assert!(client.receive().await["connect"].is_object());
+    client.call("ping", json!({})).await;
+}
+
 #[tokio::test]
 async fn pages_of_other_origins_are_refused() {
     let config = CONFIG.replace(
