@@ -85,6 +85,9 @@ enum Ping {
     MissingAt(Duration),
 }
 
+/// The cost of a command that reads from a channel, in units of tokio's budget for one turn of a task, which is 128.
+const READ_COST: usize = 32;
+
 /// The rate limit of commands: a token bucket.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
@@ -348,8 +351,16 @@ impl Session {
             }
             match command {
                 Ok(command) => {
+                    let reads = command.reads();
                     if let Err(reason) = self.handle_command(command).await {
                         return self.end(reason);
+                    }
+                    if reads {
+                        // Nothing of it may have waited, and others should not wait for the rest of the message. `yield_now` would be
+                        // ready when the task polls it again after it has written the reply.
+                        for _ in 0..READ_COST {
+                            tokio::task::coop::consume_budget().await;
+                        }
                     }
                 }
                 Err(_) => return self.end(Disconnect::BadRequest),

@@ -182,3 +182,13 @@ messages! {
         bytes data = 1;
     }
 }
+
+impl Command {
+    /// Whether the answer is read from a channel, and costs as much as the channel holds.
+    pub(crate) fn reads(&self) -> bool {
+        self.subscribe.is_some()
+            || self.presence.is_some()
+            || self.presence_stats.is_some()
+            || self.history.is_some()
+    }
+}

@@ -1,5 +1,7 @@
 //! Clients that break the rules: each is refused with its code, and counted.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::json;
 use wireloom::{Connector, WebSocketError};
 
@@ -163,6 +165,50 @@ async fn floods_of_publications_and_subscriptions_end_the_connection() {
     // The saved budget of five seconds, and 200 for each second since.
     let allowed = 1_000 + (200.0 * begin.elapsed().as_secs_f64()) as u64;
     assert!(served.hub.stats().publications <= allowed, "{:?}", served.hub.stats());
+}
+
+/// What one message asks for may take long: the others have their turns meanwhile.
+#[tokio::test]
+async fn clients_take_turns_while_one_reads_much() {
+    let config = format!(
+        "{CONFIG}\n[[namespace]]\nname = \"log\"\nsubscribe = \"anyone\"\npresence = true\nhistory_size = 10\nhistory_ttl = \"1h\"\n"
+    );
+    // Room for so many turns that the runtime looks for what has arrived meanwhile.
+    let config = config
+        .replace("commands_per_s_max = 200", "commands_per_s_max = 100000")
+        .replace("message_len_max = 10000", "message_len_max = 500000")
+        .replace("[client]", "[client]\nqueue_len_max = \"64M\"");
+    let (begun, mut begin) = tokio::sync::mpsc::unbounded_channel();
+    let order = Arc::<Mutex<Vec<String>>>::default();
+    let called = order.clone();
+    let served = Served::start(&config, |hub| {
+        hub.on_rpc(move |event| {
+            called.lock().unwrap().push(event.method.clone());
+            let _ = begun.send(());
+            async { Ok("1".into()) }
+        })
+    })
+    .await;
+    for (method, request) in [
+        ("presence", json!({ "channel": "log:x" })),
+        ("presence_stats", json!({ "channel": "log:x" })),
+        ("history", json!({ "channel": "log:x", "limit": -1 })),
+        ("subscribe", json!({ "channel": "log:x" })),
+    ] {
+        let (mut greedy, mut other) = (served.connect().await, served.connect().await);
+        greedy.call("subscribe", json!({ "channel": "log:x" })).await;
+        let reads = (0..2_000).map(|id| json!({ "id": id + 10, method: request.clone() }));
+        let call = |id: u32, name: &str| json!({ "id": id, "rpc": { "method": name } });
+        let all = std::iter::once(call(8_000, "begin")).chain(reads).chain([call(8_001, "end")]);
+        let message = all.map(|command| command.to_string()).collect::<Vec<_>>().join("\n");
+        greedy.socket.send(&message).await.unwrap();
+        begin.recv().await.unwrap();
+        other.socket.send(&call(8_000, "other").to_string()).await.unwrap();
+        for _ in 0..2 {
+            begin.recv().await.unwrap();
+        }
+        assert_eq!(std::mem::take(&mut *order.lock().unwrap()), ["begin", "other", "end"], "{method}");
+    }
 }
 
 #[tokio::test]
