@@ -381,7 +381,8 @@ pub struct ChannelOptions {
     pub publish: Access,
     /// The clients that may list and count clients.
     pub presence_access: Access,
-    /// The clients that may read the history.
+    /// The clients that may read the history by the command `history`. It keeps nothing from subscribers: a client that may subscribe
+    /// may recover what is kept after any position, the beginning included, whether or not it was subscribed then.
     pub history_access: Access,
     /// The maximum number of the namespace's channels with history that clients may have open on a node; 0 means no limit but
     /// that of [`HistoryConfig`].
