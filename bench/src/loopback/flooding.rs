@@ -41,7 +41,10 @@ impl Flood {
         }
         let stops = Arc::new(AtomicBool::new(false));
         let stopping = stops.clone();
-        let thread = std::thread::spawn(move || flood(&epoll, &streams, &stopping));
+        let thread = std::thread::spawn(move || {
+            yield_to_others();
+            flood(&epoll, &streams, &stopping);
+        });
         Ok(Self { stops, threads: vec![thread] })
     }
 
@@ -55,8 +58,11 @@ impl Flood {
         for _ in 0..connections {
             let mut tunnels = Tunnels::open_hostile(address, STREAMS, frame())?;
             let stopping = flood.stops.clone();
-            // A server that closes has defended itself.
-            flood.threads.push(std::thread::spawn(move || _ = tunnels.flood(&stopping)));
+            flood.threads.push(std::thread::spawn(move || {
+                yield_to_others();
+                // A server that closes has defended itself.
+                _ = tunnels.flood(&stopping);
+            }));
         }
         Ok(flood)
     }
@@ -82,6 +88,12 @@ fn frame() -> Vec<u8> {
     frame.extend_from_slice(&[0; 4]);
     frame.extend_from_slice(&compressed);
     frame
+}
+
+/// Lowers the priority of this thread: the honest client, which needs little time of the same core, must not wait for it.
+fn yield_to_others() {
+    // On Linux the process is the thread.
+    _ = rustix::process::setpriority_process(None, 19);
 }
 
 fn flood(epoll: &OwnedFd, streams: &[TcpStream], stops: &AtomicBool) {

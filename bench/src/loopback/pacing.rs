@@ -14,6 +14,11 @@ const PAYLOAD_LEN: usize = 32;
 /// The time for answers after the last message.
 const REST: Duration = Duration::from_secs(2);
 
+/// Messages that are sent one after another before the first that counts, so that as many packets may be in flight later. While a server
+/// is busy, its kernel acknowledges short packets after 40 ms: the few that BBR allows, or that TCP begins with, would leave the rest of
+/// the messages waiting at the client for that time, as if the server had not answered them.
+const IN_FLIGHT: u64 = 512;
+
 /// The delays of all messages in milliseconds, sorted; infinite for those that were not answered.
 pub(crate) struct Delays(pub(crate) Vec<f64>);
 
@@ -46,6 +51,13 @@ impl Paced {
     /// # Errors
     /// The server cannot be reached, or refuses the WebSocket.
     pub(crate) fn open(address: SocketAddr, over_http2: bool) -> Result<Self, String> {
+        let paced = Self::connect(address, over_http2)?;
+        // Without it the default of the machine applies. It is the same for all servers.
+        _ = rustix::net::sockopt::set_tcp_congestion(paced.stream(), "cubic");
+        Ok(paced)
+    }
+
+    fn connect(address: SocketAddr, over_http2: bool) -> Result<Self, String> {
         if over_http2 {
             let load = Load { payload_len: PAYLOAD_LEN, connections: 1, depth: 1 };
             return Ok(Self::Http2(Box::new(Tunnels::open(address, load)?)));
@@ -69,6 +81,13 @@ impl Paced {
     /// # Errors
     /// The server ended the connection, or an answer is wrong.
     pub(crate) fn run(&mut self, count: usize, interval: Duration) -> Result<Delays, String> {
+        for _ in 0..IN_FLIGHT {
+            self.send(1)?;
+        }
+        let (opening, mut missing) = (Instant::now(), IN_FLIGHT);
+        while missing > 0 && opening.elapsed() < REST {
+            missing -= self.receive(REST)?;
+        }
         let start = Instant::now();
         let due = |number: usize| start + interval * number as u32;
         let end = due(count) + REST;
@@ -89,13 +108,22 @@ impl Paced {
             let next = if sent < count { due(sent) } else { end };
             let answered = self.receive(next.saturating_duration_since(now))?;
             let now = Instant::now();
-            for _ in 0..answered {
+            let first = answered.min(missing);
+            missing -= first;
+            for _ in first..answered {
                 delays.push((now - due(delays.len())).as_secs_f64() * 1e3);
             }
         }
         delays.resize(count, f64::INFINITY);
         delays.sort_unstable_by(f64::total_cmp);
         Ok(Delays(delays))
+    }
+
+    fn stream(&self) -> &TcpStream {
+        match self {
+            Self::Http1(socket) => &socket.stream,
+            Self::Http2(tunnels) => tunnels.stream(),
+        }
     }
 
     fn send(&mut self, count: u64) -> Result<(), String> {
@@ -107,13 +135,9 @@ impl Paced {
 
     /// The number of answers that have arrived, after up to `timeout`.
     fn receive(&mut self, timeout: Duration) -> Result<u64, String> {
-        let stream = match self {
-            Self::Http1(socket) => &socket.stream,
-            Self::Http2(tunnels) => tunnels.stream(),
-        };
         let timeout =
             rustix::time::Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
-        let mut fds = [PollFd::new(stream, PollFlags::IN)];
+        let mut fds = [PollFd::new(self.stream(), PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(0),
             Ok(_) => {}
