@@ -56,7 +56,7 @@ fn send_random(pair: &mut Pair, role: Role, rng: &mut Rng) -> Received {
                 6 => connection.send_binary_uncompressed(&data).unwrap(),
                 _ => {
                     // The receiver's limit on fragments allows 16,384.
-                    for chunk in data.chunks((1 + rng.len(20_000)).max(data.len() / 10_000)) {
+                    for chunk in data.chunks((1 + rng.len(20_000)).max(data.len().div_ceil(10_000))) {
                         connection.send_binary_chunk(chunk, false).unwrap();
                     }
                     connection.send_binary_chunk(b"", true).unwrap();
