@@ -506,19 +506,25 @@ impl State {
     /// Counts the read buffer while the receiver has one. Most are returned within the poll that takes them, and are not counted: this is
     /// called at the end of a poll of the handler, at the next [`release_if_idle`](Shared::release_if_idle) where another task polls the
     /// receiver, and when it waits.
+    #[inline]
     pub(super) fn count_read_buffer(&mut self) {
         // A handler keeps it until it uses a closed WebSocket again, which fails: no other connection should be closed for it.
         let len = if self.link.is_closed() { 0 } else { self.slot.read_buffer_len() };
+        let kib = (len >> 10) as u16;
+        if kib != self.session.read_buffer_kib {
+            self.change_read_buffer(kib);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_read_buffer(&mut self, kib: u16) {
         let (account, counted) = (self.send_queue.account(), &mut self.session.read_buffer_kib);
-        let kib = u16::try_from(len >> 10).unwrap_or(u16::MAX);
         if kib < *counted {
             account.subtract(Category::ReadBuffer, usize::from(*counted - kib) << 10);
-        } else if kib > *counted {
+        } else if account.try_add(Category::ReadBuffer, usize::from(kib - *counted) << 10).is_err() {
             // At the limit, this lets the server close connections that hold more.
-            let added = account.try_add(Category::ReadBuffer, usize::from(kib - *counted) << 10);
-            if added.is_err() {
-                return;
-            }
+            return;
         }
         *counted = kib;
     }
