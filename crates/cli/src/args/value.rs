@@ -107,7 +107,7 @@ pub(super) fn address(text: &str) -> Result<String, String> {
 
 /// A URL. Without a scheme it is that of a WebSocket: `localhost:8080/echo`.
 pub(super) fn url(text: &str) -> Result<String, String> {
-    if has_scheme(text, "unix") {
+    if text.starts_with("unix:/") {
         return Err("a server at a Unix socket has a URL such as ws+unix:PATH:/RESOURCE".into());
     }
     let is_unix = ["ws+unix", "http+unix"].iter().any(|scheme| has_scheme(text, scheme));
@@ -247,6 +247,7 @@ mod tests {
             assert_eq!(url(text).unwrap(), expected);
         }
         assert!(url("unix:/run/socket").unwrap_err().contains("ws+unix:"));
+        assert_eq!(url("unix:9000/").unwrap(), "ws://unix:9000/");
     }
 
     #[test]

@@ -82,6 +82,25 @@ async fn a_signal_before_the_connections_are_open_is_a_failure() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_between_two_servers_is_reported() {
+    let url = start(Fault::None).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other = format!("ws://{}/", silent.local_addr().unwrap());
+    // Which server is first is by chance; if it is the silent one there is no report.
+    let report = loop {
+        let child = spawn(&[&url, "--against", &other, "--duration", "1", "--json", "--quiet"]);
+        let held = timeout(DEADLINE, silent.accept()).await.unwrap().unwrap();
+        signal(&child, "-INT").await;
+        let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+        drop(held);
+        if !output.stdout.is_empty() {
+            break serde_json::from_slice::<Value>(&output.stdout).unwrap();
+        }
+    };
+    assert_eq!(report["interrupted"], true, "{report}");
+}
+
 // Nothing was sent or answered in that time: it belongs to one second, and the seconds after it have their own answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_was_stopped_reports_one_long_second() {

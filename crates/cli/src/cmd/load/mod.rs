@@ -203,7 +203,12 @@ async fn measure(
             let outcome =
                 runner::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
             let outcome = outcome.map_err(|error| (side.opener.url().to_owned(), Failure::Connect(error)))?;
-            let Some(outcome) = outcome else { break 'rounds };
+            let Some(outcome) = outcome else {
+                sides.iter_mut().filter_map(|side| side.outcome.as_mut()).for_each(|outcome| {
+                    outcome.is_interrupted = true;
+                });
+                break 'rounds;
+            };
             side.add(outcome, args.is_paced());
             if side.outcome.as_ref().is_some_and(|outcome| outcome.is_interrupted) {
                 break 'rounds;
