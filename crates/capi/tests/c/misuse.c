@@ -408,6 +408,122 @@ static void codecs(void) {
     CHECK(wl_utf8_free(validator) == WL_STATUS_OK);
 }
 
+/* What the other parts do not call: no object, an object that was freed, no memory, numbers out of range, calls in the wrong state. */
+static void the_rest(void) {
+    uint8_t bytes[512] = {0}, key[4] = {1, 2, 3, 4};
+    uint64_t deadline;
+    uint32_t progress, promised;
+    uint16_t code;
+    wl_slice value;
+    wl_field field = {wl_str("a"), wl_str("b"), 0};
+    wl_field wrong = {{NULL, 5}, {NULL, 0}, 0};
+
+    wl_h2 h2;
+    CHECK(wl_h2_new(WL_ROLE_SERVER, NULL, &h2) == WL_STATUS_OK);
+    NULL_POINTER(wl_h2_poll_timeout(h2, NULL));
+    NULL_POINTER(wl_h2_send_capacity(h2, 1, NULL));
+    NULL_POINTER(wl_h2_send_ping(h2, 0, NULL));
+    NULL_POINTER(wl_h2_push_promise(h2, 1, &field, 1, NULL));
+    NULL_POINTER(wl_h2_push_promise(h2, 1, NULL, 1, &promised));
+    NULL_POINTER(wl_h2_send_response(h2, 1, &wrong, 1, 0));
+    NULL_POINTER(wl_h2_send_informational(h2, 1, NULL, 1));
+    NULL_POINTER(wl_h2_send_trailers(h2, 1, NULL, 1));
+    INVALID(wl_h2_send_response(h2, 1, &field, SIZE_MAX, 0));
+    INVALID(wl_h2_send_trailers(h2, 1, &field, SIZE_MAX / sizeof field));
+    INVALID(wl_h2_send_response(h2, 1, &field, 1, 2));
+    for (uint32_t stream = 0; stream < 4; stream++) {
+        CHECK(wl_h2_send_response(h2, stream, &field, 1, 0) < 0);
+        CHECK(wl_h2_send_informational(h2, stream, &field, 1) < 0);
+        CHECK(wl_h2_send_trailers(h2, stream, &field, 1) < 0);
+        CHECK(wl_h2_push_promise(h2, stream, &field, 1, &promised) < 0);
+        CHECK(wl_h2_reset(h2, stream, 8) < 0);
+        CHECK(wl_h2_send_capacity(h2, stream, &count) < 0 || count == 0);
+    }
+    CHECK(wl_h2_handle_timeout(h2, UINT64_MAX) == WL_STATUS_OK);
+    CHECK(wl_h2_handle_timeout(h2, 0) == WL_STATUS_OK); /* the time goes back */
+    CHECK(wl_h2_shutdown(h2) == WL_STATUS_OK && wl_h2_shutdown(h2) == WL_STATUS_OK);
+    CHECK(wl_h2_free(h2) == WL_STATUS_OK);
+    NO_HANDLE(wl_h2_poll_timeout(h2, &deadline));
+    NO_HANDLE(wl_h2_handle_timeout(h2, 0));
+    NO_HANDLE(wl_h2_send_capacity(h2, 1, &count));
+    NO_HANDLE(wl_h2_send_ping(h2, 0, (const uint8_t(*)[8])bytes));
+    NO_HANDLE(wl_h2_push_promise(h2, 1, &field, 1, &promised));
+    NO_HANDLE(wl_h2_send_response(h2, 1, &field, 1, 0));
+    NO_HANDLE(wl_h2_send_informational(h2, 1, &field, 1));
+    NO_HANDLE(wl_h2_send_trailers(h2, 1, &field, 1));
+    NO_HANDLE(wl_h2_reset(h2, 1, 8));
+    NO_HANDLE(wl_h2_shutdown(h2));
+
+    wl_ws ws = server();
+    CHECK(wl_ws_handle_timeout(ws, UINT64_MAX) == WL_STATUS_OK && wl_ws_handle_timeout(ws, 0) == WL_STATUS_OK);
+    CHECK(wl_ws_handle_write_failed(ws, 0) == WL_STATUS_OK && wl_ws_handle_write_failed(ws, 0) == WL_STATUS_OK);
+    CHECK(wl_ws_release_buffers(ws) == WL_STATUS_OK && wl_ws_release_buffers(ws) == WL_STATUS_OK);
+    CHECK(wl_ws_free(ws) == WL_STATUS_OK);
+    NO_HANDLE(wl_ws_handle_timeout(ws, 0));
+    NO_HANDLE(wl_ws_handle_write_failed(ws, 0));
+    NO_HANDLE(wl_ws_release_buffers(ws));
+
+    wl_client_options options = {.host = wl_str("h"), .resource = wl_str("/")};
+    wl_client_handshake client;
+    CHECK(wl_client_handshake_new(&options, (const uint8_t(*)[16])bytes, NULL, &client) == WL_STATUS_OK);
+    NULL_POINTER(wl_client_handshake_status(client, NULL));
+    NULL_POINTER(wl_client_handshake_header(client, wl_str("a"), NULL));
+    NULL_POINTER(wl_client_handshake_header(client, wrong.name, &value));
+    NULL_POINTER(wl_client_handshake_error(client, NULL));
+    CHECK(wl_client_handshake_status(client, &code) == WL_STATUS_OK && code == 0);
+    CHECK(wl_client_handshake_header(client, wl_str("a"), &value) == WL_STATUS_WRONG_STATE);
+    CHECK(wl_client_handshake_free(client) == WL_STATUS_OK);
+    NO_HANDLE(wl_client_handshake_status(client, &code));
+    NO_HANDLE(wl_client_handshake_header(client, wl_str("a"), &value));
+    NO_HANDLE(wl_client_handshake_error(client, &value));
+
+    wl_server_handshake handshake;
+    CHECK(wl_server_handshake_new(NULL, &handshake) == WL_STATUS_OK);
+    CHECK(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 0, bytes, 512, &count) == WL_STATUS_WRONG_STATE);
+    static const char request[] = "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                                  "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    CHECK(wl_server_handshake_input(handshake, (const uint8_t *)request, sizeof request - 1, &consumed, &progress) == WL_STATUS_OK);
+    INVALID(wl_server_handshake_reject(handshake, 199, wl_str("no"), NULL, 0, bytes, 512, &count));
+    INVALID(wl_server_handshake_reject(handshake, 600, wl_str("no"), NULL, 0, bytes, 512, &count));
+    NULL_POINTER(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 1, bytes, 512, &count));
+    NULL_POINTER(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 0, NULL, 512, &count));
+    NULL_POINTER(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 0, bytes, 512, NULL));
+    wl_field split = {wl_str("A"), wl_str("b\r\nc: d"), 0};
+    INVALID(wl_server_handshake_reject(handshake, 403, wl_str("no"), &split, 1, bytes, 512, &count));
+    CHECK(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 0, bytes, 10, &count) == WL_STATUS_BUFFER_TOO_SMALL);
+    CHECK(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 0, bytes, count, &count) == WL_STATUS_OK);
+    CHECK(memcmp(bytes, "HTTP/1.1 403", 12) == 0);
+    CHECK(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 0, bytes, 512, &count) == WL_STATUS_WRONG_STATE);
+    CHECK(wl_server_handshake_free(handshake) == WL_STATUS_OK);
+    NO_HANDLE(wl_server_handshake_reject(handshake, 403, wl_str("no"), NULL, 0, bytes, 512, &count));
+
+    wl_prepared prepared, compressed;
+    CHECK(wl_prepared_new(WL_KIND_BINARY, bytes, sizeof bytes, &prepared) == WL_STATUS_OK);
+    NULL_POINTER(wl_prepared_compress(prepared, 15, NULL, NULL));
+    INVALID(wl_prepared_compress(prepared, 7, NULL, &compressed));
+    INVALID(wl_prepared_compress(prepared, 16, NULL, &compressed));
+    CHECK(wl_prepared_compress(prepared, 15, NULL, &compressed) == WL_STATUS_OK);
+    CHECK(wl_prepared_free(prepared) == WL_STATUS_OK && wl_prepared_free(compressed) == WL_STATUS_OK);
+    NO_HANDLE(wl_prepared_compress(prepared, 15, NULL, &compressed));
+
+    NULL_POINTER(wl_utf8_unmask(NULL, 1, (const uint8_t(*)[4])key));
+    NULL_POINTER(wl_utf8_unmask(bytes, 1, NULL));
+    INVALID(wl_utf8_unmask(bytes, SIZE_MAX, (const uint8_t(*)[4])key));
+    INVALID(wl_utf8_unmask(bytes, 8, (const uint8_t(*)[4])(bytes + 4)));
+    CHECK(wl_utf8_unmask(NULL, 0, (const uint8_t(*)[4])key) == WL_STATUS_OK);
+
+    wl_hpack_encoder encoder;
+    wl_hpack_decoder decoder;
+    CHECK(wl_hpack_encoder_new(&encoder) == WL_STATUS_OK && wl_hpack_decoder_new(4096, 65536, 100, &decoder) == WL_STATUS_OK);
+    CHECK(wl_hpack_encoder_set_table_size_max(encoder, UINT32_MAX) == WL_STATUS_OK);
+    CHECK(wl_hpack_encoder_set_table_size_max(encoder, 0) == WL_STATUS_OK);
+    CHECK(wl_hpack_decoder_set_table_size_max(decoder, UINT32_MAX) == WL_STATUS_OK);
+    CHECK(wl_hpack_decoder_set_table_size_max(decoder, 0) == WL_STATUS_OK);
+    CHECK(wl_hpack_decoder_free(decoder) == WL_STATUS_OK && wl_hpack_encoder_free(encoder) == WL_STATUS_OK);
+    NO_HANDLE(wl_hpack_encoder_set_table_size_max(encoder, 0));
+    NO_HANDLE(wl_hpack_decoder_set_table_size_max(decoder, 0));
+}
+
 /* Threads that share handles: every call does its work, or is refused. */
 enum { THREADS = 4, ROUNDS = 2000 };
 static wl_ws shared;
@@ -457,6 +573,7 @@ int main(void) {
     server_handshake();
     http2();
     codecs();
+    the_rest();
     shared = server();
     in_threads(use_shared);
     wl_ws_state state;
