@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attacks;
+mod cluster;
 mod failing;
 #[path = "../nats/server.rs"]
 #[allow(dead_code)]

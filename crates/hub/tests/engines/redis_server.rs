@@ -70,15 +70,22 @@ impl Redis {
 
     /// A cluster in which each server has a part of the slots.
     pub(crate) fn start_cluster(size: usize) -> Option<Vec<Self>> {
-        let mut nodes = Vec::new();
-        for _ in 0..size {
+        Self::start_cluster_with(size, 0, Duration::from_secs(15))
+    }
+
+    /// A cluster of masters and of replicas, one for each of the first masters, which takes over some time after that is lost. The
+    /// replicas come last.
+    pub(crate) fn start_cluster_with(size: usize, replicas: usize, timeout: Duration) -> Option<Vec<Self>> {
+        let (mut nodes, timeout) = (Vec::new(), timeout.as_millis().to_string());
+        for _ in 0..size + replicas {
             let bus = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
             let args =
-                ["--cluster-enabled", "yes", "--cluster-port", &bus, "--appendonly", "yes", "--save", ""];
+                ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", &timeout];
+            let args = [&args[..], &["--appendonly", "yes", "--save", ""]].concat();
             nodes.push((Self::start_with(&args)?, bus));
         }
         let slots = 16_384 / size;
-        for (number, (node, _)) in nodes.iter().enumerate() {
+        for (number, (node, _)) in nodes[..size].iter().enumerate() {
             let last = if number + 1 == size { 16_383 } else { (number + 1) * slots - 1 };
             node.command(&format!("CLUSTER ADDSLOTSRANGE {} {last}", number * slots));
             node.command(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1));
@@ -89,7 +96,8 @@ impl Redis {
         let begin = Instant::now();
         let is_ready = |node: &Self| {
             let info = node.command("CLUSTER INFO");
-            info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{size}"))
+            info.contains("cluster_state:ok")
+                && info.contains(&format!("cluster_known_nodes:{}", size + replicas))
         };
         while !nodes.iter().all(|(node, _)| is_ready(node)) {
             assert!(
@@ -98,6 +106,14 @@ impl Redis {
                 nodes[0].0.command("CLUSTER INFO")
             );
             std::thread::sleep(Duration::from_millis(50));
+        }
+        for ((master, _), (replica, _)) in nodes.iter().zip(&nodes[size..]) {
+            let id = master.command("CLUSTER MYID").lines().nth(1).unwrap().to_owned();
+            assert!(replica.command(&format!("CLUSTER REPLICATE {id}")).contains("OK"));
+            while !replica.command("INFO replication").contains("master_link_status:up") {
+                assert!(begin.elapsed() < DEADLINE, "the replica is not synchronised");
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
         Some(nodes.into_iter().map(|(node, _)| node).collect())
     }

@@ -1,5 +1,6 @@
 //! Announcements: what is published in the channels that this node's clients follow, and what was missed meanwhile.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -9,7 +10,7 @@ use prost::Message as _;
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::cluster_async::ClusterConnection;
 use redis::{PushInfo, PushKind};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt as _;
@@ -45,11 +46,23 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// A connection is lost if nothing arrives after this number of own announcements, each of which Redis sends back.
 const UNANSWERED_MAX: u32 = 3;
 
-/// The maximum number of channels of a cluster that are subscribed to at the same time.
-const SUBSCRIBING_MAX: usize = 64;
+/// The delay before positions that could not be read are read again.
+const COMPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a change of a subscription may take.
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// The delay before subscriptions that could not be made are tried again.
+const UPDATE_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// The maximum number of channels of a cluster that are subscribed to at the same time. Those of a silent server take the time-out.
+const SUBSCRIBING_MAX: usize = 1_024;
 
 /// The maximum number of histories whose positions are read at the same time.
 const COMPARING_MAX: usize = 32;
+
+/// The same in a cluster, where those of a silent server take the time-out.
+const COMPARING_SHARDED_MAX: usize = 256;
 
 /// The delay before a lost connection is made again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -69,7 +82,7 @@ pub(super) struct Live {
     connection: Arc<Connection>,
     name: String,
     followed: Mutex<HashMap<String, Followed>>,
-    /// Tokio's mutex: subscriptions are changed one after the other.
+    /// Tokio's mutex: the subscriptions at one server are changed one after the other.
     listening: tokio::sync::Mutex<Listening>,
     peers: Mutex<HashMap<String, Instant>>,
     /// Requests a comparison of the followed histories with their streams.
@@ -90,9 +103,106 @@ struct Listening {
     sink: Option<PubSubSink>,
     stream: Option<PubSubStream>,
     /// In a cluster, for the announcements of channels.
-    sharded: Option<ClusterConnection>,
+    sharded: Option<Arc<ShardedChannels>>,
     pushes: Option<Pushes>,
+    /// The channels of a server that is not part of a cluster.
     subscribed: HashSet<String>,
+}
+
+/// The subscriptions to the channels of a cluster. Those of different channels are changed at the same time, because a server may be
+/// silent.
+struct ShardedChannels {
+    connection: ClusterConnection,
+    state: Mutex<ShardedState>,
+}
+
+#[derive(Default)]
+struct ShardedState {
+    subscribed: HashSet<String>,
+    /// The channels of which it is not known whether they are subscribed to: a server was lost, or has not answered.
+    unsure: HashSet<String>,
+    /// The results of the changes that are being made.
+    changing: HashMap<String, watch::Receiver<Changed>>,
+}
+
+/// The result of a change; `None` until it is there.
+type Changed = Option<Result<(), EngineError>>;
+
+/// The change of one subscription. When this is dropped, the next change may begin.
+struct Change<'a> {
+    sharded: &'a ShardedChannels,
+    channel: &'a str,
+    result: watch::Sender<Changed>,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        lock(&self.sharded.state).changing.remove(self.channel);
+    }
+}
+
+impl ShardedChannels {
+    /// Makes the subscription to a channel agree with the subscribers of this node. Who waits for a change that fails, fails with it.
+    async fn update(&self, channel: &str, is_followed: impl Fn() -> bool) -> Result<(), EngineError> {
+        let change = loop {
+            let begun = match lock(&self.state).changing.entry(channel.to_owned()) {
+                Entry::Occupied(other) => Err(other.get().clone()),
+                Entry::Vacant(free) => {
+                    let (result, receiver) = watch::channel(None);
+                    free.insert(receiver);
+                    Ok(Change { sharded: self, channel, result })
+                }
+            };
+            match begun {
+                Ok(change) => break change,
+                Err(mut other) => {
+                    if let Ok(result) = other.wait_for(Option::is_some).await {
+                        result.clone().unwrap_or(Ok(()))?;
+                    }
+                }
+            }
+        };
+        let result = self.change(channel, is_followed()).await;
+        change.result.send_replace(Some(result.clone()));
+        result
+    }
+
+    async fn change(&self, channel: &str, is_followed: bool) -> Result<(), EngineError> {
+        {
+            let state = &mut *lock(&self.state);
+            if is_followed == state.subscribed.contains(channel) && !state.unsure.contains(channel) {
+                return Ok(());
+            }
+            state.unsure.insert(channel.to_owned());
+        }
+        let mut connection = self.connection.clone();
+        let changing = async {
+            if is_followed {
+                connection.ssubscribe(subject(channel)).await
+            } else {
+                connection.sunsubscribe(subject(channel)).await
+            }
+        };
+        let changed = tokio::time::timeout(UPDATE_TIMEOUT, changing).await.map_err(unavailable)?;
+        changed.map_err(unavailable)?;
+        let ShardedState { subscribed, unsure, .. } = &mut *lock(&self.state);
+        unsure.remove(channel);
+        if is_followed {
+            subscribed.insert(channel.to_owned())
+        } else {
+            subscribed.remove(channel)
+        };
+        Ok(())
+    }
+}
+
+/// The result of a comparison.
+#[derive(Default)]
+struct Compared {
+    /// The channels of which not everything has been delivered.
+    behind: Vec<String>,
+    /// Those whose positions could not be read.
+    failed: Vec<String>,
 }
 
 /// What a cluster sends to this node.
@@ -108,6 +218,14 @@ enum Received {
     Confirmed(Vec<u8>),
 }
 
+/// The next message; `None` if the connection is lost. Without one there is none.
+async fn next(stream: &mut Option<PubSubStream>) -> Option<redis::Msg> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The next push; `None` if some were lost. Without a cluster there are none.
 async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<Received> {
     let Some(Pushes { pushes, confirmed, is_behind }) = pushes else { return std::future::pending().await };
@@ -117,50 +235,50 @@ async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<Received> {
     }
 }
 
-/// Subscribes to channels of a cluster. Returns those whose server could be reached.
-async fn subscribe_sharded(connection: &ClusterConnection, channels: Vec<String>) -> HashSet<String> {
-    let subscribing = channels.into_iter().map(|channel| {
-        let mut connection = connection.clone();
-        async move { connection.ssubscribe(subject(&channel)).await.is_ok().then_some(channel) }
-    });
-    concurrently(SUBSCRIBING_MAX, subscribing).await.into_iter().flatten().collect()
-}
-
 impl Live {
     pub(super) fn new(connection: Arc<Connection>, name: String) -> Self {
         let (followed, listening, peers, sync) = Default::default();
         Self { connection, name, followed, listening, peers, sync }
     }
 
-    /// Connects, and subscribes to everything that this node follows.
+    /// Connects, and subscribes to everything that this node follows; in a cluster, [`Self::update_missing`] does.
     pub(super) async fn connect(&self) -> Result<(), EngineError> {
-        let listening = &mut *self.listening.lock().await;
-        *listening = Listening::default();
+        *self.listening.lock().await = Listening::default();
+        // Without the lock: a server of a cluster may be silent.
         let (mut sink, stream) = self.connection.listen().await?.split();
-        let followed: Vec<String> = lock(&self.followed).keys().cloned().collect();
-        let mut subjects = vec![NODES.to_owned(), inbox(&self.name)];
         let sharded = self.connection.listen_sharded().await?;
-        let subscribed = match &sharded {
-            None => {
-                subjects.extend(followed.iter().map(|channel| subject(channel)));
-                followed.into_iter().collect()
-            }
-            Some(Sharded { connection, .. }) => subscribe_sharded(connection, followed).await,
-        };
+        let listening = &mut *self.listening.lock().await;
+        let mut subjects = vec![NODES.to_owned(), inbox(&self.name)];
+        if sharded.is_none() {
+            listening.subscribed = lock(&self.followed).keys().cloned().collect();
+            subjects.extend(listening.subscribed.iter().map(|channel| subject(channel)));
+        }
         for subjects in subjects.chunks(1_000) {
             sink.subscribe(subjects).await.map_err(unavailable)?;
         }
-        let (sink, stream) = (Some(sink), Some(stream));
-        let (sharded, pushes) = match sharded {
-            None => (None, None),
-            Some(Sharded { connection, pushes, confirmed, is_behind }) => {
-                // The comparison that follows finds what was missed.
-                confirmed.clear();
-                (Some(connection), Some(Pushes { pushes, confirmed, is_behind }))
-            }
-        };
-        *listening = Listening { sink, stream, sharded, pushes, subscribed };
+        (listening.sink, listening.stream) = (Some(sink), Some(stream));
+        if let Some(Sharded { connection, pushes, confirmed, is_behind }) = sharded {
+            listening.sharded = Some(Arc::new(ShardedChannels { connection, state: Mutex::default() }));
+            listening.pushes = Some(Pushes { pushes, confirmed, is_behind });
+        }
         Ok(())
+    }
+
+    /// Listens to another server of a cluster, after the one that passed on the announcements of nodes is lost. The announcements of
+    /// channels go on meanwhile.
+    async fn connect_again(self: Arc<Self>) {
+        loop {
+            let connecting = async {
+                let (mut sink, stream) = self.connection.listen().await?.split();
+                sink.subscribe(&[NODES.to_owned(), inbox(&self.name)][..]).await.map_err(unavailable)?;
+                let listening = &mut *self.listening.lock().await;
+                (listening.sink, listening.stream) = (Some(sink), Some(stream));
+                Ok::<_, EngineError>(())
+            };
+            let Err(error) = connecting.await else { return };
+            tracing::debug!(%error, "Redis");
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
     }
 
     /// Counts a subscriber.
@@ -195,27 +313,40 @@ impl Live {
 
     /// Makes the subscription of the connection agree with the subscribers of this node.
     async fn update(&self, channel: &str) -> Result<(), EngineError> {
-        let Listening { sink, sharded, subscribed, .. } = &mut *self.listening.lock().await;
+        let mut used = None;
+        loop {
+            let mut listening = self.listening.lock().await;
+            let Some(sharded) = listening.sharded.clone() else {
+                return self.update_at(&mut listening, channel).await;
+            };
+            drop(listening);
+            // The connection may have been replaced meanwhile, and the new one knows nothing of the change.
+            if used.as_ref().is_some_and(|used| Arc::ptr_eq(used, &sharded)) {
+                return Ok(());
+            }
+            sharded.update(channel, || lock(&self.followed).contains_key(channel)).await?;
+            used = Some(sharded);
+        }
+    }
+
+    /// The same, where one server has all channels.
+    async fn update_at(&self, listening: &mut Listening, channel: &str) -> Result<(), EngineError> {
+        let Listening { sink, subscribed, .. } = listening;
         let is_followed = lock(&self.followed).contains_key(channel);
         if is_followed == subscribed.contains(channel) {
             return Ok(());
         }
         let Some(open) = sink else { return Err(unavailable("the connection is lost")) };
-        let is_whole = sharded.is_none();
         let updating = async {
-            match (sharded, is_followed) {
-                (None, true) => open.subscribe(subject(channel)).await,
-                (None, false) => open.unsubscribe(subject(channel)).await,
-                (Some(sharded), true) => sharded.ssubscribe(subject(channel)).await,
-                (Some(sharded), false) => sharded.sunsubscribe(subject(channel)).await,
+            if is_followed {
+                open.subscribe(subject(channel)).await
+            } else {
+                open.unsubscribe(subject(channel)).await
             }
         };
-        let updated = tokio::time::timeout(3 * HEARTBEAT, updating).await.map_err(unavailable);
+        let updated = tokio::time::timeout(UPDATE_TIMEOUT, updating).await.map_err(unavailable);
         if let Err(error) = updated.and_then(|updated| updated.map_err(unavailable)) {
-            // In a cluster it may concern one server of several.
-            if is_whole {
-                *sink = None;
-            }
+            *sink = None;
             return Err(error);
         }
         if is_followed {
@@ -238,18 +369,33 @@ impl Live {
         self.connection.announce(&subject(channel), &message).await
     }
 
-    /// Subscribes again where a server of a cluster could not be reached.
-    async fn update_missing(&self) {
-        let mut missing: Vec<String> = lock(&self.followed).keys().cloned().collect();
-        {
-            let listening = self.listening.lock().await;
-            missing.retain(|channel| !listening.subscribed.contains(channel));
-        }
-        for channel in missing {
-            if let Err(error) = self.update(&channel).await {
-                tracing::debug!(channel, %error, "Redis");
+    /// Subscribes to what is followed in a cluster and not subscribed to: after a reconnection, and where a server could not be reached.
+    async fn update_missing(self: Arc<Self>, sharded: Arc<ShardedChannels>) {
+        loop {
+            let mut missing: Vec<String> = lock(&self.followed).keys().cloned().collect();
+            {
+                let state = lock(&sharded.state);
+                missing.retain(|channel| !state.subscribed.contains(channel));
+                missing.extend(state.unsure.iter().cloned());
             }
+            if missing.is_empty() {
+                return;
+            }
+            self.update_all(missing).await;
+            tokio::time::sleep(UPDATE_AGAIN_AFTER).await;
         }
+    }
+
+    async fn update_all(self: &Arc<Self>, missing: Vec<String>) {
+        let updates = missing.into_iter().map(|channel| {
+            let live = self.clone();
+            async move {
+                if let Err(error) = live.update(&channel).await {
+                    tracing::debug!(channel, %error, "Redis");
+                }
+            }
+        });
+        concurrently(SUBSCRIBING_MAX, updates).await;
     }
 
     /// The names of the other nodes that are alive.
@@ -289,66 +435,104 @@ impl Live {
     /// Delivers the announcements of one connection, until it is lost.
     async fn listen(
         self: &Arc<Self>,
-        mut stream: PubSubStream,
+        stream: PubSubStream,
         mut pushes: Option<&mut Pushes>,
-        sharded: Option<ClusterConnection>,
+        sharded: Option<Arc<ShardedChannels>>,
         delivery: &Weak<dyn Delivery>,
     ) {
         // Announcements since the last message. Their number counts, not the time: a node that was paused has asked nothing meanwhile.
         let (mut heartbeat, mut unanswered) = (tokio::time::interval(HEARTBEAT), 0);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut comparing = JoinSet::new();
+        // `None` while a server of a cluster is looked for that passes on the announcements of nodes.
+        let mut stream = Some(stream);
+        let (mut comparing, mut updating, mut connecting) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        // The channels to compare next, and not before when.
+        let (mut due, mut due_at) = (HashSet::new(), Instant::now());
+        let compare = |due: &mut HashSet<String>, due_at: Instant, comparing: &mut JoinSet<Compared>| {
+            if !due.is_empty() && comparing.is_empty() && due_at <= Instant::now() {
+                let (channels, is_sharded) = (std::mem::take(due), sharded.is_some());
+                comparing.spawn(self.clone().compare(channels, is_sharded, delivery.clone()));
+            }
+        };
         loop {
+            compare(&mut due, due_at, &mut comparing);
             let message = tokio::select! {
-                message = stream.next() => match message {
+                message = next(&mut stream) => match message {
                     Some(message) => message,
-                    None => return,
+                    None if sharded.is_none() => return,
+                    None => {
+                        stream = None;
+                        connecting.spawn(self.clone().connect_again());
+                        continue;
+                    }
                 },
+                Some(_) = connecting.join_next() => {
+                    stream = self.listening.lock().await.stream.take();
+                    unanswered = 0;
+                    continue;
+                }
                 _ = heartbeat.tick() => {
-                    if unanswered >= UNANSWERED_MAX || delivery.strong_count() == 0 {
+                    if delivery.strong_count() == 0 || unanswered >= UNANSWERED_MAX && sharded.is_none() {
                         return;
+                    }
+                    if unanswered >= UNANSWERED_MAX && stream.take().is_some() {
+                        connecting.spawn(self.clone().connect_again());
                     }
                     unanswered += 1;
                     let live = self.clone();
                     tokio::spawn(async move { live.connection.publish(NODES, live.name.as_bytes()).await });
-                    if let Some(mut sharded) = sharded.clone() {
+                    if let Some(mut connection) = sharded.as_ref().map(|sharded| sharded.connection.clone()) {
                         // The connection to each server has something to lose: otherwise a server that vanished would not be noticed.
-                        tokio::spawn(async move { redis::cmd("PING").query_async::<()>(&mut sharded).await });
+                        tokio::spawn(async move { redis::cmd("PING").query_async::<()>(&mut connection).await });
                     }
                     continue;
                 }
                 push = receive(&mut pushes) => {
                     let Some(delivery) = delivery.upgrade() else { return };
+                    if let (Some(Received::Push(push)), Some(sharded)) = (&push, &sharded)
+                        && push.kind == PushKind::Disconnection
+                    {
+                        // It is not known which channels the lost server had, nor which server has its slots next. Where a subscription is
+                        // left, another one changes nothing.
+                        let ShardedState { subscribed, unsure, .. } = &mut *lock(&sharded.state);
+                        unsure.extend(subscribed.iter().cloned());
+                        if updating.is_empty() {
+                            updating.spawn(self.clone().update_missing(sharded.clone()));
+                        }
+                        continue;
+                    }
                     match push {
                         Some(Received::Push(push)) => self.handle_push(push, &*delivery).await,
                         // After a loss: what was published meanwhile was not announced to this node.
                         Some(Received::Confirmed(subject)) => {
-                            if let Some(channel) = std::str::from_utf8(&subject).ok().and_then(channel_of) {
-                                self.catch_up(channel, &*delivery).await;
-                            }
+                            let channel = std::str::from_utf8(&subject).ok().and_then(channel_of);
+                            due.extend(channel.map(str::to_owned));
                         }
                         None => return,
                     }
                     continue;
                 }
                 () = self.sync.notified() => {
-                    if sharded.is_some() {
-                        let live = self.clone();
-                        tokio::spawn(async move { live.update_missing().await });
+                    if let Some(sharded) = sharded.clone().filter(|_| updating.is_empty()) {
+                        updating.spawn(self.clone().update_missing(sharded));
                     }
-                    // Announcements go on meanwhile.
-                    if comparing.is_empty() {
-                        comparing.spawn(self.clone().compare(delivery.clone()));
-                    }
+                    due.extend(lock(&self.followed).keys().cloned());
                     continue;
                 }
+                Some(_) = updating.join_next() => continue,
                 Some(compared) = comparing.join_next() => {
                     let Some(delivery) = delivery.upgrade() else { return };
-                    for channel in compared.unwrap_or_default() {
+                    let Compared { behind, failed } = compared.unwrap_or_default();
+                    if !failed.is_empty() {
+                        due.extend(failed);
+                        due_at = Instant::now() + COMPARE_AGAIN_AFTER;
+                    }
+                    for channel in behind {
                         self.catch_up(&channel, &*delivery).await;
                     }
                     continue;
                 }
+                () = tokio::time::sleep_until(due_at), if !due.is_empty() && comparing.is_empty() => continue,
             };
             unanswered = 0;
             let Some(delivery) = delivery.upgrade() else { return };
@@ -380,7 +564,9 @@ impl Live {
             (PushKind::SUnsubscribe, _) if lock(&self.followed).contains_key(channel) => {
                 let (live, channel) = (self.clone(), channel.to_owned());
                 tokio::spawn(async move {
-                    live.listening.lock().await.subscribed.remove(&channel);
+                    if let Some(sharded) = &live.listening.lock().await.sharded {
+                        lock(&sharded.state).subscribed.remove(&channel);
+                    }
                     live.update(&channel).await
                 });
             }
@@ -455,36 +641,48 @@ impl Live {
         }
     }
 
-    /// The channels of which not everything has been delivered.
-    async fn compare(self: Arc<Self>, delivery: Weak<dyn Delivery>) -> Vec<String> {
-        let channels: Vec<String> = lock(&self.followed).keys().cloned().collect();
+    /// Compares the positions of channels with what was delivered. Announcements go on meanwhile.
+    async fn compare(
+        self: Arc<Self>,
+        channels: HashSet<String>,
+        is_sharded: bool,
+        delivery: Weak<dyn Delivery>,
+    ) -> Compared {
         let has_failed = Arc::new(AtomicBool::new(false));
         let comparisons = channels.into_iter().map(|channel| {
             let (live, delivery, has_failed) = (self.clone(), delivery.clone(), has_failed.clone());
             async move {
                 let retention = delivery.upgrade()?.retention(&channel)?;
                 live.delivered(&channel)?;
-                if has_failed.load(Ordering::Relaxed) {
-                    return None;
+                // In a cluster, another server may answer.
+                if !is_sharded && has_failed.load(Ordering::Relaxed) {
+                    return Some(Err(channel));
                 }
                 let part = Part::After { since: 0, limit: 0 };
                 match script::read(&live.connection, Reading { channel: &channel, part, retention }).await {
                     Ok(read) => {
                         let at = live.delivered(&channel)?;
                         let is_behind = at.epoch != read.position.epoch || at.offset < read.position.offset;
-                        is_behind.then_some(channel)
+                        is_behind.then_some(Ok(channel))
                     }
-                    // Tried again with the next comparison.
                     Err(error) => {
                         if !has_failed.swap(true, Ordering::Relaxed) {
                             warn!(channel, %error, "histories were not compared");
                         }
-                        None
+                        Some(Err(channel))
                     }
                 }
             }
         });
-        concurrently(COMPARING_MAX, comparisons).await.into_iter().flatten().collect()
+        let max = if is_sharded { COMPARING_SHARDED_MAX } else { COMPARING_MAX };
+        let mut compared = Compared::default();
+        for channel in concurrently(max, comparisons).await.into_iter().flatten() {
+            match channel {
+                Ok(behind) => compared.behind.push(behind),
+                Err(failed) => compared.failed.push(failed),
+            }
+        }
+        compared
     }
 
     fn delivered(&self, channel: &str) -> Option<Position> {
