@@ -247,11 +247,10 @@ impl Client {
         matches!(subscriptions.get(channel), Some(Subscription::Active(active)) if active.server_side)
     }
 
-    /// Sends a reply or a push; on bare connections it does nothing.
+    /// Sends the answer to a command, or a part of it; on bare connections it does nothing.
     pub(crate) fn send(&self, reply: &Reply) {
-        if self.encode(reply).map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
-            let user = self.user();
-            tracing::warn!(reason = "slow", client = &*self.id, user, "client evicted: its queue is full");
+        if let Some(message) = self.encode(reply) {
+            self.outbox.reply(message);
         }
     }
 
@@ -276,8 +275,13 @@ impl Client {
         }
     }
 
+    /// Sends what the client did not ask for; on bare connections it does nothing.
     pub(crate) fn push(&self, push: Push) {
-        self.send(&Reply { push: Some(push), ..Reply::default() });
+        let push = Reply { push: Some(push), ..Reply::default() };
+        if self.encode(&push).map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
+            let user = self.user();
+            tracing::warn!(reason = "slow", client = &*self.id, user, "client evicted: its queue is full");
+        }
     }
 }
 

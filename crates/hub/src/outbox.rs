@@ -1,5 +1,9 @@
 //! The send queue of one connection, bounded in bytes.
 //!
+//! Pushes that do not fit end the connection as too slow, or are dropped. Replies are never refused: the client's next command
+//! [waits](Outbox::poll_room) until they are written. So the queue holds at most `len_max` of pushes, and `len_max` and one reply
+//! of replies.
+//!
 //! ```text
 //!             all is written                                     the transport is full, or more was queued
 //!            +-----------------------------------------------+   +-------------------------------+
@@ -40,8 +44,10 @@ pub(crate) struct Outbox {
 #[derive(Debug)]
 struct Queue {
     waiting: Messages,
-    /// The cost of the queued messages. `len <= len_max`, except for replies, of which there is one per command.
+    /// The cost of the queued messages, replies included.
     len: usize,
+    /// The cost of the queued replies. `len - replies_len <= len_max`, except for a single message.
+    replies_len: usize,
     len_max: usize,
     /// Bytes that the connection's task has taken and is writing. They count as written when it polls again.
     writing: usize,
@@ -57,6 +63,8 @@ struct Queue {
     in_batch: usize,
     /// The waker of the connection's task, while it waits.
     task: Option<Waker>,
+    /// The waker of the session, while it waits for room.
+    session: Option<Waker>,
 }
 
 /// Which task writes the queued messages.
@@ -87,7 +95,16 @@ type Messages = SmallVec<[Waiting; 1]>;
 #[derive(Debug)]
 struct Waiting {
     message: PreparedMessage,
-    may_drop: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Part of the answer to a command.
+    Reply,
+    Push,
+    /// A push that is dropped where that is the policy for slow clients.
+    Droppable,
 }
 
 /// What the connection's task takes from an outbox.
@@ -120,6 +137,7 @@ impl Outbox {
             queue: Mutex::new(Queue {
                 waiting: Messages::new(),
                 len: 0,
+                replies_len: 0,
                 len_max,
                 writing: 0,
                 written: 0,
@@ -129,6 +147,7 @@ impl Outbox {
                 writer: Writer::Task,
                 in_batch: 0,
                 task: None,
+                session: None,
             }),
         }
     }
@@ -140,25 +159,43 @@ impl Outbox {
         OpenToBatches(self)
     }
 
-    /// Queues a reply, or another message that only this client receives.
+    /// Queues part of the answer to a command, however long the queue is.
+    pub(crate) fn reply(&self, message: PreparedMessage) {
+        self.add(message, Kind::Reply, false);
+    }
+
+    /// Ready when another command may be answered; otherwise registers the session.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut queue = lock(&self.queue);
+        if queue.has_room() {
+            return Poll::Ready(());
+        }
+        let old = queue.session.replace(cx.waker().clone());
+        drop(queue);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Queues another message that only this client receives.
     pub(crate) fn push(&self, message: PreparedMessage) -> Pushed {
-        self.add(message, false, false)
+        self.add(message, Kind::Push, false)
     }
 
     /// Queues a message that other clients receive as well.
     pub(crate) fn publish(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
-        self.add(message, may_drop, true)
+        self.add(message, if may_drop { Kind::Droppable } else { Kind::Push }, true)
     }
 
-    fn add(&self, message: PreparedMessage, may_drop: bool, for_batch: bool) -> Pushed {
+    fn add(&self, message: PreparedMessage, kind: Kind, for_batch: bool) -> Pushed {
         let mut queue = lock(&self.queue);
         if queue.end.is_some() {
             return Pushed::Ended;
         }
         let cost = cost(&message);
         let mut pushed = Pushed::Queued;
-        if queue.len + cost > queue.len_max && queue.len > 0 {
-            let policy = queue.policy;
+        let pushes_len = queue.pushes_len();
+        if kind != Kind::Reply && pushes_len + cost > queue.len_max && pushes_len > 0 {
+            let (policy, may_drop) = (queue.policy, kind == Kind::Droppable);
             match policy {
                 SlowPolicy::DropNewest if may_drop => return Pushed::Dropped,
                 SlowPolicy::DropOldest if may_drop && queue.make_room(cost) => pushed = Pushed::Dropped,
@@ -171,7 +208,8 @@ impl Outbox {
             }
         }
         queue.len += cost;
-        queue.waiting.push(Waiting { message, may_drop });
+        queue.replies_len += if kind == Kind::Reply { cost } else { 0 };
+        queue.waiting.push(Waiting { message, kind });
         if let Writer::Batch { is_due } = &mut queue.writer
             && (*is_due || for_batch && pushed == Pushed::Queued)
         {
@@ -207,6 +245,8 @@ impl Outbox {
         let mut unsent: Messages = messages.drain(sent..).collect();
         let sent_cost: usize = messages.iter().map(|waiting| cost(&waiting.message)).sum();
         let sent_len = sent_cost - messages.len() * MESSAGE_COST;
+        let sent_replies = messages.iter().filter(|waiting| waiting.kind == Kind::Reply);
+        let sent_replies_cost: usize = sent_replies.map(|waiting| cost(&waiting.message)).sum();
         messages.clear();
         let mut queue = lock(&self.queue);
         queue.writing = queued_len.min(sent_len);
@@ -214,6 +254,7 @@ impl Outbox {
         // A connection that was ended as too slow has dropped its messages.
         if std::mem::take(&mut queue.in_batch) == count {
             queue.len -= sent_cost;
+            queue.replies_len -= sent_replies_cost;
             unsent.append(&mut queue.waiting);
             std::mem::swap(&mut queue.waiting, &mut unsent);
         }
@@ -221,6 +262,7 @@ impl Outbox {
             std::mem::swap(&mut queue.waiting, &mut messages);
         }
         let is_open = matches!(queue.writer, Writer::Writing);
+        let session = queue.wakes_session();
         let mut closed = None;
         if is_open {
             queue.writer = Writer::Batch { is_due: false };
@@ -238,23 +280,19 @@ impl Outbox {
         }
         drop(queue);
         drop((closed, messages, unsent));
-        if let Some(task) = task {
-            task.wake();
-        }
+        [task, session].into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Ends the connection after the queued messages have been written. Only the first reason counts.
     pub(crate) fn end(&self, reason: Disconnect) {
-        let task = {
+        let wakers = {
             let mut queue = lock(&self.queue);
             if queue.end.is_none() {
                 queue.end = Some(reason.into());
             }
-            queue.task.take()
+            [queue.task.take(), queue.session.take()]
         };
-        if let Some(task) = task {
-            task.wake();
-        }
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Whether the connection is being ended.
@@ -299,9 +337,13 @@ impl Outbox {
             queue.writer = Writer::Task;
             queue.writing += queue.bytes();
             into.extend(queue.waiting.drain(..).map(|waiting| waiting.message));
-            queue.len = 0;
+            (queue.len, queue.replies_len) = (0, 0);
             if queue.waiting.capacity() > CAPACITY_KEPT {
                 queue.waiting = Messages::new();
+            }
+            if let Some(session) = queue.wakes_session() {
+                drop(queue);
+                session.wake();
             }
             return Poll::Ready(Taken::Messages);
         }
@@ -360,10 +402,27 @@ impl Queue {
         self.len - (self.waiting.len() + self.in_batch) * MESSAGE_COST
     }
 
+    /// Whether another command may be answered.
+    fn has_room(&self) -> bool {
+        self.replies_len <= self.len_max || self.end.is_some()
+    }
+
+    /// The session that waits, to wake after the unlock, if it may go on.
+    #[must_use]
+    fn wakes_session(&mut self) -> Option<Waker> {
+        if self.has_room() { self.session.take() } else { None }
+    }
+
+    /// The cost of the queued messages that are no replies.
+    fn pushes_len(&self) -> usize {
+        self.len - self.replies_len
+    }
+
     /// Drops the oldest droppable messages until `cost` fits; returns false if it does not fit even then.
     fn make_room(&mut self, cost: usize) -> bool {
-        while self.len + cost > self.len_max {
-            let Some(oldest) = self.waiting.iter().position(|waiting| waiting.may_drop) else { return false };
+        while self.pushes_len() + cost > self.len_max {
+            let droppable = self.waiting.iter().position(|waiting| waiting.kind == Kind::Droppable);
+            let Some(oldest) = droppable else { return false };
             self.len -= self::cost(&self.waiting.remove(oldest).message);
         }
         true
@@ -381,9 +440,10 @@ impl Queue {
     /// Ends a connection that is too slow and drops its messages.
     fn end(&mut self, reason: Disconnect) -> Ended {
         self.end = Some(reason.into());
-        self.len = 0;
+        (self.len, self.replies_len) = (0, 0);
         self.in_batch = 0;
-        Ended { _dropped: std::mem::take(&mut self.waiting), task: self.task.take() }
+        let wakers = [self.task.take(), self.session.take()];
+        Ended { _dropped: std::mem::take(&mut self.waiting), wakers }
     }
 }
 
@@ -391,14 +451,12 @@ impl Queue {
 #[must_use]
 struct Ended {
     _dropped: Messages,
-    task: Option<Waker>,
+    wakers: [Option<Waker>; 2],
 }
 
 impl Ended {
     fn finish(self) {
-        if let Some(task) = self.task {
-            task.wake();
-        }
+        self.wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
@@ -462,6 +520,49 @@ mod tests {
     fn disconnects_when_a_message_that_must_not_be_dropped_does_not_fit() {
         for policy in [SlowPolicy::DropOldest, SlowPolicy::DropNewest, SlowPolicy::Disconnect] {
             assert_eq!(full(policy).push(text("3")), Pushed::Overflowed, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn replies_take_no_room_of_pushes_and_hold_up_the_next_command() {
+        let outbox = full(SlowPolicy::Disconnect);
+        let has_room = || outbox.poll_room(&mut Context::from_waker(Waker::noop())).is_ready();
+        for expected in [true, true, true, false] {
+            outbox.reply(text("1"));
+            assert_eq!(has_room(), expected);
+        }
+        assert_eq!(take(&outbox).1.len(), 7);
+        assert!(has_room());
+        outbox.reply(text(&"x".repeat(1000)));
+        assert!(!has_room());
+        // Pushes still have what they had.
+        for _ in 0..3 {
+            assert_eq!(outbox.publish(text("1"), true), Pushed::Queued);
+        }
+        assert_eq!(outbox.publish(text("1"), true), Pushed::Overflowed);
+        // A session does not wait for a connection that has ended.
+        assert!(has_room());
+    }
+
+    #[test]
+    fn a_session_is_woken_when_its_replies_are_taken() {
+        struct Count(AtomicUsize);
+
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        let outbox = Outbox::new(10, SlowPolicy::Disconnect);
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let frees: [fn(&Outbox); 2] = [|outbox| drop(take(outbox)), |outbox| outbox.end(Disconnect::Slow)];
+        for (turn, free) in frees.into_iter().enumerate() {
+            outbox.reply(text("1"));
+            assert!(outbox.poll_room(&mut Context::from_waker(&waker)).is_pending());
+            free(&outbox);
+            assert_eq!(count.0.load(Ordering::Relaxed), turn + 1);
         }
     }
 

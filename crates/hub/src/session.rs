@@ -7,6 +7,7 @@
 mod commands;
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,10 @@ struct Budget {
 
 /// The shortest time between two requests to the backend for a renewal.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The recovered publications in the reply to `connect`, in lengths of the send queue. After the channel that exceeds this, others do
+/// not recover: this reply cannot be sent in parts.
+const CONNECT_QUEUES_MAX: usize = 8;
 
 /// The size of the bucket, as a time at the average rate.
 const BURST: Duration = Duration::from_secs(5);
@@ -341,6 +346,7 @@ impl Session {
         }
         let per_s = self.node.settings().config.client.commands_per_s_max;
         for command in commands {
+            self.replies_fit().await;
             // A batch may take long, and deadlines are not checked elsewhere during it.
             self.check_expiry(self.node.clock.now());
             if self.client.outbox.has_ended() {
@@ -366,6 +372,11 @@ impl Session {
                 Err(_) => return self.end(Disconnect::BadRequest),
             }
         }
+    }
+
+    /// Waits until so much of the replies before is written that there is room for another one.
+    async fn replies_fit(&self) {
+        poll_fn(|cx| self.client.outbox.poll_room(cx)).await;
     }
 
     async fn handle_command(&mut self, command: Command) -> Result<(), Disconnect> {
@@ -438,6 +449,7 @@ impl Session {
             if lock(&self.client.subscriptions).get(&channel).is_some() {
                 continue;
             }
+            self.replies_fit().await;
             let command = SubscribeRequest { channel: channel.clone(), ..command };
             let request = subscribe::Request::from_client(command, &self.origin);
             let Ok(mut established) = subscribe::subscribe(&self.node, &self.client, request).await else {
@@ -522,11 +534,15 @@ impl Session {
             ..ConnectResult::default()
         };
         let mut established = Vec::new();
+        let mut recovered_len = 0;
         for (channel, grant) in subs {
             let position = request.subs.get(&channel).cloned().unwrap_or_default();
             let command = SubscribeRequest { channel: channel.clone(), token: String::new(), ..position };
-            let request = subscribe::Request::granted(command, grant);
+            let may_recover = recovered_len <= CONNECT_QUEUES_MAX * config.queue_len_max;
+            let request = subscribe::Request { may_recover, ..subscribe::Request::granted(command, grant) };
             if let Ok(subscription) = subscribe::subscribe(&self.node, &self.client, request).await {
+                let publications = subscription.result.publications.iter();
+                recovered_len += publications.map(prost::Message::encoded_len).sum::<usize>();
                 result.subs.insert(channel, subscription.result.clone());
                 established.push(subscription);
             }

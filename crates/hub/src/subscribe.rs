@@ -35,6 +35,8 @@ pub(crate) struct Request {
     pub(crate) origin: Option<Box<str>>,
     pub(crate) encoding: Encoding,
     pub(crate) headers: Headers,
+    /// Whether the client may receive what it missed; otherwise it is told that it has not recovered.
+    pub(crate) may_recover: bool,
 }
 
 /// A subscription whose publications are kept until it is [started](Established::start).
@@ -101,13 +103,13 @@ impl Request {
     /// A subscription that the connection's token or the application has granted.
     pub(crate) fn granted(command: SubscribeRequest, grant: Grant) -> Self {
         let (origin, encoding, headers) = (None, Encoding::Json, Headers::new());
-        Self { command, granted: Some(grant), origin, encoding, headers }
+        Self { command, granted: Some(grant), origin, encoding, headers, may_recover: true }
     }
 
     /// A subscription that the client asks for.
     pub(crate) fn from_client(command: SubscribeRequest, origin: &Origin) -> Self {
         let Origin { origin, encoding, headers } = origin.clone();
-        Self { command, granted: None, origin, encoding, headers }
+        Self { command, granted: None, origin, encoding, headers, may_recover: true }
     }
 }
 
@@ -226,7 +228,7 @@ async fn add(
     reserved.step = Step::Added { key };
     node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
     reserved.step = Step::Followed { key };
-    let (start, mut result) = position(&reserved, command, &options).await?;
+    let (start, mut result) = position(&reserved, request, &options).await?;
     if options.unsubscribe_events {
         reserved.opened = node.prepare(&client, Some(&command.channel));
         if let Some(opened) = &reserved.opened {
@@ -265,10 +267,11 @@ fn refusal(error: EngineError) -> Refusal {
 /// The position at which the subscription begins, and what the client missed.
 async fn position(
     reserved: &Reserved,
-    command: &SubscribeRequest,
+    request: &Request,
     options: &ChannelOptions,
 ) -> Result<(Start, SubscribeResult), Refusal> {
     let Reserved { node, client, channel, .. } = reserved;
+    let command = &request.command;
     let join_leave = options.join_leave && (options.force_push_join_leave || command.join_leave);
     let filter = match &command.tf {
         None => None,
@@ -286,7 +289,7 @@ async fn position(
     result.positioned = true;
     result.was_recovering = command.recover;
     let since = Position { offset: command.offset, epoch: command.epoch.clone() };
-    let since = (command.recover && result.recoverable).then_some(&since);
+    let since = (command.recover && result.recoverable && request.may_recover).then_some(&since);
     let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
     let mut recovery = recovered.map_err(refusal)?;
     if command.recover {

@@ -5,6 +5,7 @@
 mod api;
 mod application;
 mod calls;
+mod catch_up;
 mod compatibility;
 mod deltas;
 mod events;
