@@ -314,13 +314,10 @@ impl Body {
                 chunk
             }
             #[cfg(feature = "http2")]
-            Source::Http2(stream) => {
-                let chunk = ready!(stream.poll_data(cx));
-                if chunk.is_none() {
-                    trailers = stream.trailers();
-                }
-                chunk
-            }
+            Source::Http2(stream) => match ready!(stream.poll_data(cx)) {
+                None => stream.trailers().map(|taken| trailers = taken).err().map(Err),
+                chunk => chunk,
+            },
             Source::Channel(receiver, aborted) => match ready!(receiver.poll_recv(cx)) {
                 Some(frame) => frame.data(&mut trailers).map(Ok),
                 // The sender was dropped, or is being dropped.

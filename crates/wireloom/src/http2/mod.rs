@@ -22,8 +22,8 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `deadlines`, `driver_handle`, `head`, `memory_report`, `peer_preface`, `read_buffer`, `recv_buffer`, `timers`, `unread` → `slots` →
-//! `state` → `shared` → `handler_ref`, `head_memory`, `recv_stream`, `send_stream` → `incoming`, `requests` → `driver`, `tunnel`.
+//! Layers: `deadlines`, `driver_handle`, `head`, `memory_report`, `peer_preface`, `read_buffer`, `recv_buffer`, `timers`, `unread` → `heads` →
+//! `slots` → `state` → `shared` → `handler_ref`, `head_memory`, `recv_stream`, `send_stream` → `incoming`, `requests` → `driver`, `tunnel`.
 
 mod deadlines;
 mod driver;
@@ -31,6 +31,7 @@ mod driver_handle;
 mod handler_ref;
 mod head;
 mod head_memory;
+mod heads;
 mod incoming;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]

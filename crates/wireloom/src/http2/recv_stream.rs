@@ -61,10 +61,9 @@ impl RecvStream {
             let mut state = self.shared.lock();
             let State { slots, core, deferred, .. } = &mut *state;
             let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(HttpError::Closed)) };
-            let Some(head) = slot.interim.pop_front().or_else(|| slot.head.take()) else {
+            let Some(head) = slot.heads.take_head(core) else {
                 return slot.poll_received(cx, deferred);
             };
-            slot.count_heads(core);
             state.wake_driver();
             Poll::Ready(Ok(head))
         })
@@ -87,14 +86,19 @@ impl RecvStream {
     }
 
     /// The trailers, if there are any, once [`poll_data`](Self::poll_data) has returned `None`.
-    pub(crate) fn trailers(&mut self) -> Option<Headers> {
+    ///
+    /// # Errors
+    /// The connection has been evicted since then, and they were lost.
+    pub(crate) fn trailers(&mut self) -> Result<Option<Headers>, HttpError> {
         let mut state = self.shared.lock();
         let State { slots, core, .. } = &mut *state;
-        let slot = slots.get(self.stream)?;
-        let trailers = slot.trailers.take()?;
-        slot.count_heads(core);
+        let Some(slot) = slots.get(self.stream) else { return Ok(None) };
+        let Some(trailers) = slot.heads.take_trailers(core) else {
+            let lost = slot.error.clone().filter(|_| slot.receiving == Receiving::Discarding);
+            return lost.map_or(Ok(None), Err);
+        };
         state.wake_driver();
-        Some(trailers)
+        Ok(Some(trailers))
     }
 
     /// Reads content like a socket; 0 bytes at the end.
@@ -153,16 +157,14 @@ impl State {
 impl Drop for RecvStream {
     fn drop(&mut self) {
         let stream = self.stream;
-        let _unread = self.shared.command(|state| {
-            let slot = state.slots.get(stream)?;
+        self.shared.command(|state| {
+            let State { slots, core, deferred, .. } = &mut *state;
+            let Some(slot) = slots.get(stream) else { return };
             let (receiving, finished, is_accepted) = (slot.receiving, slot.finished, slot.is_accepted);
-            let unread = std::mem::take(&mut slot.data);
             if receiving == Receiving::Open {
                 slot.receiving = Receiving::Discarding;
             }
-            if !unread.is_empty() {
-                let _ = state.core.release_capacity(stream.key, unread.len());
-            }
+            slot.discard_unread(core, deferred);
             if receiving == Receiving::Open && state.core.role() == Role::Client {
                 // Without a reader of the response the request is pointless.
                 let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
@@ -171,7 +173,6 @@ impl Drop for RecvStream {
                 state.finish(stream.key, is_accepted);
             }
             state.release(stream);
-            Some(unread)
         });
     }
 }
@@ -179,13 +180,15 @@ impl Drop for RecvStream {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
     use wireloom_http2::Config;
     use wireloom_http2::field::Field;
-    use wireloom_testing::http2::{Frame, GET, join};
+    use wireloom_testing::http2::{Frame, GET, PREFACE, join};
 
     use super::super::incoming::IncomingRequests;
-    use super::super::{Driver, Requests};
+    use super::super::{Driver, Progress, Requests};
     use super::*;
+    use crate::memory::Evict as _;
     use crate::transport::Io;
 
     #[tokio::test]
@@ -213,6 +216,90 @@ mod tests {
         assert_eq!(held(), 7);
         responses.pop();
         assert_eq!(held(), 0);
+    }
+
+    /// A client, and a response of which a part was read when the connection is evicted. `end` are its last frames, which have arrived.
+    async fn evicted(end: &[Frame]) -> (Driver, RecvStream) {
+        let (driver, requests, shared) = client();
+        let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let mut response = requests.open(fields, true).unwrap().1;
+        let content = [Frame::headers(1, &[(":status", "200")]), Frame::data(1, "con")];
+        receive(&shared, &[&content, end].concat());
+        response.head().await.unwrap();
+        let read = std::future::poll_fn(|cx| response.poll_read(cx, &mut [0; 3])).await;
+        assert_eq!(read, Ok(3));
+        shared.evict();
+        (driver, response)
+    }
+
+    #[tokio::test]
+    async fn content_that_an_eviction_has_dropped_does_not_end() {
+        let rest = Frame::data(1, "tent");
+        for end in
+            [vec![rest.clone().end_stream()], vec![rest, Frame::headers(1, &[("a", "b")]).end_stream()]]
+        {
+            let (_driver, mut response) = evicted(&end).await;
+            std::future::poll_fn(|cx| response.poll_readable(cx)).await;
+            let read = std::future::poll_fn(|cx| response.poll_data(cx)).await;
+            assert_eq!(read, Some(Err(HttpError::StreamReset(ErrorCode::ENHANCE_YOUR_CALM))));
+        }
+        let (_driver, mut response) = evicted(&[Frame::data(1, "").end_stream()]).await;
+        assert_eq!(std::future::poll_fn(|cx| response.poll_data(cx)).await, None);
+        assert_eq!(response.trailers(), Ok(None));
+    }
+
+    #[tokio::test]
+    async fn trailers_that_an_eviction_has_dropped_are_an_error() {
+        let long = "v".repeat(10_000);
+        let (_driver, mut response) = evicted(&[Frame::headers(1, &[("a", &long)]).end_stream()]).await;
+        assert_eq!(response.shared.lock().core.memory().caller, 0);
+        let error = HttpError::StreamReset(ErrorCode::ENHANCE_YOUR_CALM);
+        assert_eq!(response.trailers(), Err(error.clone()));
+        assert_eq!(std::future::poll_fn(|cx| response.poll_data(cx)).await, Some(Err(error)));
+    }
+
+    // The driver waits, and reports the memory of the connection when it is woken.
+    #[tokio::test]
+    async fn heads_and_trailers_without_a_reader_are_freed() {
+        let long = "v".repeat(10_000);
+        let memory = crate::memory::Memory::new(1 << 30);
+        let (mut peer, server) = tokio::io::duplex(1 << 20);
+        let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server));
+        let mut driver = driver.unwrap().with_account(&memory.account());
+        let shared = driver.shared().clone();
+        let (sending, mut incoming_of_all) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut incoming = Vec::new();
+            while std::future::poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {
+                incoming.drain(..).for_each(|request| sending.send(request).unwrap());
+            }
+        });
+        let trailers = |stream| Frame::headers(stream, &[("a", &long)]).end_stream();
+        let mut frames = vec![Frame::settings(&[]), Frame::settings_ack()];
+        frames.extend((0..16).map(|n| Frame::post(1 + 2 * n)));
+        frames.extend((0..8).map(|n| trailers(1 + 2 * n)));
+        frames.extend((0..8).map(|n| Frame::rst_stream(1 + 2 * n, 8)));
+        peer.write_all(&[PREFACE, &join(&frames)].concat()).await.unwrap();
+        let mut handlers = Vec::new();
+        for _ in 0..16 {
+            let request = incoming_of_all.recv().await.unwrap();
+            handlers.push((request.content, shared.handler_of(request.key)));
+        }
+        yield_often().await;
+        assert!(memory.stats().heads > 80_000);
+        // The trailers of the others arrive without a reader.
+        handlers.iter_mut().for_each(|(content, _)| drop(content.take()));
+        peer.write_all(&join(&(8..16).map(|n| trailers(1 + 2 * n)).collect::<Vec<_>>())).await.unwrap();
+        yield_often().await;
+        assert_eq!(memory.stats().heads, 0);
+        drop(handlers);
+        assert_eq!(shared.lock().slots.len(), 0);
+    }
+
+    async fn yield_often() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// A client whose server has sent SETTINGS.
@@ -256,7 +343,7 @@ mod tests {
             assert!((least..least + 10_000).contains(&counted()), "{}", counted());
         }
         assert!(std::future::poll_fn(|cx| taken.poll_data(cx)).await.is_none());
-        assert_eq!(taken.trailers().unwrap().len(), 1);
+        assert_eq!(taken.trailers().unwrap().unwrap().len(), 1);
         assert_eq!(counted(), 0);
         let dropped = open();
         respond(3);

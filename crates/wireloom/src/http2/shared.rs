@@ -156,12 +156,12 @@ impl Shared {
 }
 
 impl Evict for Shared {
-    /// Ends the connection with ENHANCE_YOUR_CALM, and frees unread content.
+    /// Ends the connection with ENHANCE_YOUR_CALM, and frees what was not read.
     fn evict(&self) {
         self.command(|state| {
             state.core.abort(ErrorCode::ENHANCE_YOUR_CALM, b"out of memory");
             state.fail(HttpError::StreamReset(ErrorCode::ENHANCE_YOUR_CALM));
-            state.slots.discard_unread(&mut state.core, &mut state.deferred);
+            state.slots.lose_unread(&mut state.core, &mut state.deferred);
         });
     }
 

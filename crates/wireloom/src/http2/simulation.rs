@@ -118,7 +118,7 @@ impl Plan {
             received += chunk.len();
         }
         assert_eq!(received, expected.len(), "{self:?}");
-        let trailers = recv.trailers();
+        let trailers = recv.trailers()?;
         let trailer = trailers.as_ref().and_then(|trailers| trailers.get("x-trailer"));
         let expected = self.seed.to_string();
         assert_eq!(trailer, self.has_trailers.then_some(expected.as_bytes()), "{self:?}");

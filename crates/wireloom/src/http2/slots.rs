@@ -1,6 +1,5 @@
 //! State of streams outside of the protocol core: content that the application has not read, errors, and wakers.
 
-use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -8,14 +7,11 @@ use slab::Slab;
 use wireloom_http2::{Connection, Event, StreamKey};
 
 use super::head::to_headers;
+use super::heads::Heads;
 use super::recv_buffer::RecvBuffer;
 use crate::error::HttpError;
 use crate::guard::{Deferred, WakerSlot};
-use crate::headers::{Head, Headers};
-use crate::memory::FREE_LEN;
-
-/// Interim responses kept for a client that does not read them; further ones are dropped.
-const INTERIM_MAX: usize = 16;
+use crate::headers::Head;
 
 /// Identifies a stream and its slot. A handle or task that holds one keeps the slot; the core may have forgotten the stream.
 #[derive(Clone, Copy, Debug)]
@@ -50,11 +46,7 @@ pub(super) struct Slot {
     pub(super) continue_due: bool,
     /// Content that arrived and was not read.
     pub(super) data: RecvBuffer,
-    pub(super) head: Option<Head>,
-    pub(super) interim: VecDeque<Head>,
-    pub(super) trailers: Option<Headers>,
-    /// The memory of the heads and the trailers above that is counted, in bytes.
-    counted: usize,
+    pub(super) heads: Heads,
     pub(super) error: Option<HttpError>,
     /// Waits for a head or content.
     pub(super) receiver: WakerSlot,
@@ -70,7 +62,7 @@ pub(super) enum Receiving {
     /// Content is queued for the reader.
     #[default]
     Open,
-    /// The reader was dropped: content is released as it arrives.
+    /// The reader was dropped, or the end of the connection has dropped what it had not read: content is released as it arrives.
     Discarding,
     /// END_STREAM has arrived.
     Ended,
@@ -135,13 +127,14 @@ impl Slots {
     }
 
     /// Removes one reference, and the slot with the last one.
-    pub(super) fn release(&mut self, stream: StreamRef, core: &mut Connection, deferred: &mut Deferred) {
+    pub(super) fn release(&mut self, stream: StreamRef, deferred: &mut Deferred) {
         let Some(slot) = self.get(stream) else { return };
         slot.references = slot.references.saturating_sub(1);
         if slot.references > 0 {
             return;
         }
-        slot.count_heads_as(0, core);
+        // The reader has dropped what was not read.
+        debug_assert!(slot.data.is_empty() && slot.heads.is_empty());
         deferred.drop_later(self.slots.remove(stream.index as usize));
         if self.slots.is_empty() {
             // A connection without streams holds no memory for them.
@@ -160,16 +153,16 @@ impl Slots {
     pub(super) fn fail_all(&mut self, error: &HttpError, core: &mut Connection, deferred: &mut Deferred) {
         for (_, slot) in &mut self.slots {
             if slot.is_tunnel && slot.receiving == Receiving::Open {
-                slot.discard_unread(core, deferred);
+                slot.lose_unread(core, deferred);
             }
             slot.fail(error, deferred);
         }
     }
 
-    /// Drops all unread content.
-    pub(super) fn discard_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) {
+    /// Drops all that has not been read.
+    pub(super) fn lose_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) {
         for (_, slot) in &mut self.slots {
-            slot.discard_unread(core, deferred);
+            slot.lose_unread(core, deferred);
         }
     }
 
@@ -210,31 +203,32 @@ impl Slots {
             Event::Response { stream, status, end_stream } => {
                 let fields = core.take_fields();
                 if let Some(slot) = self.get_by_key(stream) {
+                    if slot.receiving != Receiving::Discarding {
+                        slot.heads.set_head(Head { status, headers: to_headers(fields) }, core);
+                        deferred.wake(&mut slot.receiver);
+                    }
                     if end_stream {
                         slot.receiving = Receiving::Ended;
                     }
-                    slot.head = Some(Head { status, headers: to_headers(fields) });
-                    slot.count_heads(core);
-                    deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Informational { stream, status } => {
                 let fields = core.take_fields();
                 if let Some(slot) = self.get_by_key(stream)
-                    && slot.interim.len() < INTERIM_MAX
+                    && slot.receiving != Receiving::Discarding
                 {
-                    slot.interim.push_back(Head { status, headers: to_headers(fields) });
-                    slot.count_heads(core);
+                    slot.heads.push_interim(Head { status, headers: to_headers(fields) }, core);
                     deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Trailers { stream } => {
                 let fields = core.take_fields();
                 if let Some(slot) = self.get_by_key(stream) {
+                    if slot.receiving != Receiving::Discarding {
+                        slot.heads.set_trailers(to_headers(fields), core);
+                        deferred.wake(&mut slot.receiver);
+                    }
                     slot.receiving = Receiving::Ended;
-                    slot.trailers = Some(to_headers(fields));
-                    slot.count_heads(core);
-                    deferred.wake(&mut slot.receiver);
                 }
             }
             Event::Reset { stream, code, .. } => self.fail(stream, &HttpError::StreamReset(code), deferred),
@@ -250,23 +244,9 @@ impl Slots {
 }
 
 impl Slot {
-    /// Counts the heads and the trailers that nobody has taken as memory of the connection, unless they are short.
-    pub(super) fn count_heads(&mut self, core: &mut Connection) {
-        let heads = self.interim.iter().chain(&self.head).map(|head| &head.headers);
-        let len = heads.chain(&self.trailers).map(Headers::memory_len).sum();
-        self.count_heads_as(if len > FREE_LEN { len } else { 0 }, core);
-    }
-
-    fn count_heads_as(&mut self, len: usize, core: &mut Connection) {
-        let before = std::mem::replace(&mut self.counted, len);
-        if len != before {
-            let others = core.memory().caller.saturating_sub(before as u64);
-            core.set_caller_memory(others.saturating_add(len as u64));
-        }
-    }
-
-    /// Drops content that nobody will read. It does not count as memory any more.
-    fn discard_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) {
+    /// Drops what nobody will read. It does not count as memory any more. False if there was nothing.
+    pub(super) fn discard_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) -> bool {
+        let mut has_discarded = self.heads.discard(core, deferred);
         if let Some(key) = self.key
             && !self.data.is_empty()
         {
@@ -274,6 +254,15 @@ impl Slot {
             // Never misuse: as much has arrived.
             let _ = core.release_capacity(key, unread.len());
             deferred.drop_later(Box::new(unread));
+            has_discarded = true;
+        }
+        has_discarded
+    }
+
+    /// Drops what a reader has not read yet. It gets the error of the connection, never the end of content that is incomplete.
+    fn lose_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) {
+        if self.discard_unread(core, deferred) {
+            self.receiving = Receiving::Discarding;
         }
     }
 

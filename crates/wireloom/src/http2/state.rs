@@ -180,7 +180,7 @@ impl State {
 
     /// Removes a reference to a stream.
     pub(super) fn release(&mut self, stream: StreamRef) {
-        self.slots.release(stream, &mut self.core, &mut self.deferred);
+        self.slots.release(stream, &mut self.deferred);
     }
 
     pub(super) fn fail_stream(&mut self, key: StreamKey, error: &HttpError) {
