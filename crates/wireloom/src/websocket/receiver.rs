@@ -502,7 +502,6 @@ impl ActiveReceiver {
     fn finish(&mut self, state: &mut State) {
         self.free();
         state.slot = ReceiverSlot::Ended;
-        state.count_read_buffer();
         state.link.unregister_receiver(&mut state.deferred);
         self.timer = Timer::Unset;
         if self.failed.is_none() {
@@ -824,6 +823,21 @@ mod tests {
         assert!(is_pending(receiver.recv()));
         assert_eq!(memory.stats().read_buffers, 0);
         receiver.shared.release_if_idle();
+        assert_eq!(memory.stats().read_buffers, 0);
+    }
+
+    // The application keeps a sender, and does not receive any more.
+    #[tokio::test]
+    async fn the_read_buffer_of_a_connection_that_was_closed_is_not_counted() {
+        let memory = Memory::new(1 << 30);
+        let (mut peer, transport) = duplex(1 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+        assert!(receiver.recv().await.unwrap().is_some());
+        receiver.shared.release_if_idle();
+        assert_eq!(memory.stats().read_buffers, buffer::LEN_SMALL);
+        receiver.shared.lock().disconnect_slow();
+        drop(receiver);
         assert_eq!(memory.stats().read_buffers, 0);
     }
 

@@ -566,7 +566,6 @@ impl State {
             active.fail_overloaded();
         }
         let mut io = self.take_io(WebSocketError::Overloaded);
-        self.count_read_buffer();
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
             let (id, account) = (self.id(), self.send_queue.account().clone());
@@ -599,6 +598,7 @@ impl State {
     pub(super) fn close_link(&mut self, error: WebSocketError) {
         self.drop_queue();
         self.link.close(error);
+        self.count_read_buffer();
     }
 
     /// Ends a connection whose peer is too slow.
