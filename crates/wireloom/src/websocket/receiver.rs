@@ -950,6 +950,26 @@ mod tests {
         assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
     }
 
+    // A part of a message is inflated, and the peer is found to be too slow before the eviction.
+    #[tokio::test]
+    async fn an_eviction_after_another_failure_frees_the_state_that_is_taken() {
+        let memory = Memory::new(1 << 30);
+        schedule(&memory).await;
+        let (mut client, _sender, mut receiver) = open_compressed(&memory);
+        client.send(vec![7; 4 << 20]).await.unwrap();
+        while memory.stats().inflated == 0 {
+            assert!(is_pending(receiver.recv()));
+            tokio::task::yield_now().await;
+        }
+        let shared = receiver.shared.clone();
+        let active = shared.take_receiver().unwrap();
+        shared.lock().disconnect_slow();
+        shared.evict();
+        shared.put_receiver(active);
+        assert_eq!(memory.stats().inflated, 0);
+        assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
+    }
+
     /// The scheduler of this memory, which runs until the end of the test.
     async fn schedule(memory: &Arc<Memory>) {
         let scheduling = memory.clone();

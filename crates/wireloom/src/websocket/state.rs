@@ -187,7 +187,7 @@ impl Shared {
     pub(super) fn put_receiver(&self, mut active: Box<ActiveReceiver>) {
         let mut state = self.lock();
         // It was not in the slot when `overload` freed memory.
-        if let Some(WebSocketError::Overloaded) = state.link.write_error() {
+        if matches!(state.slot, ReceiverSlot::Ended) {
             active.fail_overloaded();
         }
         let unused = state.put_receiver(active);
@@ -562,8 +562,11 @@ impl State {
     pub(super) fn overload(&mut self) {
         let _ = self.session.close(CloseCode::TRY_AGAIN_LATER, "out of memory");
         let flushed = self.poll_flush(None);
-        if let ReceiverSlot::Waiting(active) = &mut self.slot {
-            active.fail_overloaded();
+        match &mut self.slot {
+            ReceiverSlot::Waiting(active) => active.fail_overloaded(),
+            // Freed when it is put back.
+            ReceiverSlot::Taken => self.slot = ReceiverSlot::Ended,
+            ReceiverSlot::Idle(_) | ReceiverSlot::Ended => {}
         }
         let mut io = self.take_io(WebSocketError::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
