@@ -970,6 +970,14 @@ mod tests {
         assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
     }
 
+    #[tokio::test]
+    async fn a_ping_outside_of_a_driven_future_spawns_no_task() {
+        let (_peer, transport) = duplex(1 << 20);
+        let (mut sender, _receiver) = open(&Memory::new(1 << 30), transport);
+        sender.ping(b"").await.unwrap();
+        assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+    }
+
     /// The scheduler of this memory, which runs until the end of the test.
     async fn schedule(memory: &Arc<Memory>) {
         let scheduling = memory.clone();

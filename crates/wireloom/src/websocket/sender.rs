@@ -194,8 +194,16 @@ impl Sender {
     /// # Errors
     /// As for [`send`](Self::send), and when the payload is too long.
     pub async fn ping(&mut self, payload: &[u8]) -> Result<(), WebSocketError> {
-        self.shared.lock().session.ping(payload)?;
-        self.flush().await
+        let mut end = None;
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if end.is_none() {
+                state.session.ping(payload)?;
+            }
+            // Under the same lock: before the unlock, a queue without a flusher gets a task.
+            state.poll_flush_to(&mut end, Some((self.waiter, cx)))
+        })
+        .await
     }
 
     /// The number of pings that this end has sent, including keepalive pings.
