@@ -141,7 +141,6 @@ impl Connection {
     pub(super) fn fail(&mut self, error: Error) -> Error {
         let error = error.for_connection();
         let code = error.code().unwrap_or(ErrorCode::INTERNAL_ERROR);
-        self.contexts.discard_fields();
         self.end_early(Ended::Failed(error), Some((code, error.reason().as_bytes())));
         error
     }

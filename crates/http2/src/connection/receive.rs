@@ -259,7 +259,10 @@ impl Connection {
                     debug_assert!(next > at, "input without progress");
                     at = next;
                 }
-                Err(error) => return Err(self.fail(error)),
+                Err(error) => {
+                    self.contexts.discard_fields();
+                    return Err(self.fail(error));
+                }
             }
         }
     }

@@ -81,6 +81,21 @@ fn settings_that_are_not_acknowledged_end_the_connection() {
     assert_eq!(server.ended(), Some(Ended::Failed(error)));
 }
 
+// The caller may look at them after a deadline: no input was handled.
+#[test]
+fn a_deadline_that_ends_the_connection_keeps_the_fields_of_the_last_message() {
+    let (mut client, mut server) = ends();
+    let value = alloc::vec![b'v'; 2 * crate::field::ARENA_KEPT];
+    client.send_request([&GET[..], &[Field::new(b"long", &value)]].concat(), true).unwrap();
+    // The client acknowledges nothing.
+    drain(&mut server);
+    feed(&mut server, &drain(&mut client));
+    assert_eq!(server.fields().len(), GET.len() + 1);
+    let deadline = server.poll_timeout().unwrap();
+    server.handle_timeout(deadline).unwrap_err();
+    assert_eq!(server.fields().len(), GET.len() + 1);
+}
+
 #[test]
 fn a_frame_or_field_block_that_never_ends_has_a_deadline() {
     let preface = [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
