@@ -60,8 +60,8 @@ impl Request {
         self.with_header(name.into(), value.as_ref(), false)
     }
 
-    /// As [`header`](Self::header), for a value that compression must not reveal: see [`Headers::push_sensitive`]. A proxy forwards what
-    /// [`Headers::is_sensitive`] by this.
+    /// As [`header`](Self::header), for a value that compression must not reveal: see [`Headers::push_sensitive`]. A proxy forwards
+    /// the headers for which [`Headers::is_sensitive`] is true with this method.
     #[must_use]
     pub fn sensitive_header(self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Self {
         self.with_header(name.into(), value.as_ref(), true)

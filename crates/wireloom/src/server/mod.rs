@@ -516,7 +516,7 @@ impl ServerHandle {
 pub struct ServerStats {
     /// Connections accepted since the server started.
     pub connections_accepted: u64,
-    /// Connections closed on acceptance because their address had too many.
+    /// Connections closed because their address had too many: on acceptance, or after the PROXY header that named the address.
     pub connections_refused: u64,
     /// Connections that could not be accepted, mostly because no file descriptor was free, since the server started.
     pub accept_failed: u64,
