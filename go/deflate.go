@@ -129,8 +129,21 @@ func (c *codec) compress(payload []byte) *bytes.Buffer {
 		c.kept = deflater
 		return out
 	}
-	compressors[max(0, min(len(compressors)-1, c.level-flate.HuffmanOnly))].Put(deflater)
+	c.pool(deflater)
 	return out
+}
+
+func (c *codec) pool(deflater *compressor) {
+	compressors[max(0, min(len(compressors)-1, c.level-flate.HuffmanOnly))].Put(deflater)
+}
+
+// forget empties the window for sending after a message that the peer has not received. The peer keeps its own, to which
+// nothing refers any more.
+func (c *codec) forget() {
+	if c.kept != nil {
+		c.pool(c.kept)
+		c.kept = nil
+	}
 }
 
 // add compresses a part of a message up to a byte boundary. Writes into a buffer do not fail.

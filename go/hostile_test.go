@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -25,16 +28,88 @@ func panics(f func()) (panicked bool) {
 	return false
 }
 
-// A hook that panics, and whose caller recovers as net/http does, leaves nothing locked.
-func TestPanicsOfHooks(t *testing.T) {
-	ctx := context.Background()
-	message := &websocket.Message{Payload: []byte("hello")}
-	fail := true
-	onFrame := func(websocket.ClientKey, *websocket.Frame) {
-		if fail {
+// connectCompressed returns two ends that have negotiated permessage-deflate with context takeover. wrap, if not nil, wraps
+// the server's socket.
+func connectCompressed(t testing.TB, serverOpts, clientOpts websocket.Options, wrap func(net.Conn) net.Conn) pair {
+	t.Helper()
+	takeover := &websocket.Compression{ContextTakeover: true, MinSize: 1}
+	serverOpts.Compression, clientOpts.Compression = takeover, takeover
+	accepted := make(chan *websocket.Websocket, 1)
+	opened := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, serverOpts)
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- ws
+	}))
+	if wrap != nil {
+		opened.Listener = wrappedListener{opened.Listener, wrap}
+	}
+	opened.Start()
+	t.Cleanup(opened.Close)
+	p := pair{}
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+		p.clientConn, err = new(net.Dialer).DialContext(ctx, network, address)
+		return p.clientConn, err
+	}}
+	var err error
+	p.client, _, err = websocket.Dial(t.Context(), wsURL(opened), websocket.DialOptions{Options: clientOpts, Transport: transport})
+	noError(t, err)
+	p.server = <-accepted
+	t.Cleanup(func() { _ = p.clientConn.Close() })
+	return p
+}
+
+type wrappedListener struct {
+	net.Listener
+	wrap func(net.Conn) net.Conn
+}
+
+func (l wrappedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.wrap(conn), nil
+}
+
+// panicOnce is a hook of frames that panics at the frame of this number, from 1.
+func panicOnce(at int) func(websocket.ClientKey, *websocket.Frame) {
+	count := 0
+	return func(websocket.ClientKey, *websocket.Frame) {
+		if count++; count == at {
 			panic("hook")
 		}
 	}
+}
+
+// referable returns a text to which the compressor refers if it occurs again: compress/flate looks for none of less than 128
+// bytes, and in this one for none within.
+func referable(seed int) []byte {
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	text := make([]byte, 500)
+	for i := range text {
+		text[i] = byte('!' + random.IntN(90))
+	}
+	return text
+}
+
+// wantMessage reads a message from the peer of a connection whose hook has panicked.
+func wantMessage(t testing.TB, ws *websocket.Websocket, payload string) {
+	t.Helper()
+	var msg *websocket.Message
+	noError(t, inBackground(t, func() (err error) {
+		msg, err = ws.ReadMessage(t.Context())
+		return err
+	})())
+	equal(t, string(msg.Payload), payload)
+}
+
+// A hook that panics, and whose caller recovers as net/http does, leaves nothing locked, and a connection that the peer
+// understands.
+func TestPanicsOfHooks(t *testing.T) {
+	ctx := context.Background()
+	message := &websocket.Message{Payload: referable(1)}
 	prepared := websocket.PrepareMessage(message)
 	for name, write := range map[string]func(ws *websocket.Websocket) error{
 		"WriteMessage":  func(ws *websocket.Websocket) error { return ws.WriteMessage(ctx, message) },
@@ -43,32 +118,65 @@ func TestPanicsOfHooks(t *testing.T) {
 		"Ping":          func(ws *websocket.Websocket) error { return ws.Ping(ctx, nil) },
 		"Close":         func(ws *websocket.Websocket) error { return ws.Close() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			fail = true
-			p := connect(t, websocket.Options{Hooks: websocket.Hooks{OnWriteFrame: onFrame}}, websocket.Options{}, nil)
-			equal(t, panics(func() { _ = write(p.server) }), true)
-			fail = false
-			_ = inBackground(t, func() error { return p.server.WriteMessage(ctx, message) })()
-			_ = p.clientConn.Close()
-			_ = inBackground(t, p.server.Close)()
+		for kind, connect := range map[string]func(testing.TB, websocket.Options, websocket.Options, func(net.Conn) net.Conn) pair{
+			"plain": connect, "compressed": connectCompressed,
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				p := connect(t, websocket.Options{Hooks: websocket.Hooks{OnWriteFrame: panicOnce(1)}}, websocket.Options{}, nil)
+				equal(t, panics(func() { _ = write(p.server) }), true)
+				err := inBackground(t, func() error { return p.server.WriteMessage(ctx, message) })()
+				if name == "Close" {
+					isError(t, err, websocket.ErrConnectionClosed)
+					wantDisconnect(t, p.clientConn)
+					return
+				}
+				noError(t, err)
+				wantMessage(t, p.client, string(message.Payload))
+				closed := inBackground(t, p.server.Close)
+				_, err = p.client.ReadMessage(ctx)
+				equal(t, err, io.EOF)
+				noError(t, closed())
+			})
+		}
+	}
+	for _, kind := range []string{"plain", "compressed"} {
+		t.Run("within a message "+kind, func(t *testing.T) {
+			opts := websocket.Options{Hooks: websocket.Hooks{OnWriteFrame: panicOnce(2)}, MaxFrameSize: 4}
+			p := connect(t, opts, websocket.Options{}, nil)
+			if kind == "compressed" {
+				p = connectCompressed(t, opts, websocket.Options{}, nil)
+			}
+			equal(t, panics(func() { _ = p.server.WriteMessage(ctx, message) }), true)
+			isError(t, p.server.WriteMessage(ctx, message), net.ErrClosed)
+			closed := inBackground(t, p.server.Close)
+			_, err := p.client.ReadMessage(ctx)
+			equal(t, err, io.EOF)
+			noError(t, closed())
 		})
 	}
-	for _, name := range []string{"ReadMessage", "ReadMessageInto"} {
-		t.Run(name, func(t *testing.T) {
-			fail = true
-			p := connect(t, websocket.Options{Hooks: websocket.Hooks{OnReadFrame: onFrame}}, websocket.Options{}, nil)
-			noError(t, p.client.WriteMessage(ctx, message))
-			equal(t, panics(func() {
-				if name == "ReadMessage" {
-					_, _ = p.server.ReadMessage(ctx)
-				} else {
-					_ = p.server.ReadMessageInto(ctx, new(websocket.Message))
-				}
-			}), true)
-			fail = false
-			_ = p.clientConn.Close()
-			_ = inBackground(t, p.server.Close)()
-		})
+}
+
+// What a write compressed that failed before its first byte is not referred to by the next.
+func TestWindowsForgetWhatDidNotLeave(t *testing.T) {
+	fail := false
+	p := connectCompressed(t, websocket.Options{}, websocket.Options{}, func(conn net.Conn) net.Conn {
+		return &faultyConn{conn, func(conn net.Conn, p []byte) (int, error) {
+			if fail {
+				return 0, os.ErrDeadlineExceeded
+			}
+			return conn.Write(p)
+		}}
+	})
+	for i := range 3 {
+		msg := &websocket.Message{Payload: referable(i)}
+		fail = true
+		isError(t, p.server.WriteMessage(t.Context(), msg), os.ErrDeadlineExceeded)
+		isError(t, p.server.WriteMessages(t.Context(), msg), os.ErrDeadlineExceeded)
+		fail = false
+		for range 2 {
+			noError(t, p.server.WriteMessage(t.Context(), msg))
+			wantMessage(t, p.client, string(msg.Payload))
+		}
 	}
 }
 

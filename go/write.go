@@ -14,7 +14,7 @@ const inlineLen = 256
 type writer struct {
 	lock     lock // held while a message is written; guards the rest
 	deadline deadline
-	// cut is true if a message ended before its last frame: only a Close frame may follow.
+	// cut is true within a message of several frames. If it still is when the lock is free, only control frames may follow.
 	cut bool
 	// torn is true if a frame ended before its last byte: nothing may follow.
 	torn bool
@@ -86,12 +86,20 @@ func (ws *Websocket) writeMessage(ctx context.Context, msg *Message) error {
 
 func (ws *Websocket) writeCompressed(ctx context.Context, first byte, payload []byte) error {
 	compressed := ws.codec.compress(payload)
-	defer ws.codec.release(compressed)
+	wrote := false
+	defer func() {
+		if !wrote { // a hook may panic
+			ws.codec.forget()
+		}
+		ws.codec.release(compressed)
+	}()
 	// With context takeover the peer must see all that was compressed.
 	if ws.codec.keeps || compressed.Len() < len(payload) {
 		first, payload = first|byte(RSV1), compressed.Bytes()
 	}
-	return ws.writeFrames(ctx, first, payload)
+	err := ws.writeFrames(ctx, first, payload)
+	wrote = err == nil
+	return err
 }
 
 // writeFrames writes a message in one frame or, if that would be too large, in fragments.
@@ -118,10 +126,10 @@ func (ws *Websocket) writeFragments(ctx context.Context, first byte, payload []b
 			err = ws.writeFrame(ctx, first, fragment)
 		}
 		if err != nil {
-			ws.writer.cut = ws.writer.cut || first&opcodeBits == byte(OpcodeContinuation)
 			return ws.writeError(err)
 		}
-		if first&finBit != 0 {
+		ws.writer.cut = first&finBit == 0 // until the last frame: a hook of the next may panic
+		if !ws.writer.cut {
 			return nil
 		}
 		first = byte(OpcodeContinuation)
