@@ -180,6 +180,64 @@ func TestWindowsForgetWhatDidNotLeave(t *testing.T) {
 	}
 }
 
+// The read after a hook has panicked continues behind the frame, in memory of its own.
+func TestPanicsOfHooksOfReading(t *testing.T) {
+	ctx := context.Background()
+	for name, read := range map[string]func(ws *websocket.Websocket, msg *websocket.Message) error{
+		"ReadMessage": func(ws *websocket.Websocket, msg *websocket.Message) error {
+			got, err := ws.ReadMessage(ctx)
+			if err == nil {
+				*msg = *got
+			}
+			return err
+		},
+		"ReadMessageInto": func(ws *websocket.Websocket, msg *websocket.Message) error { return ws.ReadMessageInto(ctx, msg) },
+	} {
+		opts := websocket.Options{Hooks: websocket.Hooks{OnReadFrame: panicOnce(1)}}
+		for kind, connect := range map[string]func(testing.TB, websocket.Options, websocket.Options, func(net.Conn) net.Conn) pair{
+			"a message": connect, "a compressed message": connectCompressed,
+		} {
+			opts.Hooks.OnReadFrame = panicOnce(1)
+			t.Run(name+" of "+kind, func(t *testing.T) {
+				p := connect(t, opts, websocket.Options{}, nil)
+				message := &websocket.Message{Payload: referable(1)}
+				for range 2 {
+					noError(t, p.client.WriteMessage(ctx, message))
+				}
+				var got websocket.Message
+				equal(t, panics(func() { _ = read(p.server, &got) }), true)
+				noError(t, read(p.server, &got))
+				equal(t, string(got.Payload), string(message.Payload))
+			})
+		}
+		t.Run(name+" of a fragment", func(t *testing.T) {
+			opts.Hooks.OnReadFrame = panicOnce(1)
+			p := connect(t, opts, websocket.Options{}, nil)
+			writeFrames(t, p.clientConn, websocket.NewFrame(websocket.OpcodeText, false, []byte("one ")),
+				websocket.NewFrame(websocket.OpcodeContinuation, true, []byte("two")))
+			memory := make([]byte, 100)
+			equal(t, panics(func() { _ = read(p.server, &websocket.Message{Payload: memory}) }), true)
+			clear(memory) // the caller may use it
+			var got websocket.Message
+			noError(t, read(p.server, &got))
+			clear(memory)
+			equal(t, string(got.Payload), "one two")
+		})
+		t.Run(name+" of control frames", func(t *testing.T) {
+			for _, frame := range []*websocket.Frame{
+				websocket.NewFrame(websocket.OpcodePing, true, []byte("p")), websocket.NewCloseFrame(1000, "bye"),
+			} {
+				opts.Hooks.OnReadFrame = panicOnce(1)
+				p := connect(t, opts, websocket.Options{}, nil)
+				writeFrames(t, p.clientConn, frame)
+				equal(t, panics(func() { _ = read(p.server, new(websocket.Message)) }), true)
+				noError(t, p.clientConn.SetReadDeadline(time.Now().Add(20*time.Second)))
+				equal(t, string(readFrame(t, p.clientConn).Payload), string(frame.Payload))
+			}
+		})
+	}
+}
+
 // A batch that a panic ends is not sent by another connection.
 func TestBatchesOfAPanicAreNotSent(t *testing.T) {
 	ctx := context.Background()

@@ -66,22 +66,26 @@ func (ws *Websocket) receive(ctx context.Context, dst *Message) (*Message, error
 		return nil, err
 	}
 	if ws.hooks != &noHooks {
-		defer ws.reader.lock.unlock() // a hook may panic
-		return ws.readInto(ctx, dst)
+		defer func() { // a hook may panic
+			ws.reader.leave(dst)
+			ws.reader.lock.unlock()
+		}()
+		return ws.readMessage(ctx, dst)
 	}
-	msg, err := ws.readInto(ctx, dst)
+	msg, err := ws.readMessage(ctx, dst)
+	if err != nil {
+		ws.reader.leave(dst)
+	}
 	ws.reader.lock.unlock()
 	return msg, err
 }
 
-// readInto is readMessage for a caller whose memory is not used after an error.
-func (ws *Websocket) readInto(ctx context.Context, dst *Message) (*Message, error) {
-	msg, err := ws.readMessage(ctx, dst)
-	if err != nil && dst != nil && ws.reader.message.active {
-		// The next call continues this message, while the caller may use its memory.
-		ws.reader.message.data = slices.Clone(ws.reader.message.data)
+// leave moves a message that has been read in part out of the memory of dst: the next call continues it, while the caller
+// may use that memory.
+func (in *reader) leave(dst *Message) {
+	if dst != nil && in.message.active {
+		in.message.data = slices.Clone(in.message.data)
 	}
-	return msg, err
 }
 
 // lockReader gets the right to read messages.
@@ -299,7 +303,7 @@ func (ws *Websocket) readPayload(ctx context.Context) error {
 		}
 		if isASCII && m.checked == start {
 			m.checked = len(m.data)
-		} else if err := in.checkText(false); err != nil {
+		} else if err := m.checkText(false); err != nil {
 			return ws.refuse(f.remaining, err)
 		}
 	}
@@ -316,8 +320,7 @@ func (in *reader) unmask(dst, src []byte) (isASCII bool) {
 }
 
 // checkText validates what has arrived of a text message, so that invalid text fails at once.
-func (in *reader) checkText(end bool) error {
-	m := &in.message
+func (m *partial) checkText(end bool) error {
 	if m.binary || m.compressed {
 		return nil
 	}
@@ -329,7 +332,8 @@ func (in *reader) checkText(end bool) error {
 	return nil
 }
 
-// endFrame handles a frame whose payload is complete. It returns a message if that is complete.
+// endFrame handles a frame whose payload is complete. It returns a message if that is complete. The hooks are called when
+// the connection is ready for the next frame, since they may panic.
 func (ws *Websocket) endFrame(ctx context.Context, dst *Message) (*Message, error) {
 	in := &ws.reader
 	f := &in.frame
@@ -340,17 +344,17 @@ func (ws *Websocket) endFrame(ctx context.Context, dst *Message) (*Message, erro
 				return nil, ws.readError(err)
 			}
 		}
-		ws.frameHook(f.first, payload)
-		return nil, ws.handleControl(ctx, opcode, payload)
+		return nil, ws.endControl(ctx, opcode, payload)
 	}
 	m := &in.message
-	ws.frameHook(f.first, m.data[m.frameStart:])
+	payload := m.data[m.frameStart:]
 	if !f.fin() {
+		ws.frameHook(f.first, payload)
 		return nil, nil
 	}
 	done := *m
-	err := in.checkText(true)
 	*m = partial{}
+	err := done.checkText(true)
 	if err == nil && done.compressed {
 		var into []byte
 		if dst != nil {
@@ -361,6 +365,7 @@ func (ws *Websocket) endFrame(ctx context.Context, dst *Message) (*Message, erro
 			err = ErrInvalidFramePayload
 		}
 	}
+	ws.frameHook(f.first, payload)
 	if err != nil {
 		return nil, ws.readError(err)
 	}
@@ -378,6 +383,13 @@ func (ws *Websocket) endFrame(ctx context.Context, dst *Message) (*Message, erro
 		ws.hooks.OnReadMessage(ws.clientKey, dst)
 	}
 	return dst, nil
+}
+
+// endControl answers a control frame after its hook, also if that panics: the peer waits for the answer.
+func (ws *Websocket) endControl(ctx context.Context, opcode Opcode, payload []byte) (err error) {
+	defer func() { err = ws.handleControl(ctx, opcode, payload) }()
+	ws.frameHook(ws.reader.frame.first, payload)
+	return nil
 }
 
 func (ws *Websocket) frameHook(first byte, payload []byte) {
