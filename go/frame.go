@@ -269,7 +269,8 @@ func readMore(src io.Reader, payload []byte, from int) (int, error) {
 }
 
 // reserveLen returns how much more memory to reserve for a payload, of which some has arrived and the rest is announced, in
-// bytes: what a peer makes us reserve is at most 16 times what it has sent, and from 1 MiB on twice.
+// bytes: what a peer makes us reserve is at most 64 KiB more than it has sent or 16 times that, whichever is more, and from
+// 1 MiB on twice.
 func reserveLen(arrived int, rest uint64) int {
 	return int(min(rest, uint64(max(trustedLen, min(15*arrived, reserveMax-arrived), arrived))))
 }
