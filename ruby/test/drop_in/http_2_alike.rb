@@ -2,7 +2,8 @@
 
 # Plays random exchanges of a client and a server and prints, seed by seed, all that their programs saw: events, frames, bytes,
 # states, windows. `ruby http_2_alike.rb FIRST COUNT`; ORIGINAL=1 plays the original, PATCHED=1 gives every object methods of
-# its own before those that frames go through. FREE=1 also pushes beside other streams, and goes away at any time.
+# its own before those that frames go through. FREE=1 also pushes beside other streams, and goes away at any time. Without it there
+# are upgrades, and PRIORITY before requests: the original's GOAWAY does not name the streams of these.
 require "json"
 $LOAD_PATH.unshift(File.expand_path("../../lib", __dir__))
 require(ENV["ORIGINAL"] == "1" ? "http/2" : "wireloom/drop_in/http_2")
@@ -31,7 +32,7 @@ class Exchange
   end
 
   def play
-    @client.send_connection_preface
+    !FREE && @random.rand < 0.2 ? upgrade : @client.send_connection_preface
     deliver_all
     (5 + @random.rand(30)).times do
       step
@@ -147,9 +148,16 @@ class Exchange
     Array.new(@random.rand(4)) { |at| ["x-#{pick(%w[a b c])}", pick(["", "value", "v" * 300, "ä#{at}"])] }
   end
 
+  def upgrade
+    given = HTTP2::Client.settings_header(settings_max_concurrent_streams: 50)
+    meet(@client, @client.upgrade, :new)
+    @server.upgrade(given, REQUEST, pick(["", "body"]))
+  end
+
   def request
     stream = @client.new_stream(weight: 1 + @random.rand(256))
     meet(@client, stream, :new)
+    stream.reprioritize(weight: 1 + @random.rand(200)) if !FREE && @random.rand < 0.2
     stream.headers(REQUEST + fields, end_stream: @random.rand < 0.3)
   end
 
@@ -185,10 +193,11 @@ class Exchange
     stream.headers([%w[x-end yes]], end_stream: true) if stream.send_buffer.empty?
   end
 
-  # Only what is open: the original opens streams anew that are closed.
+  # Only what is open at both ends: the original opens streams anew that are closed, or that the server had no room for.
   def reprioritize
     deliver_all
-    stream = pick(@streams[@client].reject { |known| known.state == :closed })
+    open = @streams.values.map { |streams| streams.reject { |stream| stream.state == :closed } }
+    stream = pick(open[0].select { |known| open[1].any? { |other| other.id == known.id } })
     stream&.reprioritize(weight: 1 + @random.rand(200))
     deliver_all
   end

@@ -387,6 +387,36 @@ class HTTP2ConnectionTest < HTTP2TestCase
     assert_equal :settings, parsed(sent.first)[:type]
   end
 
+  # What the client sends for a response before it knows of its end (RFC 9113 §5.1).
+  LATE = [[:window_update, { increment: 5 }], [:rst_stream, { error: :cancel }]].freeze
+
+  def test_late_frames_for_the_stream_of_an_upgrade
+    skip "raises at an upgrade" if OLD
+    LATE.each do |type, fields|
+      server, stream = upgraded_server
+      stream.headers(RESPONSE, end_stream: true)
+      assert_equal :closed, stream.state
+      server << frame(type, stream: 1, **fields)
+      assert_equal :connected, server.state
+    end
+  end
+
+  def test_late_frames_for_a_stream_that_priority_made
+    skip "keeps streams that are closed" if OLD
+    LATE.each do |type, fields|
+      server, = connected_server
+      streams = []
+      server.on(:stream) { |stream| (streams << stream unless streams.include?(stream)) && nil }
+      server << frame(:priority, stream: 3, weight: 1, dependency: 0, exclusive: false)
+      server << headers_frame(REQUEST, stream: 3, names: %i[end_headers end_stream])
+      assert_equal [3], streams.map(&:id)
+      streams[0].headers(RESPONSE, end_stream: true)
+      assert_equal :closed, streams[0].state
+      server << frame(type, stream: 3, **fields)
+      assert_equal :connected, server.state
+    end
+  end
+
   def test_upgrade_of_a_client
     client = HTTP2::Client.new
     stream = client.upgrade

@@ -226,6 +226,54 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_equal "sent window update on idle stream", error.message
   end
 
+  def prioritized(*ids)
+    server, sent = connected_server
+    ids.each { |id| server << frame(:priority, stream: id, weight: 1, dependency: 0, exclusive: false) }
+    [server, sent]
+  end
+
+  def test_goaway_names_streams_of_upgrades_and_those_that_priority_made
+    server, _, sent = upgraded_server
+    server.goaway
+    assert_equal [:goaway, 1], parsed(sent.last).values_at(:type, :last_stream)
+
+    server, sent = prioritized(3, 5)
+    server << headers_frame(REQUEST, stream: 3)
+    server.goaway
+    assert_equal [:goaway, 3], parsed(sent.last).values_at(:type, :last_stream)
+    # The other one is not opened any more.
+    server << headers_frame(REQUEST, stream: 5)
+    assert_equal 1, server.active_stream_count
+  end
+
+  def test_the_stream_of_an_upgrade_is_not_opened_again
+    server, stream, = upgraded_server
+    stream.headers(RESPONSE, end_stream: true)
+    error = assert_raises(HTTP2::Error::ProtocolError) { server << headers_frame(REQUEST) }
+    assert_equal "Stream ID smaller than previous", error.message
+  end
+
+  # As requests on other streams are.
+  def test_requests_on_streams_that_priority_made_are_checked
+    server, = prioritized(3)
+    error = assert_raises(HTTP2::Error::ProtocolError) { server << headers_frame(REQUEST[0, 2], stream: 3) }
+    assert_equal "invalid pseudo-headers", error.message
+
+    server, = prioritized(3)
+    server << headers_frame(REQUEST, stream: 5)
+    error = assert_raises(HTTP2::Error::ProtocolError) { server << headers_frame(REQUEST, stream: 3) }
+    assert_equal "Stream ID smaller than previous", error.message
+  end
+
+  # The later one closed what was idle before it, which its GOAWAY names all the same.
+  def test_streams_that_priority_made_stay_closed_after_goaway
+    server, = prioritized(3)
+    server << headers_frame(REQUEST, stream: 5)
+    server.goaway
+    server << headers_frame(REQUEST, stream: 3)
+    assert_equal 1, server.active_stream_count
+  end
+
   def test_lists_of_headers_no_larger_than_asked_for
     size = REQUEST.sum { |name, value| name.bytesize + value.bytesize + 32 }
     [size, size + 1].each do |most|

@@ -66,6 +66,20 @@ class HTTP2TestCase < Wireloom::TestCase
     [server, sent]
   end
 
+  # A server after an upgrade, whose client said hello; the stream of the request; what the server sends from then on.
+  def upgraded_server
+    server = HTTP2::Server.new
+    sent, opened = [], nil
+    server.on(:frame) { |bytes| sent << bytes }
+    server.once(:stream) { |stream| opened = stream }
+    server.upgrade(HTTP2::Client.settings_header(settings_max_concurrent_streams: 7), REQUEST, "")
+    server << HTTP2::CONNECTION_PREFACE_MAGIC.dup
+    server << settings_frame
+    server << settings_frame([], [:ack])
+    sent.clear
+    [server, opened, sent]
+  end
+
   def block(headers)
     HTTP2::Header::Compressor.new.encode(headers)
   end

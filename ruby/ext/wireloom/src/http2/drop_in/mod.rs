@@ -112,8 +112,11 @@ impl Connection {
         }
     }
 
+    /// The stream of an upgrade, which the client opened.
     fn rb_activate_stream(ruby: &Ruby, this: Obj<Self>, id: u32) -> Result<Obj<Stream>, Error> {
-        connection::activate_stream(ruby, this, Opening::new(id))
+        let stream = connection::activate_stream(ruby, this, Opening::new(id))?;
+        receive::verify_order(ruby, this, id)?;
+        Ok(stream)
     }
 
     fn rb_upgrade(this: Obj<Self>, phase: i32) {

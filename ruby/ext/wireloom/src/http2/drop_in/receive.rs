@@ -260,14 +260,13 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
     };
     frame.payload = list.as_raw();
     let id = frame.stream.unwrap_or(0);
+    let known = find_stream(this, id);
+    // PRIORITY makes streams that no request has opened yet.
+    let opens = known.is_none_or(|stream| !this.is_client.get() && stream.state.get() == State::Idle);
     // RFC 9113 §6.8: after GOAWAY, streams that are there come to their end; what would open others only keeps the tables in
     // step.
     let leaving = matches!(this.phase.get(), Phase::Closed | Phase::Closing);
-    if leaving
-        && (frame.kind == Kind::PushPromise
-            || id > this.last_stream_id.get()
-            || find_stream(this, id).is_none())
-    {
+    if leaving && (frame.kind == Kind::PushPromise || id > this.last_stream_id.get() || opens) {
         return Ok(());
     }
     if frame.kind == Kind::PushPromise {
@@ -276,14 +275,18 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
     if frame.payload_len() == 0 && list.is_empty() {
         charge(ruby, this, Charge::EmptyFrame)?;
     }
-    let stream = match find_stream(this, id) {
+    // RFC 9113 §5.1: what the peer sent before it knew of a reset is ignored.
+    if known.is_none() && was_reset(this, id) {
+        return Ok(());
+    }
+    if opens {
+        pseudo::verify(ruby, this, list, this.is_client.get())?;
+        verify_order(ruby, this, id)?;
+        verify_dependency(ruby, this, &frame)?;
+    }
+    let stream = match known {
         Some(stream) => stream,
-        // RFC 9113 §5.1: what the peer sent before it knew of a reset is ignored.
-        None if was_reset(this, id) => return Ok(()),
         None => {
-            pseudo::verify(ruby, this, list, this.is_client.get())?;
-            verify_order(ruby, this, id)?;
-            verify_dependency(ruby, this, &frame)?;
             let opening = Opening {
                 weight: frame.weight.unwrap_or(16),
                 dependency: frame.dependency.unwrap_or(0),
@@ -301,8 +304,8 @@ fn was_reset(this: Obj<Connection>, id: u32) -> bool {
     this.resets.with(|resets| resets.contains(&id))
 }
 
-/// RFC 9113 §5.1.1: identifiers grow.
-fn verify_order(ruby: &Ruby, this: Obj<Connection>, id: u32) -> Result<(), Error> {
+/// RFC 9113 §5.1.1: identifiers grow. From here on the peer has opened the stream.
+pub(super) fn verify_order(ruby: &Ruby, this: Obj<Connection>, id: u32) -> Result<(), Error> {
     if id.is_multiple_of(2) {
         return Ok(());
     }
