@@ -88,7 +88,7 @@ func (ws *Websocket) flush(ctx context.Context, b *batch) error {
 	if len(b.vector) == 0 {
 		return nil
 	}
-	err := ws.writer.deadline.start(ctx)
+	err := ws.startWrite(ctx)
 	if err == nil {
 		var n int64
 		b.writing = b.vector

@@ -24,9 +24,20 @@ type reader struct {
 	inFrame bool
 	message partial
 	control []byte
+	// pong is how far the answer of the Ping in control has come.
+	pong pongState
 	// skip is how much of the payload of a refused frame is left, in bytes.
 	skip uint64
 }
+
+// pongState is how far the answer of a Ping has come, which the end of a read's context may interrupt.
+type pongState uint8
+
+const (
+	pongDone   pongState = iota
+	pongDue              // waits for the writer
+	pongQueued           // is or was in writer.pong
+)
 
 // partial is a message of which the first frame has been read, not the last.
 type partial struct {
@@ -106,6 +117,11 @@ func (ws *Websocket) lockReader(ctx context.Context) error {
 // readMessage reads a message into dst or, if that is nil, into a new one. The caller holds the lock.
 func (ws *Websocket) readMessage(ctx context.Context, dst *Message) (*Message, error) {
 	in := &ws.reader
+	if in.pong != pongDone {
+		if err := ws.writePong(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for {
 		if !in.inFrame {
 			if in.skip > 0 {
@@ -402,9 +418,8 @@ func (ws *Websocket) frameHook(first byte, payload []byte) {
 func (ws *Websocket) handleControl(ctx context.Context, opcode Opcode, payload []byte) error {
 	switch opcode {
 	case OpcodePing:
-		if ws.state.Load() == stateOpen {
-			return ws.writeControl(ctx, OpcodePong, payload)
-		}
+		ws.reader.pong = pongDue
+		return ws.writePong(ctx)
 	case OpcodeClose:
 		return ws.peerClosed(payload)
 	}

@@ -642,6 +642,100 @@ func TestContexts(t *testing.T) {
 	})
 }
 
+// A Pong that the end of a read's context interrupts is completed by the next read or write.
+func TestPongsOutliveTheContextOfTheRead(t *testing.T) {
+	for name, next := range map[string]func(t *testing.T, p pair, ctx context.Context) func() error{
+		"read": func(t *testing.T, p pair, ctx context.Context) func() error {
+			return inBackground(t, func() error { _, err := p.server.ReadMessage(ctx); return err })
+		},
+		"WriteMessage": func(t *testing.T, p pair, ctx context.Context) func() error {
+			return inBackground(t, func() error { return p.server.WriteMessage(ctx, &websocket.Message{Payload: []byte("next")}) })
+		},
+		"WriteMessages": func(t *testing.T, p pair, ctx context.Context) func() error {
+			return inBackground(t, func() error { return p.server.WriteMessages(ctx, &websocket.Message{Payload: []byte("next")}) })
+		},
+		"WritePrepared": func(t *testing.T, p pair, ctx context.Context) func() error {
+			prepared := websocket.PrepareMessage(&websocket.Message{Payload: []byte("next")})
+			return inBackground(t, func() error { return p.server.WritePrepared(ctx, prepared) })
+		},
+		"Close": func(t *testing.T, p pair, _ context.Context) func() error { return inBackground(t, p.server.Close) },
+	} {
+		for taken := range 3 { // of the 3 bytes of the Pong
+			t.Run(fmt.Sprintf("%s after %d bytes", name, taken), func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				p := connect(t, websocket.Options{}, websocket.Options{}, func(conn net.Conn) net.Conn {
+					return faultyConn{conn, func(conn net.Conn, p []byte) (int, error) {
+						if ctx.Err() != nil {
+							return conn.Write(p)
+						}
+						n, err := conn.Write(p[:taken])
+						cancel()
+						if err == nil {
+							err = os.ErrDeadlineExceeded
+						}
+						return n, err
+					}}
+				})
+				writeFrames(t, p.clientConn, websocket.NewFrame(websocket.OpcodePing, true, []byte("p")))
+				_, err := p.server.ReadMessage(ctx)
+				isError(t, err, context.Canceled)
+				done := next(t, p, t.Context())
+				noError(t, p.clientConn.SetReadDeadline(time.Now().Add(20*time.Second)))
+				pong := readFrame(t, p.clientConn)
+				equal(t, pong.Opcode(), websocket.OpcodePong)
+				equal(t, string(pong.Payload), "p")
+				switch name {
+				case "read":
+					writeFrames(t, p.clientConn, text("to end it"))
+				case "Close":
+					wantClose(t, p.clientConn, 1000, "")
+					writeFrames(t, p.clientConn, websocket.NewCloseFrame(1000, ""))
+				default:
+					equal(t, string(readFrame(t, p.clientConn).Payload), "next")
+				}
+				noError(t, done())
+				if name != "Close" { // the Pong is not sent again
+					writeFrames(t, p.clientConn, websocket.NewFrame(websocket.OpcodePing, true, []byte("q")), text("end"))
+					_, err = p.server.ReadMessage(t.Context())
+					noError(t, err)
+					equal(t, string(readFrame(t, p.clientConn).Payload), "q")
+				}
+			})
+		}
+	}
+}
+
+// A read that ends while it waits for a writer leaves its Pong to the next read.
+func TestPongsWaitForTheWriter(t *testing.T) {
+	release, writing := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p := connect(t, websocket.Options{}, websocket.Options{}, func(conn net.Conn) net.Conn {
+		return faultyConn{conn, func(conn net.Conn, p []byte) (int, error) {
+			once.Do(func() {
+				close(writing)
+				<-release
+			})
+			return conn.Write(p)
+		}}
+	})
+	wrote := inBackground(t, func() error { return p.server.WriteMessage(t.Context(), &websocket.Message{Payload: []byte("slow")}) })
+	<-writing
+	writeFrames(t, p.clientConn, websocket.NewFrame(websocket.OpcodePing, true, []byte("p")))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := p.server.ReadMessage(ctx)
+	isError(t, err, context.DeadlineExceeded)
+	close(release)
+	noError(t, wrote())
+	writeFrames(t, p.clientConn, text("next"))
+	_, err = p.server.ReadMessage(t.Context())
+	noError(t, err)
+	equal(t, string(readFrame(t, p.clientConn).Payload), "slow")
+	noError(t, p.clientConn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	equal(t, readFrame(t, p.clientConn).Opcode(), websocket.OpcodePong)
+}
+
 // RFC 6455 §7.1.7 wants the connection to be closed; the caller of ReadMessage decides.
 func TestReadContinuesAfterAViolation(t *testing.T) {
 	p := connect(t, websocket.Options{MaxFrameSize: 100}, websocket.Options{}, nil)

@@ -20,7 +20,9 @@ type writer struct {
 	torn bool
 	// closeSent is true after a Close frame (RFC 6455 §5.5.1: no frame follows it).
 	closeSent bool
-	inline    [inlineLen]byte
+	// pong is the rest of a Pong, which precedes the next frame; in inline.
+	pong   []byte
+	inline [inlineLen]byte
 }
 
 // writeParts is a header and a payload for one write.
@@ -143,8 +145,8 @@ func (ws *Websocket) writeError(err error) error {
 	return fmt.Errorf("websocket: write: %w", err)
 }
 
-// writeControl writes a ping or a pong.
-func (ws *Websocket) writeControl(ctx context.Context, opcode Opcode, payload []byte) error {
+// writePing writes a ping.
+func (ws *Websocket) writePing(ctx context.Context, payload []byte) error {
 	if !ws.writer.lock.lock(ctx.Done()) {
 		return fmt.Errorf("websocket: write: %w", ctx.Err())
 	}
@@ -156,7 +158,64 @@ func (ws *Websocket) writeControl(ctx context.Context, opcode Opcode, payload []
 		return errCutShort
 	}
 	// RFC 6455 §5.4: control frames may be sent within a fragmented message, also one that was cut short.
-	return ws.writeError(ws.writeFrame(ctx, finBit|byte(opcode), payload))
+	return ws.writeError(ws.writeFrame(ctx, finBit|byte(OpcodePing), payload))
+}
+
+// writePong writes the answer of the Ping in reader.control. If the context ends first, the next frame or read continues. The
+// caller holds the lock of the reader.
+func (ws *Websocket) writePong(ctx context.Context) error {
+	in, out := &ws.reader, &ws.writer
+	if ws.state.Load() != stateOpen {
+		in.pong = pongDone
+		return nil
+	}
+	if !out.lock.lock(ctx.Done()) {
+		return ws.writeError(ctx.Err())
+	}
+	defer out.lock.unlock()
+	state := in.pong
+	in.pong = pongDone // a hook may panic
+	if out.closeSent {
+		return nil
+	}
+	if out.torn {
+		return errCutShort
+	}
+	var err error
+	if state == pongDue {
+		if err = ws.startWrite(ctx); err == nil {
+			ws.queuePong(in.control)
+			state = pongQueued
+		}
+	}
+	if err == nil {
+		err = ws.startWrite(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		in.pong = state
+	}
+	return ws.writeError(err)
+}
+
+func (ws *Websocket) queuePong(payload []byte) {
+	const first = finBit | byte(OpcodePong)
+	ws.writeHook(first, payload)
+	var key uint32
+	if ws.mode == ClientMode {
+		key = newKey()
+	}
+	ws.writer.pong = appendFrame(ws.writer.inline[:0], first, payload, key)
+}
+
+// startWrite prepares for the write of a frame: the rest of a Pong is written. It fails if the context has ended.
+func (ws *Websocket) startWrite(ctx context.Context) error {
+	out := &ws.writer
+	if err := out.deadline.start(ctx); err != nil || len(out.pong) == 0 {
+		return err
+	}
+	n, err := ws.conn.Write(out.pong)
+	out.pong = out.pong[n:]
+	return ws.wrote(ctx, 0, err) // the next write can continue
 }
 
 // Ping sends a ping with at most 125 bytes. The peer's pong, which any ReadMessage receives, is seen by
@@ -168,7 +227,7 @@ func (ws *Websocket) Ping(ctx context.Context, payload []byte) error {
 	if ws.state.Load() != stateOpen {
 		return ErrConnectionClosed
 	}
-	return ws.writeControl(ctx, OpcodePing, payload)
+	return ws.writePing(ctx, payload)
 }
 
 // writeClose writes a Close frame, once. The caller holds the lock of the writer.
@@ -187,7 +246,7 @@ func (ws *Websocket) writeClose(frame *Frame) error {
 func (ws *Websocket) writeFrame(ctx context.Context, first byte, payload []byte) error {
 	ws.writeHook(first, payload)
 	out := &ws.writer
-	if err := out.deadline.start(ctx); err != nil {
+	if err := ws.startWrite(ctx); err != nil {
 		return err
 	}
 	var key uint32
