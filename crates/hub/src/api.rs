@@ -23,6 +23,7 @@ use crate::protocol::{ClientInfo, Disconnect, ErrorCode, Publication, StreamPosi
 use crate::rights::{self, Operation, Requester};
 use crate::session::stats;
 use crate::spans::Span;
+use crate::subscribe::check_granted;
 
 /// The maximum number of commands in a batch.
 const BATCH_MAX: usize = 1_000;
@@ -197,6 +198,8 @@ impl Hub {
             "subscribe" => {
                 let request: User = parse(body)?;
                 let channel = self.check(&request.channel, Operation::Subscribe { token: "" })?.to_owned();
+                let clients = self.0.clients_of(&request.user, &request.client);
+                check_granted(&self.0, &clients, &channel).map_err(Failure::Refused)?;
                 self.control(&request, Action::Subscribe { channel }).await
             }
             "unsubscribe" => {

@@ -414,7 +414,7 @@ mod tests {
 
     fn client() -> Arc<Client> {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
-        Arc::new(Client::new(Transport::WebSocket(Encoding::Json), None, outbox))
+        Arc::new(Client::new(Transport::WebSocket(Encoding::Json), None, None, outbox))
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub(crate) struct Client {
     pub(crate) format: Format,
     /// The client's address; `None` if the server that accepted the connection does not report it.
     pub(crate) peer: Option<SocketAddr>,
+    /// The origin of the client's page, if there is one.
+    pub(crate) page: Option<Box<str>>,
     pub(crate) outbox: Outbox,
     /// How many commands that disconnect users this node had read before.
     pub(crate) accepted_after: u64,
@@ -144,12 +146,18 @@ pub(crate) struct Active {
 }
 
 impl Client {
-    pub(crate) fn new(transport: Transport, peer: Option<SocketAddr>, outbox: Outbox) -> Self {
+    pub(crate) fn new(
+        transport: Transport,
+        peer: Option<SocketAddr>,
+        page: Option<Box<str>>,
+        outbox: Outbox,
+    ) -> Self {
         Self {
             id: Uuid::new(),
             transport,
             format: transport.format(),
             peer,
+            page,
             outbox,
             accepted_after: 0,
             identity: OnceLock::new(),

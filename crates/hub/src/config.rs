@@ -76,7 +76,7 @@ pub struct ClientConfig {
     /// How long a connection may stay after its token expired, for a refresh to arrive.
     #[serde(with = "duration")]
     pub expired_grace: Duration,
-    /// The maximum number of subscriptions of a connection.
+    /// The maximum number of subscriptions of a connection. A connection whose token or backend names more is ended with 3505.
     pub channels_max: usize,
     /// The maximum length of a channel's name, in bytes; at most 1,024.
     pub channel_name_len_max: usize,
@@ -108,7 +108,8 @@ pub struct ClientConfig {
     pub connections_max: usize,
     /// The maximum number of connections of one user on the node; 0 means no limit.
     pub connections_per_user_max: usize,
-    /// The maximum number of subscriptions of all connections of one user on the node; 0 means no limit.
+    /// The maximum number of subscriptions of all connections of one user on the node, those that its tokens or the backend name included; 0
+    /// means no limit.
     pub channels_per_user_max: usize,
 }
 
@@ -394,7 +395,7 @@ pub struct ChannelOptions {
     /// The same limit in bytes of payload per second.
     #[serde(with = "size")]
     pub publication_bytes_per_s_max: usize,
-    /// Origins whose pages may subscribe, with the same forms; if empty, all that may connect.
+    /// Origins whose pages may subscribe or be subscribed, with the same forms; if empty, all that may connect.
     pub allowed_origins: Vec<String>,
 }
 

@@ -305,12 +305,13 @@ impl Node {
         &self,
         transport: Transport,
         peer: Option<SocketAddr>,
+        page: Option<Box<str>>,
     ) -> Result<Arc<Client>, Disconnect> {
         self.start();
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
-        let mut client = Client::new(transport, peer, outbox);
+        let mut client = Client::new(transport, peer, page, outbox);
         let mut clients = lock(&self.clients);
         let refused = match () {
             () if clients.is_closed => Some(Disconnect::Shutdown),
@@ -590,7 +591,8 @@ impl Node {
         std::iter::once(json!(self.info())).chain(peers).collect()
     }
 
-    fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
+    /// The connections of a user, or the one with this id.
+    pub(crate) fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
         let clients = lock(&self.clients);
         if user.is_empty() {
             return clients.all.iter().filter(|one| *one.0.id == *client).map(|one| one.0.clone()).collect();
@@ -812,7 +814,10 @@ impl Delivery for Node {
 async fn subscribe_from_server(node: &Arc<Node>, client: &Arc<Client>, channel: &str) {
     let subscribed =
         crate::subscribe::subscribe(node, client, crate::subscribe::Request::from_server(channel)).await;
-    let Ok(established) = subscribed else { return };
+    let established = match subscribed {
+        Ok(established) => established,
+        Err(refusal) => return crate::subscribe::warn_refused(node, client, channel, &refusal),
+    };
     let push = crate::session::subscribed(channel, &established.result);
     established.start(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
 }
@@ -858,11 +863,9 @@ async fn refresh_presence(node: Weak<Node>) {
     }
 }
 
-/// The origin of a connection.
+/// What is known of the request that opened a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    /// The origin of the page, if there is one.
-    pub(crate) origin: Option<Box<str>>,
     pub(crate) encoding: Encoding,
     /// The header fields of its request that are forwarded to endpoints of the backend.
     pub(crate) headers: Headers,
@@ -879,7 +882,7 @@ mod tests {
     async fn subscriptions_by_the_server_keep_the_order_of_its_commands() {
         let hub = Hub::builder().build().unwrap();
         let node = &hub.0;
-        let client = node.accept(Transport::WebSocket(Encoding::Json), None).unwrap();
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
         client.connect(Identity { user: "7".into(), ..Identity::default() });
         assert!(node.identify(&client));
         let give = |action| {

@@ -15,10 +15,11 @@ use crate::settings::Settings;
 /// The party that asks for an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Requester<'a> {
-    /// A client by any transport. `origin` is that of its page, if there is one.
-    Client { client: &'a Client, origin: Option<&'a str> },
-    /// The application's backend: the server API after its key was checked, the library, or a grant that a verified token or the
-    /// application made when the client connected.
+    /// A client by any transport.
+    Client(&'a Client),
+    /// A client that has been granted the operation: by the server API, or when it connected by a verified token or the application.
+    Granted(&'a Client),
+    /// The application's backend itself: the server API after its key was checked, or the library.
     Backend,
 }
 
@@ -89,16 +90,20 @@ pub(crate) fn check(
         Operation::History if !options.has_history() => return Err(ErrorCode::NotAvailable),
         _ => {}
     }
-    let Requester::Client { client, origin } = requester else {
-        return Ok(Decision::Allowed(Grant { server_side: true, ..Grant::default() }));
-    };
+    let by_server = || Ok(Decision::Allowed(Grant { server_side: true, ..Grant::default() }));
+    let (Requester::Client(client) | Requester::Granted(client)) = requester else { return by_server() };
+    if let Operation::Subscribe { .. } = operation {
+        check_origin(options, client.page.as_deref())?;
+    }
+    if let Requester::Granted(_) = requester {
+        return by_server();
+    }
     // A client without an identity has not passed `connect`.
     if client.identity().is_none() {
         return Err(ErrorCode::PermissionDenied);
     }
     match operation {
         Operation::Subscribe { token } => {
-            check_origin(options, origin)?;
             if !token.is_empty() {
                 return by_token(settings, now, client, channel, token).map(Decision::Allowed);
             }

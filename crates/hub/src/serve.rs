@@ -102,7 +102,7 @@ impl Hub {
         if let Err(refusal) = self.check_page(&upgrade) {
             return refusal;
         }
-        let origin = upgrade.request().origin().map(Box::from);
+        let page = upgrade.request().origin().map(Box::from);
         let headers = self.forwarded(upgrade.request().headers());
         let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
         // Clients that only receive have JSON alone.
@@ -116,7 +116,7 @@ impl Hub {
                 _ => Encoding::Json,
             };
             let transport = if is_one_way { Transport::UniWebSocket } else { Transport::WebSocket(encoding) };
-            transport::protocol(node, socket, transport, peer, Origin { origin, encoding, headers })
+            transport::protocol(node, socket, transport, peer, page, Origin { encoding, headers })
         })
     }
 
@@ -141,11 +141,11 @@ impl Hub {
             return Response::not_found();
         }
         let node = self.0.clone();
-        let origin = upgrade.request().origin().map(Box::from);
+        let page = upgrade.request().origin().map(Box::from);
         let headers = self.forwarded(upgrade.request().headers());
-        let origin = Origin { origin, encoding: Encoding::Json, headers };
+        let origin = Origin { encoding: Encoding::Json, headers };
         let room = Box::new(Room { channel, token });
-        upgrade.on_open(move |socket| transport::bare(node, socket, peer, origin, room))
+        upgrade.on_open(move |socket| transport::bare(node, socket, peer, page, origin, room))
     }
 
     /// The header fields that endpoints of the backend receive.
@@ -187,7 +187,10 @@ impl Hub {
         let response = match (request.method(), transport) {
             // Fetch §4.8: a page of another origin asks before it sends a body of these types.
             ("OPTIONS", _) => Ok(preflight()),
-            (_, Some(transport)) => self.open_stream(request, transport, origin.clone()).await,
+            (_, Some(transport)) => {
+                let page = origin.as_deref().map(Box::from);
+                self.open_stream(request, transport, page).await
+            }
             (_, None) => self.emulate(request).await,
         };
         let response = response.unwrap_or_else(|refusal| refusal);
@@ -202,7 +205,7 @@ impl Hub {
         &self,
         request: &mut Request,
         transport: Transport,
-        origin: Option<String>,
+        page: Option<Box<str>>,
     ) -> Result<Response, Response> {
         let sent = match (request.method(), transport) {
             ("POST", _) => self.body(request, 1).await?,
@@ -231,8 +234,8 @@ impl Hub {
             Format::OneWay | Format::Bare => Encoding::Json,
         };
         let headers = self.forwarded(request.headers());
-        let origin = Origin { origin: origin.map(Box::from), encoding, headers };
-        let response = transport::stream(self.0.clone(), transport, request.peer(), first, origin);
+        let origin = Origin { encoding, headers };
+        let response = transport::stream(self.0.clone(), transport, request.peer(), page, first, origin);
         // Proxies such as nginx would keep messages back until a buffer is full.
         let response = response.with_header("Cache-Control", "no-cache");
         response.and_then(|response| response.with_header("X-Accel-Buffering", "no")).map_err(Response::from)

@@ -540,12 +540,19 @@ impl Session {
             let command = SubscribeRequest { channel: channel.clone(), token: String::new(), ..position };
             let may_recover = recovered_len <= CONNECT_QUEUES_MAX * config.queue_len_max;
             let request = subscribe::Request { may_recover, ..subscribe::Request::granted(command, grant) };
-            if let Ok(subscription) = subscribe::subscribe(&self.node, &self.client, request).await {
-                let publications = subscription.result.publications.iter();
-                recovered_len += publications.map(prost::Message::encoded_len).sum::<usize>();
-                result.subs.insert(channel, subscription.result.clone());
-                established.push(subscription);
-            }
+            let subscription = match subscribe::subscribe(&self.node, &self.client, request).await {
+                Ok(subscription) => subscription,
+                // It is named twice, such as in `channels` and in `subs`.
+                Err(refusal) if refusal.code == ErrorCode::AlreadySubscribed.code() => continue,
+                Err(refusal) => {
+                    subscribe::warn_refused(&self.node, &self.client, &channel, &refusal);
+                    return Err(end_of(&refusal));
+                }
+            };
+            let publications = subscription.result.publications.iter();
+            recovered_len += publications.map(prost::Message::encoded_len).sum::<usize>();
+            result.subs.insert(channel, subscription.result.clone());
+            established.push(subscription);
         }
         self.client.send(&Reply { id, connect: Some(result), ..Reply::default() });
         for subscription in established {
@@ -644,6 +651,15 @@ impl Session {
     fn refuse(&self, id: u32, refusal: Refusal) {
         self.node.metrics.refused.increment(refusal.code);
         self.client.send(&Reply { id, error: Some(refusal.into()), ..Reply::default() });
+    }
+}
+
+/// The end of a connection that is refused a channel which it cannot do without.
+fn end_of(refusal: &Refusal) -> Disconnect {
+    match refusal.code {
+        code if code == ErrorCode::LimitExceeded.code() => Disconnect::ChannelLimit,
+        code if code == ErrorCode::Internal.code() => Disconnect::Internal,
+        _ => Disconnect::PermissionDenied,
     }
 }
 

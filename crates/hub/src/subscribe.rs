@@ -31,8 +31,6 @@ pub(crate) struct Request {
     pub(crate) command: SubscribeRequest,
     /// The grant of the server or of the connection's token, if there is one.
     pub(crate) granted: Option<Grant>,
-    /// The origin of the client's page.
-    pub(crate) origin: Option<Box<str>>,
     pub(crate) encoding: Encoding,
     pub(crate) headers: Headers,
     /// Whether the client may receive what it missed; otherwise it is told that it has not recovered.
@@ -102,14 +100,14 @@ impl Request {
 
     /// A subscription that the connection's token or the application has granted.
     pub(crate) fn granted(command: SubscribeRequest, grant: Grant) -> Self {
-        let (origin, encoding, headers) = (None, Encoding::Json, Headers::new());
-        Self { command, granted: Some(grant), origin, encoding, headers, may_recover: true }
+        let (encoding, headers) = (Encoding::Json, Headers::new());
+        Self { command, granted: Some(grant), encoding, headers, may_recover: true }
     }
 
     /// A subscription that the client asks for.
     pub(crate) fn from_client(command: SubscribeRequest, origin: &Origin) -> Self {
-        let Origin { origin, encoding, headers } = origin.clone();
-        Self { command, granted: None, origin, encoding, headers, may_recover: true }
+        let Origin { encoding, headers } = origin.clone();
+        Self { command, granted: None, encoding, headers, may_recover: true }
     }
 }
 
@@ -141,9 +139,7 @@ pub(crate) async fn subscribe(
     let grant = authorise(&reserved.node, &reserved.client, &request).await?;
     let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
     options.apply(grant.overrides);
-    if request.granted.is_none() {
-        check_limits(&reserved, config, &options)?;
-    }
+    check_limits(&reserved, config, &options, request.granted.is_some())?;
     add(reserved, &request, options, grant).await
 }
 
@@ -162,25 +158,69 @@ impl ChannelOptions {
     }
 }
 
-/// Checks the limits on the channels of a client's namespace and user. What the server subscribes a client to is not limited.
-fn check_limits(reserved: &Reserved, config: &HubConfig, options: &ChannelOptions) -> Result<(), ErrorCode> {
+/// Checks the limits on the channels of a client's namespace and user. The first is one of what clients open on their own.
+fn check_limits(
+    reserved: &Reserved,
+    config: &HubConfig,
+    options: &ChannelOptions,
+    is_granted: bool,
+) -> Result<(), ErrorCode> {
     let Reserved { node, client, channel, .. } = reserved;
-    let per_user = config.client.channels_per_user_max;
+    let is_admitted =
+        is_granted || node.channel_limits.admits_subscription(config, options, &node.channels, channel);
     // The one that is reserved is counted.
-    let exceeds =
-        per_user > 0 && !client.user().is_empty() && node.subscriptions_of(client.user()) > per_user;
-    if exceeds || !node.channel_limits.admits_subscription(config, options, &node.channels, channel) {
-        return Err(ErrorCode::LimitExceeded);
+    if is_admitted && user_has_room(node, config, client.user(), 0) {
+        Ok(())
+    } else {
+        Err(ErrorCode::LimitExceeded)
     }
-    Ok(())
+}
+
+/// Whether so many more subscriptions of a user are within its limit.
+fn user_has_room(node: &Node, config: &HubConfig, user: &str, more: usize) -> bool {
+    let max = config.client.channels_per_user_max;
+    max == 0 || user.is_empty() || node.subscriptions_of(user) + more <= max
+}
+
+/// Checks whether the server may subscribe all these connections of a user to a channel.
+pub(crate) fn check_granted(node: &Node, clients: &[Arc<Client>], channel: &str) -> Result<(), ErrorCode> {
+    let settings = node.settings();
+    let operation = Operation::Subscribe { token: "" };
+    let mut more = 0;
+    for client in clients {
+        rights::check(&settings, node.clock.now(), Requester::Granted(client), channel, operation)?;
+        let subscriptions = lock(&client.subscriptions);
+        if subscriptions.get(channel).is_some() {
+            continue;
+        }
+        if subscriptions.len() >= settings.config.client.channels_max {
+            return Err(ErrorCode::LimitExceeded);
+        }
+        more += 1;
+    }
+    let user = clients.first().map_or("", |client| client.user());
+    if more == 0 || user_has_room(node, &settings.config, user, more) {
+        Ok(())
+    } else {
+        Err(ErrorCode::LimitExceeded)
+    }
+}
+
+/// Logs and counts that a client was refused what it had been granted.
+pub(crate) fn warn_refused(node: &Node, client: &Client, channel: &str, refusal: &Refusal) {
+    node.metrics.refused.increment(refusal.code);
+    if node.warnings.may_warn(node.clock.now()) {
+        let (client, user, reason) = (&*client.id, client.user(), &*refusal.message);
+        tracing::warn!(channel, client, user, reason, "a subscription that the server made was refused");
+    }
 }
 
 /// Asks the gate, and the application where that decides; returns the properties of the subscription.
 async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Grant, Refusal> {
     let SubscribeRequest { channel, token, data, .. } = &request.command;
     let requester = match &request.granted {
-        Some(_) => Requester::Backend,
-        None => Requester::Client { client, origin: request.origin.as_deref() },
+        Some(_) => Requester::Granted(client),
+        None => Requester::Client(client),
     };
     let (operation, settings) = (Operation::Subscribe { token }, node.settings());
     if !token.is_empty() {

@@ -94,7 +94,7 @@ impl Session {
 
     /// Asks the gate about an operation of this client.
     fn check(&self, channel: &str, operation: Operation<'_>) -> Result<Decision, ErrorCode> {
-        let requester = Requester::Client { client: &self.client, origin: self.origin.origin.as_deref() };
+        let requester = Requester::Client(&self.client);
         rights::check(&self.node.settings(), self.node.clock.now(), requester, channel, operation)
     }
 

@@ -119,11 +119,11 @@ impl Roaming {
                 assert!(Instant::now() < give_up, "not everything arrived: {:?}", self.channels);
             }
             let until = Duration::from_millis(self.rng.u64(10..20_000));
-            let Ok(client) = self.hub.0.accept(Transport::WebSocket(Encoding::Json), None) else {
+            let (commands, received) = mpsc::unbounded_channel();
+            let origin = Origin { encoding: Encoding::Json, headers: Vec::new() };
+            let Ok(client) = self.hub.0.accept(Transport::WebSocket(Encoding::Json), None, None) else {
                 panic!("refused")
             };
-            let (commands, received) = mpsc::unbounded_channel();
-            let origin = Origin { origin: None, encoding: Encoding::Json, headers: Vec::new() };
             let session = Session::new(self.hub.0.clone(), client.clone(), origin);
             let serving = tokio::spawn(serve(session, received));
             let connection =

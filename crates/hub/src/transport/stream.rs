@@ -88,10 +88,11 @@ pub(crate) fn stream(
     node: Arc<Node>,
     transport: Transport,
     peer: SocketAddr,
+    page: Option<Box<str>>,
     first: First,
     origin: Origin,
 ) -> Response {
-    let client = match node.accept(transport, Some(peer)) {
+    let client = match node.accept(transport, Some(peer), page) {
         Ok(client) => client,
         Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
     };

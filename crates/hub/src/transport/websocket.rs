@@ -38,9 +38,10 @@ pub(crate) fn protocol(
     socket: WebSocket,
     transport: Transport,
     peer: Option<SocketAddr>,
+    page: Option<Box<str>>,
     origin: Origin,
 ) -> impl Future<Output = ()> + Send {
-    serve(node, socket, transport, peer, origin, None)
+    serve(node, socket, transport, peer, page, origin, None)
 }
 
 /// Serves a connection whose messages are the publications of one channel, both ways.
@@ -48,10 +49,11 @@ pub(crate) fn bare(
     node: Arc<Node>,
     socket: WebSocket,
     peer: Option<SocketAddr>,
+    page: Option<Box<str>>,
     origin: Origin,
     room: Box<Room>,
 ) -> impl Future<Output = ()> + Send {
-    serve(node, socket, Transport::Room, peer, origin, Some(room))
+    serve(node, socket, Transport::Room, peer, page, origin, Some(room))
 }
 
 /// Serves a connection until it ends. Not an `async fn`, whose future would hold the arguments beside what is made of them. What runs
@@ -61,11 +63,12 @@ fn serve(
     socket: WebSocket,
     transport: Transport,
     peer: Option<SocketAddr>,
+    page: Option<Box<str>>,
     origin: Origin,
     room: Option<Box<Room>>,
 ) -> impl Future<Output = ()> + Send {
     let (mut sender, receiver) = socket.split();
-    let mut accepted = match node.accept(transport, peer) {
+    let mut accepted = match node.accept(transport, peer, page) {
         Ok(client) => {
             let clean_up = CleanUp::new(&node, &client);
             let work = Work::Idle(Box::new(Session::new(node, client, origin)));
@@ -282,8 +285,8 @@ async fn finish(connection: &mut Connection, reason: Disconnect) {
 mod tests {
     use super::*;
 
-    fn size_of_output<A, B, C, D, E, F>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
-        size_of::<F>()
+    fn size_of_output<A, B, C, D, E, F, G>(_: impl Fn(A, B, C, D, E, F) -> G) -> usize {
+        size_of::<G>()
     }
 
     #[test]

@@ -122,6 +122,45 @@ async fn a_user_has_no_more_subscriptions_than_allowed() {
     assert_eq!((first, second), (vec![None, None], vec![None, Some(106)]));
 }
 
+#[tokio::test]
+async fn the_limits_of_a_connection_and_a_user_hold_for_what_the_server_grants() {
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    let token = |channels: u32| {
+        let channels: Vec<_> = named("log:", 0..channels).collect();
+        // One is named twice.
+        let claims = json!({ "sub": "7", "channels": channels, "subs": { "log:0": {} } });
+        encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap()
+    };
+    let connect = async |served: &Served, channels| {
+        let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+        let connect = json!({ "id": 1, "connect": { "token": token(channels) } });
+        client.socket.send(&connect.to_string()).await.unwrap();
+        client.id = 1;
+        client
+    };
+    for (setting, max) in [("channels_max = 4", 4), ("channels_max = 10\nchannels_per_user_max = 4", 4)] {
+        let config = CONFIG.replace("channels_max = 10\n", &format!("{setting}\n"));
+        let served = Served::start(&config, |hub| hub).await;
+        assert_eq!(connect(&served, max + 1).await.ended().await, 3505, "{setting}");
+        let mut client = connect(&served, max - 1).await;
+        let connected = client.receive().await;
+        assert_eq!(connected["connect"]["subs"].as_object().unwrap().len(), max as usize - 1, "{connected}");
+        let subscribe = |channel: &str| json!({ "user": "7", "channel": channel });
+        for (channel, code) in [("log:a", None), ("log:a", None), ("log:b", Some(106))] {
+            let answer = api(&served, "subscribe", subscribe(channel)).await;
+            assert_eq!(answer["error"]["code"].as_u64(), code, "{setting}: {answer}");
+            // The call is answered before the client is subscribed.
+            while served.hub.stats().channels < max as usize {
+                client.call("ping", json!({})).await;
+            }
+        }
+        if setting.contains("user") {
+            // Another connection has no room left, neither by its token nor by the server API.
+            assert_eq!(connect(&served, 1).await.ended().await, 3505);
+        }
+    }
+}
+
 async fn join(served: &Served) -> WebSocket {
     wireloom::connect(&served.url.replace("/connection/websocket", "/rooms/x")).await.unwrap()
 }

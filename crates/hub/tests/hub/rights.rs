@@ -4,11 +4,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::json;
+use jsonwebtoken::{EncodingKey, Header, encode};
+use serde_json::{Value, json};
+use wireloom::client::Request;
 use wireloom::{Connector, Error};
 use wireloom_hub::protocol::Disconnect;
 use wireloom_hub::{ConnectGrant, HubConfig, Refusal, SubscribeGrant};
 
+use super::streams::http;
 use super::{CONFIG, Client, Served};
 
 #[tokio::test]
@@ -183,6 +186,29 @@ async fn pages_of_other_origins_are_refused() {
         let reply = client.reply("subscribe", json!({ "channel": "strict:x" })).await;
         let expected = if subscribes { None } else { Some(103) };
         assert_eq!(reply["error"]["code"].as_u64(), expected, "{origin}: {reply}");
+
+        // The page of a user whose token names the channel is a page, too.
+        for claims in [
+            json!({ "sub": "7", "channels": ["strict:x"] }),
+            json!({ "sub": "7", "subs": { "strict:x": {} } }),
+        ] {
+            let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap();
+            let mut client = Client::new(Connector::new().origin(origin).connect(&served.url).await.unwrap());
+            let connect = json!({ "id": 1, "connect": { "token": token } });
+            client.socket.send(&connect.to_string()).await.unwrap();
+            let url = http(&served, "/connection/uni_http_stream");
+            let request = Request::post(url, json!({ "token": token }).to_string()).header("origin", origin);
+            let mut body = Connector::new().request(request).await.unwrap().body;
+            let pushed = body.chunk().await.unwrap().unwrap();
+            let pushed: Value = serde_json::from_slice(&pushed).unwrap();
+            if subscribes {
+                assert!(client.receive().await["connect"]["subs"]["strict:x"].is_object(), "{origin}");
+                assert!(pushed["connect"]["subs"]["strict:x"].is_object(), "{origin}: {pushed}");
+            } else {
+                assert_eq!(client.ended().await, 3507, "{origin}");
+                assert_eq!(pushed["disconnect"]["code"], 3507, "{origin}: {pushed}");
+            }
+        }
     }
 }
 
