@@ -65,9 +65,7 @@ pub(crate) struct Node {
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
-    /// By connection, what commands of the server API are still to change. One task makes the changes of a connection, so that they
-    /// keep the order of the commands.
-    changes: Mutex<HashMap<String, VecDeque<Change>>>,
+    changes: Mutex<Changes>,
     /// The runtime of the first connection. Engines may deliver from other threads, and need it to spawn tasks.
     runtime: OnceLock<Handle>,
     this: Weak<Node>,
@@ -148,11 +146,30 @@ impl Control {
     }
 }
 
-/// A change of a connection's subscriptions by the server.
+/// By connection and channel, what is still to be done for the server's changes of subscriptions. One task does it for each, so that
+/// the order of the changes is kept.
+type Changes = HashMap<(String, String), Waiting>;
+
+#[derive(Debug, Default)]
+struct Waiting {
+    changes: VecDeque<Change>,
+    /// The subscription that is being made has been ended before it was listed.
+    is_cancelled: bool,
+}
+
+/// A part of the server's change of a subscription that takes time.
 #[derive(Debug)]
-struct Change {
-    channel: String,
-    is_subscribed: bool,
+enum Change {
+    Subscribe,
+    /// What follows the end of a subscription.
+    Leave {
+        active: Active,
+        code: UnsubscribeCode,
+    },
+}
+
+fn key(channel: &str, client: &Client) -> (String, String) {
+    (client.id.to_string(), channel.to_owned())
 }
 
 /// A connection, compared by identity.
@@ -419,42 +436,54 @@ impl Node {
         }
     }
 
-    /// Ends a subscription from the server's side.
+    /// Ends a subscription from the server's side. What is published after this returns is not forwarded.
     pub(crate) fn unsubscribe(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
-        let Some(active) = end_subscription(&self.channels, channel, client, code) else { return };
-        let Some(node) = self.this.upgrade() else { return };
-        let (channel, client) = (channel.to_owned(), client.clone());
-        self.spawn(async move { node.leave(&channel, &client, active, code.code(), code.reason()).await });
+        let mut changes = lock(&self.changes);
+        if let Some(waiting) = changes.get_mut(&key(channel, client))
+            && code == UnsubscribeCode::Server
+        {
+            waiting.changes.retain(|change| !matches!(change, Change::Subscribe));
+            waiting.is_cancelled = true;
+        }
+        if let Some(active) = end_subscription(&self.channels, channel, client, code) {
+            self.change(&mut changes, channel, client, Change::Leave { active, code });
+        }
     }
 
-    /// Makes a change after those that were asked for before.
-    fn change(&self, client: Arc<Client>, change: Change) {
+    /// Makes a change after those of the same connection and channel that were asked for before.
+    fn change(&self, changes: &mut Changes, channel: &str, client: &Arc<Client>, change: Change) {
         let Some(node) = self.this.upgrade() else { return };
-        match lock(&self.changes).entry(client.id.to_string()) {
-            Entry::Occupied(mut waiting) => return waiting.get_mut().push_back(change),
-            Entry::Vacant(begun) => drop(begun.insert(VecDeque::from([change]))),
+        let key = key(channel, client);
+        match changes.entry(key.clone()) {
+            Entry::Occupied(mut waiting) => return waiting.get_mut().changes.push_back(change),
+            Entry::Vacant(begun) => begun.insert(Waiting::default()).changes.push_back(change),
         }
+        let client = client.clone();
         self.spawn(async move {
-            while let Some(change) = node.next_change(&client.id) {
-                let channel = &change.channel;
-                if change.is_subscribed {
-                    subscribe_from_server(&node, &client, channel).await;
-                } else if let Some(active) =
-                    end_subscription(&node.channels, channel, &client, UnsubscribeCode::Server)
-                {
-                    let code = UnsubscribeCode::Server;
-                    node.leave(channel, &client, active, code.code(), code.reason()).await;
+            while let Some(change) = node.next_change(&key) {
+                let (_, channel) = &key;
+                match change {
+                    Change::Subscribe => {
+                        let is_cancelled =
+                            || lock(&node.changes).get(&key).is_some_and(|waiting| waiting.is_cancelled);
+                        subscribe_from_server(&node, &client, channel, is_cancelled).await;
+                    }
+                    Change::Leave { active, code } => {
+                        node.leave(channel, &client, active, code.code(), code.reason()).await;
+                    }
                 }
             }
         });
     }
 
-    /// The next change of a connection. After the last one the connection has no task any more.
-    fn next_change(&self, client: &str) -> Option<Change> {
+    /// The next change of a connection and a channel. After the last one they have no task any more.
+    fn next_change(&self, key: &(String, String)) -> Option<Change> {
         let mut changes = lock(&self.changes);
-        let next = changes.get_mut(client)?.pop_front();
+        let waiting = changes.get_mut(key)?;
+        waiting.is_cancelled = false;
+        let next = waiting.changes.pop_front();
         if next.is_none() {
-            changes.remove(client);
+            changes.remove(key);
         }
         next
     }
@@ -794,10 +823,10 @@ impl Delivery for Node {
                     }
                 }
                 Action::Unsubscribe { channel } => {
-                    self.change(client, Change { channel: channel.clone(), is_subscribed: false });
+                    self.unsubscribe(channel, &client, UnsubscribeCode::Server);
                 }
                 Action::Subscribe { channel } => {
-                    self.change(client, Change { channel: channel.clone(), is_subscribed: true });
+                    self.change(&mut lock(&self.changes), channel, &client, Change::Subscribe);
                 }
                 Action::Refresh { expire_at } => {
                     let expires_at = expire_at.map(Duration::from_secs);
@@ -811,13 +840,21 @@ impl Delivery for Node {
     }
 }
 
-async fn subscribe_from_server(node: &Arc<Node>, client: &Arc<Client>, channel: &str) {
+async fn subscribe_from_server(
+    node: &Arc<Node>,
+    client: &Arc<Client>,
+    channel: &str,
+    is_cancelled: impl Fn() -> bool,
+) {
     let subscribed =
         crate::subscribe::subscribe(node, client, crate::subscribe::Request::from_server(channel)).await;
     let established = match subscribed {
         Ok(established) => established,
         Err(refusal) => return crate::subscribe::warn_refused(node, client, channel, &refusal),
     };
+    if is_cancelled() {
+        return;
+    }
     let push = crate::session::subscribed(channel, &established.result);
     established.start(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
 }
@@ -878,30 +915,67 @@ mod tests {
     use crate::client::Identity;
     use crate::hub::Hub;
 
+    /// A client of user 7 that has connected.
+    fn connected(node: &Node) -> Arc<Client> {
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        client.connect(Identity { user: "7".into(), ..Identity::default() });
+        assert!(node.identify(&client));
+        client
+    }
+
+    fn give(node: &Node, action: Action) {
+        node.deliver_control(&Control { user: "7".into(), client: String::new(), action });
+    }
+
+    async fn changes_are_made(node: &Node) {
+        while !lock(&node.changes).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
     async fn subscriptions_by_the_server_keep_the_order_of_its_commands() {
         let hub = Hub::builder().build().unwrap();
         let node = &hub.0;
-        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-        client.connect(Identity { user: "7".into(), ..Identity::default() });
-        assert!(node.identify(&client));
-        let give = |action| {
-            node.deliver_control(&Control { user: "7".into(), client: String::new(), action });
-        };
+        let client = connected(node);
         for (channel, count) in [("a", 2), ("b", 3), ("c", 4)] {
             for number in 0..count {
                 let channel = channel.to_owned();
-                give(match number % 2 {
-                    0 => Action::Subscribe { channel },
-                    _ => Action::Unsubscribe { channel },
-                });
+                give(
+                    node,
+                    match number % 2 {
+                        0 => Action::Subscribe { channel },
+                        _ => Action::Unsubscribe { channel },
+                    },
+                );
             }
         }
-        give(Action::Subscribe { channel: "last".into() });
-        while !client.is_subscribed("last") {
-            tokio::task::yield_now().await;
-        }
+        changes_are_made(node).await;
         assert_eq!(["a", "b", "c"].map(|channel| client.is_subscribed(channel)), [false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_forwarded_after_the_server_has_unsubscribed_a_client() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let client = connected(node);
+        give(node, Action::Subscribe { channel: "a".into() });
+        changes_are_made(node).await;
+        let publish = async || {
+            let before = client.outbox.backlog();
+            hub.publish("a", "1").await.unwrap();
+            client.outbox.backlog() != before
+        };
+        assert!(publish().await);
+        // This one is still to be made, and holds up no other.
+        give(node, Action::Subscribe { channel: "b".into() });
+        give(node, Action::Unsubscribe { channel: "a".into() });
+        assert!(!publish().await);
+        // Nor is a subscription made that is ended before.
+        give(node, Action::Unsubscribe { channel: "b".into() });
+        changes_are_made(node).await;
+        assert!(!client.is_subscribed("b"));
+        assert_eq!(node.channels.len(), 0);
     }
 
     #[tokio::test]
