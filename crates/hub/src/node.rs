@@ -436,8 +436,14 @@ impl Node {
         }
     }
 
-    /// Ends a subscription from the server's side. What is published after this returns is not forwarded.
+    /// Ends a subscription from the server's side, and with it a connection that has no other. What is published after this returns is
+    /// not forwarded.
     pub(crate) fn unsubscribe(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
+        if client.format == Format::Bare && lock(&client.subscriptions).get(channel).is_some() {
+            // RFC 6455 §7.4.1: the code for a violation of the server's policy. The end of the connection ends the subscription.
+            let reason = code.reason().into();
+            return client.outbox.end(Disconnect::Custom { code: 1008, reason });
+        }
         let mut changes = lock(&self.changes);
         if let Some(waiting) = changes.get_mut(&key(channel, client))
             && code == UnsubscribeCode::Server

@@ -306,8 +306,7 @@ impl Session {
         }
         if let Err(refusal) = self.publish_message(&channel, publication_of(message)).await {
             self.node.metrics.refused.increment(refusal.code);
-            let denied = refusal.code == ErrorCode::PermissionDenied.code();
-            self.end(if denied { Disconnect::PermissionDenied } else { Disconnect::Internal });
+            self.end(end_of(&refusal));
         }
     }
 
@@ -452,9 +451,8 @@ impl Session {
             self.replies_fit().await;
             let command = SubscribeRequest { channel: channel.clone(), ..command };
             let request = subscribe::Request::from_client(command, &self.origin);
-            let Ok(mut established) = subscribe::subscribe(&self.node, &self.client, request).await else {
-                return Err(Disconnect::PermissionDenied);
-            };
+            let established = subscribe::subscribe(&self.node, &self.client, request).await;
+            let mut established = established.map_err(|refusal| end_of(&refusal))?;
             let result = std::mem::take(&mut established.result);
             let publications = result.publications.iter().cloned();
             let replies =

@@ -166,6 +166,64 @@ async fn join(served: &Served) -> WebSocket {
 }
 
 #[tokio::test]
+async fn a_client_without_replies_is_told_of_a_limit() {
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    let config = "[client]\nchannels_per_user_max = 1\n[token]\nhmac_secret = \"secret\"\n\
+        [[namespace]]\nname = \"rooms\"\nsubscribe = \"client\"\n";
+    let served = Served::start(config, |hub| hub).await;
+    let claims = json!({ "sub": "7" });
+    let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap();
+    let mut first = Client::new(wireloom::connect(&served.url).await.unwrap());
+    first.call("connect", json!({ "token": token })).await;
+    first.call("subscribe", json!({ "channel": "rooms:x" })).await;
+
+    let url = served.url.replace("/connection/websocket", &format!("/rooms/y?token={token}"));
+    let mut room = wireloom::connect(&url).await.unwrap();
+    let _ = tokio::time::timeout(Duration::from_secs(20), room.recv_owned()).await.unwrap();
+    let end = room.end().unwrap();
+    assert_eq!((end.code().value(), end.reason()), (1013, "channel limit"));
+
+    let url = served.url.replace("/connection/websocket", "/connection/uni_websocket");
+    let mut client = Client::new(wireloom::connect(&url).await.unwrap());
+    client.socket.send(&json!({ "token": token, "subs": { "rooms:y": {} } }).to_string()).await.unwrap();
+    assert!(client.receive().await["connect"].is_object());
+    assert_eq!(client.ended().await, 3505);
+}
+
+#[tokio::test]
+async fn a_room_ends_with_its_subscription() {
+    let config = "[client]\nanonymous = true\n[token]\nhmac_secret = \"secret\"\n[api]\nkey = \"key\"\n\
+        [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"subscriber\"\n";
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    let served = Served::start(config, |hub| hub).await;
+    let claims = json!({ "sub": "7" });
+    let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap();
+    let url = served.url.replace("/connection/websocket", &format!("/rooms/x?token={token}"));
+    let mut room = wireloom::connect(&url).await.unwrap();
+    room.send("1").await.unwrap();
+    assert_eq!(room.recv_owned().await.unwrap().unwrap().as_text(), Some("1"));
+    // Another channel is not its own.
+    for channel in ["rooms:y", "rooms:x"] {
+        api(&served, "unsubscribe", json!({ "user": "7", "channel": channel })).await;
+        if channel == "rooms:y" {
+            room.send("2").await.unwrap();
+            assert_eq!(room.recv_owned().await.unwrap().unwrap().as_text(), Some("2"));
+        }
+    }
+    let received = tokio::time::timeout(Duration::from_secs(20), room.recv_owned()).await.unwrap();
+    assert!(received.is_ok_and(|message| message.is_none()));
+    let end = room.end().unwrap();
+    assert_eq!((end.code().value(), end.reason()), (1008, "server unsubscribe"));
+    let closed = async {
+        while served.hub.stats().clients > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), closed).await.expect("the client is gone");
+    assert_eq!(served.hub.stats().channels, 0);
+}
+
+#[tokio::test]
 async fn a_flood_in_a_room_slows_its_publisher_and_no_reader() {
     let config = "[client]\nanonymous = true\nqueue_len_max = \"64K\"\n\
         [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
