@@ -88,7 +88,10 @@ func (ws *Websocket) flush(ctx context.Context, b *batch) error {
 	if len(b.vector) == 0 {
 		return nil
 	}
-	err := ws.startWrite(ctx)
+	err := ws.flushPong(ctx)
+	if err == nil {
+		err = ws.writer.deadline.start(ctx)
+	}
 	if err == nil {
 		var n int64
 		b.writing = b.vector

@@ -71,7 +71,10 @@ func (ws *Websocket) WritePrepared(ctx context.Context, msg *PreparedMessage) er
 		_, n := parseHeader(frame)
 		ws.writeHook(frame[0], frame[n:])
 	}
-	if err := ws.startWrite(ctx); err != nil {
+	if err := ws.flushPong(ctx); err != nil {
+		return ws.writeError(err)
+	}
+	if err := ws.writer.deadline.start(ctx); err != nil {
 		return ws.writeError(err)
 	}
 	n, err := ws.conn.Write(frame)

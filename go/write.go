@@ -183,13 +183,13 @@ func (ws *Websocket) writePong(ctx context.Context) error {
 	}
 	var err error
 	if state == pongDue {
-		if err = ws.startWrite(ctx); err == nil {
+		if err = ws.flushPong(ctx); err == nil {
 			ws.queuePong(in.control)
 			state = pongQueued
 		}
 	}
 	if err == nil {
-		err = ws.startWrite(ctx)
+		err = ws.flushPong(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
 		in.pong = state
@@ -207,10 +207,17 @@ func (ws *Websocket) queuePong(payload []byte) {
 	ws.writer.pong = appendFrame(ws.writer.inline[:0], first, payload, key)
 }
 
-// startWrite prepares for the write of a frame: the rest of a Pong is written. It fails if the context has ended.
-func (ws *Websocket) startWrite(ctx context.Context) error {
+// flushPong writes the rest of a Pong, before another frame.
+func (ws *Websocket) flushPong(ctx context.Context) error {
+	if len(ws.writer.pong) == 0 {
+		return nil
+	}
+	return ws.flushPongSlow(ctx)
+}
+
+func (ws *Websocket) flushPongSlow(ctx context.Context) error {
 	out := &ws.writer
-	if err := out.deadline.start(ctx); err != nil || len(out.pong) == 0 {
+	if err := out.deadline.start(ctx); err != nil {
 		return err
 	}
 	n, err := ws.conn.Write(out.pong)
@@ -246,7 +253,10 @@ func (ws *Websocket) writeClose(frame *Frame) error {
 func (ws *Websocket) writeFrame(ctx context.Context, first byte, payload []byte) error {
 	ws.writeHook(first, payload)
 	out := &ws.writer
-	if err := ws.startWrite(ctx); err != nil {
+	if err := ws.flushPong(ctx); err != nil {
+		return err
+	}
+	if err := out.deadline.start(ctx); err != nil {
 		return err
 	}
 	var key uint32
