@@ -45,6 +45,8 @@ type codec struct {
 	// window is what received messages may refer to, with context takeover; the lock of the reader guards it.
 	keepsWindow bool
 	window      []byte
+	// windowLost is true after a message was refused that the window should have.
+	windowLost bool
 }
 
 func newCodec(mode Mode, params *deflateParams, opts *Compression) *codec {
@@ -152,6 +154,9 @@ func (c *compressor) add(part []byte) {
 	_ = c.flate.Flush()
 }
 
+// loseWindow is called for a compressed message that is refused: later ones may refer to it.
+func (c *codec) loseWindow() { c.windowLost = c.keepsWindow }
+
 func (c *codec) release(out *bytes.Buffer) {
 	if out.Cap() <= maxPooledLen {
 		outputs.Put(out)
@@ -197,6 +202,9 @@ func (i *inflater) reset(window []byte) {
 // decompress inflates a message into the memory of into, or new memory (RFC 7692 §7.2.2). It stops as soon as the message is
 // larger than maxSize, whatever the data would inflate to.
 func (c *codec) decompress(data, into []byte, maxSize int) ([]byte, error) {
+	if c.windowLost {
+		return nil, ErrInvalidDeflate // or, worse, it would be inflated to something else
+	}
 	if len(data) == 0 {
 		return into[:0], nil // no valid stream, but nothing else can be meant
 	}

@@ -238,6 +238,38 @@ func TestPanicsOfHooksOfReading(t *testing.T) {
 	}
 }
 
+// A compressed message that was refused is missing in the window: those behind it, which may refer to it, are refused too.
+func TestRefusedMessagesAreMissingInTheWindow(t *testing.T) {
+	unfinished := websocket.NewFrame(websocket.OpcodeText, false, []byte("unfinished"), websocket.RSV1)
+	for name, test := range map[string]struct {
+		opts websocket.Options
+		want error
+	}{
+		"message": {websocket.Options{MaxMessageSize: 499}, websocket.ErrMessageTooLarge},
+		"frame":   {websocket.Options{MaxFrameSize: 400}, websocket.ErrFrameTooLarge},
+		"begun":   {websocket.Options{}, websocket.ErrContinuationExpected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := connectCompressed(t, test.opts, websocket.Options{}, nil)
+			for i := range 3 { // to which the message behind would refer instead
+				other := &websocket.Message{Payload: referable(2 + i)[:300]}
+				noError(t, p.client.WriteMessage(t.Context(), other))
+				wantMessage(t, p.server, string(other.Payload))
+			}
+			if name == "begun" {
+				writeFrames(t, p.clientConn, unfinished)
+			}
+			large := referable(1)
+			noError(t, p.client.WriteMessage(t.Context(), &websocket.Message{Payload: large}))
+			noError(t, p.client.WriteMessage(t.Context(), &websocket.Message{Payload: large[:200]}))
+			_, err := p.server.ReadMessage(t.Context())
+			isError(t, err, test.want)
+			_, err = p.server.ReadMessage(t.Context())
+			isError(t, err, websocket.ErrInvalidDeflate)
+		})
+	}
+}
+
 // A batch that a panic ends is not sent by another connection.
 func TestBatchesOfAPanicAreNotSent(t *testing.T) {
 	ctx := context.Background()

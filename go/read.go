@@ -138,6 +138,9 @@ func (ws *Websocket) readMessage(ctx context.Context, dst *Message) (*Message, e
 			}
 			in.r += n
 			if err := ws.checkHeader(&header); err != nil {
+				if ws.codec != nil && header.first&byte(RSV1) != 0 {
+					ws.codec.loseWindow()
+				}
 				return nil, ws.refuse(header.remaining, err)
 			}
 			if in.w-in.r >= int(header.remaining) && ws.isWhole(&header) {
@@ -377,7 +380,9 @@ func (ws *Websocket) endFrame(ctx context.Context, dst *Message) (*Message, erro
 			into = dst.Payload[:0]
 		}
 		done.data, err = ws.codec.decompress(done.data, into, ws.maxMessageSize)
-		if err == nil && !done.binary && !validText(done.data) {
+		if err != nil {
+			ws.codec.loseWindow()
+		} else if !done.binary && !validText(done.data) {
 			err = ErrInvalidFramePayload
 		}
 	}
@@ -434,6 +439,9 @@ func (ws *Websocket) refuse(remaining uint64, err error) error {
 
 // readError reports an error of the protocol. The message that was being read is lost.
 func (ws *Websocket) readError(err error) error {
+	if ws.reader.message.compressed {
+		ws.codec.loseWindow()
+	}
 	ws.reader.message = partial{}
 	if ws.hooks.OnReadError != nil {
 		ws.hooks.OnReadError(ws.clientKey, err)
