@@ -87,6 +87,24 @@ pub struct Converted {
     pub unknown: Vec<String>,
 }
 
+/// Settings of version 5, which are in sections since version 6.
+const VERSION_5: [&str; 6] = [
+    "namespaces",
+    "token_hmac_secret_key",
+    "api_key",
+    "allowed_origins",
+    "allow_subscribe_for_client",
+    "proxy_connect_endpoint",
+];
+
+impl Converted {
+    /// Whether the configuration looks like one of Centrifugo 5, whose settings have other names.
+    #[must_use]
+    pub fn looks_like_version_5(&self) -> bool {
+        self.unknown.iter().any(|path| VERSION_5.contains(&&**path))
+    }
+}
+
 /// Converts a configuration of Centrifugo in JSON.
 ///
 /// # Errors

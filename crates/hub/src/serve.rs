@@ -8,6 +8,7 @@ use tracing::warn;
 use wireloom::{Body, IoUring, Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
 use crate::client::{Format, Transport};
+use crate::config::namespace_of;
 use crate::hub::Hub;
 use crate::node::Origin;
 use crate::protocol::{self, EmulationRequest, Encoding};
@@ -137,8 +138,15 @@ impl Hub {
         if let Err(refusal) = self.check_page(&upgrade) {
             return refusal;
         }
-        if self.0.check_channel(&channel).is_err() || self.0.options(&channel).is_none() {
+        if self.0.check_channel(&channel).is_err() {
             return Response::not_found();
+        }
+        if self.0.options(&channel).is_none() {
+            let namespace = namespace_of(&channel);
+            return Response::text(
+                404,
+                format!("the configuration of the hub has no namespace \"{namespace}\"\n"),
+            );
         }
         let node = self.0.clone();
         let page = upgrade.request().origin().map(Box::from);

@@ -83,7 +83,7 @@ pub(crate) struct Token {
     #[arg(long, value_name = "CHANNEL")]
     pub(crate) subscribe: Vec<String>,
     /// What other clients see of this one: a JSON value
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", value_parser = value::json)]
     pub(crate) info: Option<String>,
     /// How long the token is valid
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = value::time)]

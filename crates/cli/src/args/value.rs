@@ -19,6 +19,12 @@ pub(crate) fn has_scheme(url: &str, scheme: &str) -> bool {
     url.split_once(':').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
 }
 
+/// A JSON value, as text.
+pub(super) fn json(text: &str) -> Result<String, String> {
+    let checked: Result<serde_json::Value, _> = serde_json::from_str(text);
+    checked.map(|_| text.to_owned()).map_err(|error| format!("it is not JSON: {error}"))
+}
+
 /// Bytes: `65536`, `64KiB`, `64K`, `16M`, `1G`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());

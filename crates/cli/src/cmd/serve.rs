@@ -321,7 +321,19 @@ fn announce(
         }
         if args.channels.hub.is_some() {
             writeln!(out, "  {ws}://{address}/connection/websocket  channels for Centrifugal clients")?;
+            writeln!(
+                out,
+                "    without WebSocket: /connection/http_stream, /connection/sse, with /emulation"
+            )?;
+            writeln!(
+                out,
+                "    to receive only: /connection/uni_websocket, /connection/uni_http_stream, /connection/uni_sse"
+            )?;
+            if !has_rooms {
+                writeln!(out, "    not /rooms/NAME: --hub has no namespace \"rooms\"")?;
+            }
         }
+        writeln!(out, "  {http}://{address}/healthz       answers ok")?;
         if let Some(dir) = &args.dir {
             writeln!(out, "  {http}://{address}/              the files of {}", dir.display())?;
         }

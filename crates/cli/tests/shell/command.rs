@@ -317,6 +317,7 @@ fn wrong_arguments_are_explained() {
         (&["connect", "http://127.0.0.1/", "-X", "G T"], "a method is"),
         (&["flurb"], "unrecognized subcommand"),
         (&["conect"], "'connect'"),
+        (&["hub", "token", "--hub", "h", "--info", "{bad"], "it is not JSON"),
         (&["connect", "ws://127.0.0.1/", "--exspect", "a"], "a similar argument exists: '--expect'"),
     ] {
         let (code, out, errors) = run(args);
@@ -346,7 +347,12 @@ async fn the_routes_that_are_printed_are_those_that_exist() {
         while !printed.contains("--demo") {
             printed += &timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().expect("all routes");
         }
-        assert_eq!(printed.contains("/rooms/NAME"), has_rooms, "{printed}");
+        assert_eq!(printed.contains("/rooms/NAME    sends"), has_rooms, "{printed}");
+        assert_eq!(printed.contains("not /rooms/NAME"), !has_rooms, "{printed}");
+        let paths = ["websocket", "http_stream", "sse", "uni_websocket", "uni_http_stream", "uni_sse"];
+        let paths = paths.map(|name| format!("/connection/{name}"));
+        let paths = paths.iter().map(String::as_str).chain(["/emulation", "/healthz"]);
+        paths.for_each(|path| assert!(printed.contains(path), "{path}: {printed}"));
         assert!(
             printed.contains("/connection/websocket") && !printed.contains("ws://127.0.0.1:0/echo"),
             "{printed}"

@@ -257,6 +257,18 @@ async fn each_way_in_grants_what_the_table_says() {
 }
 
 #[tokio::test]
+async fn a_room_without_a_namespace_says_what_is_missing() {
+    let served = Served::start("[client]\nanonymous = true\n", |hub| hub).await;
+    let url = served.url.replace("/connection/websocket", "/rooms/x");
+    let Err(wireloom::Error::Refused(response)) = wireloom::connect(&url).await else { panic!("{url}") };
+    let body = String::from_utf8_lossy(response.body());
+    assert_eq!(
+        (response.status(), &*body),
+        (404, "the configuration of the hub has no namespace \"rooms\"\n")
+    );
+}
+
+#[tokio::test]
 async fn a_room_of_a_closed_namespace_is_closed() {
     let served = Served::start(&config(false, "token", "anyone", false), |hub| hub).await;
     let mut room = wireloom::connect(&served.url.replace("/connection/websocket", "/rooms/x")).await.unwrap();

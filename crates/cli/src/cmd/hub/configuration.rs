@@ -42,6 +42,12 @@ pub(super) fn config(args: &ConfigCommand) -> Result<String, String> {
         for path in &converted.unknown {
             terminal::print_error(format_args!("not converted: {path}"));
         }
+        if converted.looks_like_version_5() {
+            terminal::print_error(
+                "this looks like a configuration of Centrifugo 5; only those of version 6 are converted: convert it to one first \
+                 (https://centrifugal.dev/docs/getting-started/migration_v6)",
+            );
+        }
         // What was converted may be incomplete, such as an endpoint that the other file names elsewhere.
         if let Err(error) = HubConfig::from_toml(&converted.toml) {
             terminal::print_error(format_args!("the result needs a change: {error}"));
