@@ -90,6 +90,8 @@ struct Clients {
     connecting: BTreeMap<u64, usize>,
     /// The commands that may concern some of those, and their numbers.
     recent: VecDeque<(u64, Control)>,
+    /// The number of the last one that was dropped although it may concern some.
+    lost: u64,
 }
 
 /// The maximum number of commands that are kept for connections whose user is not known yet.
@@ -120,19 +122,22 @@ impl Clients {
     fn keep(&mut self, control: &Control) {
         self.disconnects += 1;
         if !self.connecting.is_empty() && !control.user.is_empty() {
-            if self.recent.len() >= RECENT_MAX {
-                self.recent.pop_front();
+            if self.recent.len() >= RECENT_MAX
+                && let Some((number, _)) = self.recent.pop_front()
+            {
+                self.lost = number;
             }
             self.recent.push_back((self.disconnects, control.clone()));
         }
     }
 
-    /// Why a connection whose user has become known is to end.
+    /// Why a connection whose user has become known is to end. If what it missed is no longer known, better once more than not at all.
     fn missed(&self, client: &Client) -> Option<Disconnect> {
-        let later = self.recent.iter().filter(|(number, _)| *number > client.accepted_after);
-        later
-            .filter(|(_, control)| control.user == client.user())
-            .find_map(|(_, control)| control.ends(client))
+        let first = self.recent.partition_point(|(number, _)| *number <= client.accepted_after);
+        let mut own = self.recent.range(first..).filter(|(_, control)| control.user == client.user());
+        let is_lost = !client.user().is_empty() && client.accepted_after < self.lost;
+        own.find_map(|(_, control)| control.ends(client))
+            .or_else(|| is_lost.then_some(Disconnect::ForceReconnect))
     }
 }
 
@@ -937,6 +942,30 @@ mod tests {
         while !lock(&node.changes).is_empty() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_no_longer_kept_ends_those_who_were_connecting() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let accept = || node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let disconnect = |user: &str| {
+            let action = Action::Disconnect { code: 3503, reason: String::new(), except: Vec::new() };
+            node.deliver_control(&Control { user: user.into(), client: String::new(), action });
+        };
+        let is_ended = |client: Arc<Client>, user: &str| {
+            client.connect(Identity { user: user.into(), ..Identity::default() });
+            assert!(node.identify(&client));
+            client.outbox.has_ended()
+        };
+        let (one, anonymous, in_time, other) = (accept(), accept(), accept(), accept());
+        disconnect("7");
+        (1..RECENT_MAX).for_each(|_| disconnect("8"));
+        assert!(!is_ended(in_time, "9"));
+        disconnect("8");
+        let later = accept();
+        assert_eq!([is_ended(one, "7"), is_ended(other, "9")], [true, true]);
+        assert_eq!([is_ended(anonymous, ""), is_ended(later, "7")], [false, false]);
     }
 
     #[tokio::test]
