@@ -68,7 +68,8 @@ pub enum Membership {
 
 /// A command of the server API for the connections of a user, on every node: those that a node has when it reads the command. A node
 /// that was cut off reads it later, and cannot know whether a connection that it accepted meanwhile came before or after the command:
-/// better that one ends once more than that one stays which was to end.
+/// better that one ends once more than that one stays which was to end. A connection whose user is not known yet when the command is read
+/// is concerned by [`Action::Disconnect`] alone; the other actions change only those that are connected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Control {
     /// The user; if empty, that of the connection.
