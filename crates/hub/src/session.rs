@@ -89,6 +89,14 @@ enum Ping {
 /// The cost of a command that reads from a channel, in units of tokio's budget for one turn of a task, which is 128.
 const READ_COST: usize = 32;
 
+/// Charges what reads from a channel to the turn of the task: nothing of it may have waited, and others should not wait for all that
+/// this task has to read. `yield_now` would be ready when the task polls it again after it has written the reply.
+pub(crate) async fn charge_read() {
+    for _ in 0..READ_COST {
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
 /// The rate limit of commands: a token bucket.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
@@ -361,11 +369,7 @@ impl Session {
                         return self.end(reason);
                     }
                     if reads {
-                        // Nothing of it may have waited, and others should not wait for the rest of the message. `yield_now` would be
-                        // ready when the task polls it again after it has written the reply.
-                        for _ in 0..READ_COST {
-                            tokio::task::coop::consume_budget().await;
-                        }
+                        charge_read().await;
                     }
                 }
                 Err(_) => return self.end(Disconnect::BadRequest),

@@ -117,6 +117,7 @@ pub(crate) async fn subscribe(
     client: &Arc<Client>,
     request: Request,
 ) -> Result<Established, Refusal> {
+    crate::session::charge_read().await;
     let settings = node.settings();
     let config = &settings.config;
     let name = request.command.channel.as_str();
@@ -403,5 +404,35 @@ impl Established {
             tracing::warn!(%channel, %error, "a join was not announced");
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    use super::*;
+    use crate::client::Transport;
+    use crate::hub::Hub;
+
+    #[tokio::test]
+    async fn a_task_does_not_make_many_subscriptions_in_one_turn() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut all = pin!(async {
+            for number in 0..16 {
+                let request = Request::from_server(&number.to_string());
+                assert!(subscribe(node, &client, request).await.unwrap().start(Vec::new()).await);
+            }
+        });
+        let mut turns = 0;
+        poll_fn(|cx| {
+            turns += 1;
+            all.as_mut().poll(cx)
+        })
+        .await;
+        assert!((2..16).contains(&turns), "{turns}");
     }
 }

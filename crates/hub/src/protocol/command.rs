@@ -184,11 +184,9 @@ messages! {
 }
 
 impl Command {
-    /// Whether the answer is read from a channel, and costs as much as the channel holds.
+    /// Whether the answer is read from a channel, and costs as much as the channel holds. Subscriptions, which also `connect` makes,
+    /// are charged where they are made.
     pub(crate) fn reads(&self) -> bool {
-        self.subscribe.is_some()
-            || self.presence.is_some()
-            || self.presence_stats.is_some()
-            || self.history.is_some()
+        self.presence.is_some() || self.presence_stats.is_some() || self.history.is_some()
     }
 }
