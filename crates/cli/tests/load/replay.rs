@@ -124,12 +124,13 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
     record(&file).await;
     let (url, log) = collect().await;
     for (speed, least, most) in [
-        (&[][..], PAUSE, PAUSE * 10),
-        (&["--speed", "0.5"], PAUSE * 2, PAUSE * 20),
+        // What arrives first may be late, in the recording too, so that the pause is shorter.
+        (&[][..], PAUSE * 9 / 10, PAUSE * 10),
+        (&["--speed", "0.5"], PAUSE * 18 / 10, PAUSE * 20),
         (&["--speed", "max"], Duration::ZERO, PAUSE * 9 / 10),
         (&["--speed", "100"], Duration::ZERO, PAUSE * 9 / 10),
     ] {
-        // Other load may make a replay too slow, but never too fast.
+        // Other load may disturb a replay.
         let mut attempts = 0;
         loop {
             let (code, report) = measure(&url, &[&["--replay", file.path()], speed].concat()).await;
@@ -139,11 +140,10 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
             assert_eq!(report["config"]["scenario"], "replay", "{report}");
             let (connections, time) = received(&log);
             assert_eq!(connections, expected(), "{speed:?}");
-            // The clocks of both ends are read at slightly different times.
-            assert!(time + Duration::from_millis(5) >= least, "{speed:?}: {time:?}");
             attempts += 1;
-            assert!(time <= most || attempts < 20, "{speed:?}: {time:?}");
-            if time <= most {
+            let is_in_time = (least..=most).contains(&time);
+            assert!(is_in_time || attempts < 20, "{speed:?}: {time:?}");
+            if is_in_time {
                 break;
             }
         }

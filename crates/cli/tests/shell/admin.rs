@@ -1,10 +1,11 @@
 //! The admin page's login and session, at `--admin`.
 
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use wireloom::Connector;
 use wireloom::client::{Request, Response};
 
-use crate::process::{Server, folder};
+use crate::process::{DEADLINE, Server, folder};
 
 const HUB: &str = r#"
 [client]
@@ -92,8 +93,15 @@ async fn an_operator_logs_in_with_the_key_and_calls_the_server_api() {
     assert_eq!(admin.session().await, json!({ "enabled": true, "open": true }));
 
     let mut room = wireloom::connect(&admin.server.url("/rooms/a")).await.unwrap();
-    let listed = admin.call("channels", json!({})).await;
-    assert_eq!(listed["result"]["channels"], json!({ "rooms:a": { "num_clients": 1 } }), "{listed}");
+    // The WebSocket is open before it is subscribed.
+    let is_listed = async {
+        while admin.call("channels", json!({})).await["result"]["channels"]
+            != json!({ "rooms:a": { "num_clients": 1 } })
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, is_listed).await.expect("the room is listed");
     let published = admin.call("publish", json!({ "channel": "rooms:a", "data": { "n": 1 } })).await;
     assert_eq!(published["result"]["offset"], 1, "{published}");
     assert_eq!(room.recv_owned().await.unwrap().unwrap().as_bytes(), br#"{"n":1}"#);
