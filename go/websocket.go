@@ -186,7 +186,7 @@ func closeFrame(status StatusCode, reason string) *Frame {
 
 // startHandshake sends the Close frame of this end.
 func (ws *Websocket) startHandshake(frame *Frame, status StatusCode, cause error) error {
-	ws.writer.lock.lock(nil) // whoever holds it is bounded by the deadline
+	ws.writer.lock.lock(nil) // its holder is bounded by the deadline
 	defer ws.writer.lock.unlock()
 	ws.hooks.closeStart(ws.clientKey, status, cause)
 	return ws.writeClose(frame)

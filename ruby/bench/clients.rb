@@ -55,13 +55,13 @@ when "cable"
   end
   puts "subscribed"
   by_socket = clients.to_h { |client| [client.socket, client] }
-  heard = 0
+  received = 0
   while (ready, = IO.select(by_socket.keys))
-    ready.each { |socket| heard += by_socket[socket].frames.count { |payload| payload.bytesize > 125 } }
-    next if heard < clients.size
+    ready.each { |socket| received += by_socket[socket].frames.count { |payload| payload.bytesize > 125 } }
+    next if received < clients.size
 
-    puts heard
-    heard = 0
+    puts received
+    received = 0
   end
 when "idle"
   while $stdin.gets

@@ -21,7 +21,7 @@ module Bench
         @pipe.puts(line)
       end
 
-      def hear
+      def receive
         @pipe.gets&.chomp or raise "the clients failed"
       end
     end
@@ -40,7 +40,7 @@ module Bench
       port
     end
 
-    # Action Cable with a channel whose members hear what is broadcast to "room".
+    # Action Cable with a channel whose members receive the broadcasts to "room".
     def action_cable
       %w[logger concurrent action_cable].each { |feature| require feature }
       channel = Class.new(ActionCable::Channel::Base) { def subscribed = stream_from("room") }
@@ -119,11 +119,11 @@ module Bench
       gem: "websocket_driver", needs: %w[actioncable puma], per: "broadcast" do |c|
     count = c.size(1_000, 3)
     clients = Applications::Peer.new("cable", Applications.action_cable, count)
-    c.check(clients.hear == "subscribed")
+    c.check(clients.receive == "subscribed")
     text = "0123456789" * 20
     lambda do
       ActionCable.server.broadcast("room", text)
-      c.check(clients.hear == count.to_s)
+      c.check(clients.receive == count.to_s)
       1
     end
   end
@@ -135,7 +135,7 @@ module Bench
     lambda do
       before = app.size
       clients.tell("connect")
-      count = clients.hear.to_i
+      count = clients.receive.to_i
       sleep 0.01 until app.size == count
       count - before
     end

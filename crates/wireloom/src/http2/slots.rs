@@ -195,7 +195,7 @@ impl Slots {
         !is_discarded
     }
 
-    /// Applies an event of a stream that is neither a request nor content. The fields of a message are taken from the core, also if nobody
+    /// Applies an event of a stream that is neither a request nor content. The fields of a message are taken from the core, also if no reader
     /// reads them: it would keep their memory.
     #[inline]
     pub(super) fn handle_event(&mut self, event: &Event<'_>, core: &mut Connection, deferred: &mut Deferred) {
@@ -244,7 +244,7 @@ impl Slots {
 }
 
 impl Slot {
-    /// Drops what nobody will read. It does not count as memory any more. False if there was nothing.
+    /// Drops unread content. It does not count as memory any more. False if there was nothing.
     pub(super) fn discard_unread(&mut self, core: &mut Connection, deferred: &mut Deferred) -> bool {
         let mut has_discarded = self.heads.discard(core, deferred);
         if let Some(key) = self.key
