@@ -19,5 +19,10 @@ pub(super) async fn bind(address: &str) -> Result<TcpListener, String> {
             bound => bound,
         },
     };
-    bound.map_err(|error| format!("cannot listen on {address}: {error}"))
+    bound.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("cannot listen on {address}: the address is in use; choose another port")
+        }
+        _ => format!("cannot listen on {address}: {error}"),
+    })
 }

@@ -226,6 +226,14 @@ async fn wrong_keys_are_counted_and_a_new_key_ends_sessions() {
     admin.server.logged("a wrong key was sent to the admin page").await;
     let metrics = send(Request::get(admin.url("/metrics"))).await.body.bytes().await.unwrap();
     assert!(String::from_utf8_lossy(&metrics).contains("\nwireloom_hub_wrong_keys_total 11\n"));
+    // A file that cannot be used changes nothing, and its error is one line.
+    std::fs::write(&admin.file, HUB.replace("[api]", "[api]\nkeys = 1")).unwrap();
+    admin.server.signal("-HUP");
+    let refused = admin.server.logged("stays as it was").await;
+    assert!(
+        refused.contains(": TOML parse error at line ") && refused.contains("unknown field `keys`"),
+        "{refused}"
+    );
     // The session that is open stays, until its key is replaced.
     assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 200);
     std::fs::write(&admin.file, HUB.replace("a key for tests", "a new key")).unwrap();

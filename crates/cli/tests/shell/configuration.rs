@@ -5,6 +5,17 @@ use serde_json::json;
 use crate::command::run;
 use crate::process::Server;
 
+#[test]
+fn an_address_in_use_is_named() {
+    let used = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = used.local_addr().unwrap().to_string();
+    for args in [["--listen", &address], ["--admin", &address]] {
+        let (code, _, error) = run(&["serve", "--listen", "127.0.0.1:0", args[0], args[1]]);
+        assert_eq!(code, 1);
+        assert!(error.contains(&format!("{address}: the address is in use; choose another port")), "{error}");
+    }
+}
+
 fn folder(name: &str) -> std::path::PathBuf {
     let folder = std::env::temp_dir().join(format!("wireloom-hub-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -82,11 +82,21 @@ pub(super) fn reload_on_hangup(hub: &Hub, args: &Serve) -> io::Result<()> {
         while hangups.recv().await.is_some() {
             match config(&args).and_then(|config| hub.reload(config).map_err(|error| error.to_string())) {
                 Ok(()) => info!("the configuration of channels was loaded again"),
-                Err(error) => error!("the configuration of channels stays as it was: {error}"),
+                Err(error) => {
+                    error!("the configuration of channels stays as it was: {}", in_one_line(&error))
+                }
             }
         }
     });
     Ok(())
+}
+
+/// An error without the lines of the file that it shows.
+#[cfg(unix)]
+fn in_one_line(error: &str) -> String {
+    let is_shown =
+        |line: &&str| line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|');
+    error.lines().filter(|line| !is_shown(line)).map(str::trim_end).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(not(unix))]
