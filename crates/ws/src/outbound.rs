@@ -569,8 +569,11 @@ impl Outbound {
     /// is written. Then the rest of the payload is copied into the queue, unless `keep` refuses a queue of that length: then the rest is
     /// lost, and the connection has to end. Other payloads, which were queued by reference and are written now, are passed to `release`.
     ///
+    /// A payload that has to be masked or compressed is copied before it is written, if `keep` allows the length that the queue may
+    /// need for that. Otherwise it is not compressed.
+    ///
     /// # Errors
-    /// As for [`send_text`](Self::send_text).
+    /// As for [`send_text`](Self::send_text); [`Misuse::QueueFull`] also if `keep` refuses the masked copy.
     ///
     /// # Panics
     /// When `write` returns more than the length of the slices.
@@ -579,11 +582,11 @@ impl Outbound {
         kind: Kind,
         payload: &[u8],
         mut write: impl FnMut(&[&[u8]]) -> Option<usize>,
-        keep: impl FnOnce(usize) -> bool,
+        mut keep: impl FnMut(usize) -> bool,
         mut release: impl FnMut(Bytes),
     ) -> Result<(), Error> {
         self.check_open()?;
-        let remaining = if self.sender.begin_borrowed(kind, payload)? { payload } else { &[] };
+        let remaining = if self.sender.begin_borrowed(kind, payload, &mut keep)? { payload } else { &[] };
         let mut send = BorrowedSend { queue: &mut self.sender.queue, remaining };
         loop {
             let mut slices: [&[u8]; BORROWED_SLICES] = [&[]; BORROWED_SLICES];

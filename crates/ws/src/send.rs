@@ -119,7 +119,7 @@ impl Sender {
         if payload.len() < SHARED_LEN_MIN {
             return self.send_message(kind, &payload, true);
         }
-        if self.begin_borrowed(kind, &payload)? {
+        if self.begin_borrowed(kind, &payload, |_| true)? {
             self.queue.push_shared(payload);
         }
         Ok(())
@@ -166,14 +166,28 @@ impl Sender {
     }
 
     /// Queues the header of a message whose payload the caller writes itself; see
-    /// [`Outbound::send_borrowed`](crate::Outbound::send_borrowed). False when the payload has to be masked or compressed: then the
-    /// whole message was queued.
-    pub(crate) fn begin_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<bool, Misuse> {
-        if self.masks() || self.is_worthwhile(payload.len()) {
-            self.send_message(kind, payload, true)?;
-            return Ok(false);
-        }
+    /// [`Outbound::send_borrowed`](crate::Outbound::send_borrowed). False when the payload was masked or compressed: then the whole
+    /// message was queued. `keep` is called before that.
+    pub(crate) fn begin_borrowed(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        keep: impl FnOnce(usize) -> bool,
+    ) -> Result<bool, Misuse> {
         self.check_message(payload.len())?;
+        let compresses = self.is_worthwhile(payload.len());
+        if self.masks() || compresses {
+            let queued = self.queue.len();
+            // What is compressed is copied into the queue, because its length comes first.
+            let copies = 1 + usize::from(compresses);
+            if keep(queued.saturating_add(payload.len().saturating_mul(copies))) {
+                self.send_message(kind, payload, true)?;
+                return Ok(false);
+            }
+            if self.masks() {
+                return Err(Misuse::QueueFull { queued, max: self.queued_len_max });
+            }
+        }
         let header = Header {
             fin: true,
             rsv: 0,

@@ -547,15 +547,18 @@ fn queue(
     }
 }
 
-/// Queues a message. A long one is written from where it is, if it cannot be queued by reference.
+/// Queues a message. A long one is written from where it is if it cannot be queued by reference, as one that is compressed.
 #[inline]
 fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
+    let is_compressed = |state: &State| state.session.core().prepared_window_bits(message.len()).is_some();
     match message {
-        Payload::Text(_) | Payload::Binary(_) if message.len() > COPIED_LEN_MAX => {
+        _ if message.len() <= COPIED_LEN_MAX => state.session.put(message),
+        Payload::Prepared(_) => state.session.put(message),
+        Payload::Shared(_) | Payload::SharedText(_) if !is_compressed(state) => state.session.put(message),
+        _ => {
             let (kind, payload) = message.parts();
             state.send_borrowed(kind, payload)
         }
-        _ => state.session.put(message),
     }
 }
 

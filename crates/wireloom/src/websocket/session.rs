@@ -123,7 +123,7 @@ impl Session {
         kind: Kind,
         payload: &[u8],
         write: impl FnMut(&[&[u8]]) -> Option<usize>,
-        keep: impl FnOnce(usize) -> bool,
+        keep: impl FnMut(usize) -> bool,
         deferred: &mut Deferred,
     ) -> Result<(), Error> {
         self.take_codec();

@@ -446,10 +446,13 @@ impl State {
         let mut is_kept = true;
         let keep = |len| {
             // Counted before it is copied.
-            is_kept = is_full() && send_queue.try_set(len).is_ok();
+            is_kept = (refused.get().is_none() || is_full()) && send_queue.try_set(len).is_ok();
             is_kept
         };
         session.send_borrowed(kind, payload, write, keep, deferred)?;
+        if refused.get().is_none() {
+            send_queue.set(0);
+        }
         link.count_written(total, session);
         if is_full() && is_kept {
             // Registers the flusher with the transport.

@@ -200,6 +200,38 @@ fn the_rest_of_a_borrowed_message_is_queued_if_it_may_be_kept() {
     }
 }
 
+#[test]
+fn a_borrowed_message_is_copied_only_if_the_copy_may_be_kept() {
+    for keeps in [true, false] {
+        let mut asked = Vec::new();
+        let mut keep = |len| {
+            asked.push(len);
+            keeps
+        };
+        let mut wire = Vec::new();
+        let mut write = |slices: &[&[u8]]| {
+            wire.extend(slices.concat());
+            Some(slices.iter().map(|slice| slice.len()).sum())
+        };
+        let mut server = deflated(&DeflateConfig { min_len: 0, ..DeflateConfig::default() });
+        server.send_ping(NOW, b"").unwrap();
+        server.send_borrowed(Kind::Binary, &[7; 300], &mut write, &mut keep, drop).unwrap();
+        let mut client = client([7; 32]);
+        let sent = client.send_borrowed(Kind::Binary, &[7; 50], |_| None, &mut keep, drop);
+        // RFC 7692 §6: a message may be sent without compression.
+        if keeps {
+            assert!(wire.len() < 100 && wire[2] == 0xc2 && sent.is_ok());
+        } else {
+            assert_eq!(wire, [&b"\x89\0\x82\x7e\x01\x2c"[..], &[7; 300]].concat());
+            let max = Limits::default().queued_len_max;
+            assert_eq!(sent, Err(Misuse::QueueFull { queued: 0, max }.into()));
+        }
+        // The compressed form exists twice while it is made. What the client has queued is longer than what it was given.
+        assert_eq!(asked, if keeps { vec![602, 50, 56] } else { vec![602, 50] });
+        assert_eq!(client.queued_len(), if keeps { 56 } else { 0 });
+    }
+}
+
 // RFC 6455 §10.3: masking keys come from the seed alone.
 #[test]
 fn masks_with_keys_of_the_new_seed() {
