@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `subscriptions`, `pattern`, `filter`, `fossil`, `spans`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
-//! `batch`, `encoded` → `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
+//! `batch`, `encoded`, `changes`, `connecting` → `clients`, `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -11,12 +11,15 @@ mod auth;
 mod batch;
 mod calls;
 mod centrifugo;
+mod changes;
 mod channel_limits;
 mod channels;
 mod client;
+mod clients;
 mod clock;
 mod concurrently;
 mod config;
+mod connecting;
 mod encoded;
 mod endpoint;
 pub mod engine;

@@ -1,21 +1,20 @@
 //! The state of a node: its connections, its channels, and its side of the engine.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
+mod cluster;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde_json::json;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Calls, Message, NodeInfo, Payload, is_name};
+use crate::calls::Calls;
+use crate::changes::{Change, Changes, Key};
 use crate::channel_limits::ChannelLimits;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription, Transport};
+use crate::clients::Clients;
 use crate::clock::{Clock, WarningLimit, seconds};
 use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
@@ -28,16 +27,12 @@ use crate::logins::Logins;
 use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
-use crate::pattern::matches;
 use crate::protocol::{Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::proxy::Headers;
 use crate::random::token;
-use crate::sessions::{Delivered, Sessions};
+use crate::sessions::Sessions;
 use crate::settings::Settings;
 use crate::shards::lock;
-
-/// The maximum number of nodes that are asked at the same time.
-const CALLS_MAX: usize = 64;
 
 /// The maximum number of concurrent refreshes of presence.
 const REFRESHES_MAX: usize = 64;
@@ -74,124 +69,6 @@ pub(crate) struct Node {
 impl std::fmt::Debug for dyn Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// The connections of a node.
-#[derive(Debug, Default)]
-struct Clients {
-    all: HashSet<Listed>,
-    /// The connections of each user. Users without connections and anonymous clients are not listed.
-    by_user: HashMap<String, Vec<Arc<Client>>>,
-    is_closed: bool,
-    /// How many commands that disconnect users have been read.
-    disconnects: u64,
-    /// The number of connections whose user is not known yet, by [`Client::accepted_after`].
-    connecting: BTreeMap<u64, usize>,
-    /// The commands that may concern some of those, and their numbers.
-    recent: VecDeque<(u64, Control)>,
-    /// The number of the last one that was dropped although it may concern some.
-    lost: u64,
-}
-
-/// The maximum number of commands that are kept for connections whose user is not known yet.
-const RECENT_MAX: usize = 10_000;
-
-impl Clients {
-    /// Counts a connection whose user is not known yet.
-    fn begin_connecting(&mut self) -> u64 {
-        *self.connecting.entry(self.disconnects).or_default() += 1;
-        self.disconnects
-    }
-
-    /// The user of a connection is known, or it has ended before.
-    fn end_connecting(&mut self, accepted_after: u64) {
-        if let Some(count) = self.connecting.get_mut(&accepted_after) {
-            *count -= 1;
-            if *count == 0 {
-                self.connecting.remove(&accepted_after);
-            }
-        }
-        let oldest = self.connecting.keys().next().copied().unwrap_or(u64::MAX);
-        while self.recent.front().is_some_and(|(number, _)| *number <= oldest) {
-            self.recent.pop_front();
-        }
-    }
-
-    /// Keeps a command for the connections whose user is not known yet.
-    fn keep(&mut self, control: &Control) {
-        self.disconnects += 1;
-        if !self.connecting.is_empty() && !control.user.is_empty() {
-            if self.recent.len() >= RECENT_MAX
-                && let Some((number, _)) = self.recent.pop_front()
-            {
-                self.lost = number;
-            }
-            self.recent.push_back((self.disconnects, control.clone()));
-        }
-    }
-
-    /// Why a connection whose user has become known is to end. If what it missed is no longer known, better once more than not at all.
-    fn missed(&self, client: &Client) -> Option<Disconnect> {
-        let first = self.recent.partition_point(|(number, _)| *number <= client.accepted_after);
-        let mut own = self.recent.range(first..).filter(|(_, control)| control.user == client.user());
-        let is_lost = !client.user().is_empty() && client.accepted_after < self.lost;
-        own.find_map(|(_, control)| control.ends(client))
-            .or_else(|| is_lost.then_some(Disconnect::ForceReconnect))
-    }
-}
-
-impl Control {
-    /// The reason for which this ends a connection of its user.
-    fn ends(&self, client: &Client) -> Option<Disconnect> {
-        let Action::Disconnect { code, reason, except } = &self.action else { return None };
-        let concerns = self.client.is_empty() || *self.client == *client.id;
-        let is_kept = except.iter().any(|id| **id == *client.id);
-        (concerns && !is_kept).then(|| Disconnect::Custom { code: *code, reason: reason.clone() })
-    }
-}
-
-/// By connection and channel, what is still to be done for the server's changes of subscriptions. One task does it for each, so that
-/// the order of the changes is kept.
-type Changes = HashMap<(String, String), Waiting>;
-
-#[derive(Debug, Default)]
-struct Waiting {
-    changes: VecDeque<Change>,
-    /// The subscription that is being made has been ended before it was listed.
-    is_cancelled: bool,
-}
-
-/// A part of the server's change of a subscription that takes time.
-#[derive(Debug)]
-enum Change {
-    Subscribe,
-    /// What follows the end of a subscription.
-    Leave {
-        active: Active,
-        code: UnsubscribeCode,
-    },
-}
-
-fn key(channel: &str, client: &Client) -> (String, String) {
-    (client.id.to_string(), channel.to_owned())
-}
-
-/// A connection, compared by identity.
-#[derive(Debug)]
-struct Listed(Arc<Client>);
-
-impl PartialEq for Listed {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Listed {}
-
-impl Hash for Listed {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
     }
 }
 
@@ -333,39 +210,15 @@ impl Node {
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
-        let mut client = Client::new(transport, peer, page, outbox);
-        let mut clients = lock(&self.clients);
-        let refused = match () {
-            () if clients.is_closed => Some(Disconnect::Shutdown),
-            () if clients.all.len() >= config.connections_max => Some(Disconnect::ConnectionLimit),
-            () => None,
-        };
-        if let Some(reason) = refused {
-            self.metrics.ended.increment(reason.code().into());
-            return Err(reason);
-        }
-        client.accepted_after = clients.begin_connecting();
-        let client = Arc::new(client);
-        clients.all.insert(Listed(client.clone()));
-        Ok(client)
+        let client = Client::new(transport, peer, page, outbox);
+        let added = lock(&self.clients).add(client, config.connections_max);
+        added.inspect_err(|reason| self.metrics.ended.increment(reason.code().into()))
     }
 
     /// Registers the user of a connection; returns false if the user has too many connections.
     pub(crate) fn identify(&self, client: &Arc<Client>) -> bool {
         let user_max = self.settings().config.client.connections_per_user_max;
-        let missed = {
-            let mut clients = lock(&self.clients);
-            let missed = clients.missed(client);
-            clients.end_connecting(client.accepted_after);
-            if !client.user().is_empty() {
-                let own = clients.by_user.entry(client.user().to_owned()).or_default();
-                if user_max > 0 && own.len() >= user_max {
-                    return false;
-                }
-                own.push(client.clone());
-            }
-            missed
-        };
+        let Ok(missed) = lock(&self.clients).identify(client, user_max) else { return false };
         if let Some(reason) = missed {
             client.outbox.end(reason);
         }
@@ -388,19 +241,7 @@ impl Node {
     /// Removes a connection that has ended.
     pub(crate) async fn forget(&self, client: &Arc<Client>, reason: Disconnect) {
         self.leave_all(client, &reason).await;
-        {
-            let mut clients = lock(&self.clients);
-            clients.all.remove(&Listed(client.clone()));
-            if client.identity().is_none() {
-                clients.end_connecting(client.accepted_after);
-            }
-            if let Some(own) = clients.by_user.get_mut(client.user()) {
-                own.retain(|other| !Arc::ptr_eq(other, client));
-                if own.is_empty() {
-                    clients.by_user.remove(client.user());
-                }
-            }
-        }
+        lock(&self.clients).remove(client);
         if let Some(opened) = lock(&client.opened).take() {
             self.events.end(*opened, reason.code().into(), reason.reason());
         }
@@ -450,11 +291,8 @@ impl Node {
             return client.outbox.end(Disconnect::Custom { code: 1008, reason });
         }
         let mut changes = lock(&self.changes);
-        if let Some(waiting) = changes.get_mut(&key(channel, client))
-            && code == UnsubscribeCode::Server
-        {
-            waiting.changes.retain(|change| !matches!(change, Change::Subscribe));
-            waiting.is_cancelled = true;
+        if code == UnsubscribeCode::Server {
+            changes.cancel_subscribes(&Key::new(channel, client));
         }
         if let Some(active) = end_subscription(&self.channels, channel, client, code) {
             self.change(&mut changes, channel, client, Change::Leave { active, code });
@@ -464,19 +302,18 @@ impl Node {
     /// Makes a change after those of the same connection and channel that were asked for before.
     fn change(&self, changes: &mut Changes, channel: &str, client: &Arc<Client>, change: Change) {
         let Some(node) = self.this.upgrade() else { return };
-        let key = key(channel, client);
-        match changes.entry(key.clone()) {
-            Entry::Occupied(mut waiting) => return waiting.get_mut().changes.push_back(change),
-            Entry::Vacant(begun) => begun.insert(Waiting::default()).changes.push_back(change),
+        let key = Key::new(channel, client);
+        if !changes.push(&key, change) {
+            return;
         }
         let client = client.clone();
         self.spawn(async move {
-            while let Some(change) = node.next_change(&key) {
-                let (_, channel) = &key;
+            loop {
+                let Some(change) = lock(&node.changes).pop(&key) else { return };
+                let channel = key.channel();
                 match change {
                     Change::Subscribe => {
-                        let is_cancelled =
-                            || lock(&node.changes).get(&key).is_some_and(|waiting| waiting.is_cancelled);
+                        let is_cancelled = || lock(&node.changes).is_cancelled(&key);
                         subscribe_from_server(&node, &client, channel, is_cancelled).await;
                     }
                     Change::Leave { active, code } => {
@@ -485,18 +322,6 @@ impl Node {
                 }
             }
         });
-    }
-
-    /// The next change of a connection and a channel. After the last one they have no task any more.
-    fn next_change(&self, key: &(String, String)) -> Option<Change> {
-        let mut changes = lock(&self.changes);
-        let waiting = changes.get_mut(key)?;
-        waiting.is_cancelled = false;
-        let next = waiting.changes.pop_front();
-        if next.is_none() {
-            changes.remove(key);
-        }
-        next
     }
 
     /// Handles a client that can no longer follow a channel. If it subscribed by a command, its subscription ends so
@@ -514,139 +339,17 @@ impl Node {
         self.clients_of(user, "").iter().map(|client| lock(&client.subscriptions).len()).sum()
     }
 
-    /// Passes commands to a session, which another node may have.
-    pub(crate) async fn emulate(
-        &self,
-        node: &str,
-        session: &str,
-        commands: Bytes,
-    ) -> Result<Delivered, EngineError> {
-        if node.is_empty() || node == self.name {
-            return Ok(self.sessions.send(session, commands));
-        }
-        // The answer arrives over the engine, whether or not this node has clients.
-        self.start();
-        // A node that has just started does not know the others yet.
-        let is_new = self.clock.elapsed() < ANSWER_TIMEOUT;
-        if !is_name(node) || !(is_new || self.engine.peers().iter().any(|peer| peer == node)) {
-            return Ok(Delivered::Unknown);
-        }
-        let Some(_permit) = self.calls.permit_for_client() else {
-            return Err(EngineError::Unavailable("too many calls to other nodes wait".into()));
-        };
-        let call = Call::Emulate { session: session.to_owned(), commands: Payload(commands) };
-        match self.call(node, call).await? {
-            Answer::Emulated(delivered) => Ok(delivered),
-            other => Err(unexpected(node, &other)),
-        }
-    }
-
-    /// Asks another node.
-    async fn call(&self, node: &str, call: Call) -> Result<Answer, EngineError> {
-        let mut waiting = self.calls.begin();
-        let message = Message::Call { id: waiting.id, from: self.name.clone(), call };
-        let asking = async {
-            self.engine.send_to_node(node, message.encode()).await?;
-            (&mut waiting.answer).await.map_err(|error| EngineError::Unavailable(error.to_string()))
-        };
-        let silent = |_| EngineError::Unavailable(format!("node {node} does not answer"));
-        tokio::time::timeout(ANSWER_TIMEOUT, asking).await.map_err(silent)?
-    }
-
-    /// Answers another node.
-    fn answer(&self, call: Call) -> Answer {
-        match call {
-            Call::Emulate { session, commands } => Answer::Emulated(self.sessions.send(&session, commands.0)),
-            Call::Channels { pattern } => Answer::Channels(self.channels_like(&pattern)),
-            Call::Info => Answer::Info(self.info()),
-        }
-    }
-
-    async fn send_answer(&self, node: &str, id: u64, answer: Answer) -> Result<(), EngineError> {
-        for message in answer.into_messages(id) {
-            self.engine.send_to_node(node, message.encode()).await?;
-        }
-        Ok(())
-    }
-
-    /// The channels of this node's clients whose names match, and the numbers of these clients.
-    fn channels_like(&self, pattern: &str) -> BTreeMap<String, usize> {
-        let channels = self.channels.list().into_iter().map(|(name, clients)| (name.to_string(), clients));
-        channels.filter(|(name, _)| matches(pattern, name)).collect()
-    }
-
-    fn info(&self) -> NodeInfo {
-        NodeInfo {
-            uid: self.name.clone(),
-            name: self.name.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            num_clients: self.clients_len(),
-            num_users: self.users_len(),
-            num_subs: self.channels.list().iter().map(|(_, clients)| clients).sum(),
-            num_channels: self.channels.len(),
-            uptime: self.clock.elapsed().as_secs(),
-        }
-    }
-
-    /// Asks all other nodes that are alive.
-    async fn ask_all(&self, call: &Call) -> Vec<(String, Result<Answer, EngineError>)> {
-        self.start();
-        let Some(node) = self.this.upgrade() else { return Vec::new() };
-        let asked = self.engine.peers().into_iter().map(|peer| {
-            let (node, call) = (node.clone(), call.clone());
-            async move {
-                let answer = node.call(&peer, call).await;
-                (peer, answer)
-            }
-        });
-        concurrently(CALLS_MAX, asked).await
-    }
-
-    /// The channels of all nodes whose names match, and the numbers of their clients.
-    ///
-    /// # Errors
-    /// A node does not answer.
-    pub(crate) async fn cluster_channels(
-        &self,
-        pattern: &str,
-    ) -> Result<BTreeMap<String, usize>, EngineError> {
-        let mut all = self.channels_like(pattern);
-        for (node, answer) in self.ask_all(&Call::Channels { pattern: pattern.to_owned() }).await {
-            match answer? {
-                Answer::Channels(channels) => {
-                    channels.into_iter().for_each(|(name, clients)| *all.entry(name).or_default() += clients);
-                }
-                other => return Err(unexpected(&node, &other)),
-            }
-        }
-        Ok(all)
-    }
-
-    /// The figures of all nodes, this one first; of one that does not answer, the name alone.
-    pub(crate) async fn cluster_info(&self) -> Vec<serde_json::Value> {
-        let peers = self.ask_all(&Call::Info).await.into_iter().map(|(name, answer)| match answer {
-            Ok(Answer::Info(info)) => json!(info),
-            _ => json!({ "uid": name, "name": name }),
-        });
-        std::iter::once(json!(self.info())).chain(peers).collect()
-    }
-
     /// The connections of a user, or the one with this id.
     pub(crate) fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
-        let clients = lock(&self.clients);
-        if user.is_empty() {
-            return clients.all.iter().filter(|one| *one.0.id == *client).map(|one| one.0.clone()).collect();
-        }
-        let own = clients.by_user.get(user).map_or(&[][..], Vec::as_slice);
-        own.iter().filter(|one| client.is_empty() || *one.id == *client).cloned().collect()
+        lock(&self.clients).of(user, client)
     }
 
     pub(crate) fn clients_len(&self) -> usize {
-        lock(&self.clients).all.len()
+        lock(&self.clients).len()
     }
 
     pub(crate) fn users_len(&self) -> usize {
-        lock(&self.clients).by_user.len()
+        lock(&self.clients).users_len()
     }
 
     pub(crate) async fn history(
@@ -662,12 +365,12 @@ impl Node {
     pub(crate) async fn shut_down(&self, grace: Duration) {
         let clients: Vec<_> = {
             let mut clients = lock(&self.clients);
-            clients.is_closed = true;
-            clients.all.iter().map(|listed| listed.0.clone()).collect()
+            clients.close();
+            clients.iter().cloned().collect()
         };
         clients.iter().for_each(|client| client.outbox.end(Disconnect::Shutdown));
         let gone = async {
-            while !lock(&self.clients).all.is_empty() || !self.events.is_done() {
+            while self.clients_len() > 0 || !self.events.is_done() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -677,7 +380,7 @@ impl Node {
     /// At most `max` clients whose send queues are not empty, the longest queue first.
     pub(crate) fn slowest(&self, max: usize) -> Vec<SlowClient> {
         let clients = lock(&self.clients);
-        let queued = clients.all.iter().map(|Listed(client)| (client.outbox.backlog(), client));
+        let queued = clients.iter().map(|client| (client.outbox.backlog(), client));
         let mut slow: Vec<_> = queued.filter(|(backlog, _)| backlog.queued > 0).collect();
         slow.sort_unstable_by_key(|(backlog, _)| std::cmp::Reverse(backlog.queued));
         slow.truncate(max);
@@ -687,7 +390,7 @@ impl Node {
     pub(crate) fn stats(&self) -> HubStats {
         let metrics = &self.metrics;
         HubStats {
-            clients: lock(&self.clients).all.len(),
+            clients: lock(&self.clients).len(),
             channels: self.channels.len(),
             connected: metrics.connected.get(),
             publications: metrics.publications.get(),
@@ -726,13 +429,6 @@ impl Node {
     }
 }
 
-fn unexpected(node: &str, answer: &Answer) -> EngineError {
-    match answer {
-        Answer::Failed(reason) => EngineError::Unavailable(format!("node {node}: {reason}")),
-        _ => EngineError::Unavailable(format!("node {node} gave another answer")),
-    }
-}
-
 /// How much of a channel's history is kept; `None` if it has no history.
 pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
     options.has_history().then(|| Retention {
@@ -748,7 +444,7 @@ impl Host for Node {
     }
 
     fn opened(&self) -> Vec<Opened> {
-        let clients: Vec<_> = lock(&self.clients).all.iter().map(|listed| listed.0.clone()).collect();
+        let clients: Vec<_> = lock(&self.clients).iter().cloned().collect();
         let mut all = Vec::new();
         for client in clients {
             all.extend(lock(&client.opened).as_deref().cloned());
@@ -762,7 +458,7 @@ impl Host for Node {
     }
 
     fn end_opened(&self) {
-        let clients: Vec<_> = lock(&self.clients).all.iter().map(|listed| listed.0.clone()).collect();
+        let clients: Vec<_> = lock(&self.clients).iter().cloned().collect();
         for client in clients.iter().filter(|client| lock(&client.opened).is_some()) {
             client.outbox.end(Disconnect::ForceReconnect);
         }
@@ -795,36 +491,14 @@ impl Delivery for Node {
     }
 
     fn deliver_from_node(&self, message: &[u8]) {
-        match Message::decode(message) {
-            Some(Message::Call { id, from, call }) => {
-                // Commands keep their order; what takes longer is left to the task.
-                let call = match call {
-                    Call::Emulate { session, commands } => {
-                        Ok(Answer::Emulated(self.sessions.send(&session, commands.0)))
-                    }
-                    other => Err(other),
-                };
-                let Some(node) = self.this.upgrade() else { return };
-                self.spawn(async move {
-                    let answer = call.unwrap_or_else(|call| node.answer(call));
-                    let Err(error) = node.send_answer(&from, id, answer).await else { return };
-                    warn!(node = from, %error, "a call of another node was not answered");
-                    // The other node waits in vain if this fails, too.
-                    let _ = node.send_answer(&from, id, Answer::Failed(error.to_string())).await;
-                });
-            }
-            Some(Message::Answer { id, part, is_last, answer }) => {
-                self.calls.answer(id, part, is_last, answer)
-            }
-            None => {}
-        }
+        self.handle_from_node(message);
     }
 
     fn deliver_control(&self, control: &Control) {
         // Each command is read once, in the order of their log, and concerns the connections that exist then. Those whose user is not known
         // yet compare the order later.
         if let Action::Disconnect { .. } = &control.action {
-            lock(&self.clients).keep(control);
+            lock(&self.clients).note_disconnect(control);
         }
         for client in self.clients_of(&control.user, &control.client) {
             match &control.action {
@@ -890,7 +564,7 @@ async fn refresh_presence(node: Weak<Node>) {
     loop {
         ticks.tick().await;
         let Some(node) = node.upgrade() else { return };
-        let clients: Vec<_> = lock(&node.clients).all.iter().map(|listed| listed.0.clone()).collect();
+        let clients: Vec<_> = lock(&node.clients).iter().cloned().collect();
         let refreshes = clients.into_iter().flat_map(|client| {
             let subscriptions = lock(&client.subscriptions);
             let listed = subscriptions.iter().filter_map(|(channel, subscription)| match subscription {
@@ -922,8 +596,8 @@ pub(crate) struct Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::CLIENT_CALLS_MAX;
     use crate::client::Identity;
+    use crate::connecting::RECENT_MAX;
     use crate::hub::Hub;
 
     /// A client of user 7 that has connected.
@@ -1011,23 +685,5 @@ mod tests {
         changes_are_made(node).await;
         assert!(!client.is_subscribed("b"));
         assert_eq!(node.channels.len(), 0);
-    }
-
-    #[tokio::test]
-    async fn commands_for_other_nodes_wait_up_to_a_limit() {
-        let hub = Hub::builder().build().unwrap();
-        let node = &hub.0;
-        let refusal = "too many calls to other nodes wait";
-        let is_refused = async || {
-            let result = node.emulate("other", "session", Bytes::new()).await;
-            matches!(result, Err(EngineError::Unavailable(reason)) if reason == refusal)
-        };
-        let mut permits: Vec<_> =
-            (1..CLIENT_CALLS_MAX).map(|_| node.calls.permit_for_client().unwrap()).collect();
-        assert!(!is_refused().await);
-        permits.push(node.calls.permit_for_client().unwrap());
-        assert!(is_refused().await);
-        permits.pop();
-        assert!(!is_refused().await);
     }
 }

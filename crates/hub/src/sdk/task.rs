@@ -8,6 +8,8 @@
 //!            +-- refused for good -----------------------------------------------+
 //! ```
 
+mod entry;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +18,11 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use self::entry::{Entry, State, WrongBase};
 use super::builder::{ClientBuilder, TokenSource};
 use super::connection::{Connection, Lost, Opened};
 use super::subscription::{SubscribeOptions, Subscribed, SubscriptionEvent};
 use super::{ClientError, ClientEvent};
-use crate::fossil;
 use crate::history::Position;
 use crate::protocol::{
     Command, Publication, Push, RefreshRequest, Reply, SubRefreshRequest, SubscribeRequest, SubscribeResult,
@@ -68,82 +70,6 @@ enum Pending {
     SubRefresh { channel: String, key: u64 },
     Unsubscribe,
 }
-
-/// A subscription, whether the server knows of it or not.
-struct Entry {
-    /// Tells it from an earlier one of the same channel.
-    key: u64,
-    options: SubscribeOptions,
-    events: mpsc::Sender<SubscriptionEvent>,
-    /// Who waits for the first result.
-    done: Option<oneshot::Sender<Result<(), ClientError>>>,
-    token: String,
-    /// The token that is being made, by its key.
-    making: Option<u64>,
-    state: State,
-    /// Whether the server may still have a subscription, which must end before another one.
-    is_known: bool,
-    /// Where to recover from.
-    position: Option<Position>,
-    /// The last payload, where publications arrive as deltas.
-    base: Option<Bytes>,
-    /// When a new token is due.
-    renew_at: Option<Instant>,
-    failures: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The command is to be sent at this time.
-    DueAt(Instant),
-    /// The token that the command needs is being made.
-    MakingToken,
-    /// The command was sent.
-    Subscribing,
-    Subscribed,
-}
-
-impl Entry {
-    /// When there is something to do.
-    fn due_at(&self) -> Option<Instant> {
-        match self.state {
-            State::DueAt(at) => Some(at),
-            State::Subscribed => self.renew_at,
-            State::MakingToken | State::Subscribing => None,
-        }
-    }
-
-    /// Subscribes again at this time, from the position that has been reached.
-    fn subscribe_at(&mut self, at: Instant) {
-        self.state = State::DueAt(at);
-        self.base = None;
-        self.renew_at = None;
-    }
-
-    /// Replaces the data of a publication that is a delta, and advances the position. If the delta cannot be applied, nothing changes.
-    fn receive(&mut self, publication: &mut Publication) -> Result<(), WrongBase> {
-        if let Some(base) = &self.base {
-            // With deltas every payload is a string: the text of a value, or a delta between two such texts.
-            let text: String = serde_json::from_slice(&publication.data).map_err(|_| WrongBase)?;
-            let whole = match publication.delta {
-                true => fossil::apply(base, text.as_bytes()).ok_or(WrongBase)?,
-                false => text.into_bytes(),
-            };
-            publication.data = whole.into();
-            publication.delta = false;
-            self.base = Some(publication.data.clone());
-        } else if publication.delta {
-            return Err(WrongBase);
-        }
-        if let (Some(position), 1..) = (&mut self.position, publication.offset) {
-            position.offset = publication.offset;
-        }
-        Ok(())
-    }
-}
-
-/// A delta refers to another payload than the last one.
-struct WrongBase;
 
 /// A token that was made.
 struct Token {

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::fossil;
 use crate::protocol::UnsubscribePush;
 
 const CHANNEL: &str = "x";

@@ -1,0 +1,117 @@
+//! The connections of a node, by user.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::client::Client;
+use crate::connecting::Connecting;
+use crate::engine::Control;
+use crate::protocol::Disconnect;
+
+/// The connections of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    all: HashSet<Listed>,
+    /// The connections of each user. Users without connections and anonymous clients are not listed.
+    by_user: HashMap<String, Vec<Arc<Client>>>,
+    connecting: Connecting,
+    is_closed: bool,
+}
+
+/// A connection, compared by identity.
+#[derive(Debug)]
+struct Listed(Arc<Client>);
+
+impl PartialEq for Listed {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Listed {}
+
+impl Hash for Listed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+impl Clients {
+    /// Adds a connection whose user is not known yet. An error if there are `max`, or the node is shutting down.
+    pub(crate) fn add(&mut self, mut client: Client, max: usize) -> Result<Arc<Client>, Disconnect> {
+        if self.is_closed {
+            return Err(Disconnect::Shutdown);
+        }
+        if self.all.len() >= max {
+            return Err(Disconnect::ConnectionLimit);
+        }
+        client.accepted_after = self.connecting.begin();
+        let client = Arc::new(client);
+        self.all.insert(Listed(client.clone()));
+        Ok(client)
+    }
+
+    /// Lists a connection whose user has become known, unless the user has `max`; 0 is no limit. Returns why it is to end at once,
+    /// if it is.
+    pub(crate) fn identify(
+        &mut self,
+        client: &Arc<Client>,
+        max: usize,
+    ) -> Result<Option<Disconnect>, Disconnect> {
+        let missed = self.connecting.missed(client);
+        self.connecting.end(client);
+        if !client.user().is_empty() {
+            let own = self.by_user.entry(client.user().to_owned()).or_default();
+            if max > 0 && own.len() >= max {
+                return Err(Disconnect::ConnectionLimit);
+            }
+            own.push(client.clone());
+        }
+        Ok(missed)
+    }
+
+    pub(crate) fn remove(&mut self, client: &Arc<Client>) {
+        self.all.remove(&Listed(client.clone()));
+        if client.identity().is_none() {
+            self.connecting.end(client);
+        }
+        if let Some(own) = self.by_user.get_mut(client.user()) {
+            own.retain(|other| !Arc::ptr_eq(other, client));
+            if own.is_empty() {
+                self.by_user.remove(client.user());
+            }
+        }
+    }
+
+    /// Notes a command that disconnects a user.
+    pub(crate) fn note_disconnect(&mut self, control: &Control) {
+        self.connecting.keep(control);
+    }
+
+    /// No connection is added any more.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Client>> {
+        self.all.iter().map(|Listed(client)| client)
+    }
+
+    /// The connections of a user, or the one with this id.
+    pub(crate) fn of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
+        if user.is_empty() {
+            return self.iter().filter(|one| *one.id == *client).cloned().collect();
+        }
+        let own = self.by_user.get(user).map_or(&[][..], Vec::as_slice);
+        own.iter().filter(|one| client.is_empty() || *one.id == *client).cloned().collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn users_len(&self) -> usize {
+        self.by_user.len()
+    }
+}

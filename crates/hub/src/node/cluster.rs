@@ -1,0 +1,195 @@
+//! Calls between the nodes of a cluster.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::json;
+use tracing::warn;
+
+use super::Node;
+use crate::calls::{ANSWER_TIMEOUT, Answer, Call, Message, NodeInfo, Payload, is_name};
+use crate::concurrently::concurrently;
+use crate::engine::EngineError;
+use crate::pattern::matches;
+use crate::sessions::Delivered;
+
+/// The maximum number of nodes that are asked at the same time.
+const CALLS_MAX: usize = 64;
+
+impl Node {
+    /// Passes commands to a session, which another node may have.
+    pub(crate) async fn emulate(
+        &self,
+        node: &str,
+        session: &str,
+        commands: Bytes,
+    ) -> Result<Delivered, EngineError> {
+        if node.is_empty() || node == self.name {
+            return Ok(self.sessions.send(session, commands));
+        }
+        // The answer arrives over the engine, whether or not this node has clients.
+        self.start();
+        // A node that has just started does not know the others yet.
+        let is_new = self.clock.elapsed() < ANSWER_TIMEOUT;
+        if !is_name(node) || !(is_new || self.engine.peers().iter().any(|peer| peer == node)) {
+            return Ok(Delivered::Unknown);
+        }
+        let Some(_permit) = self.calls.permit_for_client() else {
+            return Err(EngineError::Unavailable("too many calls to other nodes wait".into()));
+        };
+        let call = Call::Emulate { session: session.to_owned(), commands: Payload(commands) };
+        match self.call(node, call).await? {
+            Answer::Emulated(delivered) => Ok(delivered),
+            other => Err(unexpected(node, &other)),
+        }
+    }
+
+    /// Handles what another node has sent.
+    pub(super) fn handle_from_node(&self, message: &[u8]) {
+        match Message::decode(message) {
+            Some(Message::Call { id, from, call }) => {
+                // Commands keep their order; what takes longer is left to the task.
+                let call = match call {
+                    Call::Emulate { session, commands } => {
+                        Ok(Answer::Emulated(self.sessions.send(&session, commands.0)))
+                    }
+                    other => Err(other),
+                };
+                let Some(node) = self.this.upgrade() else { return };
+                self.spawn(async move {
+                    let answer = call.unwrap_or_else(|call| node.answer(call));
+                    let Err(error) = node.send_answer(&from, id, answer).await else { return };
+                    warn!(node = from, %error, "a call of another node was not answered");
+                    // The other node waits in vain if this fails, too.
+                    let _ = node.send_answer(&from, id, Answer::Failed(error.to_string())).await;
+                });
+            }
+            Some(Message::Answer { id, part, is_last, answer }) => {
+                self.calls.answer(id, part, is_last, answer)
+            }
+            None => {}
+        }
+    }
+
+    /// Asks another node.
+    async fn call(&self, node: &str, call: Call) -> Result<Answer, EngineError> {
+        let mut waiting = self.calls.begin();
+        let message = Message::Call { id: waiting.id, from: self.name.clone(), call };
+        let asking = async {
+            self.engine.send_to_node(node, message.encode()).await?;
+            (&mut waiting.answer).await.map_err(|error| EngineError::Unavailable(error.to_string()))
+        };
+        let silent = |_| EngineError::Unavailable(format!("node {node} does not answer"));
+        tokio::time::timeout(ANSWER_TIMEOUT, asking).await.map_err(silent)?
+    }
+
+    /// Answers another node.
+    fn answer(&self, call: Call) -> Answer {
+        match call {
+            Call::Emulate { session, commands } => Answer::Emulated(self.sessions.send(&session, commands.0)),
+            Call::Channels { pattern } => Answer::Channels(self.channels_like(&pattern)),
+            Call::Info => Answer::Info(self.info()),
+        }
+    }
+
+    async fn send_answer(&self, node: &str, id: u64, answer: Answer) -> Result<(), EngineError> {
+        for message in answer.into_messages(id) {
+            self.engine.send_to_node(node, message.encode()).await?;
+        }
+        Ok(())
+    }
+
+    /// The channels of this node's clients whose names match, and the numbers of these clients.
+    fn channels_like(&self, pattern: &str) -> BTreeMap<String, usize> {
+        let channels = self.channels.list().into_iter().map(|(name, clients)| (name.to_string(), clients));
+        channels.filter(|(name, _)| matches(pattern, name)).collect()
+    }
+
+    fn info(&self) -> NodeInfo {
+        NodeInfo {
+            uid: self.name.clone(),
+            name: self.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            num_clients: self.clients_len(),
+            num_users: self.users_len(),
+            num_subs: self.channels.list().iter().map(|(_, clients)| clients).sum(),
+            num_channels: self.channels.len(),
+            uptime: self.clock.elapsed().as_secs(),
+        }
+    }
+
+    /// Asks all other nodes that are alive.
+    async fn ask_all(&self, call: &Call) -> Vec<(String, Result<Answer, EngineError>)> {
+        self.start();
+        let Some(node) = self.this.upgrade() else { return Vec::new() };
+        let asked = self.engine.peers().into_iter().map(|peer| {
+            let (node, call) = (node.clone(), call.clone());
+            async move {
+                let answer = node.call(&peer, call).await;
+                (peer, answer)
+            }
+        });
+        concurrently(CALLS_MAX, asked).await
+    }
+
+    /// The channels of all nodes whose names match, and the numbers of their clients.
+    ///
+    /// # Errors
+    /// A node does not answer.
+    pub(crate) async fn cluster_channels(
+        &self,
+        pattern: &str,
+    ) -> Result<BTreeMap<String, usize>, EngineError> {
+        let mut all = self.channels_like(pattern);
+        for (node, answer) in self.ask_all(&Call::Channels { pattern: pattern.to_owned() }).await {
+            match answer? {
+                Answer::Channels(channels) => {
+                    channels.into_iter().for_each(|(name, clients)| *all.entry(name).or_default() += clients);
+                }
+                other => return Err(unexpected(&node, &other)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The figures of all nodes, this one first; of one that does not answer, the name alone.
+    pub(crate) async fn cluster_info(&self) -> Vec<serde_json::Value> {
+        let peers = self.ask_all(&Call::Info).await.into_iter().map(|(name, answer)| match answer {
+            Ok(Answer::Info(info)) => json!(info),
+            _ => json!({ "uid": name, "name": name }),
+        });
+        std::iter::once(json!(self.info())).chain(peers).collect()
+    }
+}
+
+fn unexpected(node: &str, answer: &Answer) -> EngineError {
+    match answer {
+        Answer::Failed(reason) => EngineError::Unavailable(format!("node {node}: {reason}")),
+        _ => EngineError::Unavailable(format!("node {node} gave another answer")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::CLIENT_CALLS_MAX;
+    use crate::hub::Hub;
+
+    #[tokio::test]
+    async fn commands_for_other_nodes_wait_up_to_a_limit() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let refusal = "too many calls to other nodes wait";
+        let is_refused = async || {
+            let result = node.emulate("other", "session", Bytes::new()).await;
+            matches!(result, Err(EngineError::Unavailable(reason)) if reason == refusal)
+        };
+        let mut permits: Vec<_> =
+            (1..CLIENT_CALLS_MAX).map(|_| node.calls.permit_for_client().unwrap()).collect();
+        assert!(!is_refused().await);
+        permits.push(node.calls.permit_for_client().unwrap());
+        assert!(is_refused().await);
+        permits.pop();
+        assert!(!is_refused().await);
+    }
+}
