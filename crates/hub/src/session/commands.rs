@@ -123,7 +123,7 @@ impl Session {
             Decision::Allowed(_) => true,
             Decision::Application { by_default } => by_default,
         };
-        self.limit_publication(channel, publication.data.len()).await?;
+        self.pace(channel, publication.data.len()).await?;
         let mut skip_history = false;
         if let Some(hook) = &self.node.hooks.publish {
             let event = PublishEvent {
@@ -137,6 +137,10 @@ impl Session {
             (publication.data, skip_history) = asked?;
         } else if !by_default {
             return Err(ErrorCode::PermissionDenied.into());
+        }
+        // After every refusal, because it counts the channel.
+        if !skip_history {
+            self.admit_to_history(channel)?;
         }
         let info =
             lock(&self.client.subscriptions).get(channel).and_then(|subscription| match subscription {
@@ -156,20 +160,29 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the connection may publish `len` bytes; refuses a publication that would open too many channels.
-    async fn limit_publication(&mut self, channel: &str, len: usize) -> Result<(), ErrorCode> {
-        let (settings, now) = (self.node.settings(), self.node.clock.now());
+    /// Waits until the connection may publish `len` bytes.
+    async fn pace(&mut self, channel: &str, len: usize) -> Result<(), ErrorCode> {
+        let settings = self.node.settings();
         let config = &settings.config;
         let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
-        let Node { channels, channel_limits, .. } = &*self.node;
-        if !channel_limits.admits_publication(config, options, channels, channel, now) {
-            return Err(ErrorCode::LimitExceeded);
-        }
-        let wait = self.pace.delay(options, config.client.queue_len_max, len, now);
+        let wait = self.pace.delay(options, config.client.queue_len_max, len, self.node.clock.now());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
         Ok(())
+    }
+
+    /// Refuses a publication whose history would be one channel too many; counts the channel otherwise.
+    fn admit_to_history(&self, channel: &str) -> Result<(), ErrorCode> {
+        let settings = self.node.settings();
+        let config = &settings.config;
+        let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
+        let Node { channels, channel_limits, clock, .. } = &*self.node;
+        if channel_limits.admits_publication(config, options, channels, channel, clock.now()) {
+            Ok(())
+        } else {
+            Err(ErrorCode::LimitExceeded)
+        }
     }
 
     async fn presence(&self, channel: &str) -> Result<Vec<ClientInfo>, Refusal> {

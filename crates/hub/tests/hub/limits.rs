@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use wireloom::client::Request;
 use wireloom::{Connector, WebSocket};
+use wireloom_hub::protocol::ErrorCode;
 
 use super::{Client, Served};
 
@@ -102,6 +103,28 @@ async fn publications_open_no_more_channels_than_the_namespace_has() {
     assert_eq!(few, [None, None, None, None, Some(106), Some(106)]);
     assert_eq!(codes(&mut client, "publish", named("few:", 0..1)).await, [None]);
     assert_eq!(codes(&mut client, "publish", named("log:", 0..1)).await, [None]);
+}
+
+#[tokio::test]
+async fn refused_publications_take_no_channels() {
+    let config =
+        CONFIG.replace("name = \"few\"\nsubscribe = \"anyone\"\npublish = \"anyone\"", "name = \"few\"");
+    // By the namespace's setting, and by the application.
+    for by_application in [false, true] {
+        let served = Served::start(&config, |hub| match by_application {
+            false => hub,
+            true => hub.on_publish(|event| async move {
+                let is_allowed = event.channel.starts_with("log:");
+                is_allowed.then_some(event.data).ok_or(ErrorCode::PermissionDenied.into())
+            }),
+        })
+        .await;
+        let mut client = served.connect().await;
+        assert_eq!(codes(&mut client, "publish", named("few:", 0..30)).await, [Some(103); 30]);
+        // All those that are for clients are left.
+        let log = codes(&mut client, "publish", named("log:", 0..19)).await;
+        assert_eq!((&log[..18], log[18]), (&[None; 18][..], Some(106)), "{by_application}");
+    }
 }
 
 #[tokio::test]
