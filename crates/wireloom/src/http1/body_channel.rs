@@ -1,17 +1,17 @@
 //! The channel between a connection, which reads an HTTP/1.1 body, and the application. Nothing is read before the
 //! application requests it, so a slow application slows its peer down.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 
 use crate::error::HttpError;
+use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 use crate::headers::Headers;
 use crate::memory::{Account, Evict};
 
-#[derive(Default)]
-struct Shared(Mutex<Channel>);
+type Shared = Guarded<Channel>;
 
 #[derive(Default)]
 struct Channel {
@@ -19,15 +19,16 @@ struct Channel {
     end: Option<Result<(), HttpError>>,
     trailers: Option<Headers>,
     demand: Option<Demand>,
-    receiver: Option<Waker>,
-    sender: Option<Waker>,
+    receiver: WakerSlot,
+    sender: WakerSlot,
+    deferred: Deferred,
 }
 
 /// The demand of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
     Content,
-    /// The receiver was dropped.
+    /// The receiver was dropped, or its content was.
     Closed,
 }
 
@@ -38,37 +39,41 @@ pub(crate) struct BodyReceiver(Arc<Shared>);
 pub(super) struct BodySender(Arc<Shared>);
 
 pub(super) fn body_channel() -> (BodySender, BodyReceiver) {
-    let channel = Arc::<Shared>::default();
+    let channel = Arc::new(Guarded::new(Channel::default()));
     (BodySender(channel.clone()), BodyReceiver(channel))
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Channel> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Guardable for Channel {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
+}
+
+impl Channel {
+    /// The first end counts.
+    fn end(&mut self, end: Result<(), HttpError>, trailers: Option<Headers>) {
+        if self.end.is_none() {
+            self.end = Some(end);
+            self.trailers = trailers;
+        }
+        self.deferred.wake(&mut self.receiver);
     }
 
-    fn end(&self, end: Result<(), HttpError>, trailers: Option<Headers>) {
-        let mut channel = self.lock();
-        if channel.end.is_none() {
-            channel.end = Some(end);
-            channel.trailers = trailers;
+    /// No more content is taken. What has not been read is dropped: then the body is incomplete, also when its end has arrived.
+    fn discard(&mut self, error: HttpError) {
+        if !std::mem::take(&mut self.content).is_empty() {
+            self.end = None;
         }
-        let receiver = channel.receiver.take();
-        drop(channel);
-        receiver.into_iter().for_each(Waker::wake);
+        self.demand = Some(Demand::Closed);
+        self.deferred.wake(&mut self.sender);
+        self.end(Err(error), None);
     }
 }
 
 /// A request whose body is collected ends with [`HttpError::Overloaded`], which is answered with 503.
 impl Evict for Shared {
     fn evict(&self) {
-        let mut channel = self.lock();
-        channel.content = BytesMut::new();
-        channel.demand = Some(Demand::Closed);
-        let sender = channel.sender.take();
-        drop(channel);
-        sender.into_iter().for_each(Waker::wake);
-        self.end(Err(HttpError::Overloaded), None);
+        self.lock().discard(HttpError::Overloaded);
     }
 }
 
@@ -76,18 +81,17 @@ impl BodyReceiver {
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         let mut channel = self.0.lock();
         if !channel.content.is_empty() {
-            return Poll::Ready(Some(Ok(channel.content.split().freeze())));
+            return Poll::Ready(Some(Ok(std::mem::take(&mut channel.content).freeze())));
         }
         match &channel.end {
             Some(Ok(())) => return Poll::Ready(None),
             Some(Err(error)) => return Poll::Ready(Some(Err(error.clone()))),
             None => {}
         }
-        channel.demand.get_or_insert(Demand::Content);
-        channel.receiver = Some(cx.waker().clone());
-        let sender = channel.sender.take();
-        drop(channel);
-        sender.into_iter().for_each(Waker::wake);
+        let Channel { demand, receiver, sender, deferred, .. } = &mut *channel;
+        demand.get_or_insert(Demand::Content);
+        deferred.register(receiver, cx);
+        deferred.wake(sender);
         Poll::Pending
     }
 
@@ -104,12 +108,7 @@ impl BodyReceiver {
 
 impl Drop for BodyReceiver {
     fn drop(&mut self) {
-        let mut channel = self.0.lock();
-        channel.demand = Some(Demand::Closed);
-        channel.content = BytesMut::new();
-        let sender = channel.sender.take();
-        drop(channel);
-        sender.into_iter().for_each(Waker::wake);
+        self.0.lock().discard(HttpError::Closed);
     }
 }
 
@@ -117,10 +116,11 @@ impl BodySender {
     /// Ready when the receiver requests content or was dropped.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut channel = self.0.lock();
-        match channel.demand {
+        let Channel { demand, sender, deferred, .. } = &mut *channel;
+        match *demand {
             Some(demand) => Poll::Ready(demand),
             None => {
-                channel.sender = Some(cx.waker().clone());
+                deferred.register(sender, cx);
                 Poll::Pending
             }
         }
@@ -131,36 +131,161 @@ impl BodySender {
         self.0.lock().demand == Some(Demand::Closed)
     }
 
-    /// Hands over the bytes that `append` adds to the content.
-    pub(super) fn put<T>(&self, append: impl FnOnce(&mut BytesMut) -> T) -> T {
+    /// Hands over content.
+    pub(super) fn put(&self, content: BytesMut) {
         let mut channel = self.0.lock();
-        let result = append(&mut channel.content);
-        if channel.demand == Some(Demand::Closed) {
-            channel.content = BytesMut::new();
+        if content.is_empty() || channel.demand == Some(Demand::Closed) {
+            return;
         }
-        let mut receiver = None;
-        if !channel.content.is_empty() {
-            channel.demand = None;
-            receiver = channel.receiver.take();
-        }
-        drop(channel);
-        receiver.into_iter().for_each(Waker::wake);
-        result
+        channel.content.unsplit(content);
+        channel.demand = None;
+        let Channel { receiver, deferred, .. } = &mut *channel;
+        deferred.wake(receiver);
     }
 
     /// Ends the body.
     pub(super) fn finish(&self, trailers: Headers) {
-        self.0.end(Ok(()), Some(trailers).filter(|trailers| !trailers.is_empty()));
+        self.0.lock().end(Ok(()), Some(trailers).filter(|trailers| !trailers.is_empty()));
     }
 
     /// Ends the body with an error.
     pub(super) fn fail(&self, error: HttpError) {
-        self.0.end(Err(error), None);
+        self.0.lock().end(Err(error), None);
     }
 }
 
 impl Drop for BodySender {
     fn drop(&mut self) {
         self.fail(HttpError::ConnectionLost);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sync::Model;
+
+    fn context() -> Context<'static> {
+        Context::from_waker(std::task::Waker::noop())
+    }
+
+    /// What the application reads: content, then `None` or an error.
+    fn read_all(receiver: &mut BodyReceiver) -> (Vec<u8>, Option<HttpError>) {
+        let mut content = Vec::new();
+        loop {
+            match receiver.poll_chunk(&mut context()) {
+                Poll::Ready(Some(Ok(chunk))) => content.extend_from_slice(&chunk),
+                Poll::Ready(Some(Err(error))) => return (content, Some(error)),
+                Poll::Ready(None) => return (content, None),
+                Poll::Pending => panic!("the body has ended"),
+            }
+        }
+    }
+
+    fn trailers() -> Headers {
+        let mut trailers = Headers::new();
+        trailers.push("checksum", b"1").unwrap();
+        trailers
+    }
+
+    // The end may have arrived before its content is dropped.
+    #[test]
+    fn a_body_that_loses_content_to_an_eviction_is_incomplete() {
+        let (sender, mut receiver) = body_channel();
+        assert!(receiver.poll_chunk(&mut context()).is_pending());
+        sender.put("the last chunk".into());
+        sender.finish(trailers());
+        receiver.0.evict();
+        assert_eq!(read_all(&mut receiver), (Vec::new(), Some(HttpError::Overloaded)));
+        assert!(receiver.trailers().is_none());
+        // Nothing is lost.
+        let (sender, mut receiver) = body_channel();
+        sender.put("all".into());
+        sender.finish(trailers());
+        assert!(
+            matches!(receiver.poll_chunk(&mut context()), Poll::Ready(Some(Ok(chunk))) if chunk == "all")
+        );
+        receiver.0.evict();
+        assert_eq!(read_all(&mut receiver), (Vec::new(), None));
+        assert!(receiver.trailers().is_some());
+        // The end arrives after the eviction, and so does content.
+        let (sender, mut receiver) = body_channel();
+        receiver.0.evict();
+        assert_eq!(sender.poll_demand(&mut context()), Poll::Ready(Demand::Closed));
+        sender.put("more".into());
+        sender.finish(trailers());
+        assert_eq!(read_all(&mut receiver), (Vec::new(), Some(HttpError::Overloaded)));
+        assert!(receiver.trailers().is_none());
+    }
+
+    /// The waker of a task that owns a half of the body. Waking or dropping it drops the half.
+    struct Task<T>(std::sync::Mutex<Option<T>>);
+
+    impl<T: Send + 'static> Task<T> {
+        fn waker(owned: T) -> std::task::Waker {
+            Arc::new(Self(std::sync::Mutex::new(Some(owned)))).into()
+        }
+    }
+
+    impl<T: Send + 'static> std::task::Wake for Task<T> {
+        fn wake(self: Arc<Self>) {
+            let owned = self.0.lock().unwrap().take();
+            drop(owned);
+        }
+    }
+
+    #[test]
+    fn a_task_whose_waker_is_replaced_may_own_the_other_half() {
+        let (sender, receiver) = body_channel();
+        let waker = Task::waker(receiver);
+        assert!(sender.poll_demand(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        assert!(sender.poll_demand(&mut context()).is_pending());
+        assert_eq!(sender.poll_demand(&mut context()), Poll::Ready(Demand::Closed));
+        let (sender, mut receiver) = body_channel();
+        let waker = Task::waker(sender);
+        assert!(receiver.poll_chunk(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        assert!(receiver.poll_chunk(&mut context()).is_pending());
+        assert_eq!(read_all(&mut receiver), (Vec::new(), Some(HttpError::ConnectionLost)));
+    }
+
+    #[test]
+    fn a_body_is_complete_or_fails_whenever_it_is_evicted() {
+        Model::explore(1_000, || {
+            let (sender, mut receiver) = body_channel();
+            let shared = receiver.0.clone();
+            let evicting = shuttle::thread::spawn(move || shared.evict());
+            let reading = shuttle::future::spawn(async move {
+                let mut content = Vec::new();
+                loop {
+                    match poll_fn(|cx| receiver.poll_chunk(cx)).await {
+                        Some(Ok(chunk)) => content.extend_from_slice(&chunk),
+                        Some(Err(error)) => return (content, Err(error)),
+                        None => return (content, Ok(receiver.trailers().is_some())),
+                    }
+                }
+            });
+            shuttle::future::block_on(async {
+                for chunk in ["one", "two"] {
+                    if poll_fn(|cx| sender.poll_demand(cx)).await == Demand::Closed {
+                        return;
+                    }
+                    sender.put(chunk.into());
+                }
+                sender.finish(trailers());
+            });
+            drop(sender);
+            let (content, end) = shuttle::future::block_on(reading).unwrap();
+            match end {
+                Ok(has_trailers) => assert!(content == b"onetwo" && has_trailers),
+                Err(error) => assert_eq!(error, HttpError::Overloaded),
+            }
+            evicting.join().unwrap();
+        });
     }
 }

@@ -61,7 +61,9 @@ impl BodyReader {
             return Ok((reader, Content::Whole(whole)));
         }
         let (sender, receiver) = body_channel();
-        sender.put(|content| reader.decoder.push(bytes, content))?;
+        let mut content = BytesMut::new();
+        reader.decoder.push(bytes, &mut content)?;
+        sender.put(content);
         reader.channel = Some(sender);
         reader.finish_if_complete();
         Ok((reader, Content::Streamed(receiver, len)))
@@ -134,8 +136,9 @@ impl BodyReader {
                 }
             }
             let before = bytes.len();
-            let decoder = &mut self.decoder;
-            let pushed = channel.put(|content| decoder.push(bytes, content));
+            let mut content = BytesMut::new();
+            let pushed = self.decoder.push(bytes, &mut content);
+            channel.put(content);
             if let Err((_, why)) = pushed {
                 return self.fail(HttpError::Malformed(why));
             }
