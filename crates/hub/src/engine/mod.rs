@@ -220,7 +220,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Drops expired publications. Called every second.
     fn maintain(&self);
 
-    /// Whether publications can be stored now.
+    /// Whether publications and events can be stored now.
     fn health(&self) -> EngineHealth {
         EngineHealth::default()
     }
@@ -241,7 +241,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Whether an engine can store publications.
+/// Whether an engine can store publications and events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineHealth {

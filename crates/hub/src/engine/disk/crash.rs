@@ -13,9 +13,10 @@ use redb::{Builder, Database, StorageBackend};
 use tokio::sync::oneshot;
 use wireloom_testing::rng::{Rng, generators};
 
+use super::events::DiskQueue;
 use super::writer::{Job, Writer};
 use crate::engine::logs::Decision;
-use crate::engine::{Engine as _, EngineError, MemoryEngine};
+use crate::engine::{Engine as _, EngineError, EventQueue as _, Lease, MemoryEngine};
 use crate::history::{HistoryQuery, Log, Position, Retention};
 use crate::protocol::Publication;
 use crate::shards::lock;
@@ -117,6 +118,11 @@ impl Disk {
 
     fn set_failure(&self, percent: u32) {
         lock(&self.0).failure = percent;
+    }
+
+    fn remove_file(&self) {
+        let state = &mut *lock(&self.0);
+        (state.durable, state.visible, state.unsynced) = Default::default();
     }
 
     /// The power returns: of what was not synced, any sectors of any writes have reached the disk.
@@ -509,4 +515,43 @@ async fn positions_of_loaded_histories_continue() {
     assert_eq!(writer.status().health().failure, None);
     assert_eq!(memory.logs().peek("a", Log::position), Some(second));
     assert_eq!(memory.health().failure, None);
+}
+
+#[tokio::test]
+async fn events_go_on_after_a_failed_commit() {
+    let disk = Disk::new(fastrand::Rng::with_seed(1));
+    let queue = || {
+        let disk = disk.clone();
+        DiskQueue::new(Arc::new(move || disk.open()))
+    };
+    let before = queue();
+    before.open("before", "a", b"lost").await.unwrap();
+    drop(before);
+    let queue = queue();
+    queue.open("own", "b", b"b").await.unwrap();
+    let queued =
+        async || -> Vec<_> { queue.take(10).await.unwrap().into_iter().map(|event| event.event).collect() };
+    assert_eq!(queued().await, ["lost"]);
+    for number in 1..4 {
+        let renewed = Lease::Renewed(vec![("own".into(), number)]);
+        assert_eq!(queue.renew("own").await, Ok(renewed));
+    }
+    disk.set_failure(100);
+    assert!(queue.acknowledge(&[]).await.is_err());
+    assert!(queue.health().failure.is_some());
+    disk.set_failure(0);
+    // The file is written again although nothing is to be stored.
+    while queue.health().failure.is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(queue.open_on("own", 10).await.unwrap(), [("b".to_owned(), "b".into())]);
+    assert_eq!(queued().await, ["lost"]);
+    queue.end("own", "b", b"ended").await.unwrap();
+    assert_eq!(queued().await, ["lost", "ended"]);
+    // A file without what is open shows it.
+    disk.set_failure(100);
+    assert!(queue.renew("own").await.is_err());
+    disk.remove_file();
+    disk.set_failure(0);
+    assert_eq!(queue.renew("own").await, Ok(Lease::Renewed(vec![("own".into(), 1)])));
 }

@@ -1,27 +1,38 @@
 //! The queue of events in a file of redb, beside that of histories. One thread reads and changes it.
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use redb::{Database, ReadableTable, ReadableTableMetadata as _, TableDefinition, WriteTransaction};
 use tokio::sync::oneshot;
+use tracing::{error, info};
 
 use super::file;
+use super::status::Status;
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent};
-use crate::engine::{EngineError, EngineFuture};
+use crate::engine::{EngineError, EngineFuture, EngineHealth};
+use crate::shards::lock;
 
 /// By node and key: the event that reports that it was lost.
 const OPEN: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("open");
 /// In the order in which they were queued.
 const QUEUE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("queue");
+/// How often the node of this process has renewed its lease. A file that begins anew has a smaller number.
+const RENEWALS: TableDefinition<'_, &str, u64> = TableDefinition::new("renewals");
 
 /// The maximum number of calls that one commit carries out.
 const BATCH_MAX: usize = 1_024;
 
 /// The name of the file in its directory.
-const FILE: &str = "events.redb";
+pub(super) const FILE: &str = "events.redb";
+
+/// The delay before a file is opened again after a failure although there is nothing to do.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Opens the file, or creates it.
+pub(super) type Open = Arc<dyn Fn() -> Result<Database, String> + Send + Sync>;
 
 /// A call, which is carried out within a transaction. Its answer is sent after the commit.
 type Call = Box<dyn FnOnce(&WriteTransaction) -> Result<Answer, redb::Error> + Send>;
@@ -35,40 +46,78 @@ struct Job {
 }
 
 /// The queue in a file. The file is created by the first call.
-#[derive(Debug)]
 pub(super) struct DiskQueue {
-    path: PathBuf,
-    jobs: Mutex<Option<SyncSender<Job>>>,
+    open: Open,
+    status: Arc<Status>,
+    thread: Mutex<Option<Thread>>,
 }
 
-impl std::fmt::Debug for Job {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Job")
-    }
+struct Thread {
+    jobs: SyncSender<Job>,
+    handle: std::thread::JoinHandle<()>,
+}
+
+/// The file as its thread has it.
+///
+/// ```text
+///      what the process before left open is queued as lost
+///  New ----------------------------------------------------> Open ---a commit fails---> Closed
+///                                                             ^                            |
+///                                                             '----------------------------'
+/// ```
+enum File {
+    New,
+    Open(Database),
+    Closed,
 }
 
 fn unavailable(reason: impl std::fmt::Display) -> EngineError {
     EngineError::Unavailable(format!("the file of events: {reason}"))
 }
 
-/// Opens the file. What was open when the process before ended is queued as lost: there is one process at a time.
-fn open(path: &Path) -> Result<Database, EngineError> {
-    let database = file::open(path).map_err(unavailable)?;
-    let lost = file::guarded(|| -> Result<(), redb::Error> {
-        let write = database.begin_write()?;
-        {
-            let (mut open, mut queue) = (write.open_table(OPEN)?, write.open_table(QUEUE)?);
-            let lost: Result<Vec<_>, _> =
-                open.iter()?.map(|row| row.map(|(_, event)| event.value().to_vec())).collect();
-            for event in lost? {
-                push(&mut queue, &event)?;
+impl File {
+    /// The open file, or what is to be done before it is used: there is one process at a time, so that a file that this one has not
+    /// used is what the process before has left.
+    fn database(&mut self, open: &Open) -> Result<&Database, String> {
+        let opened = match self {
+            Self::Open(database) => return Ok(database),
+            Self::Closed => open()?,
+            Self::New => {
+                let database = open()?;
+                file::guarded(|| report_lost(&database))?;
+                database
             }
-            open.retain(|_, _| false)?;
+        };
+        *self = Self::Open(opened);
+        self.database(open)
+    }
+
+    /// After an error, redb does not use a file any more.
+    fn close(&mut self) {
+        if let Self::Open(_) = self {
+            let open = std::mem::replace(self, Self::Closed);
+            let _ = file::guarded(|| {
+                drop(open);
+                Ok::<_, String>(())
+            });
         }
-        Ok(write.commit()?)
-    });
-    lost.map_err(unavailable)?;
-    Ok(database)
+    }
+}
+
+/// Queues the event of everything that is open.
+fn report_lost(database: &Database) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    {
+        let (mut open, mut queue) = (write.open_table(OPEN)?, write.open_table(QUEUE)?);
+        let lost: Result<Vec<_>, _> =
+            open.iter()?.map(|row| row.map(|(_, event)| event.value().to_vec())).collect();
+        for event in lost? {
+            push(&mut queue, &event)?;
+        }
+        open.retain(|_, _| false)?;
+        write.open_table(RENEWALS)?.retain(|_, _| false)?;
+    }
+    Ok(write.commit()?)
 }
 
 fn push(queue: &mut redb::Table<'_, u64, &[u8]>, event: &[u8]) -> Result<(), redb::Error> {
@@ -80,30 +129,47 @@ fn push(queue: &mut redb::Table<'_, u64, &[u8]>, event: &[u8]) -> Result<(), red
     Ok(())
 }
 
+/// Carries out jobs in their order, until their sender is dropped.
+fn run(open: &Open, status: &Status, jobs: &Receiver<Job>) {
+    let mut file = File::New;
+    loop {
+        let first = match status.health().failure {
+            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(_) => jobs.recv_timeout(RETRY_AFTER),
+        };
+        let mut batch = match first {
+            Ok(first) => vec![first],
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        batch.extend(jobs.try_iter().take(BATCH_MAX - 1));
+        run_batch(open, &mut file, status, batch);
+    }
+}
+
 impl DiskQueue {
-    pub(super) fn new(directory: &Path) -> Self {
-        Self { path: directory.join(FILE), jobs: Mutex::default() }
+    pub(super) fn new(open: Open) -> Self {
+        Self { open, status: Arc::default(), thread: Mutex::default() }
+    }
+
+    pub(super) fn health(&self) -> EngineHealth {
+        self.status.health()
     }
 
     fn submit(&self, job: Job) -> Result<(), EngineError> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if jobs.is_none() {
-            let (sender, received) = sync_channel::<Job>(64 * BATCH_MAX);
-            let path = self.path.clone();
-            let run = move || {
-                let mut database = None;
-                while let Ok(first) = received.recv() {
-                    let batch =
-                        std::iter::once(first).chain(received.try_iter().take(BATCH_MAX - 1)).collect();
-                    run_batch(&path, &mut database, batch);
-                }
-            };
-            let spawned = std::thread::Builder::new().name("wireloom-events".into()).spawn(run);
-            spawned.map_err(unavailable)?;
-            *jobs = Some(sender);
-        }
-        let sender = jobs.as_ref().ok_or_else(|| unavailable("not started"))?;
-        sender.try_send(job).map_err(|_| unavailable("the disk is too slow"))
+        let mut thread = lock(&self.thread);
+        let jobs = match &*thread {
+            Some(Thread { jobs, .. }) => jobs.clone(),
+            None => {
+                let (jobs, received) = sync_channel::<Job>(64 * BATCH_MAX);
+                let (open, status) = (self.open.clone(), self.status.clone());
+                let run = move || run(&open, &status, &received);
+                let spawned = std::thread::Builder::new().name("wireloom-events".into()).spawn(run);
+                let handle = spawned.map_err(unavailable)?;
+                thread.insert(Thread { jobs, handle }).jobs.clone()
+            }
+        };
+        jobs.try_send(job).map_err(|_| unavailable("the disk is too slow"))
     }
 
     fn call<'a, T: Send + 'static>(
@@ -112,9 +178,9 @@ impl DiskQueue {
     ) -> EngineFuture<'a, T> {
         Box::pin(async move {
             let (done, answered) = oneshot::channel();
-            let done = std::sync::Arc::new(Mutex::new(Some(done)));
+            let done = Arc::new(Mutex::new(Some(done)));
             let answer = move |result: Result<T, EngineError>| {
-                let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let done = lock(&done).take();
                 // The caller may have given up.
                 if let Some(done) = done {
                     let _ = done.send(result);
@@ -132,13 +198,9 @@ impl DiskQueue {
 }
 
 /// Carries out calls in one transaction. After a failure, all have failed, and the file is opened again.
-fn run_batch(path: &Path, database: &mut Option<Database>, batch: Vec<Job>) {
+fn run_batch(open: &Open, file: &mut File, status: &Status, batch: Vec<Job>) {
     let (calls, failures): (Vec<_>, Vec<_>) = batch.into_iter().map(|job| (job.call, job.failed)).unzip();
-    let committed = (|| {
-        let database = match database {
-            Some(database) => database,
-            None => database.insert(open(path)?),
-        };
+    let committed = file.database(open).and_then(|database| {
         let run = || -> Result<Vec<Answer>, redb::Error> {
             let write = database.begin_write()?;
             let answers: Result<Vec<_>, _> = calls.into_iter().map(|call| call(&write)).collect();
@@ -146,13 +208,33 @@ fn run_batch(path: &Path, database: &mut Option<Database>, batch: Vec<Job>) {
             write.commit()?;
             Ok(answers)
         };
-        file::guarded(run).map_err(unavailable)
-    })();
+        file::guarded(run)
+    });
     match committed {
-        Ok(answers) => answers.into_iter().for_each(|answer| answer(Ok(()))),
-        Err(error) => {
-            *database = None;
+        Ok(answers) => {
+            if status.succeeded() {
+                info!("events are stored again");
+            }
+            answers.into_iter().for_each(|answer| answer(Ok(())));
+        }
+        Err(reason) => {
+            let error = unavailable(reason);
+            if status.failed(&error.to_string()) {
+                error!(%error, "events cannot be stored; connections are refused until they can");
+            }
+            file.close();
             failures.into_iter().for_each(|failed| failed(error.clone()));
+        }
+    }
+}
+
+impl Drop for DiskQueue {
+    fn drop(&mut self) {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Thread { jobs, handle }) = thread {
+            drop(jobs);
+            // It commits all submitted jobs first.
+            let _ = handle.join();
         }
     }
 }
@@ -177,7 +259,12 @@ impl EventQueue for DiskQueue {
     fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
         let node = node.to_owned();
         // Opens the file, so that what the process before left open is reported.
-        self.call(move |_| Ok(Lease::Renewed(vec![(node, 0)])))
+        self.call(move |write| {
+            let mut renewals = write.open_table(RENEWALS)?;
+            let number = renewals.get(&*node)?.map_or(0, |number| number.value()) + 1;
+            renewals.insert(&*node, number)?;
+            Ok(Lease::Renewed(vec![(node, number)]))
+        })
     }
 
     fn lose<'a>(&'a self, _: &'a str) -> EngineFuture<'a, ()> {

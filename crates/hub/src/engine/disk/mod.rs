@@ -9,7 +9,7 @@
 //! acknowledged after it was committed, so that no client knows a position that a crash could undo. Everything that
 //! arrives during a commit goes into the next one.
 //!
-//! Layers: `damaged`, `file` → `events`, `salvage`, `writer` → `crash`.
+//! Layers: `damaged`, `file`, `status` → `events`, `salvage`, `writer` → `crash`.
 
 #[cfg(test)]
 mod crash;
@@ -17,6 +17,7 @@ mod damaged;
 mod events;
 mod file;
 mod salvage;
+mod status;
 mod writer;
 
 use std::fmt;
@@ -26,7 +27,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::oneshot;
 
-use self::writer::{Job, Status, Writer};
+use self::status::Status;
+use self::writer::{Job, Writer};
 use super::{
     Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership, MemoryEngine,
 };
@@ -146,7 +148,9 @@ impl DiskEngine {
             }
         };
         let writer = std::thread::Builder::new().name("wireloom-history".into()).spawn(run)?;
-        let events = events::DiskQueue::new(directory);
+        let path = directory.join(events::FILE);
+        let open = move || file::open(&path).map_err(|error| error.to_string());
+        let events = events::DiskQueue::new(Arc::new(open));
         Ok(Self { memory, status, events, jobs: Some(jobs), writer: Some(writer) })
     }
 
@@ -311,7 +315,11 @@ impl Engine for DiskEngine {
     }
 
     fn health(&self) -> EngineHealth {
-        self.status.health()
+        let (histories, events) = (self.status.health(), self.events.health());
+        EngineHealth {
+            failure: histories.failure.or(events.failure),
+            failures: histories.failures + events.failures,
+        }
     }
 }
 #[cfg(test)]

@@ -8,8 +8,7 @@
 //! ```
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redb::Database;
@@ -17,12 +16,12 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::file::{self, Change, Content, Key, Remembered, Replacement, guarded};
+use super::status::Status;
 use crate::engine::logs::Decision;
-use crate::engine::{EngineError, EngineHealth, IDEMPOTENCY_TTL, MemoryEngine};
+use crate::engine::{EngineError, IDEMPOTENCY_TTL, MemoryEngine};
 use crate::history::{Log, Position, Retention};
 use crate::protocol::Publication;
 use crate::random::token;
-use crate::shards::lock;
 
 /// The first delay before a file is opened again after a failure. It doubles with each further one.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -51,19 +50,6 @@ pub(super) enum Job {
 }
 
 pub(super) type Done = oneshot::Sender<Result<Position, EngineError>>;
-
-/// The state of the file, for those who ask.
-#[derive(Debug, Default)]
-pub(super) struct Status {
-    failure: Mutex<Option<String>>,
-    failures: AtomicU64,
-}
-
-impl Status {
-    pub(super) fn health(&self) -> EngineHealth {
-        EngineHealth { failure: lock(&self.failure).clone(), failures: self.failures.load(Ordering::Relaxed) }
-    }
-}
 
 /// See the module.
 pub(super) struct Writer {
@@ -298,11 +284,9 @@ impl Writer {
 
     /// Closes the file, which redb does not use any more after an error.
     fn close(&mut self, reason: &str, now: Duration, delay: Duration) {
-        if let File::Open(_) = self.file {
+        if self.status.failed(reason) {
             error!(reason, "histories cannot be written; publications are refused until they can");
         }
-        self.status.failures.fetch_add(1, Ordering::Relaxed);
-        *lock(&self.status.failure) = Some(reason.to_owned());
         let closed = File::Closed { reason: reason.to_owned(), retry_at: now + delay, delay };
         let open = std::mem::replace(&mut self.file, closed);
         let _ = guarded(|| {
@@ -321,7 +305,7 @@ impl Writer {
         match self.reopen() {
             Ok(database) => {
                 info!("histories are written again");
-                *lock(&self.status.failure) = None;
+                self.status.succeeded();
                 self.uncertain.clear();
                 self.file = File::Open(database);
             }
