@@ -6,7 +6,7 @@
 //!                      '-- another node: lose(node), open_on(node), end, forget --'      '-- TAKEN_TIMEOUT --> queue
 //! ```
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -74,7 +74,8 @@ pub(super) struct MemoryQueue(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     open: HashMap<String, BTreeMap<String, Bytes>>,
-    queue: VecDeque<QueuedEvent>,
+    /// By id, in the order in which they were queued.
+    queue: BTreeMap<u64, Bytes>,
     last: u64,
 }
 
@@ -95,10 +96,10 @@ impl EventQueue for MemoryQueue {
             open.remove(key);
         }
         state.last += 1;
-        let id = state.last.to_string();
-        state.queue.push_back(QueuedEvent { id, event: Bytes::copy_from_slice(event) });
+        let id = state.last;
+        state.queue.insert(id, Bytes::copy_from_slice(event));
         if state.queue.len() > QUEUE_MAX {
-            state.queue.pop_front();
+            state.queue.pop_first();
         }
         ready(())
     }
@@ -123,11 +124,46 @@ impl EventQueue for MemoryQueue {
     }
 
     fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
-        ready(lock(&self.0).queue.iter().take(max).cloned().collect())
+        let state = lock(&self.0);
+        let oldest = state.queue.iter().take(max);
+        ready(oldest.map(|(id, event)| QueuedEvent { id: id.to_string(), event: event.clone() }).collect())
     }
 
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
-        lock(&self.0).queue.retain(|event| !ids.contains(&event.id));
+        let queue = &mut lock(&self.0).queue;
+        for id in ids.iter().filter_map(|id| id.parse().ok()) {
+            queue.remove(&id);
+        }
         ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Were each of these batches searched in the whole queue, this would not end.
+    #[tokio::test]
+    async fn a_full_queue_is_delivered_in_batches() {
+        let queue = MemoryQueue::default();
+        for number in 0..=QUEUE_MAX {
+            queue.end("n", "k", number.to_string().as_bytes()).await.unwrap();
+        }
+        // The oldest has been dropped.
+        let mut next = 1;
+        loop {
+            let batch = queue.take(256).await.unwrap();
+            let Some(first) = batch.first() else { break };
+            assert_eq!(first.event, next.to_string());
+            next += batch.len();
+            // In any order, and not all of them: the others are taken again.
+            let mut ids: Vec<_> = batch.into_iter().map(|event| event.id).rev().collect();
+            if ids.len() > 1 {
+                ids.remove(0);
+                next -= 1;
+            }
+            queue.acknowledge(&ids).await.unwrap();
+        }
+        assert_eq!(next, QUEUE_MAX + 1);
     }
 }
