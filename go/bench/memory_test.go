@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -146,6 +147,9 @@ func (c *gwsCount) OnMessage(socket *gws.Conn, message *gws.Message) {
 	}
 }
 
+// kept makes a message escape.
+var kept *wireloom.Message
+
 // BenchmarkRead reads masked text messages as a server.
 func BenchmarkRead(b *testing.B) {
 	for _, size := range sizes {
@@ -177,6 +181,29 @@ func BenchmarkRead(b *testing.B) {
 				if err := socket.ReadMessageInto(ctx, &msg); err != nil || len(msg.Payload) != size {
 					b.Fatal(err)
 				}
+			}
+		})
+		// As with gws, each message has memory of its own until it is given back.
+		run("wireloom-pooled", func(b *testing.B, conn *memory) {
+			socket := wireloom.New(conn, "", wireloom.ServerMode, opts)
+			ctx := b.Context()
+			pool := sync.Pool{New: func() any { return new(wireloom.Message) }}
+			for b.Loop() {
+				msg := pool.Get().(*wireloom.Message)
+				if err := socket.ReadMessageInto(ctx, msg); err != nil || len(msg.Payload) != size {
+					b.Fatal(err)
+				}
+				pool.Put(msg)
+			}
+		})
+		// The least that a message costs whose caller keeps it: its memory and a copy, without WebSocket.
+		run("floor-clone", func(b *testing.B, conn *memory) {
+			stride := headerLen(size) + size
+			for at := 0; b.Loop(); at += stride {
+				if at+stride > len(input) {
+					at = 0
+				}
+				kept = &wireloom.Message{Payload: bytes.Clone(input[at : at+size])}
 			}
 		})
 		run("wireloom-ReadFrame", func(b *testing.B, conn *memory) {
@@ -272,6 +299,25 @@ func BenchmarkServerWrite(b *testing.B) {
 		run("wireloom-WriteFrame", func(conn *memory) func() error {
 			frame := wireloom.NewFrame(wireloom.OpcodeText, true, payload)
 			return func() error { return wireloom.WriteFrame(conn, wireloom.Unmasked, frame) }
+		})
+		// The least that a writer for several goroutines costs.
+		run("floor-WriteFrame-locked", func(conn *memory) func() error {
+			var mu sync.Mutex
+			frame := wireloom.NewFrame(wireloom.OpcodeText, true, payload)
+			return func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				return wireloom.WriteFrame(conn, wireloom.Unmasked, frame)
+			}
+		})
+		// What gobwas leaves to its caller.
+		run("gobwas-locked", func(conn *memory) func() error {
+			var mu sync.Mutex
+			return func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				return ws.WriteFrame(conn, ws.NewTextFrame(payload))
+			}
 		})
 		run("gws", func(conn *memory) func() error {
 			upgrader := gws.NewUpgrader(gws.BuiltinEventHandler{}, &gws.ServerOption{WriteMaxPayloadSize: maxSize})

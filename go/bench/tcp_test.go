@@ -116,10 +116,12 @@ func (h gwsHandler) OnMessage(socket *gws.Conn, message *gws.Message) {
 	}
 }
 
-var libraries = []struct {
+type library struct {
 	name  string
 	serve serving
-}{
+}
+
+var libraries = []library{
 	{"wireloom", func(w http.ResponseWriter, r *http.Request, echo bool, message func(int) bool) {
 		socket, err := wireloom.Accept(w, r, wireloom.Options{MaxFrameSize: maxSize, MaxMessageSize: maxSize})
 		for ctx := context.Background(); err == nil; {
@@ -200,9 +202,30 @@ var libraries = []struct {
 	}},
 }
 
+// floorRead reads frames of a known length into memory of their own, without WebSocket: the least that a message costs whose
+// caller keeps it.
+func floorRead(size int) serving {
+	return func(w http.ResponseWriter, _ *http.Request, _ bool, message func(int) bool) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+		}
+		for reader := bufio.NewReaderSize(conn, 16<<10); err == nil; {
+			frame := make([]byte, headerLen(size)+size)
+			if _, err = io.ReadFull(reader, frame); err == nil && !message(len(frame)-headerLen(size)) {
+				return
+			}
+		}
+	}
+}
+
 // raceTCP measures the processor time of this process, the server, per message of a peer in another process.
 func raceTCP(b *testing.B, size int, echo bool, peer string) {
-	for _, library := range libraries {
+	contestants := libraries[:len(libraries):len(libraries)]
+	if !echo {
+		contestants = append(contestants, library{"floor-read", floorRead(size)})
+	}
+	for _, library := range contestants {
 		b.Run(fmt.Sprintf("lib=%s", library.name), func(b *testing.B) {
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			must(b, err)
@@ -258,10 +281,7 @@ func BenchmarkEcho(b *testing.B) {
 // net/http hands over, with four bytes.
 func BenchmarkIdle(b *testing.B) {
 	const connections = 1000
-	idle := append(libraries[:len(libraries):len(libraries)], struct {
-		name  string
-		serve serving
-	}{"hijack", func(w http.ResponseWriter, _ *http.Request, _ bool, _ func(int) bool) {
+	idle := append(libraries[:len(libraries):len(libraries)], library{"hijack", func(w http.ResponseWriter, _ *http.Request, _ bool, _ func(int) bool) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		must(b, err)
 		_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
