@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"net"
 	"net/http/httptest"
 	"runtime"
 	"sync"
@@ -64,6 +65,39 @@ func TestEverythingAtOnce(t *testing.T) {
 		inBackground(t, func() error { wg.Wait(); return nil })()
 		_ = p.server.Close()
 		_ = p.client.Close()
+	}
+	noGoroutines(t, before)
+}
+
+// A connection closes while writers and the answer of a ping wait for their turn behind a peer that does not read: each call
+// ends with an error, and the race detector sees whether one uses something without the lock.
+func TestClosingBehindAPeerThatDoesNotRead(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for range 20 {
+		conn, peer := net.Pipe()
+		ws := websocket.New(conn, "", websocket.ServerMode, websocket.Options{CloseTimeout: 20 * time.Millisecond})
+		var wg sync.WaitGroup
+		fails := func(f func(ctx context.Context) error) {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				if f(context.Background()) == nil {
+					t.Error("no error")
+				}
+			}()
+		}
+		for range 3 {
+			fails(func(ctx context.Context) error {
+				return ws.WriteMessage(ctx, &websocket.Message{Payload: make([]byte, 500)})
+			})
+		}
+		time.Sleep(time.Millisecond)
+		fails(func(ctx context.Context) error { _, err := ws.ReadMessage(ctx); return err })
+		noError(t, websocket.WriteFrame(peer, websocket.NewMaskingKey(), websocket.NewFrame(websocket.OpcodePing, true, nil)))
+		time.Sleep(time.Millisecond)
+		fails(func(context.Context) error { return ws.Close() })
+		inBackground(t, func() error { wg.Wait(); return nil })()
+		_ = peer.Close()
 	}
 	noGoroutines(t, before)
 }

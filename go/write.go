@@ -68,14 +68,16 @@ func (ws *Websocket) lockWriter(ctx context.Context) error {
 	if !ws.writer.lock.tryLock() && !ws.writer.lock.lock(ctx.Done()) {
 		return fmt.Errorf("websocket: write: %w", ctx.Err())
 	}
-	if ws.state.Load() != stateOpen || ws.writer.cut || ws.writer.torn {
-		ws.writer.lock.unlock()
-		if ws.writer.cut || ws.writer.torn {
-			return errCutShort
-		}
-		return ErrConnectionClosed
+	err := error(nil)
+	if ws.writer.cut || ws.writer.torn {
+		err = errCutShort
+	} else if ws.state.Load() != stateOpen {
+		err = ErrConnectionClosed
 	}
-	return nil
+	if err != nil {
+		ws.writer.lock.unlock()
+	}
+	return err
 }
 
 func (ws *Websocket) writeMessage(ctx context.Context, msg *Message) error {
