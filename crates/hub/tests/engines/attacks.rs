@@ -1,11 +1,15 @@
 //! Attacks on what nodes share: subscriptions that are given up, servers that change their roles, messages that no node sends, commands
 //! for nodes that are cut off.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use wireloom_hub::engine::{Action, Control, Engine, NatsEngine, RedisEngine};
 use wireloom_hub::protocol::ClientInfo;
@@ -531,4 +535,75 @@ async fn a_command_is_refused_while_nats_does_not_answer() {
     // The signal does not stop all threads of the server at once.
     until(async || timeout(DEADLINE, engine.control(control.clone())).await.unwrap().is_err()).await;
     nats.resume();
+}
+
+/// A link to a Redis that can be lost at the moment when the server is asked for announcements: then the connection stays, and nothing
+/// passes any more.
+#[derive(Default)]
+struct SilentLink {
+    is_silent: AtomicBool,
+    /// The number of connections that were lost.
+    lost: AtomicUsize,
+}
+
+impl SilentLink {
+    async fn to(port: u16) -> (u16, Arc<Self>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own_port = listener.local_addr().unwrap().port();
+        let link = Arc::<Self>::default();
+        let passing = link.clone();
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+                tokio::spawn(passing.clone().pass(near, far));
+            }
+        });
+        (own_port, link)
+    }
+
+    async fn pass(self: Arc<Self>, near: TcpStream, far: TcpStream) {
+        let ((mut near_read, mut near_write), (mut far_read, mut far_write)) =
+            (near.into_split(), far.into_split());
+        let up = async {
+            let mut buffer = vec![0; 16 << 10];
+            while let Ok(len) = near_read.read(&mut buffer).await
+                && len > 0
+            {
+                let asks = buffer[..len].windows(9).any(|part| part.eq_ignore_ascii_case(b"subscribe"));
+                if asks && self.is_silent.load(Ordering::SeqCst) {
+                    self.lost.fetch_add(1, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                }
+                if far_write.write_all(&buffer[..len]).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = up => {}
+            _ = tokio::io::copy(&mut far_read, &mut near_write) => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_falls_silent_while_it_is_subscribed_to_holds_up_nobody() {
+    let Some(redis) = Redis::start() else { return };
+    let (port, link) = SilentLink::to(redis.port).await;
+    let engine = RedisEngine::connect(&format!("redis://127.0.0.1:{port}")).await.unwrap();
+    let recorder = started(&engine);
+    engine.subscribe("a").await.unwrap();
+    link.is_silent.store(true, Ordering::SeqCst);
+    redis.command("CLIENT KILL TYPE pubsub");
+    until(async || link.lost.load(Ordering::SeqCst) > 0).await;
+    let refused = timeout(DEADLINE, engine.subscribe("b")).await;
+    assert!(matches!(refused, Ok(Err(_))), "{refused:?}");
+    // The connection that was lost stays silent.
+    link.is_silent.store(false, Ordering::SeqCst);
+    until(async || engine.subscribe("b").await.is_ok()).await;
+    for channel in ["a", "b"] {
+        let at = publish(&engine, channel, "1").await;
+        let published = Event::Published(channel.into(), at, "1".into());
+        recorder.until(|events| events.contains(&published)).await;
+    }
 }

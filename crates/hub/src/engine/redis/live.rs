@@ -244,24 +244,39 @@ impl Live {
     /// Connects, and subscribes to everything that this node follows; in a cluster, [`Self::update_missing`] does.
     pub(super) async fn connect(&self) -> Result<(), EngineError> {
         *self.listening.lock().await = Listening::default();
-        // Without the lock: a server of a cluster may be silent.
-        let (mut sink, stream) = self.connection.listen().await?.split();
         let sharded = self.connection.listen_sharded().await?;
-        let listening = &mut *self.listening.lock().await;
-        let mut subjects = vec![NODES.to_owned(), inbox(&self.name)];
-        if sharded.is_none() {
-            listening.subscribed = lock(&self.followed).keys().cloned().collect();
-            subjects.extend(listening.subscribed.iter().map(|channel| subject(channel)));
-        }
-        for subjects in subjects.chunks(1_000) {
-            sink.subscribe(subjects).await.map_err(unavailable)?;
-        }
-        (listening.sink, listening.stream) = (Some(sink), Some(stream));
+        let subscribed: Vec<_> = match sharded {
+            Some(_) => Vec::new(),
+            None => lock(&self.followed).keys().cloned().collect(),
+        };
+        let (sink, stream) = self.open(&subscribed).await?;
+        let (sink, stream, subscribed_to) = (Some(sink), Some(stream), subscribed.iter().cloned().collect());
+        let mut opened = Listening { sink, stream, subscribed: subscribed_to, ..Listening::default() };
         if let Some(Sharded { connection, pushes, confirmed, is_behind }) = sharded {
-            listening.sharded = Some(Arc::new(ShardedChannels { connection, state: Mutex::default() }));
-            listening.pushes = Some(Pushes { pushes, confirmed, is_behind });
+            opened.sharded = Some(Arc::new(ShardedChannels { connection, state: Mutex::default() }));
+            opened.pushes = Some(Pushes { pushes, confirmed, is_behind });
+        }
+        *self.listening.lock().await = opened;
+        // Channels that lost their last subscriber meanwhile. Those that have a first one since then were refused.
+        for channel in subscribed {
+            if !lock(&self.followed).contains_key(&channel) {
+                self.update(&channel).await?;
+            }
         }
         Ok(())
+    }
+
+    /// Opens a connection that receives what concerns this node, and these channels. The server may be silent: nothing is locked, and each
+    /// answer has a deadline.
+    async fn open(&self, channels: &[String]) -> Result<(PubSubSink, PubSubStream), EngineError> {
+        let (mut sink, stream) = self.connection.listen().await?.split();
+        let mut subjects = vec![NODES.to_owned(), inbox(&self.name)];
+        subjects.extend(channels.iter().map(|channel| subject(channel)));
+        for subjects in subjects.chunks(1_000) {
+            let subscribed = tokio::time::timeout(UPDATE_TIMEOUT, sink.subscribe(subjects)).await;
+            subscribed.map_err(unavailable)?.map_err(unavailable)?;
+        }
+        Ok((sink, stream))
     }
 
     /// Listens to another server of a cluster, after the one that passed on the announcements of nodes is lost. The announcements of
@@ -269,8 +284,7 @@ impl Live {
     async fn connect_again(self: Arc<Self>) {
         loop {
             let connecting = async {
-                let (mut sink, stream) = self.connection.listen().await?.split();
-                sink.subscribe(&[NODES.to_owned(), inbox(&self.name)][..]).await.map_err(unavailable)?;
+                let (sink, stream) = self.open(&[]).await?;
                 let listening = &mut *self.listening.lock().await;
                 (listening.sink, listening.stream) = (Some(sink), Some(stream));
                 Ok::<_, EngineError>(())
