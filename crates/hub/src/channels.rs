@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use slab::Slab;
 
-use crate::batch;
+use crate::batch::Unwritten;
 use crate::client::{Active, Client, Subscription};
 use crate::config::namespace_of;
 use crate::encoded::{Encoded, Payload, Shared};
@@ -166,7 +166,8 @@ impl Channels {
         (name, key)
     }
 
-    /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications.
+    /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications. Those that
+    /// waited are to be written.
     pub(crate) fn start(
         &self,
         channel: &str,
@@ -175,12 +176,13 @@ impl Channels {
         start: Start,
         first: &[Reply],
         on_slow: OnSlow<'_>,
-    ) -> Started {
+    ) -> (Started, Unwritten) {
+        let mut unwritten = Unwritten::default();
         let mut shard = self.channels.lock(channel);
         let subscriber = shard.get_mut(channel).and_then(|channel| channel.subscribers.get_mut(key));
         // The key of a removed subscriber may belong to another client now.
         let Some(subscriber) = subscriber.filter(|subscriber| Arc::ptr_eq(&subscriber.client, client)) else {
-            return Started::Removed;
+            return (Started::Removed, unwritten);
         };
         subscriber.join_leave = start.join_leave;
         subscriber.deltas = start.deltas;
@@ -190,11 +192,11 @@ impl Channels {
         let phase = start.position.map_or(Phase::Live, Phase::Positioned);
         let waiting = match std::mem::replace(&mut subscriber.phase, phase) {
             Phase::Recovering(waiting) => waiting,
-            Phase::Lost if needs_history => return Started::Gap,
-            Phase::Lost | Phase::Live | Phase::Positioned(_) => return Started::Following,
+            Phase::Lost if needs_history => return (Started::Gap, unwritten),
+            Phase::Lost | Phase::Live | Phase::Positioned(_) => return (Started::Following, unwritten),
         };
         // A publication that arrived while the history was read may already be part of it.
-        let (mut unwritten, mut has_gap) = (Vec::new(), false);
+        let mut has_gap = false;
         for (previous, publication) in &waiting {
             match subscriber.forward(&mut Encoded::new(channel, None, publication), *previous, on_slow) {
                 Forwarded::Gap => {
@@ -205,8 +207,7 @@ impl Channels {
                 Forwarded::Done => {}
             }
         }
-        batch::write_later(unwritten);
-        if has_gap { Started::Gap } else { Started::Following }
+        (if has_gap { Started::Gap } else { Started::Following }, unwritten)
     }
 
     /// Removes a subscriber.
@@ -225,8 +226,8 @@ impl Channels {
         }
     }
 
-    /// Forwards a publication to all subscribers. Returns those that missed the previous one: their subscriptions must
-    /// end.
+    /// Forwards a publication to all subscribers. Returns those that missed the previous one, whose subscriptions must end, and those
+    /// whose messages are to be written.
     pub(crate) fn publish(
         &self,
         channel: &str,
@@ -234,12 +235,12 @@ impl Channels {
         previous: u64,
         publication: &Arc<Publication>,
         on_slow: OnSlow<'_>,
-    ) -> Vec<(Arc<Client>, usize)> {
+    ) -> (Vec<(Arc<Client>, usize)>, Unwritten) {
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, latest }) = shard.get_mut(channel) else { return Vec::new() };
+        let Some(Channel { subscribers, latest }) = shard.get_mut(channel) else { return Default::default() };
         let base = latest.as_ref().filter(|latest| latest.precedes(epoch, previous));
         let mut encoded = Encoded::new(channel, base.map(|latest| &*latest.publication), publication);
-        let (mut unwritten, mut lost, mut has_deltas) = (Vec::new(), Vec::new(), false);
+        let (mut unwritten, mut lost, mut has_deltas) = (Unwritten::default(), Vec::new(), false);
         for (key, subscriber) in subscribers.iter_mut() {
             match &mut subscriber.phase {
                 Phase::Recovering(waiting) if waiting.len() < WAITING_MAX => {
@@ -261,8 +262,7 @@ impl Channels {
         } else if publication.offset > 0 {
             *latest = Some(Latest { epoch: epoch.into(), publication: publication.clone() });
         }
-        batch::write_later(unwritten);
-        lost
+        (lost, unwritten)
     }
 
     /// Handles the removal of a history: returns every subscriber that follows it. Subscribers that are reading it will
@@ -282,10 +282,11 @@ impl Channels {
         positioned
     }
 
-    /// Announces a client that joined or left to the subscribers that asked for it.
-    pub(crate) fn announce(&self, channel: &str, membership: &Membership, on_slow: OnSlow<'_>) {
+    /// Announces a client that joined or left to the subscribers that asked for it. Returns those whose messages are to be written.
+    pub(crate) fn announce(&self, channel: &str, membership: &Membership, on_slow: OnSlow<'_>) -> Unwritten {
+        let mut unwritten = Unwritten::default();
         let shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, .. }) = shard.get(channel) else { return };
+        let Some(Channel { subscribers, .. }) = shard.get(channel) else { return unwritten };
         let mut push = Push { channel: channel.into(), ..Push::default() };
         let whose = match membership {
             Membership::Join(info) => {
@@ -298,7 +299,7 @@ impl Channels {
             }
         };
         let reply = Reply { push: Some(push), ..Reply::default() };
-        let (mut shared, mut unwritten) = (Shared::default(), Vec::new());
+        let mut shared = Shared::default();
         for (_, subscriber) in subscribers {
             if subscriber.join_leave
                 && *subscriber.client.id != **whose
@@ -311,7 +312,7 @@ impl Channels {
                 }
             }
         }
-        batch::write_later(unwritten);
+        unwritten
     }
 }
 
@@ -425,7 +426,7 @@ mod tests {
         channels.remove("x", key);
         assert_eq!(channels.add("x", other.clone()).1, key);
         let reply = [Reply { id: 1, subscribe: Some(SubscribeResult::default()), ..Reply::default() }];
-        let start = |client| channels.start("x", client, key, Start::default(), &reply, &|_, _| {});
+        let start = |client| channels.start("x", client, key, Start::default(), &reply, &|_, _| {}).0;
         assert_eq!(start(&removed), Started::Removed);
         assert_eq!(other.outbox.backlog().queued, 0);
         assert_eq!(start(&other), Started::Following);

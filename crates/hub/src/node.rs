@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tracing::warn;
 
+use crate::batch::Unwritten;
 use crate::calls::Calls;
 use crate::changes::{Change, Changes, Key};
 use crate::channel_limits::ChannelLimits;
@@ -172,6 +173,13 @@ impl Node {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
             runtime.spawn(task);
+        }
+    }
+
+    /// Writes queued messages. A node without a runtime has no connections.
+    pub(crate) fn write_later(&self, unwritten: Unwritten) {
+        if let Some(runtime) = self.runtime.get() {
+            unwritten.write_later(runtime);
         }
     }
 
@@ -471,9 +479,9 @@ impl Delivery for Node {
     }
 
     fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
-        let lost = self.channels.publish(channel, epoch, previous, publication, &|client, pushed| {
-            self.note_slow(channel, client, pushed);
-        });
+        let on_slow = |client: &Client, pushed| self.note_slow(channel, client, pushed);
+        let (lost, unwritten) = self.channels.publish(channel, epoch, previous, publication, &on_slow);
+        self.write_later(unwritten);
         for (client, _) in lost {
             self.lose_position(channel, &client);
         }
@@ -481,7 +489,7 @@ impl Delivery for Node {
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {
         let on_slow = |client: &Client, pushed| self.note_slow(channel, client, pushed);
-        self.channels.announce(channel, membership, &on_slow);
+        self.write_later(self.channels.announce(channel, membership, &on_slow));
     }
 
     fn deliver_history_lost(&self, channel: &str) {

@@ -390,7 +390,9 @@ impl Established {
             tracing::warn!(%channel, %error, "presence was not added");
         }
         let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
-        match node.channels.start(&channel, &client, key, start, &replies, &on_slow) {
+        let (started, unwritten) = node.channels.start(&channel, &client, key, start, &replies, &on_slow);
+        node.write_later(unwritten);
+        match started {
             Started::Following => {}
             Started::Gap => {
                 node.lose_position(&channel, &client);
