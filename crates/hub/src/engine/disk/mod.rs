@@ -20,15 +20,16 @@ mod salvage;
 mod status;
 mod writer;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use self::status::Status;
-use self::writer::{Job, Writer};
+use self::writer::{Job, Overdue, Writer};
 use super::{
     Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership, MemoryEngine,
 };
@@ -53,6 +54,8 @@ pub struct DiskEngine {
     /// `None` while the engine is being dropped: the writer ends when its sender is dropped.
     jobs: Option<SyncSender<Job>>,
     writer: Option<std::thread::JoinHandle<()>>,
+    /// Taken while the writer drops what was overdue.
+    dropping: Arc<Semaphore>,
 }
 
 /// Why the file of histories cannot be used.
@@ -139,7 +142,7 @@ impl DiskEngine {
                 };
                 let mut batch: Vec<Job> = match first {
                     Ok(first) => vec![first],
-                    // The file is opened again although there is nothing to write.
+                    // The file is opened again, or more is dropped, although there is no job.
                     Err(RecvTimeoutError::Timeout) => Vec::new(),
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
@@ -151,7 +154,8 @@ impl DiskEngine {
         let path = directory.join(events::FILE);
         let open = move || file::open(&path).map_err(|error| error.to_string());
         let events = events::DiskQueue::new(Arc::new(open));
-        Ok(Self { memory, status, events, jobs: Some(jobs), writer: Some(writer) })
+        let dropping = Arc::new(Semaphore::new(1));
+        Ok(Self { memory, status, events, jobs: Some(jobs), writer: Some(writer), dropping })
     }
 
     /// Checks the file of histories in a directory, and repairs what a crash left behind. The file must not be in use.
@@ -304,10 +308,14 @@ impl Engine for DiskEngine {
     }
 
     fn maintain(&self) {
-        let overdue = self.memory.logs().overdue(self.memory.now()).into_iter();
-        let drops = overdue.map(|(channel, decision)| Job::Drop { channel, decision, done: None });
         // What finds no room in the queue is decided again in a second.
-        drops.chain([Job::ExpireKeys]).for_each(|job| drop(self.submit(job)));
+        let _ = self.submit(Job::ExpireKeys);
+        // Nothing new is decided before everything is dropped.
+        let Ok(permit) = self.dropping.clone().try_acquire_owned() else { return };
+        let drops: VecDeque<_> = self.memory.logs().overdue(self.memory.now()).into();
+        if !drops.is_empty() {
+            let _ = self.submit(Job::DropOverdue(Overdue { drops, _permit: permit }));
+        }
     }
 
     fn events(&self) -> Option<&dyn EventQueue> {
@@ -327,6 +335,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::history::Log;
 
     const KEEP: Retention =
         Retention { size: 3, ttl: Duration::from_secs(3600), position_ttl: Duration::from_secs(24 * 3600) };
@@ -425,6 +434,25 @@ mod tests {
         let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10_000)).unwrap();
         for (channel, position) in acknowledged {
             assert_eq!(read(&engine, &channel).await, (vec![(1, "1".to_owned())], position), "{channel}");
+        }
+    }
+
+    /// A day after a restart, all histories that were not used since are due in the same second.
+    #[tokio::test]
+    async fn many_drops_hold_up_no_publication() {
+        let directory = tempfile::tempdir().unwrap();
+        for count in [3 * BATCH_MAX, 70 * BATCH_MAX] {
+            let engine = DiskEngine::open(directory.path(), MemoryEngine::new(100_000)).unwrap();
+            for number in 0..count {
+                let position = Position { offset: 1, epoch: "e".into() };
+                engine.memory.logs().restore(&number.to_string(), Log::restore(position, [], Duration::ZERO));
+            }
+            engine.maintain();
+            publish(&engine, "a", "1").await;
+            // The writer drops all of the few without being asked again; the many would take a while.
+            while count < 64 * BATCH_MAX && engine.memory.logs().channels().len() > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         }
     }
 }

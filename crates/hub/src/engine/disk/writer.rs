@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redb::Database;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{error, info, warn};
 
+use super::BATCH_MAX;
 use super::file::{self, Change, Content, Key, Remembered, Replacement, guarded};
 use super::status::Status;
 use crate::engine::logs::Decision;
@@ -47,6 +48,14 @@ pub(super) enum Job {
     Drop { channel: Arc<str>, decision: Decision, done: Option<Done> },
     /// Forgets expired keys.
     ExpireKeys,
+    /// Drops what is overdue, in parts.
+    DropOverdue(Overdue),
+}
+
+/// What is to be dropped of many histories. The next is decided when this is done.
+pub(super) struct Overdue {
+    pub(super) drops: VecDeque<(Arc<str>, Decision)>,
+    pub(super) _permit: OwnedSemaphorePermit,
 }
 
 pub(super) type Done = oneshot::Sender<Result<Position, EngineError>>;
@@ -59,6 +68,8 @@ pub(super) struct Writer {
     keys: Keys,
     /// The channels whose content in the file may differ from that in memory, because a commit failed.
     uncertain: HashSet<Arc<str>>,
+    /// The part of it that is still to be dropped.
+    overdue: Option<Overdue>,
     status: Arc<Status>,
 }
 
@@ -114,26 +125,29 @@ impl Writer {
         let mut expiries: Vec<_> = keys.iter().map(|(key, known)| (known.expires_at, key.clone())).collect();
         expiries.sort_unstable();
         let keys = Keys { positions: keys, expiries: expiries.into() };
-        let (uncertain, status) = Default::default();
-        Ok(Self { memory, open, file: File::Open(database), keys, uncertain, status })
+        let (uncertain, overdue, status) = Default::default();
+        Ok(Self { memory, open, file: File::Open(database), keys, uncertain, overdue, status })
     }
 
     pub(super) fn status(&self) -> Arc<Status> {
         self.status.clone()
     }
 
-    /// When [`handle`](Self::handle) has to be called although there is no job; `None` while the file is open.
+    /// When [`handle`](Self::handle) has to be called although there is no job; `None` while it need not.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match &self.file {
-            File::Open(_) => None,
+            File::Open(_) => self.overdue.as_ref().map(|_| Duration::ZERO),
             File::Closed { retry_at, .. } => Some(retry_at.saturating_sub(self.memory.now())),
         }
     }
 
     /// Carries out jobs in their order: stores their effects, applies them to memory, answers.
-    pub(super) fn handle(&mut self, batch: Vec<Job>) {
+    pub(super) fn handle(&mut self, mut batch: Vec<Job>) {
         let now = self.memory.now();
         self.reopen_if_due(now);
+        if let File::Open(_) = self.file {
+            self.add_drops(&mut batch);
+        }
         let database = match &self.file {
             File::Open(database) => database,
             File::Closed { reason, .. } => {
@@ -164,6 +178,19 @@ impl Writer {
         }
     }
 
+    /// Adds a part of what is overdue to a batch, so that no publication waits for all of it.
+    fn add_drops(&mut self, batch: &mut Vec<Job>) {
+        for job in batch.extract_if(.., |job| matches!(job, Job::DropOverdue(_))) {
+            if let Job::DropOverdue(overdue) = job {
+                self.overdue = Some(overdue);
+            }
+        }
+        let Some(Overdue { drops, .. }) = &mut self.overdue else { return };
+        let part = drops.drain(..drops.len().min(BATCH_MAX));
+        batch.extend(part.map(|(channel, decision)| Job::Drop { channel, decision, done: None }));
+        self.overdue.take_if(|overdue| overdue.drops.is_empty());
+    }
+
     fn plan(&self, batch: Vec<Job>, now: Duration) -> Plan {
         let mut plan = Plan::default();
         for job in batch {
@@ -190,6 +217,8 @@ impl Writer {
                     let effects = expired.map(|(_, (_, key))| Change::Forget(key.clone()).into()).collect();
                     Planned { effects, result: Ok(Position::default()), done: None }
                 }
+                // Its parts are jobs of their own.
+                Job::DropOverdue(_) => continue,
             };
             plan.jobs.push(planned);
         }
@@ -359,7 +388,7 @@ impl Job {
         match self {
             Self::Publish { done, .. } => Some(done),
             Self::Drop { done, .. } => done,
-            Self::ExpireKeys => None,
+            Self::ExpireKeys | Self::DropOverdue(_) => None,
         }
     }
 }
