@@ -2,7 +2,7 @@
 //!
 //! ## Modules
 //!
-//! Layers: `error`, `sync`, `version` → `guard` → `scheduler` → `memory` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` →
+//! Layers: `deadline`, `error`, `sync`, `version` → `guard` → `scheduler` → `memory` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` →
 //! `http` → `client`, `server` → `tower` → `axum`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -15,6 +15,7 @@
 pub mod axum;
 #[cfg(feature = "client")]
 pub mod client;
+mod deadline;
 pub mod error;
 mod guard;
 mod headers;

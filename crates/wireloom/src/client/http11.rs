@@ -13,17 +13,19 @@ const SERVERS_MAX: usize = 256;
 #[derive(Clone, Default)]
 pub(super) struct Http11Servers(Arc<Mutex<VecDeque<Server>>>);
 
-/// Scheme, host and port.
+/// Scheme, host and port, and the path of a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
     secure: bool,
     host: String,
     port: u16,
+    unix: Option<String>,
 }
 
 impl From<&Target> for Server {
     fn from(target: &Target) -> Self {
-        Self { secure: target.secure, host: target.host.to_ascii_lowercase(), port: target.port }
+        let Target { secure, port, .. } = *target;
+        Self { secure, host: target.host.to_ascii_lowercase(), port, unix: target.unix.clone() }
     }
 }
 

@@ -19,6 +19,7 @@ use super::http1::{Http1, Unanswered};
 use super::http11::Server;
 use super::request::Request;
 use super::target::Target;
+use crate::deadline::after;
 use crate::error::Error;
 use crate::transport::poll_read;
 
@@ -173,7 +174,7 @@ impl Home {
         if timeout.is_zero() || shared.idle_max == 0 {
             return;
         }
-        let expires_at = Instant::now() + timeout;
+        let expires_at = after(Instant::now(), timeout);
         let mut idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = (idle.connections.len() >= shared.idle_max).then(|| idle.connections.remove(0));
         idle.connections.push(Idle { server: self.server, connection, expires_at });

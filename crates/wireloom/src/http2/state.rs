@@ -16,6 +16,7 @@ use super::memory_report::Reported;
 use super::peer_preface::PeerPreface;
 use super::slots::{Receiving, Slots, StreamRef};
 use super::unread::UnreadRequests;
+use crate::deadline::after;
 use crate::error::HttpError;
 use crate::guard::{Deferred, Guardable};
 use crate::sync::Arc;
@@ -118,7 +119,7 @@ impl State {
 
     /// When the core's clock shows `time`.
     pub(super) fn instant(&self, time: Duration) -> Instant {
-        self.epoch + time
+        after(self.epoch, time)
     }
 
     /// The earliest deadline of the core and of unread requests, on the core's clock.

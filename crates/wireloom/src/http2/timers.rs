@@ -7,8 +7,7 @@ use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Connection, Ended, Limits, Role};
 use wireloom_ws::Keepalive;
 
-/// Thirty years.
-const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+use crate::deadline::after;
 
 /// Sends a PING to a silent peer, and ends the connection if there is no answer (RFC 9113 §6.7).
 pub(super) struct KeepaliveTimer {
@@ -61,11 +60,6 @@ impl KeepaliveTimer {
             KeepaliveAction::Wait
         }
     }
-}
-
-/// A deadline that the clock cannot represent never expires.
-fn after(start: Instant, timeout: Duration) -> Instant {
-    start.checked_add(timeout).unwrap_or(start + FAR)
 }
 
 /// Measures how long a connection has been without streams.

@@ -10,6 +10,7 @@ use pin_project_lite::pin_project;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::deadline;
 use crate::registry::{Phase, Registry};
 
 /// A deadline that is computed at the first wait for it.
@@ -24,14 +25,9 @@ impl Deadline {
     }
 
     fn at(&mut self) -> Instant {
-        // A deadline that the clock cannot represent never expires.
-        let now = Instant::now();
-        *self.at.get_or_insert_with(|| now.checked_add(self.timeout).unwrap_or(now + FAR))
+        *self.at.get_or_insert_with(|| deadline::after(Instant::now(), self.timeout))
     }
 }
-
-/// Thirty years.
-const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Why a wait ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

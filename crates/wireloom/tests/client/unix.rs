@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use wireloom::client::Request;
+use wireloom::client::{Pool, Request};
+use wireloom::http::Response;
 use wireloom::server::bind_unix;
 use wireloom::{Connector, Server};
 
@@ -50,4 +51,24 @@ async fn a_socket_that_was_left_behind_is_replaced() {
     assert!(bind_unix(&path).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), b"a file");
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn kept_connections_belong_to_one_socket() {
+    let paths = ["first", "second"].map(socket_path);
+    for (path, name) in paths.iter().zip(["first", "second"]) {
+        let server = Server::new(bind_unix(path).unwrap());
+        tokio::spawn(server.serve(move |_: wireloom::Request| async move { Response::text(200, name) }));
+    }
+    // A lifetime that the clock cannot represent is for ever.
+    let pool = Pool::with_limits(Connector::new(), 4, std::time::Duration::MAX);
+    for (path, name) in paths.iter().zip(["first", "second"]).chain(paths.iter().zip(["first", "second"])) {
+        let mut response =
+            pool.request(Request::get(format!("http+unix:{}:/", path.display()))).await.unwrap();
+        assert_eq!(response.body.bytes().await.unwrap(), name);
+    }
+    assert!(format!("{pool:?}").contains("idle: 2"), "{pool:?}");
+    for path in paths {
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
 }

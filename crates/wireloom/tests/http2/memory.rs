@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wireloom::ServerConfig;
+use wireloom::{Connector, ServerConfig};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Config, Role};
 
@@ -128,4 +128,20 @@ async fn settings_without_an_acknowledgement_time_out() {
     assert!(ended.is_ok(), "the connection stays open");
     // RFC 9113 §6.8: GOAWAY with the last stream 0 and SETTINGS_TIMEOUT (0x4).
     assert!(received.windows(8).any(|bytes| bytes == [0, 0, 0, 0, 0, 0, 0, 4]), "{received:?}");
+}
+
+// A time limit that the clock cannot represent never ends.
+#[tokio::test]
+async fn time_limits_may_be_endless() {
+    let mut config = ServerConfig::default();
+    config.http2.limits.stall_timeout = Duration::MAX;
+    config.http2.limits.settings_timeout = Duration::MAX;
+    config.handshake_timeout = Duration::MAX;
+    let server = serve(config).await;
+    let mut config = Config::new(Role::Client);
+    config.limits.stall_timeout = Duration::MAX;
+    config.limits.settings_timeout = Duration::MAX;
+    let connector = Connector::new().http2_config(config);
+    let http2 = connector.connect_http2(&format!("http://{}/", server.address)).await.unwrap();
+    assert_eq!(http2.request(wireloom::client::Request::get("/host")).await.unwrap().status, 200);
 }

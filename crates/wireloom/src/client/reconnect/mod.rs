@@ -24,6 +24,7 @@ pub use policy::{LossReason, ReconnectPolicy, Retry};
 pub use sender::ReconnectingSender;
 
 use super::{Connector, Opened};
+use crate::deadline::after;
 use crate::error::{Error, WebSocketError};
 use crate::headers::Headers;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
@@ -350,7 +351,7 @@ impl Reconnecting {
         #[cfg(feature = "tracing")]
         tracing::debug!(?delay, failed = self.attempt.failed, "the WebSocket is not open");
         self.state = match delay {
-            Some(delay) => State::Waiting(Instant::now() + delay),
+            Some(delay) => State::Waiting(after(Instant::now(), delay)),
             None => State::Ended,
         };
         delay
