@@ -258,7 +258,7 @@ impl Connection {
         if self.control.pings.iter().filter(is_of_caller).count() >= self.limits().pings_unacknowledged_max {
             return Err(Misuse::PingsUnacknowledged.into());
         }
-        self.update_now(now);
+        self.advance_clock(now);
         self.write_ping(PingPurpose::Caller, payload);
         Ok(())
     }

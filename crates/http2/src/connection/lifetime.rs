@@ -117,8 +117,11 @@ impl Connection {
 
     // ---- deadlines
 
+    /// Sets the clock, from which the deadlines of what follows are counted, and acts on none. The clock does not go back.
+    ///
+    /// Call it before commands after a time in which nothing else took the time as an argument.
     #[inline]
-    pub(super) fn update_now(&mut self, now: Duration) {
+    pub fn advance_clock(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 

@@ -356,7 +356,7 @@ impl Connection {
     /// # Errors
     /// The connection has ended, as with [`Connection::handle_input`].
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Error> {
-        self.update_now(now);
+        self.advance_clock(now);
         if self.has_ended() {
             return Ok(());
         }
@@ -366,7 +366,7 @@ impl Connection {
     /// Whether the caller reads from the transport, as it does at first. While it does not, for example for lack of memory, the peer
     /// cannot be late: the timeouts of SETTINGS and of incomplete frames do not run, and start again when the caller reads again.
     pub fn set_reading(&mut self, now: Duration, is_reading: bool) {
-        self.update_now(now);
+        self.advance_clock(now);
         let took_input = self.takes_input();
         self.reader.set_reading(is_reading);
         self.input_resumed(took_input);
@@ -401,7 +401,7 @@ impl Connection {
     /// [`Connection::transmitted`] is called.
     pub fn poll_transmit<'a>(&'a mut self, now: Duration, slices: &mut [&'a [u8]]) -> usize {
         self.drop_spent();
-        self.update_now(now);
+        self.advance_clock(now);
         self.fill_output();
         self.out.slices(slices)
     }
@@ -409,7 +409,7 @@ impl Connection {
     /// `written` bytes of [`Connection::poll_transmit`] were written. The peer may have received them; what was not written is taken back when
     /// the connection fails.
     pub fn transmitted(&mut self, now: Duration, written: usize) {
-        self.update_now(now);
+        self.advance_clock(now);
         let took_input = self.takes_input();
         self.out.advance(written);
         self.control.transmitted(written, self.now);

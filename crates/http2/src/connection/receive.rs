@@ -237,7 +237,7 @@ impl Connection {
         now: Duration,
         input: &'i [u8],
     ) -> Result<(usize, Option<Event<'i>>), Error> {
-        self.update_now(now);
+        self.advance_clock(now);
         if let Some((stream, data, end_stream)) = self.read_whole_data(input) {
             let event = Event::Data { stream, data, end_stream };
             return Ok((FrameHeader::LEN + data.len(), Some(event)));

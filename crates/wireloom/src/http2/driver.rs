@@ -484,7 +484,7 @@ impl Driver {
 
     fn handle_deadline(&mut self, timer: Timer, now: Instant, state: &mut State) {
         match timer {
-            Timer::Core => state.advance_clock(),
+            Timer::Core => state.handle_timeout(),
             Timer::Keepalive => self.handle_silence(now, state),
             Timer::Idle => state.core.shutdown(),
             Timer::Drain => match self.drain {

@@ -146,7 +146,13 @@ impl State {
         }
     }
 
+    /// What follows counts its time from now on.
     pub(super) fn advance_clock(&mut self) {
+        self.core.advance_clock(self.epoch.elapsed());
+    }
+
+    /// Acts on the deadlines that have passed, once what has arrived was read: the peer is not late if this process is.
+    pub(super) fn handle_timeout(&mut self) {
         let now = self.now();
         if let Err(error) = self.core.handle_timeout(now) {
             self.fail(error.into());

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wireloom::{Connector, ServerConfig};
+use wireloom::http::Response;
+use wireloom::{Connector, Request, ServerConfig};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Config, Role};
 
@@ -128,6 +129,23 @@ async fn settings_without_an_acknowledgement_time_out() {
     assert!(ended.is_ok(), "the connection stays open");
     // RFC 9113 §6.8: GOAWAY with the last stream 0 and SETTINGS_TIMEOUT (0x4).
     assert!(received.windows(8).any(|bytes| bytes == [0, 0, 0, 0, 0, 0, 0, 4]), "{received:?}");
+}
+
+// A pause of this process makes no peer late: what has arrived is read before a deadline is judged.
+#[tokio::test(start_paused = true)]
+async fn settings_acknowledged_while_the_server_was_paused_are_in_time() {
+    let (mut client, io) = tokio::io::duplex(1 << 16);
+    tokio::spawn(wireloom::server::serve_connection(io, |_: Request| async { Response::text(200, "") }));
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    // Nothing polls the server between the acknowledgement and the time after the deadline.
+    client.write_all(b"\0\0\0\x04\x01\0\0\0\0").await.unwrap();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    client.write_all(b"\0\0\x08\x06\0\0\0\0\0in time?").await.unwrap();
+    let mut received = Vec::new();
+    while !received.ends_with(b"\0\0\x08\x06\x01\0\0\0\0in time?") {
+        assert!(client.read_buf(&mut received).await.unwrap() > 0, "{received:?}");
+    }
 }
 
 // A time limit that the clock cannot represent never ends.
