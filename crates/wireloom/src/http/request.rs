@@ -362,38 +362,36 @@ impl Request {
     /// # Errors
     /// The response that refuses a request which is not a valid opening handshake, or whose origin is not allowed.
     pub fn websocket(&self) -> Result<Upgrade, Response> {
-        let upgrade = self.check_handshake()?;
-        if !self.origin.config.origins.allows(upgrade.request()) {
+        self.websocket_by(|| self.carrier.clone())
+    }
+
+    /// The same; `carrier` is called once the request is accepted.
+    pub(crate) fn websocket_by(&self, carrier: impl FnOnce() -> Carrier) -> Result<Upgrade, Response> {
+        let request = self.check_handshake()?;
+        let config = &self.origin.config;
+        if !config.origins.allows(&request) {
             return Err(Response::text(403, "the origin is not allowed\n"));
         }
-        match self.carrier {
+        match carrier() {
             Carrier::None => Err(Response::text(501, "this server cannot upgrade connections\n")),
-            _ => Ok(upgrade),
+            carrier => Ok(Upgrade::new(request, config.websocket.clone(), config.deflate.clone(), carrier)),
         }
     }
 
-    fn check_handshake(&self) -> Result<Upgrade, Response> {
+    fn check_handshake(&self) -> Result<handshake::Request, Response> {
         let checked = match self.version {
             Version::Http10 => self.check_http1(handshake::Version::Http10),
             Version::Http11 => self.check_http1(handshake::Version::Http11),
             Version::Http2 => return self.check_http2(),
         };
-        match checked {
-            Ok(request) => Ok(self.upgrade(request)),
-            Err(error) => Err(Response::from(&error.refusal())),
-        }
-    }
-
-    fn upgrade(&self, request: handshake::Request) -> Upgrade {
-        let config = &self.origin.config;
-        Upgrade::new(request, config.websocket.clone(), config.deflate.clone(), self.carrier.clone())
+        checked.map_err(|error| Response::from(&error.refusal()))
     }
 
     fn check_http1(&self, version: handshake::Version) -> Result<handshake::Request, HandshakeError> {
         handshake::Request::from_parts(self.method(), self.target(), version, self.head.fields())
     }
 
-    fn check_http2(&self) -> Result<Upgrade, Response> {
+    fn check_http2(&self) -> Result<handshake::Request, Response> {
         let (Some(protocol), Some(scheme)) = (self.protocol, self.scheme) else {
             // RFC 9113 §8.6: HTTP/2 has no Upgrade header, which 426 requires.
             return Err(Response::text(400, "a WebSocket over HTTP/2 requires CONNECT with :protocol\n"));
@@ -405,10 +403,8 @@ impl Request {
             (b":path", self.target().as_bytes()),
         ];
         let fields = self.head.fields();
-        match handshake::http2::check_request(pseudo.into_iter().chain(fields)) {
-            Ok(request) => Ok(self.upgrade(request)),
-            Err(error) => Err(Response::from(&handshake::http2::refusal(error))),
-        }
+        let checked = handshake::http2::check_request(pseudo.into_iter().chain(fields));
+        checked.map_err(|error| Response::from(&handshake::http2::refusal(error)))
     }
 
     /// The kind of the request for the HTTP/2 core.

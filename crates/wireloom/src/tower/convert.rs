@@ -76,12 +76,10 @@ where
     head
 }
 
+/// The request keeps what it is upgraded by when it is refused: it may ask for another protocol.
 pub(super) fn upgrade<B>(request: &mut http::Request<B>) -> Result<Upgrade, Response> {
-    if let Some(Own(origin)) = request.extensions_mut().remove::<Own>() {
-        return head_in(request, &origin, Carrier::Own).websocket();
-    }
-    let carrier = carrier(request);
-    head_in(request, &Origin::unknown(), carrier).websocket()
+    let origin = request.extensions().get().map_or_else(Origin::unknown, |Own(origin)| origin.clone());
+    head_in(request, &origin, Carrier::None).websocket_by(|| carrier(request))
 }
 
 /// How the server of a request hands over its connection.

@@ -17,6 +17,7 @@ fn application() -> Router {
         .route("/stream", post(|body: axum::body::Body| async move { body }))
         .route("/sized", get(sized))
         .route("/echo", any(echo))
+        .route("/other", any(other))
         .fallback_service(wireloom::tower::service(within, ServerConfig::default()))
 }
 
@@ -34,6 +35,12 @@ async fn echo(mut request: axum::extract::Request) -> http::Response<Body> {
         Err(refusal) => refusal,
     };
     answer.into()
+}
+
+/// A handler for another protocol, which asks for WebSockets first.
+async fn other(mut request: axum::extract::Request) -> String {
+    let is_refused = wireloom::tower::upgrade(&mut request).is_err();
+    format!("{is_refused} {}", request.extensions().get::<hyper::upgrade::OnUpgrade>().is_some())
 }
 
 /// A handler of this crate.
@@ -111,6 +118,10 @@ async fn serves_requests_of_an_application() {
             );
             assert!(sized.ends_with(&format!("\r\n\r\n{content}")), "{server}: {sized}");
         }
+        // Only hyper's requests have what they are upgraded by.
+        let other = "GET /other HTTP/1.1\r\nHost: a\r\nConnection: close, Upgrade\r\nUpgrade: other\r\n\r\n";
+        let other = ask(address, other).await;
+        assert!(other.ends_with(&format!("true {}", server == "hyper")), "{server}: {other}");
         let nothing = ask(address, "GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(nothing.starts_with("HTTP/1.1 404 "), "{server}: {nothing}");
     }
