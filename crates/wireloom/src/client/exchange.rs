@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::http1::parse_len;
 use super::http1::{Answer, Http1, PendingResponse};
 #[cfg(feature = "http2")]
-use super::http2::{Http2, Stream, Unsent};
+use super::http2::{Http2, Stream};
 use super::http11::Server;
 use super::request::Request;
 use super::target::Target;
@@ -176,9 +176,6 @@ pub struct Response {
     /// Keeps the connection open.
     #[cfg(feature = "http2")]
     pub(super) connection: Option<Http2>,
-    /// Content that the server has not accepted: dropping it resets the stream.
-    #[cfg(feature = "http2")]
-    pub(super) _unsent: Option<Unsent>,
 }
 
 impl Response {
@@ -242,8 +239,6 @@ impl Exchange {
                         body,
                         #[cfg(feature = "http2")]
                         connection: None,
-                        #[cfg(feature = "http2")]
-                        _unsent: None,
                     };
                     self.response = Some(response);
                     return Ok(None);

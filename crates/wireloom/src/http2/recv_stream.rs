@@ -8,6 +8,7 @@ use wireloom_http2::Role;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::priority::Priority;
 
+use super::SendStream;
 use super::recv_buffer::RecvBuffer;
 use super::shared::Shared;
 use super::slots::{Receiving, StreamRef};
@@ -20,11 +21,19 @@ use crate::sync::Arc;
 pub(crate) struct RecvStream {
     shared: Arc<Shared>,
     stream: StreamRef,
+    /// Content of the request that the server did not ask for. It resets the stream when it is dropped, so it lives as long as this.
+    unsent: Option<Box<SendStream>>,
 }
 
 impl RecvStream {
     pub(super) fn new(shared: Arc<Shared>, stream: StreamRef) -> Self {
-        Self { shared, stream }
+        Self { shared, stream, unsent: None }
+    }
+
+    /// The same stream, of a request whose content is not sent.
+    pub(crate) fn with_unsent(mut self, unsent: SendStream) -> Self {
+        self.unsent = Some(Box::new(unsent));
+        self
     }
 
     /// Content is read as that of a transport: when the connection ends, what has not been read is dropped.
@@ -161,11 +170,13 @@ impl Drop for RecvStream {
             let State { slots, core, deferred, .. } = &mut *state;
             let Some(slot) = slots.get(stream) else { return };
             let (receiving, finished, is_accepted) = (slot.receiving, slot.finished, slot.is_accepted);
+            // What a tunnel has sent before its end still leaves, as over TCP.
+            let is_sent = slot.is_tunnel && finished;
             if receiving == Receiving::Open {
                 slot.receiving = Receiving::Discarding;
             }
             slot.discard_unread(core, deferred);
-            if receiving == Receiving::Open && state.core.role() == Role::Client {
+            if receiving == Receiving::Open && state.core.role() == Role::Client && !is_sent {
                 // Without a reader of the response the request is pointless.
                 let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
                 state.fail_stream(stream.key, &HttpError::StreamReset(ErrorCode::CANCEL));

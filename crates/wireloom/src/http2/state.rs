@@ -166,7 +166,7 @@ impl State {
             slot.is_accepted = is_accepted;
             slot.receiving != Receiving::Discarding
         });
-        if !is_read && self.core.role() == Role::Server && self.core.contains(key) {
+        if !is_read && self.core.contains(key) {
             self.unread.add(key, is_accepted, self.now());
         }
     }

@@ -1,10 +1,11 @@
-//! Requests that were answered before they ended; the rest is not read (RFC 9113 §8.1).
+//! Streams on which this side has sent everything, and whose rest nobody reads: requests that were answered before they ended (RFC 9113
+//! §8.1), and tunnels of a client.
 
 use std::time::Duration;
 
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
-use wireloom_http2::{Connection, StreamKey};
+use wireloom_http2::{Connection, Role, StreamKey};
 
 /// The maximum length of the content that is discarded before the stream is reset, in bytes. A short request ends without a reset,
 /// which some clients would report as a failure.
@@ -88,7 +89,7 @@ impl UnreadRequests {
         self.requests.iter().flat_map(deadlines).filter(|&deadline| deadline > now).min()
     }
 
-    /// Resets with NO_ERROR the streams that exceeded the length or the time, [`GRACE`] after their responses have left.
+    /// Resets the streams that exceeded the length or the time, [`GRACE`] after their responses have left.
     pub(super) fn reset_due(&mut self, core: &mut Connection, now: Duration) {
         self.requests.retain_mut(|request| {
             if core.contains(request.key) {
@@ -100,7 +101,11 @@ impl UnreadRequests {
                 if within_limits || now < grace_end {
                     return true;
                 }
-                let _ = core.reset(request.key, ErrorCode::NO_ERROR);
+                let code = match core.role() {
+                    Role::Server => ErrorCode::NO_ERROR,
+                    Role::Client => ErrorCode::CANCEL,
+                };
+                let _ = core.reset(request.key, code);
             }
             // The other streams of the connection may use its window.
             let _ = core.release_capacity(request.key, request.withheld);
@@ -112,8 +117,8 @@ impl UnreadRequests {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use wireloom_http2::Config;
     use wireloom_http2::field::{Field, Token};
-    use wireloom_http2::{Config, Role};
     use wireloom_testing::http2::{Frame, PREFACE, join};
 
     use super::super::Shared;

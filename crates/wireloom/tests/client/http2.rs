@@ -678,6 +678,10 @@ async fn content_waits_for_100_continue() {
         ScriptEvent::Request(request) => match &*request.path {
             "/continue" => core.send_informational(request.stream, status(b"100")).unwrap(),
             "/refuse" => core.send_response(request.stream, status(b"417"), true).unwrap(),
+            "/explain" => {
+                core.send_response(request.stream, status(b"413"), false).unwrap();
+                core.send_data(request.stream, vec![b'x'; 40_000_000], true).unwrap();
+            }
             _ => {}
         },
         ScriptEvent::Data(stream, data, end) => {
@@ -694,6 +698,10 @@ async fn content_waits_for_100_continue() {
     assert_eq!(came.swap(0, Ordering::SeqCst), 5);
     let mut refused = http2.request(upload("/refuse")).await.unwrap();
     assert_eq!((refused.status, refused.body.bytes().await.unwrap().len()), (417, 0));
+    assert_eq!(came.load(Ordering::SeqCst), 0);
+    // The body alone keeps the stream open.
+    let mut body = http2.request(upload("/explain")).await.unwrap().body;
+    assert_eq!(body.bytes().await.unwrap().len(), 40_000_000);
     assert_eq!(came.load(Ordering::SeqCst), 0);
     // A server that sends nothing receives it after a while.
     assert_eq!(http2.request(upload("/silent")).await.unwrap().status, 200);

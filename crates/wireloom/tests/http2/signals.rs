@@ -134,6 +134,39 @@ async fn other_protocols_are_tunnelled_as_bytes() {
     assert_eq!(http2.tunnel("connect-ip", "/").await.err(), Some(Error::TunnelRefused(501)));
 }
 
+// As over TCP: what was written before the end arrives, although nobody reads the answer.
+#[tokio::test]
+async fn a_tunnel_that_is_dropped_after_its_end_has_sent_everything() {
+    let (received, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+    let config = ServerConfig { connect_protocols: vec!["connect-udp".into()], ..ServerConfig::default() };
+    let server = Running::start(config, move |request: Request| {
+        let received = received.clone();
+        async move {
+            request.tunnel().unwrap().on_open(|mut stream| async move {
+                let mut bytes = Vec::new();
+                let result = stream.read_to_end(&mut bytes).await;
+                received.send((bytes.len(), result.is_ok())).unwrap();
+                // The client reads no more.
+                let _ = stream.write_all(&[7; 1_000_000]).await;
+            })
+        }
+    })
+    .await;
+    for is_last in [false, true] {
+        let http2 = connect(&server).await;
+        let mut tunnel = http2.tunnel("connect-udp", "/").await.unwrap();
+        let http2 = Some(http2).filter(|_| !is_last);
+        tunnel.write_all(&[1; 60_000]).await.unwrap();
+        tunnel.shutdown().await.unwrap();
+        drop(tunnel);
+        assert_eq!(timeout(DEADLINE, arrived.recv()).await.unwrap(), Some((60_000, true)));
+        drop(http2);
+    }
+    while server.handle.stats().connections_open > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 // curl is another implementation (nghttp2). Where it is missing, or was built without HTTP/2, there is nothing to ask.
 #[tokio::test]
 async fn curl_receives_hints_signals_priorities_and_answers_pings() {

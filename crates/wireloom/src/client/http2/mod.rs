@@ -18,7 +18,7 @@ use wireloom_ws::handshake::client::Outcome;
 use wireloom_ws::handshake::http2::{check_response, request_fields};
 use wireloom_ws::handshake::uri::UriError;
 
-pub(super) use stream::{Stream, Unsent};
+pub(super) use stream::Stream;
 
 use super::exchange::{Exchange, RequestConnection, Response};
 use super::http1::Http1;

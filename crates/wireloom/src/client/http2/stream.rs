@@ -1,7 +1,5 @@
 //! The stream of a request over HTTP/2: content that is sent, the response that arrives.
 
-use std::fmt;
-
 use tokio::time::Instant;
 use wireloom_http2::priority::Priority;
 
@@ -22,9 +20,6 @@ pub(in crate::client) struct Stream {
     is_head: bool,
     pub(in crate::client) http2: Http2,
 }
-
-/// Content that the server did not ask for: dropping it resets the stream.
-pub(in crate::client) struct Unsent(#[allow(dead_code, reason = "held for its end")] SendStream);
 
 impl Stream {
     /// With `expects` the content waits for `100 Continue`.
@@ -77,21 +72,17 @@ impl Stream {
         &mut self,
         Head { status, headers }: Head,
     ) -> Result<Response, HttpError> {
-        let recv = self.recv.take().ok_or(HttpError::Closed)?;
+        let mut recv = self.recv.take().ok_or(HttpError::Closed)?;
+        if let Some((send, _)) = self.held.take() {
+            recv = recv.with_unsent(send);
+        }
         let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
         let body = match len {
             // RFC 9110 §8.6: the length of content that is not sent.
             Some(len) if self.is_head || status == 304 => Body::omitted(len),
             _ => Body::http2(recv, len).with_len_max(BODY_LEN_MAX),
         };
-        let _unsent = self.held.take().map(|(send, _)| Unsent(send));
         let connection = Some(self.http2.clone());
-        Ok(Response { version: Version::Http2, status, headers, body, connection, _unsent })
-    }
-}
-
-impl fmt::Debug for Unsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Unsent")
+        Ok(Response { version: Version::Http2, status, headers, body, connection })
     }
 }
