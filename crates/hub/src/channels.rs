@@ -402,7 +402,7 @@ pub(crate) fn end_subscription(
     client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
     let Subscription::Active(active) = subscription else { return None };
     channels.remove(channel, active.key);
-    Some(*active)
+    Some(active)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wireloom::PreparedMessage;
 
+use crate::clock::Expiry;
 use crate::hooks::{Failure, Refusal};
 use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
@@ -105,10 +106,11 @@ pub(crate) struct Client {
     pub(crate) outbox: Outbox,
     /// How many commands that disconnect users this node had read before.
     pub(crate) accepted_after: u64,
-    identity: OnceLock<Identity>,
+    /// Boxed, and `None` for an anonymous client of whom nothing is known.
+    identity: OnceLock<Option<Box<Identity>>>,
     pub(crate) subscriptions: Mutex<Subscriptions<Subscription>>,
-    /// When the connection's token expires, since 1970.
-    expires_at: Mutex<Option<Duration>>,
+    /// When the connection's token expires.
+    expires_at: Expiry,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
     /// Set if the end of the connection is reported to the backend. Boxed, because most are not.
@@ -120,8 +122,8 @@ pub(crate) struct Client {
 pub(crate) enum Subscription {
     /// The subscribe command is being executed.
     Pending,
-    /// It is established. Boxed, because most of it is not needed to deliver.
-    Active(Box<Active>),
+    /// It is established.
+    Active(Active),
 }
 
 /// The state of a subscription that must be undone when it ends.
@@ -133,16 +135,59 @@ pub(crate) struct Active {
     pub(crate) presence: bool,
     /// Whether its leave is to be announced.
     pub(crate) announced: bool,
-    /// Information about the client that others see in this channel only, as JSON.
-    pub(crate) info: bytes::Bytes,
-    /// When the subscription's token expires, since 1970.
-    pub(crate) expires_at: Option<Duration>,
     /// Whether the server made it. The client cannot end or renew such a subscription.
     pub(crate) server_side: bool,
     /// Whether the backend is asked to renew it.
     pub(crate) renewed_by_backend: bool,
-    /// Set if its end is reported to the backend. Boxed, because most are not.
-    pub(crate) opened: Option<Box<Opened>>,
+    /// Boxed, because most subscriptions have none of it.
+    rare: Option<Box<Rare>>,
+}
+
+/// The part of a subscription that few have.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Rare {
+    /// Information about the client that others see in this channel only, as JSON.
+    info: bytes::Bytes,
+    /// When the subscription's token expires, since 1970.
+    expires_at: Option<Duration>,
+    /// Set if its end is reported to the backend.
+    opened: Option<Opened>,
+}
+
+impl Active {
+    /// A subscription that is not listed or announced anywhere.
+    pub(crate) fn new(key: usize, info: bytes::Bytes, expires_at: Option<Duration>) -> Self {
+        let rare = Rare { info, expires_at, opened: None };
+        Self {
+            key,
+            presence: false,
+            announced: false,
+            server_side: false,
+            renewed_by_backend: false,
+            rare: (rare != Rare::default()).then(|| Box::new(rare)),
+        }
+    }
+
+    /// Information about the client that others see in this channel only, as JSON.
+    pub(crate) fn info(&self) -> bytes::Bytes {
+        self.rare.as_ref().map_or_else(bytes::Bytes::new, |rare| rare.info.clone())
+    }
+
+    /// When its token expires, since 1970.
+    pub(crate) fn expires_at(&self) -> Option<Duration> {
+        self.rare.as_ref()?.expires_at
+    }
+
+    /// The report of its end to the backend, if there is one.
+    pub(crate) fn opened(&self) -> Option<&Opened> {
+        self.rare.as_ref()?.opened.as_ref()
+    }
+
+    pub(crate) fn set_opened(&mut self, opened: Option<Opened>) {
+        if opened.is_some() {
+            self.rare.get_or_insert_default().opened = opened;
+        }
+    }
 }
 
 impl Client {
@@ -162,7 +207,7 @@ impl Client {
             accepted_after: 0,
             identity: OnceLock::new(),
             subscriptions: Mutex::default(),
-            expires_at: Mutex::default(),
+            expires_at: Expiry::default(),
             has_expiring_subscriptions: AtomicBool::new(false),
             opened: Mutex::default(),
         }
@@ -170,7 +215,8 @@ impl Client {
 
     /// `None` until the client has connected.
     pub(crate) fn identity(&self) -> Option<&Identity> {
-        self.identity.get()
+        static UNKNOWN: Identity = Identity { user: String::new(), info: bytes::Bytes::new() };
+        self.identity.get().map(|identity| identity.as_deref().unwrap_or(&UNKNOWN))
     }
 
     /// The user; empty for an anonymous client, and for one that has not connected.
@@ -180,15 +226,16 @@ impl Client {
 
     /// Sets the identity; returns false if the client has connected already.
     pub(crate) fn connect(&self, identity: Identity) -> bool {
+        let identity = (identity != Identity::default()).then(|| Box::new(identity));
         self.identity.set(identity).is_ok()
     }
 
     pub(crate) fn expires_at(&self) -> Option<Duration> {
-        *lock(&self.expires_at)
+        self.expires_at.get()
     }
 
     pub(crate) fn set_expires_at(&self, at: Option<Duration>) {
-        *lock(&self.expires_at) = at;
+        self.expires_at.set(at);
     }
 
     /// Notes that a subscription expires at this time.
@@ -205,7 +252,7 @@ impl Client {
         }
         let subscriptions = lock(&self.subscriptions);
         let expiries = subscriptions.iter().filter_map(|(_, subscription)| match subscription {
-            Subscription::Active(active) => active.expires_at,
+            Subscription::Active(active) => active.expires_at(),
             Subscription::Pending => None,
         });
         expiries.min()
@@ -219,7 +266,7 @@ impl Client {
         let subscriptions = lock(&self.subscriptions);
         let expiries = subscriptions.iter().filter_map(|(channel, subscription)| match subscription {
             Subscription::Active(active) if active.renewed_by_backend => {
-                active.expires_at.map(|at| (channel.clone(), at))
+                active.expires_at().map(|at| (channel.clone(), at))
             }
             _ => None,
         });
@@ -230,7 +277,7 @@ impl Client {
     pub(crate) fn set_subscription_expiry(&self, channel: &str, at: Option<Duration>) {
         if let Some(Subscription::Active(active)) = lock(&self.subscriptions).get_mut(channel) {
             self.note_subscription_expiry(at);
-            active.expires_at = at;
+            active.rare.get_or_insert_default().expires_at = at;
         }
     }
 

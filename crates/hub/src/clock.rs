@@ -1,5 +1,6 @@
 //! The time since 1970 by the runtime's clock, which tests may pause.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,6 +49,32 @@ impl WarningLimit {
             *next = now + Duration::from_secs(1);
         }
         may
+    }
+}
+
+/// A time since 1970, until the year 2554, or none. It can be changed while others read it.
+#[derive(Debug)]
+pub(crate) struct Expiry(AtomicU64);
+
+impl Expiry {
+    const NONE: u64 = u64::MAX;
+
+    pub(crate) fn get(&self) -> Option<Duration> {
+        let nanos = self.0.load(Ordering::Acquire);
+        (nanos != Self::NONE).then(|| Duration::from_nanos(nanos))
+    }
+
+    pub(crate) fn set(&self, at: Option<Duration>) {
+        let nanos = at.map_or(Self::NONE, |at| {
+            u64::try_from(at.as_nanos()).map_or(Self::NONE - 1, |nanos| nanos.min(Self::NONE - 1))
+        });
+        self.0.store(nanos, Ordering::Release);
+    }
+}
+
+impl Default for Expiry {
+    fn default() -> Self {
+        Self(AtomicU64::new(Self::NONE))
     }
 }
 

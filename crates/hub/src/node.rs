@@ -241,7 +241,7 @@ impl Node {
         for (channel, subscription) in subscriptions {
             if let Subscription::Active(active) = subscription {
                 self.channels.remove(&channel, active.key);
-                self.leave(&channel, client, *active, reason.code().into(), reason.reason()).await;
+                self.leave(&channel, client, active, reason.code().into(), reason.reason()).await;
             }
         }
     }
@@ -274,15 +274,15 @@ impl Node {
         reason: &str,
     ) {
         self.engine.unsubscribe(channel);
-        if let Some(opened) = active.opened {
-            self.events.end(*opened, code, reason);
+        if let Some(opened) = active.opened() {
+            self.events.end(opened.clone(), code, reason);
         }
         if active.presence
             && let Err(error) = self.engine.remove_presence(channel, &client.id).await
         {
             warn!(channel, client = &*client.id, %error, "presence was not removed");
         }
-        let membership = Membership::Leave(client.info(active.info));
+        let membership = Membership::Leave(client.info(active.info()));
         if active.announced
             && let Err(error) = self.engine.publish_membership(channel, membership).await
         {
@@ -458,7 +458,7 @@ impl Host for Node {
             all.extend(lock(&client.opened).as_deref().cloned());
             let subscriptions = lock(&client.subscriptions);
             all.extend(subscriptions.iter().filter_map(|(_, subscription)| match subscription {
-                Subscription::Active(active) => active.opened.as_deref().cloned(),
+                Subscription::Active(active) => active.opened().cloned(),
                 Subscription::Pending => None,
             }));
         }
@@ -578,7 +578,7 @@ async fn refresh_presence(node: Weak<Node>) {
             let listed = subscriptions.iter().filter_map(|(channel, subscription)| match subscription {
                 Subscription::Active(active) if active.presence => {
                     let (node, channel) = (node.clone(), channel.clone());
-                    let info = client.info(active.info.clone());
+                    let info = client.info(active.info());
                     Some(async move {
                         if let Err(error) = node.engine.add_presence(&channel, &info).await {
                             warn!(%channel, %error, "presence was not refreshed");

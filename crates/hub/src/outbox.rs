@@ -32,7 +32,7 @@ use crate::shards::lock;
 const MESSAGE_COST: usize = 64;
 
 /// The capacity, in messages, that an idle connection keeps.
-pub(crate) const CAPACITY_KEPT: usize = 16;
+const CAPACITY_KEPT: usize = 16;
 
 /// The send queue of one connection. Any task adds messages. The connection's own task writes them; a
 /// [`batch`](crate::batch) writes those of many connections that received the same publication.
@@ -60,11 +60,11 @@ struct Queue {
     sender: Option<Sender>,
     writer: Writer,
     /// The number of messages that a batch is writing.
-    in_batch: usize,
+    in_batch: u32,
     /// The waker of the connection's task, while it waits.
     task: Option<Waker>,
-    /// The waker of the session, while it waits for room.
-    session: Option<Waker>,
+    /// The waker of the session, while it waits for room. Boxed, because few do.
+    session: Option<Box<Waker>>,
 }
 
 /// Which task writes the queued messages.
@@ -158,11 +158,19 @@ impl Outbox {
         }
     }
 
-    /// Allows batches to write to this connection, until the result is dropped.
-    pub(crate) fn open_to_batches(&self, sender: Sender) -> OpenToBatches<'_> {
+    /// Allows batches to write to this connection.
+    pub(crate) fn open_to_batches(&self, sender: Sender) {
+        let closed = lock(&self.queue).sender.replace(sender);
+        drop(closed);
+    }
+
+    /// Batches may not write any more.
+    pub(crate) fn close_to_batches(&self) {
         let mut queue = lock(&self.queue);
-        queue.sender = Some(sender);
-        OpenToBatches(self)
+        queue.writer = Writer::Task;
+        let sender = queue.sender.take();
+        drop(queue);
+        drop(sender);
     }
 
     /// Queues part of the answer to a command, however long the queue is.
@@ -176,7 +184,7 @@ impl Outbox {
         if queue.has_room() {
             return Poll::Ready(());
         }
-        let old = queue.session.replace(cx.waker().clone());
+        let old = queue.session.replace(Box::new(cx.waker().clone()));
         drop(queue);
         drop(old);
         Poll::Pending
@@ -241,7 +249,7 @@ impl Outbox {
         let sender = queue.sender.take()?;
         queue.writer = Writer::Writing;
         let messages = std::mem::take(&mut queue.waiting);
-        queue.in_batch = messages.len();
+        queue.in_batch = messages.len() as u32;
         Some(Batch { outbox: self, sender, messages })
     }
 
@@ -258,7 +266,7 @@ impl Outbox {
         queue.writing = queued_len.min(sent_len);
         queue.written += (sent_len - queue.writing) as u64;
         // A connection that was ended as too slow has dropped its messages.
-        if std::mem::take(&mut queue.in_batch) == count {
+        if std::mem::take(&mut queue.in_batch) as usize == count {
             queue.len -= sent_cost;
             queue.replies_len -= sent_replies_cost;
             unsent.append(&mut queue.waiting);
@@ -296,7 +304,7 @@ impl Outbox {
             if queue.end.is_none() {
                 queue.end = Some(reason.into());
             }
-            [queue.task.take(), queue.session.take()]
+            [queue.task.take(), queue.session.take().map(|session| *session)]
         };
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
@@ -389,23 +397,10 @@ struct Batch<'a> {
     messages: Messages,
 }
 
-/// While this exists, batches may write to the connection of this outbox.
-pub(crate) struct OpenToBatches<'a>(&'a Outbox);
-
-impl Drop for OpenToBatches<'_> {
-    fn drop(&mut self) {
-        let mut queue = lock(&self.0.queue);
-        queue.writer = Writer::Task;
-        let sender = queue.sender.take();
-        drop(queue);
-        drop(sender);
-    }
-}
-
 impl Queue {
     /// The number of bytes of the queued messages.
     fn bytes(&self) -> usize {
-        self.len - (self.waiting.len() + self.in_batch) * MESSAGE_COST
+        self.len - (self.waiting.len() + self.in_batch as usize) * MESSAGE_COST
     }
 
     /// Whether another command may be answered.
@@ -416,7 +411,8 @@ impl Queue {
     /// The session that waits, to wake after the unlock, if it may go on.
     #[must_use]
     fn wakes_session(&mut self) -> Option<Waker> {
-        if self.has_room() { self.session.take() } else { None }
+        let session = if self.has_room() { self.session.take() } else { None };
+        session.map(|session| *session)
     }
 
     /// The cost of the queued messages that are no replies.
@@ -447,7 +443,7 @@ impl Queue {
         self.end = Some(reason.into());
         (self.len, self.replies_len) = (0, 0);
         self.in_batch = 0;
-        let wakers = [self.task.take(), self.session.take()];
+        let wakers = [self.task.take(), self.session.take().map(|session| *session)];
         Ended { _dropped: std::mem::take(&mut self.waiting), wakers }
     }
 }
@@ -718,7 +714,7 @@ mod tests {
     async fn a_batch_writes_while_the_task_waits() {
         let (socket, mut peer) = open(1 << 10);
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
-        let open = outbox.open_to_batches(socket.split().0);
+        outbox.open_to_batches(socket.split().0);
         assert_eq!(outbox.publish(text("0"), true), Pushed::Queued, "the task has not looked yet");
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["0".into()]));
         // Until the task has written that, no other task may write.
@@ -732,7 +728,7 @@ mod tests {
         write_all([&outbox]);
         assert_eq!(read(&mut peer, 9).await, b"\x81\x012\x81\x013\x81\x014");
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
-        drop(open);
+        outbox.close_to_batches();
         assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
         write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["5".into()]));
@@ -742,7 +738,7 @@ mod tests {
     async fn what_is_queued_while_a_batch_writes_is_left_to_the_task() {
         let (socket, mut peer) = open(1 << 10);
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
-        let open = outbox.open_to_batches(socket.split().0);
+        outbox.open_to_batches(socket.split().0);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         assert_eq!(outbox.publish(text("1"), true), Pushed::Unwritten);
         let Batch { mut sender, messages, .. } = outbox.begin_batch().unwrap();
@@ -773,7 +769,7 @@ mod tests {
         // One that is closed meanwhile.
         outbox.publish(text("4"), true);
         let Batch { sender, messages, .. } = outbox.begin_batch().unwrap();
-        drop(open);
+        outbox.close_to_batches();
         outbox.end_batch(sender, messages, 0, 0);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["4".into()]));
         assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
@@ -826,7 +822,7 @@ mod tests {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
         let (sender, _receiver) = socket.split();
         let mut of_task = sender.clone();
-        let _open = outbox.open_to_batches(sender);
+        outbox.open_to_batches(sender);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         assert_eq!(outbox.publish(text("first"), true), Pushed::Unwritten);
         write_all([&outbox]);

@@ -40,10 +40,10 @@ pub(crate) struct Session {
     origin: Origin,
     kind: Kind,
     state: State,
-    budget: Budget,
-    pace: Pace,
-    /// The backend is not asked for renewals before this time.
-    renew_after: Duration,
+    /// The rate of its commands.
+    commands: CellRate,
+    /// Boxed, because few sessions publish or are renewed.
+    rare: Option<Box<Rare>>,
 }
 
 /// The kind of client on a connection.
@@ -97,13 +97,6 @@ pub(crate) async fn charge_read() {
     }
 }
 
-/// The rate limit of commands: a token bucket.
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    commands: f64,
-    filled_at: Duration,
-}
-
 /// The shortest time between two requests to the backend for a renewal.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -111,21 +104,15 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 /// not recover: this reply cannot be sent in parts.
 const CONNECT_QUEUES_MAX: usize = 8;
 
-/// The size of the bucket, as a time at the average rate.
+/// How many commands may be ahead of their rate, as a time at that rate.
 const BURST: Duration = Duration::from_secs(5);
 
-impl Budget {
-    fn take(&mut self, per_s: u32, now: Duration) -> bool {
-        let per_s = f64::from(per_s);
-        let gained = now.saturating_sub(self.filled_at).as_secs_f64() * per_s;
-        self.commands = (self.commands + gained).min(per_s * BURST.as_secs_f64());
-        self.filled_at = now;
-        let has = self.commands >= 1.0;
-        if has {
-            self.commands -= 1.0;
-        }
-        has
-    }
+/// The state that few sessions need.
+#[derive(Debug, Default)]
+struct Rare {
+    pace: Pace,
+    /// The backend is not asked for renewals before this time.
+    renew_after: Duration,
 }
 
 /// The rate limits of publications, in messages and in bytes.
@@ -178,18 +165,8 @@ impl Session {
         let settings = node.settings();
         let config = &settings.config.client;
         let now = node.clock.now();
-        let commands = f64::from(config.commands_per_s_max) * BURST.as_secs_f64();
         let state = State::Connecting { stale_at: now + config.stale_after };
-        Self {
-            client,
-            origin,
-            kind: Kind::Protocol,
-            state,
-            budget: Budget { commands, filled_at: now },
-            pace: Pace::default(),
-            renew_after: Duration::ZERO,
-            node,
-        }
+        Self { client, origin, kind: Kind::Protocol, state, commands: CellRate::default(), rare: None, node }
     }
 
     /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970.
@@ -214,7 +191,7 @@ impl Session {
             None => Vec::new(),
         };
         let first = subscriptions.into_iter().map(|(_, at)| at).chain(connection).min();
-        first.map(|at| at.max(self.renew_after))
+        first.map(|at| at.max(self.rare.as_ref().map_or(Duration::ZERO, |rare| rare.renew_after)))
     }
 
     /// Whether [`renew`](Self::renew) has something to do.
@@ -228,7 +205,7 @@ impl Session {
         let settings = self.node.settings();
         let (config, proxies) = (&settings.config, &settings.proxies);
         let now = self.node.clock.now();
-        self.renew_after = now + RENEWAL_INTERVAL;
+        self.rare.get_or_insert_default().renew_after = now + RENEWAL_INTERVAL;
         if let Some(endpoint) = &proxies.refresh
             && self.client.expires_at().is_some_and(|at| at <= now)
         {
@@ -351,7 +328,7 @@ impl Session {
         if commands.peek().is_none() {
             return self.end(Disconnect::BadRequest);
         }
-        let per_s = self.node.settings().config.client.commands_per_s_max;
+        let per_s = f64::from(self.node.settings().config.client.commands_per_s_max);
         for command in commands {
             self.replies_fit().await;
             // A batch may take long, and deadlines are not checked elsewhere during it.
@@ -359,7 +336,9 @@ impl Session {
             if self.client.outbox.has_ended() {
                 return;
             }
-            if !self.budget.take(per_s, self.node.clock.now()) {
+            // The half keeps what is rounded from refusing the last command of a burst.
+            let burst = per_s * BURST.as_secs_f64() - 0.5;
+            if !self.commands.delay(1.0, per_s, burst, self.node.clock.now()).is_zero() {
                 return self.end(Disconnect::TooManyRequests);
             }
             match command {

@@ -282,16 +282,11 @@ async fn add(
     result.expires = client_renews_at.is_some();
     result.ttl = client_renews_at.map_or(0, |at| seconds(at.saturating_sub(node.clock.now())));
     result.data = grant.data;
-    let active = Active {
-        key,
-        presence: options.presence,
-        announced: options.join_leave,
-        info: grant.info,
-        expires_at: grant.expires_at,
-        server_side: grant.server_side,
-        renewed_by_backend,
-        opened: None,
-    };
+    let mut active = Active::new(key, grant.info, grant.expires_at);
+    active.presence = options.presence;
+    active.announced = options.join_leave;
+    active.server_side = grant.server_side;
+    active.renewed_by_backend = renewed_by_backend;
     Ok(Established { reserved, active, start, options, result })
 }
 
@@ -370,17 +365,17 @@ impl Established {
         let Self { mut reserved, mut active, start, options, .. } = self;
         let (node, client, channel) =
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
-        let (info, key) = (client.info(active.info.clone()), active.key);
-        client.note_subscription_expiry(active.expires_at);
+        let (info, key) = (client.info(active.info()), active.key);
+        client.note_subscription_expiry(active.expires_at());
         {
             let mut subscriptions = lock(&client.subscriptions);
             // The connection ended, or the server API ended the subscription.
             if subscriptions.get(&channel).is_none() {
                 return false;
             }
-            active.opened = reserved.opened.take().map(Box::new);
+            active.set_opened(reserved.opened.take());
             // With the name that all subscribers of the channel share.
-            subscriptions.insert(channel.clone(), Subscription::Active(Box::new(active)));
+            subscriptions.insert(channel.clone(), Subscription::Active(active));
         }
         reserved.step = Step::Done;
         // Before the reply, so that a subscribed client is listed.

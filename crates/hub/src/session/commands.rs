@@ -79,7 +79,7 @@ impl Session {
                     return Err(ErrorCode::PermissionDenied.into());
                 }
                 Some(Subscription::Active(active)) => {
-                    let active = active.as_ref().clone();
+                    let active = active.clone();
                     subscriptions.remove(channel);
                     active
                 }
@@ -144,7 +144,7 @@ impl Session {
         }
         let info =
             lock(&self.client.subscriptions).get(channel).and_then(|subscription| match subscription {
-                Subscription::Active(active) => Some(active.info.clone()),
+                Subscription::Active(active) => Some(active.info()),
                 Subscription::Pending => None,
             });
         // Nothing is known of an anonymous client in a room.
@@ -165,7 +165,8 @@ impl Session {
         let settings = self.node.settings();
         let config = &settings.config;
         let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
-        let wait = self.pace.delay(options, config.client.queue_len_max, len, self.node.clock.now());
+        let (pace, now) = (&mut self.rare.get_or_insert_default().pace, self.node.clock.now());
+        let wait = pace.delay(options, config.client.queue_len_max, len, now);
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }

@@ -63,6 +63,7 @@ impl CleanUp {
 
 impl Drop for CleanUp {
     fn drop(&mut self) {
+        self.client.outbox.close_to_batches();
         let reason = self.counted(Disconnect::ConnectionClosed);
         let (Some(reason), Ok(runtime)) = (reason, tokio::runtime::Handle::try_current()) else { return };
         let (node, client) = (self.node.clone(), self.client.clone());

@@ -3,13 +3,14 @@
 //! One task serves a connection. It writes the messages of its outbox, reads commands, and executes them one after the
 //! other. While a command waits for the engine or for a callback, publications are still written.
 
-use std::future::poll_fn;
+use std::future::{self, poll_fn};
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
+use tokio::time::{Instant, Sleep};
 use tracing::{debug, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket, WebSocketError};
 
@@ -17,20 +18,35 @@ use super::clean_up::CleanUp;
 use super::work::Work;
 use crate::client::{Client, Format, Transport};
 use crate::node::{Node, Origin};
-use crate::outbox::{CAPACITY_KEPT, Taken};
+use crate::outbox::Taken;
 use crate::protocol::Disconnect;
 use crate::session::{Room, Session};
 
-/// A connection that was accepted.
-struct Connection {
-    sender: Sender,
+/// A connection, and what its task does.
+enum Connection {
+    Open(Open),
+    /// The closing handshake.
+    Closing(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+/// An open connection.
+struct Open {
+    writer: Writer,
     receiver: Receiver,
     /// The node and the client.
     clean_up: CleanUp,
     work: Work,
-    /// What the client of a room joins.
-    room: Option<Box<Room>>,
 }
+
+/// What writes the messages that the task has taken.
+enum Writer {
+    Idle(Sender),
+    /// A write waits for the client.
+    Busy(Pin<Box<dyn Future<Output = Written> + Send>>),
+}
+
+/// The end of a write.
+type Written = (Sender, Result<(), Disconnect>);
 
 /// Serves a connection that speaks the client protocol, or only receives its pushes.
 pub(crate) fn protocol(
@@ -56,8 +72,8 @@ pub(crate) fn bare(
     serve(node, socket, Transport::Room, peer, page, origin, Some(room))
 }
 
-/// Serves a connection until it ends. Not an `async fn`, whose future would hold the arguments beside what is made of them. What runs
-/// once is boxed, so that it takes no memory while the connection is open.
+/// Serves a connection until it ends. Not an `async fn`, whose future would hold the arguments beside what is made of them, and polled by
+/// hand: futures that wait at the same time would take several times the memory of all else. What does not last is boxed.
 fn serve(
     node: Arc<Node>,
     socket: WebSocket,
@@ -68,90 +84,98 @@ fn serve(
     room: Option<Box<Room>>,
 ) -> impl Future<Output = ()> + Send {
     let (mut sender, receiver) = socket.split();
-    let mut accepted = match node.accept(transport, peer, page) {
+    let mut connection = match node.accept(transport, peer, page) {
         Ok(client) => {
+            client.outbox.open_to_batches(sender.clone());
             let clean_up = CleanUp::new(&node, &client);
-            let work = Work::Idle(Box::new(Session::new(node, client, origin)));
-            Ok(Connection { sender, receiver, clean_up, work, room })
+            let mut work = Work::Idle(Box::new(Session::new(node, client, origin)));
+            if let Some(room) = room {
+                work.begin(|mut session| async move {
+                    if let Err(reason) = session.join(room).await {
+                        session.client.outbox.end(reason);
+                    }
+                    session
+                });
+            }
+            Connection::Open(Open { writer: Writer::Idle(sender), receiver, clean_up, work })
         }
-        Err(reason) => Err(Box::pin(async move { close(&mut sender, transport.format(), &reason).await })),
+        Err(reason) => {
+            Connection::Closing(Box::pin(
+                async move { close(&mut sender, transport.format(), &reason).await },
+            ))
+        }
     };
     async move {
-        let connection = match &mut accepted {
-            Ok(connection) => connection,
-            Err(refusing) => return refusing.await,
-        };
-        let joined = match (connection.room.take(), &mut connection.work) {
-            (Some(room), Work::Idle(session)) => Box::pin(session.join(room)).await,
-            _ => Ok(()),
-        };
-        let reason = match joined {
-            Ok(()) => run(connection).await,
-            Err(reason) => reason,
-        };
-        Box::pin(finish(connection, reason)).await;
+        // Its deadline is set once the session waits for something.
+        let mut timer = pin!(tokio::time::sleep_until(Instant::now()));
+        poll_fn(|cx| connection.poll(timer.as_mut(), cx)).await
     }
 }
 
-/// What a connection does next.
-enum Next {
-    Taken(Taken),
-    Proceeded,
-    Timeout,
+impl Connection {
+    fn poll(&mut self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let step = match self {
+                Self::Open(open) => ready!(open.poll_step(timer.as_mut(), cx)),
+                Self::Closing(closing) => return closing.as_mut().poll(cx),
+            };
+            if let Err(reason) = step
+                // Replaced below: nothing can see it.
+                && let Self::Open(open) = mem::replace(self, Self::Closing(Box::pin(future::pending())))
+            {
+                *self = Self::Closing(Box::pin(open.finish(reason)));
+            }
+        }
+    }
 }
 
-/// Serves a session until it ends; returns the reason. Futures that wait at the same time are polled here without being kept, which
-/// would take several times the memory of all else.
-async fn run(connection: &mut Connection) -> Disconnect {
-    let Connection { sender, receiver, clean_up: CleanUp { node, client, .. }, work, .. } = connection;
-    let _open = client.outbox.open_to_batches(sender.clone());
-    let mut messages = Vec::new();
-    let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
-    loop {
-        if let Work::Idle(session) = &work {
-            // Most deliveries do not change the deadline: the timer is reset only if it changes.
-            let deadline = node.clock.instant(session.poll_timeout());
-            if timer.deadline() != deadline {
-                timer.as_mut().reset(deadline);
+impl Open {
+    /// One step; an error at the end of the connection.
+    fn poll_step(
+        &mut self,
+        mut timer: Pin<&mut Sleep>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Disconnect>> {
+        ready!(self.writer.poll(cx))?;
+        let CleanUp { node, client, .. } = &self.clean_up;
+        let mut messages = Vec::new();
+        match client.outbox.poll_take(cx, &mut messages) {
+            Poll::Ready(Taken::Messages) => {
+                self.writer.begin(node, client, messages);
+                return Poll::Ready(Ok(()));
             }
+            Poll::Ready(Taken::End(reason)) => return Poll::Ready(Err(reason)),
+            Poll::Pending => {}
         }
-        let next = poll_fn(|cx| {
-            if let Poll::Ready(taken) = client.outbox.poll_take(cx, &mut messages) {
-                return Poll::Ready(Ok(Next::Taken(taken)));
-            }
-            if let Poll::Ready(proceeded) = poll_proceed(work, receiver, cx) {
-                return Poll::Ready(proceeded.map(|()| Next::Proceeded));
-            }
-            if let Work::Idle(_) = work {
-                ready!(timer.as_mut().poll(cx));
-                return Poll::Ready(Ok(Next::Timeout));
-            }
-            Poll::Pending
-        });
-        match next.await {
-            Ok(Next::Taken(Taken::Messages)) => {
-                let mut all = Some((&mut *sender, &messages[..]));
-                let begun = poll_fn(|cx| match all.take() {
-                    Some((sender, messages)) => Poll::Ready(begin_write(sender, messages, cx)),
-                    None => Poll::Pending,
-                });
-                let written = match begun.await {
-                    Ok(None) => Ok(()),
-                    Ok(Some(writing)) => Box::pin(finish_write(node, client, writing)).await,
-                    Err(error) => Err(failed(client, &error)),
-                };
-                if let Err(reason) = written {
-                    return reason;
-                }
-                messages.clear();
-                if messages.capacity() > CAPACITY_KEPT {
-                    messages = Vec::new();
-                }
-            }
-            Ok(Next::Taken(Taken::End(reason))) | Err(reason) => return reason,
-            Ok(Next::Proceeded) => {}
-            Ok(Next::Timeout) => work.handle_timeout(),
+        if let Poll::Ready(proceeded) = poll_proceed(&mut self.work, &mut self.receiver, cx) {
+            return Poll::Ready(proceeded);
         }
+        let Work::Idle(session) = &self.work else { return Poll::Pending };
+        // Most deliveries do not change the deadline: the timer is reset only if it changes.
+        let deadline = node.clock.instant(session.poll_timeout());
+        if timer.deadline() != deadline {
+            timer.as_mut().reset(deadline);
+        }
+        ready!(timer.poll(cx));
+        self.work.handle_timeout();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the subscriptions while the closing handshake runs, whose duration the core limits.
+    async fn finish(self, reason: Disconnect) {
+        let Self { writer, mut receiver, mut clean_up, work } = self;
+        // A command that is being executed ends, and undoes what it has begun.
+        drop(work);
+        clean_up.client.outbox.close_to_batches();
+        let format = clean_up.client.format;
+        let closing = async {
+            if let Writer::Idle(mut sender) = writer {
+                close(&mut sender, format, &reason).await;
+            }
+            while let Ok(Some(_)) = receiver.recv().await {}
+        };
+        tokio::join!(closing, clean_up.leave(reason.clone()));
+        clean_up.forget().await;
     }
 }
 
@@ -190,39 +214,57 @@ fn broken(error: &WebSocketError) -> Disconnect {
     }
 }
 
-/// A write that waits for the client.
-type Writing<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
+impl Writer {
+    /// Ready when nothing is being written; an error if that has failed.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
+        let Self::Busy(writing) = self else { return Poll::Ready(Ok(())) };
+        let (sender, written) = ready!(writing.as_mut().poll(cx));
+        *self = Self::Idle(sender);
+        Poll::Ready(written)
+    }
 
-/// Writes messages, or what a batch has left where there are none. Most writes are done at once; only one that waits takes memory.
-fn begin_write<'a>(
-    sender: &'a mut Sender,
-    messages: &'a [PreparedMessage],
-    cx: &mut Context<'_>,
-) -> Result<Option<Writing<'a>>, WebSocketError> {
-    let mut writing: Writing<'a> = match messages {
-        [] => Box::pin(sender.flush()),
-        [message] => {
-            let mut sending = sender.send(message);
-            return match Pin::new(&mut sending).poll(cx) {
-                Poll::Ready(written) => written.map(|()| None),
-                Poll::Pending => Ok(Some(Box::pin(sending))),
-            };
-        }
-        [first @ .., last] => Box::pin(async move {
-            for message in first {
-                sender.feed(message).await?;
-            }
-            sender.send(last).await
-        }),
-    };
-    match writing.as_mut().poll(cx) {
-        Poll::Ready(written) => written.map(|()| None),
-        Poll::Pending => Ok(Some(writing)),
+    /// Begins to write messages, or what a batch has left where there are none.
+    fn begin(&mut self, node: &Arc<Node>, client: &Arc<Client>, messages: Vec<PreparedMessage>) {
+        // Replaced below: nothing can see it.
+        let before = mem::replace(self, Self::Busy(Box::pin(future::pending())));
+        *self = match before {
+            Self::Idle(sender) => Self::Busy(Box::pin(write(node.clone(), client.clone(), sender, messages))),
+            busy @ Self::Busy(_) => busy,
+        };
     }
 }
 
+async fn write(
+    node: Arc<Node>,
+    client: Arc<Client>,
+    mut sender: Sender,
+    messages: Vec<PreparedMessage>,
+) -> Written {
+    let written = {
+        let mut writing = pin!(send(&mut sender, &messages));
+        // Most writes are done at once, and need no timer.
+        match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
+            Poll::Ready(written) => written.map_err(|error| failed(&client, &error)),
+            Poll::Pending => Box::pin(finish_write(&node, &client, writing)).await,
+        }
+    };
+    (sender, written)
+}
+
+async fn send(sender: &mut Sender, messages: &[PreparedMessage]) -> Result<(), WebSocketError> {
+    let [first @ .., last] = messages else { return sender.flush().await };
+    for message in first {
+        sender.feed(message).await?;
+    }
+    sender.send(last).await
+}
+
 /// Waits for a write, unless the client is too slow.
-async fn finish_write(node: &Node, client: &Client, writing: Writing<'_>) -> Result<(), Disconnect> {
+async fn finish_write(
+    node: &Node,
+    client: &Client,
+    writing: impl Future<Output = Result<(), WebSocketError>>,
+) -> Result<(), Disconnect> {
     let queue_time_max = node.settings().config.client.queue_time_max;
     let written = tokio::select! {
         written = tokio::time::timeout(queue_time_max, writing) => written,
@@ -267,18 +309,6 @@ async fn close(sender: &mut Sender, format: Format, reason: &Disconnect) {
     };
     // The connection may have ended already, or the application chose a code that no Close frame can carry.
     let _ = sender.close(code, reason.reason()).await;
-}
-
-/// Ends the subscriptions while the closing handshake runs, whose duration the core limits.
-async fn finish(connection: &mut Connection, reason: Disconnect) {
-    let Connection { sender, receiver, clean_up, .. } = connection;
-    let format = clean_up.client.format;
-    let closing = async {
-        close(sender, format, &reason).await;
-        while let Ok(Some(_)) = receiver.recv().await {}
-    };
-    tokio::join!(closing, clean_up.leave(reason.clone()));
-    clean_up.forget().await;
 }
 
 #[cfg(test)]
