@@ -34,9 +34,8 @@ struct State {
     etag: Option<Vec<u8>>,
     /// When the keys were fetched, or confirmed.
     fetched: Option<Instant>,
-    /// When the last request began.
+    /// When the last request began. It is in progress or has failed if this is later than `fetched`.
     asked: Option<Instant>,
-    has_failed: bool,
 }
 
 impl RemoteKeys {
@@ -57,24 +56,31 @@ impl RemoteKeys {
         keys.iter().find(|key| key.common.key_id.as_deref() == Some(id)).cloned()
     }
 
-    /// Whether the last request failed.
+    /// Whether the last request did not succeed.
     pub(crate) fn has_failed(&self) -> bool {
-        lock(&self.state).has_failed
+        let state = lock(&self.state);
+        state.asked > state.fetched
     }
 
     /// Fetches the keys if this one is not known, or if they are old. A token whose key is not known waits until the next request is
     /// allowed, so that a key which was published a moment ago is found.
-    pub(crate) async fn prepare(&self, id: &str) {
+    pub(crate) async fn prepare(self: &Arc<Self>, id: &str) {
         let begin = Instant::now();
         let Some(allowed_at) = self.request_allowed_at(id) else { return };
         tokio::time::sleep_until(allowed_at).await;
+        // In a task of its own, because this caller may leave, and others wait for the same keys. One that panics is a request that failed.
+        let _ = tokio::spawn(self.clone().fetch_since(begin)).await;
+    }
+
+    /// Fetches the keys, unless that was done since `begin`.
+    async fn fetch_since(self: Arc<Self>, begin: Instant) {
         let _fetching = self.fetching.lock().await;
-        // Another task may have fetched them meanwhile.
-        if lock(&self.state).asked.is_some_and(|asked| asked >= begin) {
-            return;
-        }
         let etag = {
             let mut state = lock(&self.state);
+            // Another task may have fetched them meanwhile.
+            if state.asked.is_some_and(|asked| asked >= begin) {
+                return;
+            }
             state.asked = Some(Instant::now());
             state.etag.clone()
         };
@@ -82,17 +88,15 @@ impl RemoteKeys {
             Ok(fetched) => fetched,
             Err(_) => Err("no response in time".to_owned()),
         };
-        let mut state = lock(&self.state);
         match fetched {
             Ok(set) => {
+                let mut state = lock(&self.state);
                 if let Some((keys, etag)) = set {
                     (state.keys, state.etag) = (Arc::new(keys), etag);
                 }
-                (state.fetched, state.has_failed) = (Some(Instant::now()), false);
+                state.fetched = Some(Instant::now());
             }
             Err(reason) => {
-                state.has_failed = true;
-                drop(state);
                 // At most once in `INTERVAL_MIN`.
                 warn!(
                     url = self.url,
@@ -134,5 +138,48 @@ impl RemoteKeys {
         // A secret at a URL is not one.
         set.keys.retain(|key| !matches!(key.algorithm, AlgorithmParameters::OctetKey(_)));
         Ok(Some((set.keys, etag)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const KEYS: &str = include_str!("../tests/keys/jwks.json");
+
+    #[tokio::test]
+    async fn a_caller_that_leaves_does_not_end_the_request_of_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let keys = Arc::new(RemoteKeys::new(&url, Duration::from_secs(3600)).unwrap());
+        let (mut first, mut second) = (Box::pin(keys.prepare("rsa")), Box::pin(keys.prepare("rsa")));
+        {
+            // Both begin before the request.
+            let _fetching = keys.fetching.lock().await;
+            poll_fn(|cx| {
+                assert!(first.as_mut().poll(cx).is_pending() && second.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+        }
+        let (mut stream, _) = tokio::select! {
+            () = &mut first => unreachable!("there is no answer yet"),
+            accepted = listener.accept() => accepted.unwrap(),
+        };
+        drop(first);
+        let answer = async {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|len| len > 0) {}
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{KEYS}", KEYS.len());
+            let _ = stream.write_all(answer.as_bytes()).await;
+        };
+        tokio::join!(second, answer);
+        assert!(keys.find("rsa").is_some());
     }
 }
