@@ -370,7 +370,14 @@ impl Session {
             return Err(Disconnect::BadRequest);
         }
         if let Some(connect) = command.connect {
-            return self.connect(id, connect).await;
+            return match self.connect(id, connect).await {
+                Err(Denied::Refused(refusal)) => {
+                    self.refuse(id, refusal);
+                    Ok(())
+                }
+                Err(Denied::Ended(reason)) => Err(reason),
+                Ok(()) => Ok(()),
+            };
         }
         if matches!(self.state, State::Connecting { .. }) {
             return Err(Disconnect::BadRequest);
@@ -423,10 +430,13 @@ impl Session {
     /// Establishes a unidirectional connection, and its subscriptions to the channels in the request.
     pub(crate) async fn connect_one_way(&mut self, request: ConnectRequest) -> Result<(), Disconnect> {
         let wanted = request.subs.clone();
-        self.connect(0, request).await?;
-        if matches!(self.state, State::Connecting { .. }) {
-            return Err(Disconnect::InvalidToken);
-        }
+        self.connect(0, request).await.map_err(|denied| match denied {
+            Denied::Refused(refusal) => {
+                self.node.metrics.refused.increment(refusal.code);
+                end_of(&refusal)
+            }
+            Denied::Ended(reason) => reason,
+        })?;
         for (channel, command) in wanted {
             if lock(&self.client.subscriptions).get(&channel).is_some() {
                 continue;
@@ -466,29 +476,22 @@ impl Session {
         }
     }
 
-    async fn connect(&mut self, id: u32, request: ConnectRequest) -> Result<(), Disconnect> {
+    async fn connect(&mut self, id: u32, request: ConnectRequest) -> Result<(), Denied> {
         if !matches!(self.state, State::Connecting { .. }) {
-            return Err(Disconnect::BadRequest);
+            return Err(Disconnect::BadRequest.into());
         }
         self.emulate_headers(&request.headers);
-        let (mut grant, subs) = match self.authenticate(&request).await {
-            Ok(granted) => granted,
-            Err(Denied::Refused(refusal)) => {
-                self.refuse(id, refusal);
-                return Ok(());
-            }
-            Err(Denied::Ended(reason)) => return Err(reason),
-        };
+        let (mut grant, subs) = self.authenticate(&request).await?;
         let identity = Identity { user: std::mem::take(&mut grant.user), info: grant.info.clone() };
         if !self.client.connect(identity) || !self.node.identify(&self.client) {
-            return Err(Disconnect::ConnectionLimit);
+            return Err(Disconnect::ConnectionLimit.into());
         }
         if let Some(opened) = self.node.prepare(&self.client, None) {
             // First, so that its end is reported whatever happens.
             *lock(&self.client.opened) = Some(opened.clone().into());
             if let Err(error) = self.node.events.open(&opened).await {
                 tracing::warn!(%error, "a connection was not stored");
-                return Err(Disconnect::Internal);
+                return Err(Disconnect::Internal.into());
             }
         }
         let settings = self.node.settings();
@@ -527,7 +530,7 @@ impl Session {
                 Err(refusal) if refusal.code == ErrorCode::AlreadySubscribed.code() => continue,
                 Err(refusal) => {
                     subscribe::warn_refused(&self.node, &self.client, &channel, &refusal);
-                    return Err(end_of(&refusal));
+                    return Err(end_of(&refusal).into());
                 }
             };
             let publications = subscription.result.publications.iter();
@@ -635,11 +638,12 @@ impl Session {
     }
 }
 
-/// The end of a connection that is refused a channel which it cannot do without.
+/// The end of a connection that is refused what it cannot do without, or that cannot receive the refusal.
 fn end_of(refusal: &Refusal) -> Disconnect {
     match refusal.code {
         code if code == ErrorCode::LimitExceeded.code() => Disconnect::ChannelLimit,
-        code if code == ErrorCode::Internal.code() => Disconnect::Internal,
+        code if code == ErrorCode::TokenExpired.code() => Disconnect::Expired,
+        _ if refusal.temporary => Disconnect::Internal,
         _ => Disconnect::PermissionDenied,
     }
 }
@@ -667,6 +671,12 @@ enum Denied {
     Refused(Refusal),
     /// The connection ends.
     Ended(Disconnect),
+}
+
+impl From<Disconnect> for Denied {
+    fn from(reason: Disconnect) -> Self {
+        Self::Ended(reason)
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use wireloom::client::Request;
 use wireloom::{Connector, Response, Server};
 
+use super::streams::Stream;
 use super::{Client, Served};
 
 /// A call that the backend has received: the path, the body, and some header fields.
@@ -172,6 +173,48 @@ async fn a_bad_backend_lets_nobody_in() {
         assert_eq!(client.reply("connect", json!({})).await["error"]["code"], 100, "{path}");
     }
     assert!(backend.calls("/open").is_empty(), "a redirect was followed");
+}
+
+#[tokio::test]
+async fn clients_without_replies_learn_whether_to_try_again() {
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    let backend = Backend::start(|call| match &*call.path {
+        "/temporary" => json!({ "error": { "code": 1001, "message": "later", "temporary": true } }),
+        _ => json!({ "error": { "code": 1002, "message": "no" } }),
+    })
+    .await;
+    let proxy = |url: &str| format!("[proxy.connect]\nurl = \"{url}\"\n");
+    let secret = |secret: &str| format!("[token]\nhmac_secret = \"{secret}\"\n");
+    let down = "http://127.0.0.1:1/";
+    let later = now() + 600;
+    // The expiry of a token, and the codes with which clients end.
+    for (config, exp, code, close) in [
+        (proxy(down), None, 3004, 1011),
+        (proxy(&format!("{}/temporary", backend.url)), None, 3004, 1011),
+        (proxy(&format!("{}/final", backend.url)), None, 3507, 1008),
+        (format!("[token]\njwks_url = \"{down}\"\n"), Some(later), 3004, 1011),
+        (secret("secret"), Some(1), 3005, 1013),
+        (secret("other"), Some(later), 3500, 1008),
+    ] {
+        let rooms = "[[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\n";
+        let served = Served::start(&(config.clone() + rooms), |hub| hub).await;
+        let token = exp.map_or_else(String::new, |exp| {
+            let header = Header { kid: Some("unknown".into()), ..Header::default() };
+            encode(&header, &json!({ "sub": "7", "exp": exp }), &EncodingKey::from_secret(b"secret")).unwrap()
+        });
+        let url = served.url.replace("/connection/websocket", &format!("/rooms/x?token={token}"));
+        let room = Client::new(wireloom::connect(&url).await.unwrap());
+        assert_eq!(room.ended().await, close, "{config}");
+        let url = served.url.replace("/connection/websocket", "/connection/uni_websocket");
+        let mut client = Client::new(wireloom::connect(&url).await.unwrap());
+        let first = json!({ "token": token }).to_string();
+        client.socket.send(&first).await.unwrap();
+        assert_eq!(client.ended().await, code, "{config}");
+        let push = Stream::open(&served, "/connection/uni_sse", &first).await.next().await;
+        let end = &push["disconnect"];
+        assert_eq!(end["code"], code, "{config}: {push}");
+        assert_eq!(end["reconnect"].as_bool().unwrap_or_default(), code < 3500, "{config}: {push}");
+    }
 }
 
 #[tokio::test]
