@@ -29,6 +29,8 @@ struct Keys {
     jwks: JwkSet,
     /// The keys at a URL.
     remote: Option<Arc<RemoteKeys>>,
+    /// How old they may become.
+    refresh_after: Duration,
     audience: Option<String>,
     issuer: Option<String>,
     leeway: Duration,
@@ -157,13 +159,32 @@ fn payload(json: Option<&RawValue>, base64: Option<&str>) -> Bytes {
 
 impl Verifier {
     pub(crate) fn new(config: &TokenConfig) -> Result<Self, ConfigError> {
+        Self::with_known(config, Vec::new())
+    }
+
+    /// A verifier for a new configuration, in which the keys at URLs that this one has fetched stay in use.
+    pub(crate) fn renew(&self, config: &TokenConfig) -> Result<Self, ConfigError> {
+        Self::with_known(config, self.remote().cloned().collect())
+    }
+
+    fn with_known(config: &TokenConfig, mut remote: Vec<Arc<RemoteKeys>>) -> Result<Self, ConfigError> {
         let subscribe = config.subscription.as_deref();
         if subscribe.is_some_and(|own| own.subscription.is_some()) {
             return Err(ConfigError("token.subscription has no section subscription of its own".into()));
         }
-        let connect = Keys::new("token", config)?;
-        let subscribe = subscribe.map(|own| Keys::new("token.subscription", own)).transpose()?;
+        let connect = Keys::new("token", config, &remote)?;
+        // Both kinds may have the same URL.
+        remote.extend(connect.remote.clone());
+        let subscribe = subscribe.map(|own| Keys::new("token.subscription", own, &remote)).transpose()?;
         Ok(Self { connect, subscribe })
+    }
+
+    /// The keys at URLs.
+    fn remote(&self) -> impl Iterator<Item = &Arc<RemoteKeys>> {
+        [Some(&self.connect), self.subscribe.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter_map(|keys| keys.remote.as_ref())
     }
 
     /// Fetches the keys at a URL if the token names one that is not known. Called before a token is verified.
@@ -191,7 +212,7 @@ impl Verifier {
 
 impl Keys {
     /// `section` is the name of the configuration's section, for errors.
-    fn new(section: &str, config: &TokenConfig) -> Result<Self, ConfigError> {
+    fn new(section: &str, config: &TokenConfig, known: &[Arc<RemoteKeys>]) -> Result<Self, ConfigError> {
         use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, RS256, RS384, RS512};
         crate::jwt::install();
         let mut keys = Vec::new();
@@ -232,15 +253,18 @@ impl Keys {
             }
             None => JwkSet { keys: Vec::new() },
         };
-        let remote = config.jwks_url.as_deref().map(|url| {
-            RemoteKeys::new(url, config.jwks_refresh)
-                .map(Arc::new)
-                .map_err(|error| ConfigError(format!("{section}.jwks_url {url}: {error}")))
-        });
+        let remote =
+            config.jwks_url.as_deref().map(|url| match known.iter().find(|known| known.url() == url) {
+                Some(known) => Ok(known.clone()),
+                None => RemoteKeys::new(url)
+                    .map(Arc::new)
+                    .map_err(|error| ConfigError(format!("{section}.jwks_url {url}: {error}"))),
+            });
         Ok(Self {
             keys,
             jwks,
             remote: remote.transpose()?,
+            refresh_after: config.jwks_refresh,
             audience: config.audience.clone(),
             issuer: config.issuer.clone(),
             leeway: config.leeway,
@@ -251,7 +275,7 @@ impl Keys {
         let Some(remote) = &self.remote else { return };
         let id = decode_header(token).ok().and_then(|header| header.kid);
         if let Some(id) = id.filter(|id| self.jwks.find(id).is_none()) {
-            remote.prepare(&id).await;
+            remote.prepare(&id, self.refresh_after).await;
         }
     }
 

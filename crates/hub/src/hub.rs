@@ -184,7 +184,7 @@ impl HubBuilder {
     /// A key of the configuration cannot be read.
     pub fn build(self) -> Result<Hub, ConfigError> {
         let HistoryConfig { channels_max, len_max, .. } = self.config.history;
-        let settings = Settings::new(self.config)?;
+        let settings = Settings::new(self.config, None)?;
         let engine =
             self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(channels_max).history_len_max(len_max)));
         // What the process before left open is reported, though no client connects; and other nodes send messages.
@@ -273,7 +273,7 @@ impl Hub {
     /// # Errors
     /// A key of the configuration cannot be read; the old configuration stays.
     pub fn reload(&self, config: HubConfig) -> Result<(), ConfigError> {
-        self.0.set_settings(Settings::new(config)?);
+        self.0.set_settings(Settings::new(config, Some(&self.0.settings()))?);
         Ok(())
     }
 

@@ -21,7 +21,6 @@ const INTERVAL_MIN: Duration = Duration::from_secs(5);
 /// The keys at a URL.
 pub(crate) struct RemoteKeys {
     url: String,
-    refresh_after: Duration,
     state: Mutex<State>,
     /// Held during a request, so that there is one at a time.
     fetching: tokio::sync::Mutex<()>,
@@ -41,13 +40,17 @@ struct State {
 impl RemoteKeys {
     /// # Errors
     /// A text: the URL is not one of `http` or `https`.
-    pub(crate) fn new(url: &str, refresh_after: Duration) -> Result<Self, &'static str> {
+    pub(crate) fn new(url: &str) -> Result<Self, &'static str> {
         let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
         if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
             return Err("not a URL of http or https");
         }
         let (state, fetching) = Default::default();
-        Ok(Self { url: url.to_owned(), refresh_after, state, fetching })
+        Ok(Self { url: url.to_owned(), state, fetching })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     /// The key with this id, as it was last fetched.
@@ -62,11 +65,11 @@ impl RemoteKeys {
         state.asked > state.fetched
     }
 
-    /// Fetches the keys if this one is not known, or if they are old. A token whose key is not known waits until the next request is
+    /// Fetches the keys if this one is not known, or if they are older than `refresh_after`. A token whose key is not known waits until the next request is
     /// allowed, so that a key which was published a moment ago is found.
-    pub(crate) async fn prepare(self: &Arc<Self>, id: &str) {
+    pub(crate) async fn prepare(self: &Arc<Self>, id: &str, refresh_after: Duration) {
         let begin = Instant::now();
-        let Some(allowed_at) = self.request_allowed_at(id) else { return };
+        let Some(allowed_at) = self.request_allowed_at(id, refresh_after) else { return };
         tokio::time::sleep_until(allowed_at).await;
         // In a task of its own, because this caller may leave, and others wait for the same keys. One that panics is a request that failed.
         let _ = tokio::spawn(self.clone().fetch_since(begin)).await;
@@ -107,10 +110,10 @@ impl RemoteKeys {
     }
 
     /// When a request for this key is allowed; `None` if none is needed, or if the key is known and it is too early to ask again.
-    fn request_allowed_at(&self, id: &str) -> Option<Instant> {
+    fn request_allowed_at(&self, id: &str, refresh_after: Duration) -> Option<Instant> {
         let state = lock(&self.state);
         let is_known = state.keys.iter().any(|key| key.common.key_id.as_deref() == Some(id));
-        let is_old = state.fetched.is_none_or(|at| at.elapsed() >= self.refresh_after);
+        let is_old = state.fetched.is_none_or(|at| at.elapsed() >= refresh_after);
         let now = Instant::now();
         let allowed_at = state.asked.map_or(now, |asked| asked + INTERVAL_MIN);
         let is_due = !is_known || is_old && allowed_at <= now;
@@ -157,8 +160,9 @@ mod tests {
     async fn a_caller_that_leaves_does_not_end_the_request_of_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let keys = Arc::new(RemoteKeys::new(&url, Duration::from_secs(3600)).unwrap());
-        let (mut first, mut second) = (Box::pin(keys.prepare("rsa")), Box::pin(keys.prepare("rsa")));
+        let keys = Arc::new(RemoteKeys::new(&url).unwrap());
+        let (mut first, mut second) =
+            (Box::pin(keys.prepare("rsa", Duration::MAX)), Box::pin(keys.prepare("rsa", Duration::MAX)));
         {
             // Both begin before the request.
             let _fetching = keys.fetching.lock().await;

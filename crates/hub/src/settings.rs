@@ -30,7 +30,8 @@ impl std::fmt::Debug for Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(mut config: HubConfig) -> Result<Self, ConfigError> {
+    /// What was learned with the settings before, `known`, is kept.
+    pub(crate) fn new(mut config: HubConfig, known: Option<&Self>) -> Result<Self, ConfigError> {
         for options in config.namespaces.values_mut().chain([&mut config.channel]) {
             if options.history_meta_ttl.is_zero() {
                 options.history_meta_ttl = config.history.meta_ttl;
@@ -40,7 +41,11 @@ impl Settings {
             origins if origins.iter().any(|origin| origin == "*") => OriginPolicy::any(),
             origins => OriginPolicy::listed(origins).with_same_origin([""; 0]),
         };
-        let (verifier, proxies) = (Verifier::new(&config.token)?, Proxies::new(&config)?);
+        let verifier = match known {
+            Some(known) => known.verifier.renew(&config.token),
+            None => Verifier::new(&config.token),
+        };
+        let (verifier, proxies) = (verifier?, Proxies::new(&config)?);
         // Whoever receives an event twice knows it by its id.
         let events = Endpoint::new("events", &config.events.proxy(), CallsAgain::Yes);
         let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use wireloom::{Request, Response, Server};
+use wireloom_hub::HubConfig;
 
 use super::{Client, Served};
 
@@ -88,9 +89,12 @@ fn token(algorithm: Algorithm, id: &str) -> String {
     encode(&Header { kid: Some(id.into()), ..Header::new(algorithm) }, &json!({ "sub": "7" }), &key).unwrap()
 }
 
+fn config(url: &str, refresh: &str) -> String {
+    format!("[token]\njwks_url = \"{url}\"\njwks_refresh = \"{refresh}\"\n")
+}
+
 async fn serve(url: &str, refresh: &str) -> Served {
-    let config = format!("[token]\njwks_url = \"{url}\"\njwks_refresh = \"{refresh}\"\n");
-    Served::start(&config, |hub| hub).await
+    Served::start(&config(url, refresh), |hub| hub).await
 }
 
 /// The outcome of connecting: `None` for success, the code of an error, or the code of the disconnection.
@@ -127,6 +131,24 @@ async fn keys_at_a_url_are_fetched_and_kept() {
     // The known keys stay in use while the server is down.
     *keys.mode.lock().unwrap() = Mode::Broken;
     assert_eq!(connect(&served, &token(Algorithm::RS256, "rsa")).await, None);
+}
+
+#[tokio::test]
+async fn a_new_configuration_keeps_the_keys_of_a_url() {
+    let (url, keys) = key_server(Mode::Keys).await;
+    let served = serve(&url, "1h").await;
+    let rsa = token(Algorithm::RS256, "rsa");
+    assert_eq!(connect(&served, &rsa).await, None);
+    *keys.mode.lock().unwrap() = Mode::Broken;
+    let reload = |url: &str, refresh| served.hub.reload(HubConfig::from_toml(&config(url, refresh)).unwrap());
+    reload(&url, "1h").unwrap();
+    assert_eq!(connect(&served, &rsa).await, None);
+    // Also with another interval, which applies to them.
+    reload(&url, "1ms").unwrap();
+    assert_eq!(connect(&served, &rsa).await, None);
+    // Those of another URL are others.
+    reload(&format!("{url}/other"), "1h").unwrap();
+    assert_eq!(connect(&served, &rsa).await, Some(100));
 }
 
 #[tokio::test]
