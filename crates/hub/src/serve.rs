@@ -11,7 +11,7 @@ use crate::client::{Format, Transport};
 use crate::config::namespace_of;
 use crate::hub::Hub;
 use crate::node::Origin;
-use crate::protocol::{self, EmulationRequest, Encoding};
+use crate::protocol::{self, Commands, EmulationRequest, Encoding};
 use crate::proxy::Headers;
 use crate::session::Room;
 use crate::sessions::Delivered;
@@ -35,7 +35,7 @@ impl Hub {
     /// |---|---|
     /// | `/connection/websocket` | the client protocol over WebSocket, JSON, or Protobuf by the subprotocol `centrifuge-protobuf` |
     /// | `/connection/http_stream` | the client protocol for clients without WebSocket: commands in a POST body, replies and pushes as lines of JSON, or Protobuf if the body is `application/octet-stream` |
-    /// | `/connection/sse` | the same as server-sent events, JSON; commands in the parameter `cf_connect` or a POST body |
+    /// | `/connection/sse` | the same as server-sent events, JSON; commands in a POST body, or `connect` and `subscribe` in the parameter `cf_connect` |
     /// | `/emulation` | further commands of the clients of the last two, on any node |
     /// | `/connection/uni_websocket` | pushes alone over WebSocket, JSON; the first message of the client is its connect request |
     /// | `/connection/uni_sse` | pushes as server-sent events; the connect request is JSON, the parameter `cf_connect` or a POST body |
@@ -230,6 +230,14 @@ impl Hub {
             _ => return Err(refuse_method("GET, POST")),
         };
         let first = if transport.is_emulated() {
+            // A link or an image on a page of another site makes such a request too, with the user's cookies.
+            let is_url = request.method() == "GET";
+            if is_url && !Commands::new(Encoding::Json, sent.clone()).flatten().all(|one| one.only_opens()) {
+                return Err(Response::text(
+                    400,
+                    "cf_connect has other commands than connect and subscribe; POST them\n",
+                ));
+            }
             transport::First::Commands(sent)
         } else {
             let connect = protocol::decode_object(&sent);
@@ -298,8 +306,11 @@ impl Hub {
     fn origin(&self, request: &Request) -> Result<Option<String>, Response> {
         let text = |name| request.header(name).map(|value| std::str::from_utf8(value).unwrap_or("?"));
         let (origin, host) = (text("origin"), text("host").unwrap_or_default());
+        // Fetch Metadata §2.3: browsers send no `Origin` with links and images, but say which site they are on.
+        let is_own =
+            origin.is_some() || matches!(text("sec-fetch-site"), None | Some("same-origin" | "none"));
         let settings = self.0.settings();
-        if settings.pages.allows_page(origin, host) && settings.pages.allows_host(host) {
+        if is_own && settings.pages.allows_page(origin, host) && settings.pages.allows_host(host) {
             return Ok(origin.map(str::to_owned));
         }
         Err(self.refuse_page(origin, host))

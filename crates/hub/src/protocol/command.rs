@@ -184,6 +184,17 @@ messages! {
 }
 
 impl Command {
+    /// Whether it connects or subscribes and does nothing else.
+    pub(crate) fn only_opens(&self) -> bool {
+        let opens = Self {
+            id: self.id,
+            connect: self.connect.clone(),
+            subscribe: self.subscribe.clone(),
+            ..Self::default()
+        };
+        *self == opens
+    }
+
     /// Whether the answer is read from a channel, and costs as much as the channel holds. Subscriptions, which also `connect` makes,
     /// are charged where they are made.
     pub(crate) fn reads(&self) -> bool {

@@ -79,6 +79,66 @@ async fn server_sent_events_begin_with_a_parameter_too() {
 }
 
 #[tokio::test]
+async fn commands_in_a_url_change_nothing() {
+    let served = serve().await;
+    let connect = json!({ "id": 1, "connect": {} });
+    let subscribe = json!({ "id": 2, "subscribe": { "channel": "chat:x" } });
+    let publish = json!({ "channel": "chat:x", "data": 1 });
+    for (command, status) in [
+        (json!({}), 200),
+        (subscribe.clone(), 200),
+        (json!({ "id": 2, "publish": publish }), 400),
+        (json!({ "id": 2, "rpc": {} }), 400),
+        (json!({ "send": {} }), 400),
+        (json!({ "id": 2, "unsubscribe": { "channel": "chat:x" } }), 400),
+        // Two methods in one command.
+        (json!({ "id": 2, "subscribe": { "channel": "chat:x" }, "send": {} }), 400),
+    ] {
+        for commands in [format!("{connect}\n{command}"), format!("{command}\n{connect}")] {
+            let encoded =
+                percent_encoding::utf8_percent_encode(&commands, percent_encoding::NON_ALPHANUMERIC);
+            let url = http(&served, &format!("/connection/sse?cf_connect={encoded}"));
+            let response = Connector::new().request(Request::get(url)).await.unwrap();
+            assert_eq!(response.status, status, "{commands}");
+        }
+        // A body may have them: a page of another origin cannot send one without its `Origin`.
+        let request = Request::post(http(&served, "/connection/sse"), format!("{connect}\n{command}"));
+        assert_eq!(Connector::new().request(request).await.unwrap().status, 200, "{command}");
+    }
+    while served.hub.stats().publications == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(served.hub.stats().publications, 1);
+}
+
+#[tokio::test]
+async fn a_navigation_from_another_site_opens_no_stream() {
+    let origins = "[client]\nallowed_origins = [\"https://good.example\"]";
+    let served = Served::start(&CONFIG.replace("[client]", origins), |hub| hub).await;
+    for path in ["/connection/sse?cf_connect=%7B%7D", "/connection/uni_sse", "/connection/uni_http_stream"] {
+        for (origin, site, status) in [
+            (None, None, 200),
+            (None, Some("same-origin"), 200),
+            (None, Some("none"), 200),
+            (None, Some("same-site"), 403),
+            (None, Some("cross-site"), 403),
+            (None, Some("of the future"), 403),
+            (Some("https://good.example"), Some("cross-site"), 200),
+            (Some("https://evil.example"), Some("same-origin"), 403),
+        ] {
+            let fields = [("Origin", origin), ("Sec-Fetch-Site", site)];
+            let connector =
+                fields.into_iter().fold(Connector::new(), |connector, (name, value)| match value {
+                    Some(value) => connector.header(name, value),
+                    None => connector,
+                });
+            let response = connector.request(Request::get(http(&served, path))).await.unwrap();
+            assert_eq!(response.status, status, "{path} {origin:?} {site:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn http_streaming_speaks_protobuf() {
     let served = serve().await;
     let subscribe = SubscribeRequest { channel: "chat:x".into(), ..SubscribeRequest::default() };
