@@ -78,6 +78,21 @@ module Bench
       end
     end
 
+    # A Rack application over HTTP/2 without TLS, served by the middleware of Falcon's server, on a free port.
+    def falcon(app)
+      %w[async async/http/endpoint async/http/server protocol/rack protocol/http/content_encoding].each { |feature| require feature }
+      ports = Queue.new
+      Thread.new do
+        Async do
+          bound = Async::HTTP::Endpoint.parse("http://127.0.0.1:0/", protocol: Async::HTTP::Protocol::HTTP2).bound
+          ports << bound.sockets.first.to_io.local_address.ip_port
+          served = Protocol::HTTP::ContentEncoding.new(Protocol::Rack::Adapter.new(app))
+          Async::HTTP::Server.new(served, bound, protocol: Async::HTTP::Protocol::HTTP2, scheme: "http").run
+        end
+      end.report_on_exception = true
+      ports.pop
+    end
+
     # An HTTP/2 server of another language, without TLS, on a free port.
     def nghttpd
       port = TCPServer.open("127.0.0.1", 0) { |server| server.addr[1] }
@@ -154,6 +169,19 @@ module Bench
       answers = session.get(*urls)
       c.check(answers.all? { |answer| answer.status == 200 && answer.to_s.bytesize == 1024 }, "a request failed: #{answers.first}")
       urls.size
+    end
+  end
+
+  row "protocol-http2/falcon", "a Rack application as Falcon serves it, h2load with 100 concurrent GETs",
+      gem: "protocol_http2", needs: %w[async-http protocol-rack], tool: "h2load", per: "request", bar: 1.5 do |c|
+    require "open3"
+    ENV["CONSOLE_LEVEL"] ||= "fatal"
+    port = Applications.falcon(->(_) { [200, { "content-type" => "text/plain" }, ["Hello World"]] })
+    count = c.size(2_000, 20)
+    lambda do
+      out, = Open3.capture2e("h2load", "--requests=#{count}", "--clients=1", "--max-concurrent-streams=100", "http://127.0.0.1:#{port}/")
+      c.check(out.include?(" #{count} 2xx"), out)
+      count
     end
   end
 end

@@ -71,8 +71,9 @@ module Bench
         Reading.socket(c, frame, c.size(200, 3), &Reading.frames(c, size))
       end
     end
+    bar = mask ? { 200 => 8, 70_000 => 20 }.fetch(size, 4) : 4
     row "protocol-ws/message/#{name}", "Connection#read, #{what}, from a StringIO",
-        gem: "protocol_websocket", per: "message", bar: size > 1_000 ? 50 : 4 do |c|
+        gem: "protocol_websocket", per: "message", bar: bar do |c|
       Reading.memory(c, frame, c.size(count, 3), &Reading.messages(c, size))
     end
   end
