@@ -199,6 +199,31 @@ class ProtocolHTTP2Test < Wireloom::TestCase
     assert_equal [[3, 65_542], 65_549], grown
   end
 
+  # async-http calls it before each frame.
+  def test_active_streams_are_told_what_may_be_sent
+    told = []
+    type = Class.new(Protocol::HTTP2::Stream) do
+      define_method(:window_updated) do |size|
+        told << [id, size]
+        raise "enough" if told.size >= 4
+
+        connection.streams.delete(id)
+      end
+    end
+    idle = Class.new(type) { def active? = false }
+    [type, type, idle, Protocol::HTTP2::Stream, type].each do |each|
+      @client.create_stream { |connection, id| each.create(connection, id) }.send_headers(REQUEST)
+    end
+    @client.create_stream { |connection, id| type.create(connection, id) }
+    assert_equal [5, 7, 11], @client.consume_window.keys
+    assert_equal [[1, 65_535], [3, 65_535], [9, 65_535]], told
+    assert_nil @client.consume_window(0)
+    @client.create_stream { |connection, id| type.create(connection, id) }.send_headers(REQUEST)
+    assert_raises(RuntimeError) { @client.consume_window(5) }
+    assert_equal [13, 5], told.last
+    assert_raises(RuntimeError) { @client.consume_window }
+  end
+
   # Methods that a program redefines in the gem's classes are called from then on.
   def test_changed_classes
     stream = @client.create_stream

@@ -9,7 +9,7 @@ use magnus::{Class, Error, Exception, RArray, RHash, RString, Ruby, TryConvert, 
 use rb_sys::{ID, VALUE};
 
 use super::flow::{self, Window};
-use super::frames::{self, Read};
+use super::frames::{self, Frame, Read};
 use super::names::names;
 use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, string, value};
 use super::steps::{self, Steps, connection, stream};
@@ -44,15 +44,20 @@ fn receive(
     len_max: i64,
 ) -> Result<Value, Error> {
     let ids = &names().ids;
-    let frame = match object_array(get(framer, ids.frames)) {
+    let (frame, known) = match object_array(get(framer, ids.frames)) {
         Some(frames) => next_frame(ruby, framer, frames, len_max)?,
-        None => call(framer, ids.read_frame, &[integer(len_max)])?,
+        None => (call(framer, ids.read_frame, &[integer(len_max)])?, None),
     };
     let is_open = get(connection, ids.state) != names().symbols.closed && get(connection, ids.framer) != NIL;
     if !is_open && !matches!(call(connection, ids.ignore_frame, &[frame])?, NIL | FALSE) {
         return Ok(ruby.qnil().as_value());
     }
-    if !(steps::is_plain() && apply(ruby, connection, steps, frame)?) {
+    let known = known.filter(|_| is_open).or_else(|| Frame::of(frame));
+    let is_applied = match known {
+        Some(frame) if steps::is_plain() => apply(ruby, connection, steps, &frame)?,
+        _ => false,
+    };
+    if !is_applied {
         call(frame, ids.apply, &[connection])?;
     }
     Ok(value(frame))
@@ -71,11 +76,16 @@ pub(super) fn framer_read_frame(ruby: &Ruby, this: Value, arguments: &[Value]) -
     let (true, Some(frames), Some(len_max)) = (is_usual, frames, len_max) else {
         return call_super(arguments);
     };
-    next_frame(ruby, framer, frames, len_max).map(value)
+    next_frame(ruby, framer, frames, len_max).map(|(frame, _)| value(frame))
 }
 
-/// The next frame off the stream of a framer of the gem.
-fn next_frame(ruby: &Ruby, framer: VALUE, frames: RArray, len_max: i64) -> Result<VALUE, Error> {
+/// The next frame off the stream of a framer of the gem, and what it holds where that is known.
+fn next_frame(
+    ruby: &Ruby,
+    framer: VALUE,
+    frames: RArray,
+    len_max: i64,
+) -> Result<(VALUE, Option<Frame>), Error> {
     let names = names();
     let stream = get(framer, names.ids.stream);
     let missing = |read, message| match Option::<RString>::try_convert(value(read)) {
@@ -83,11 +93,11 @@ fn next_frame(ruby: &Ruby, framer: VALUE, frames: RArray, len_max: i64) -> Resul
         Err(error) => error,
     };
     match frames::read(stream, frames, len_max.max(0) as usize)? {
-        Read::Frame(frame) => Ok(frame),
+        Read::Frame(frame) => Ok((frame.object, Some(frame))),
         Read::Header(fields) => {
             let header = ruby.ary_from_iter(fields);
             let rest = [stream, frames.as_raw(), header.as_raw(), integer(len_max)];
-            call(names.module.get().as_raw(), names.ids.read_rest, &rest)
+            Ok((call(names.module.get().as_raw(), names.ids.read_rest, &rest)?, None))
         }
         Read::NoHeader(read) => Err(missing(read, "Could not read frame header!")),
         Read::NoPayload(read) => Err(missing(read, "Could not read frame payload!")),
@@ -122,50 +132,48 @@ fn report(connection: VALUE, error: Error) -> Error {
 }
 
 /// Does what `frame.apply(connection)` does. Returns false, with nothing done, where that has to.
-fn apply(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
-    let classes = &names().classes;
-    if classes.data_frame.is_of(frame) && steps.has(&connection::RECEIVE_DATA) {
+fn apply(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
+    let (classes, object) = (&names().classes, frame.object);
+    if classes.data_frame.is_of(object) && steps.has(&connection::RECEIVE_DATA) {
         receive_data(ruby, connection, steps, frame)
-    } else if classes.headers_frame.is_of(frame) && steps.has(&connection::RECEIVE_HEADERS) {
+    } else if classes.headers_frame.is_of(object) && steps.has(&connection::RECEIVE_HEADERS) {
         receive_headers(ruby, connection, steps, frame)
-    } else if classes.window_update_frame.is_of(frame) && steps.has(&connection::RECEIVE_WINDOW_UPDATE) {
+    } else if classes.window_update_frame.is_of(object) && steps.has(&connection::RECEIVE_WINDOW_UPDATE) {
         receive_window_update(ruby, connection, steps, frame)
     } else {
         Ok(false)
     }
 }
 
-fn receive_data(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
+fn receive_data(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
     let ids = &names().ids;
-    let (Some(amount), id) = (number(get(frame, ids.length)), get(frame, ids.stream_id)) else {
-        return Ok(false);
-    };
-    if lookup(connection, id).is_none() {
-        return Ok(false);
-    }
-    match Window::of(connection, ids.local_window) {
+    let Some(stream) = lookup(connection, frame.stream_id) else { return Ok(false) };
+    let has_called = match Window::of(connection, ids.local_window) {
         Some(window) if steps.has(&connection::UPDATE_WINDOW) => {
             let is_own = steps.has(&connection::SEND_WINDOW_UPDATE);
-            flow::received(ruby, (connection, is_own), (connection, steps), window, amount)?;
+            flow::received(ruby, (connection, is_own), (connection, steps), window, frame.len)?
         }
-        _ => drop(call(connection, ids.update_local_window, &[frame])?),
-    }
+        _ => call(connection, ids.update_local_window, &[frame.object]).map(|_| true)?,
+    };
     // It may have been closed meanwhile; then it is no longer idle, and the frame is ignored.
-    if let Some(stream) = lookup(connection, id) {
+    let stream = if has_called { lookup(connection, frame.stream_id) } else { Some(stream) };
+    if let Some(stream) = stream {
         let of_stream = steps::of_stream(ruby, stream);
         let is_own = of_stream.has(&stream::RECEIVE_DATA);
         if !is_own || streams::data_received(ruby, stream, frame, Some((of_stream, steps)))?.is_none() {
-            call(stream, ids.receive_data, &[frame])?;
+            call(stream, ids.receive_data, &[frame.object])?;
         }
     }
     Ok(true)
 }
 
-fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
+fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
     let ids = &names().ids;
-    let key = get(frame, ids.stream_id);
-    let Some(id) = number(key).filter(|&id| id != 0) else { return Ok(false) };
-    let stream = match lookup(connection, key) {
+    let id = frame.stream_id;
+    if id == 0 {
+        return Ok(false);
+    }
+    let stream = match lookup(connection, id) {
         Some(stream) => stream,
         None => {
             let streams_max = setting(get(connection, ids.local_settings), ids.maximum_concurrent_streams);
@@ -176,22 +184,22 @@ fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -
             if !is_new {
                 return Ok(false);
             }
-            let stream = call(connection, ids.accept_stream, &[key])?;
-            set(connection, &[(ids.remote_stream_id, key)])?;
+            let stream = call(connection, ids.accept_stream, &[integer(id)])?;
+            set(connection, &[(ids.remote_stream_id, integer(id))])?;
             stream
         }
     };
     let of_stream = steps::of_stream(ruby, stream);
     let is_own = is_stream(stream) && of_stream.has(&stream::RECEIVE_HEADERS);
     if !is_own || streams::headers_received(ruby, stream, frame, Some((of_stream, steps)))?.is_none() {
-        call(stream, ids.receive_headers, &[frame])?;
+        call(stream, ids.receive_headers, &[frame.object])?;
     }
     Ok(true)
 }
 
-fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<bool, Error> {
+fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
     let ids = &names().ids;
-    let increment: Option<[u8; 4]> = string(get(frame, ids.payload)).and_then(|payload| {
+    let increment: Option<[u8; 4]> = string(frame.payload).and_then(|payload| {
         // SAFETY: copied at once.
         unsafe { payload.as_slice() }.try_into().ok()
     });
@@ -199,14 +207,12 @@ fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VA
     else {
         return Ok(false);
     };
-    let key = get(frame, ids.stream_id);
-    let owner = match number(key) {
-        Some(0) => connection,
-        Some(_) => match lookup(connection, key) {
+    let owner = match frame.stream_id {
+        0 => connection,
+        id => match lookup(connection, id) {
             Some(stream) if steps::of_stream(ruby, stream).has(&stream::RECEIVE_WINDOW_UPDATE) => stream,
             _ => return Ok(false),
         },
-        None => return Ok(false),
     };
     match Window::of(owner, ids.remote_window) {
         Some(window) if window.can_expand(increment) => window.expand(increment)?,
@@ -251,11 +257,10 @@ fn stream_count(connection: VALUE) -> Option<i64> {
 }
 
 /// The stream of an id.
-fn lookup(connection: VALUE, id: VALUE) -> Option<VALUE> {
+fn lookup(connection: VALUE, id: i64) -> Option<VALUE> {
     let streams = hash(connection)?;
-    number(id)?;
     // SAFETY: a Hash, and a key that needs no method to be compared with others.
-    let stream = unsafe { rb_sys::rb_hash_lookup(streams.as_raw(), id) };
+    let stream = unsafe { rb_sys::rb_hash_lookup(streams.as_raw(), integer(id)) };
     is_stream(stream).then_some(stream)
 }
 

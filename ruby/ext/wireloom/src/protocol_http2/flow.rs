@@ -59,25 +59,35 @@ impl Window {
     fn wanted(&self) -> Option<i64> {
         let (ids, classes) = (&names().ids, &names().classes);
         let capacity = number(get(self.object, ids.capacity))?;
-        let desired =
-            number(get(self.object, ids.desired)).filter(|_| classes.local_window.is_of(self.object));
+        let is_local = classes.local_window.is_of(self.object);
+        let desired = if is_local { number(get(self.object, ids.desired)) } else { None };
         let wanted = desired.map_or(self.used, |desired| desired - capacity + self.used);
         (self.available < desired.unwrap_or(capacity) / 2).then_some(wanted)
     }
 }
 
-/// `update_local_window` of a stream or of the connection itself: `is_own` when its `send_window_update` is the gem's.
+/// What is available of a window of one of the gem's classes.
+#[inline]
+pub(super) fn available(owner: VALUE, name: ID) -> Option<i64> {
+    let names = names();
+    let object = get(owner, name);
+    let is_own = names.classes.window.is_of(object) || names.classes.local_window.is_of(object);
+    if is_own { number(get(object, names.ids.available)) } else { None }
+}
+
+/// `update_local_window` of a stream or of the connection itself: `is_own` when its `send_window_update` is the gem's. Returns whether
+/// a method was called, during which anything may have changed.
 pub(super) fn received(
     ruby: &Ruby,
     (owner, is_own): (VALUE, bool),
     (connection, of_connection): (VALUE, Steps),
     window: Window,
     amount: i64,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let ids = &names().ids;
     window.consume(amount)?;
     let window = Window { available: window.available - amount, used: window.used + amount, ..window };
-    let Some(wanted) = window.wanted() else { return Ok(()) };
+    let Some(wanted) = window.wanted() else { return Ok(false) };
     let id = if owner == connection { Some(0) } else { number(get(owner, ids.id)) };
     let id = id.filter(|id| frames::STREAM_IDS.contains(id));
     let io = if is_own && window.can_expand(wanted) && (0..=WINDOW_MAX).contains(&wanted) {
@@ -86,15 +96,15 @@ pub(super) fn received(
         None
     };
     let (Some(io), Some(id)) = (io, id) else {
-        return call(owner, ids.send_window_update, &[integer(wanted)]).map(drop);
+        return call(owner, ids.send_window_update, &[integer(wanted)]).map(|_| true);
     };
     let frame = frames::window_update(ruby, id as u32, wanted as u32)?;
     write(io, &[frame])?;
     // Other fibers may have run meanwhile.
-    match Window::of(owner, ids.local_window) {
-        Some(window) if window.can_expand(wanted) => window.expand(wanted),
-        _ => Ok(()),
+    if let Some(window) = Window::of(owner, ids.local_window).filter(|window| window.can_expand(wanted)) {
+        window.expand(wanted)?;
     }
+    Ok(true)
 }
 
 /// The stream that a connection writes to, if `write_frame` does nothing but to write to it and flush it.

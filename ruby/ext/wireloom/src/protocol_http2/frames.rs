@@ -5,7 +5,7 @@ use magnus::{Error, RArray, RString, Ruby, Value};
 use rb_sys::{ID, VALUE};
 
 use super::names::{Class, names};
-use super::objects::{self, NIL, integer, string, value};
+use super::objects::{self, NIL, get, integer, number, string, value};
 use crate::strings;
 
 /// RFC 9113 §4.1.
@@ -20,11 +20,35 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const WINDOW_UPDATE: u8 = 8;
 
+/// A frame, and what its instance variables hold.
+#[derive(Clone, Copy)]
+pub(super) struct Frame {
+    pub(super) object: VALUE,
+    pub(super) len: i64,
+    pub(super) flags: i64,
+    pub(super) stream_id: i64,
+    pub(super) payload: VALUE,
+}
+
+impl Frame {
+    /// `None` when it has no numbers.
+    pub(super) fn of(object: VALUE) -> Option<Self> {
+        let ids = &names().ids;
+        Some(Self {
+            object,
+            len: number(get(object, ids.length))?,
+            flags: number(get(object, ids.flags))?,
+            stream_id: number(get(object, ids.stream_id))?,
+            payload: get(object, ids.payload),
+        })
+    }
+}
+
 /// How far [`read`] came.
 #[derive(Clone, Copy)]
 pub(super) enum Read {
     /// A frame whose class reads no more than its payload.
-    Frame(VALUE),
+    Frame(Frame),
     /// `[length, type, flags, stream_id]` of any other, whose payload is still to be read.
     Header([u32; 4]),
     /// The stream had something else than the header.
@@ -77,7 +101,8 @@ unsafe fn read_unprotected(stream: VALUE, frames: RArray, len_max: usize) -> Rea
     }
     let (variables, count) = variables(class, fields, payload);
     // SAFETY: as above.
-    Read::Frame(unsafe { objects::make_unprotected(class.get().as_raw(), &variables[..count]) })
+    let object = unsafe { objects::make_unprotected(class.get().as_raw(), &variables[..count]) };
+    Read::Frame(Frame { object, len: len as i64, flags: flags.into(), stream_id: stream_id.into(), payload })
 }
 
 /// The class of a frame that reads no more than its payload.

@@ -9,7 +9,7 @@ use rb_sys::VALUE;
 
 use super::connection::{decode, setting};
 use super::flow::{self, Window};
-use super::frames::{self, END_HEADERS, END_STREAM, HEADER_LEN, PADDED, PRIORITY};
+use super::frames::{self, END_HEADERS, END_STREAM, Frame, HEADER_LEN, PADDED, PRIORITY};
 use super::names::names;
 use super::objects::{
     NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value, write,
@@ -230,20 +230,18 @@ pub(super) fn send_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result
 
 /// `available_frame_size(maximum_frame_size = self.maximum_frame_size)`: what one frame of DATA may carry now, in bytes.
 pub(super) fn available_frame_size(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
-    let ids = &names().ids;
-    let Some(sides) = Sides::of(ruby, this.as_raw(), None).filter(|sides| {
-        arguments.is_empty()
-            && sides.of_stream.has(&stream::AVAILABLE_SIZE)
-            && sides.of_connection.has(&connection::AVAILABLE_SIZE)
-    }) else {
-        return call_super(arguments);
-    };
-    let len_max = setting(get(sides.connection, ids.remote_settings), ids.maximum_frame_size);
-    let windows =
-        (Window::of(sides.stream, ids.remote_window), Window::of(sides.connection, ids.remote_window));
-    match (len_max, windows) {
-        (Some(len_max), (Some(own), Some(shared))) => {
-            Ok(value(integer(own.available.min(shared.available).min(len_max))))
+    let (ids, this) = (&names().ids, this.as_raw());
+    let connection = get(this, ids.connection);
+    let is_usual = arguments.is_empty()
+        && steps::is_plain()
+        && steps::of_stream(ruby, this).has(&stream::AVAILABLE_SIZE)
+        && steps::of_connection(ruby, connection).has(&connection::AVAILABLE_SIZE);
+    let len_max = setting(get(connection, ids.remote_settings), ids.maximum_frame_size);
+    let available =
+        (flow::available(this, ids.remote_window), flow::available(connection, ids.remote_window));
+    match (len_max, available) {
+        (Some(len_max), (Some(own), Some(shared))) if is_usual => {
+            Ok(value(integer(own.min(shared).min(len_max))))
         }
         _ => call_super(arguments),
     }
@@ -307,9 +305,9 @@ fn split_keywords<'a>(_: &Ruby, arguments: &'a [Value]) -> Option<(&'a [Value], 
 }
 
 /// The frame of an argument, if it is an object of that class of the gem.
-fn frame(arguments: &[Value], class: super::names::Class) -> Option<VALUE> {
+fn frame(arguments: &[Value], class: super::names::Class) -> Option<Frame> {
     match arguments {
-        [frame] if class.is_of(frame.as_raw()) => Some(frame.as_raw()),
+        [frame] if class.is_of(frame.as_raw()) => Frame::of(frame.as_raw()),
         _ => None,
     }
 }
@@ -317,7 +315,7 @@ fn frame(arguments: &[Value], class: super::names::Class) -> Option<VALUE> {
 /// `receive_headers(frame)`
 pub(super) fn receive_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     match frame(arguments, names().classes.headers_frame) {
-        Some(frame) => match headers_received(ruby, this.as_raw(), frame, None)? {
+        Some(frame) => match headers_received(ruby, this.as_raw(), &frame, None)? {
             Some(result) => Ok(value(result)),
             None => call_super(arguments),
         },
@@ -329,22 +327,19 @@ pub(super) fn receive_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> 
 pub(super) fn headers_received(
     ruby: &Ruby,
     stream: VALUE,
-    frame: VALUE,
+    frame: &Frame,
     known: Option<(Steps, Steps)>,
 ) -> Result<Option<VALUE>, Error> {
     let symbols = &names().symbols;
-    let (Some(sides), Some(flags)) = (Sides::of(ruby, stream, known), number(get(frame, names().ids.flags)))
-    else {
-        return Ok(None);
-    };
-    let (state, is_end) = (sides.state, flags & END_STREAM != 0);
+    let Some(sides) = Sides::of(ruby, stream, known) else { return Ok(None) };
+    let (state, is_end) = (sides.state, frame.flags & END_STREAM != 0);
     let process = |sides: &Sides| {
         if sides.of_stream.has(&stream::PROCESS_HEADERS)
             && let Some(list) = fields(ruby, sides.connection, sides.of_connection, frame)?
         {
             return Ok(list.as_raw());
         }
-        call(sides.stream, names().ids.process_headers, &[frame])
+        call(sides.stream, names().ids.process_headers, &[frame.object])
     };
     if state == symbols.idle {
         if !sides.of_stream.has(&stream::RECEIVE_HEADERS) {
@@ -369,7 +364,7 @@ pub(super) fn process_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> 
     let connection = get(this.as_raw(), names().ids.connection);
     match frame(arguments, names().classes.headers_frame) {
         Some(frame) if steps::is_plain() => {
-            match fields(ruby, connection, steps::of_connection(ruby, connection), frame)? {
+            match fields(ruby, connection, steps::of_connection(ruby, connection), &frame)? {
                 Some(list) => Ok(list.as_value()),
                 None => call_super(arguments),
             }
@@ -379,11 +374,10 @@ pub(super) fn process_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> 
 }
 
 /// The fields of HEADERS, unless the gem's methods have to decode them.
-fn fields(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<Option<RArray>, Error> {
-    let ids = &names().ids;
-    let is_bare = number(get(frame, ids.flags)).is_some_and(|flags| flags & (PADDED | PRIORITY) == 0)
-        && get(frame, ids.continuation) == NIL;
-    match string(get(frame, ids.payload)) {
+fn fields(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<Option<RArray>, Error> {
+    let is_bare =
+        frame.flags & (PADDED | PRIORITY) == 0 && get(frame.object, names().ids.continuation) == NIL;
+    match string(frame.payload) {
         Some(block) if is_bare && steps.has(&connection::DECODE) => decode(ruby, connection, block),
         _ => Ok(None),
     }
@@ -392,7 +386,7 @@ fn fields(ruby: &Ruby, connection: VALUE, steps: Steps, frame: VALUE) -> Result<
 /// `receive_data(frame)`
 pub(super) fn receive_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     match frame(arguments, names().classes.data_frame) {
-        Some(frame) => match data_received(ruby, this.as_raw(), frame, None)? {
+        Some(frame) => match data_received(ruby, this.as_raw(), &frame, None)? {
             Some(result) => Ok(value(result)),
             None => call_super(arguments),
         },
@@ -404,32 +398,36 @@ pub(super) fn receive_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Res
 pub(super) fn data_received(
     ruby: &Ruby,
     stream: VALUE,
-    frame: VALUE,
+    frame: &Frame,
     known: Option<(Steps, Steps)>,
 ) -> Result<Option<VALUE>, Error> {
     let (ids, symbols) = (&names().ids, &names().symbols);
-    let (Some(sides), Some(flags), Some(amount)) =
-        (Sides::of(ruby, stream, known), number(get(frame, ids.flags)), number(get(frame, ids.length)))
-    else {
-        return Ok(None);
-    };
-    let (state, is_end) = (sides.state, flags & END_STREAM != 0);
+    let Some(sides) = Sides::of(ruby, stream, known) else { return Ok(None) };
+    let (state, is_end) = (sides.state, frame.flags & END_STREAM != 0);
     if state != symbols.open && state != symbols.half_closed_local {
         return Ok(None);
     }
     match Window::of(stream, ids.local_window) {
         Some(window) if sides.of_stream.has(&stream::UPDATE_WINDOW) => {
             let is_own = sides.of_stream.has(&stream::SEND_WINDOW_UPDATE);
-            flow::received(ruby, (stream, is_own), (sides.connection, sides.of_connection), window, amount)?;
+            flow::received(
+                ruby,
+                (stream, is_own),
+                (sides.connection, sides.of_connection),
+                window,
+                frame.len,
+            )?;
         }
-        _ => drop(call(stream, ids.update_local_window, &[frame])?),
+        _ => drop(call(stream, ids.update_local_window, &[frame.object])?),
     }
     if state == symbols.open && is_end {
         sides.set_state(symbols.half_closed_remote)?;
     }
-    let data = match string(get(frame, ids.payload)) {
-        Some(data) if flags & PADDED == 0 && sides.of_stream.has(&stream::PROCESS_DATA) => data.as_raw(),
-        _ => call(stream, ids.process_data, &[frame])?,
+    let data = match string(frame.payload) {
+        Some(data) if frame.flags & PADDED == 0 && sides.of_stream.has(&stream::PROCESS_DATA) => {
+            data.as_raw()
+        }
+        _ => call(stream, ids.process_data, &[frame.object])?,
     };
     Ok(Some(match state == symbols.open {
         true => data,
@@ -441,12 +439,13 @@ pub(super) fn data_received(
 /// `process_data(frame)`
 pub(super) fn process_data(_: &Ruby, _: Value, arguments: &[Value]) -> Result<Value, Error> {
     let ids = &names().ids;
-    match frame(arguments, names().classes.data_frame) {
-        Some(frame)
-            if number(get(frame, ids.flags)).is_some_and(|flags| flags & PADDED == 0)
-                && steps::is_plain() =>
+    match arguments {
+        [frame]
+            if names().classes.data_frame.is_of(frame.as_raw())
+                && steps::is_plain()
+                && number(get(frame.as_raw(), ids.flags)).is_some_and(|flags| flags & PADDED == 0) =>
         {
-            Ok(value(get(frame, ids.payload)))
+            Ok(value(get(frame.as_raw(), ids.payload)))
         }
         _ => call_super(arguments),
     }

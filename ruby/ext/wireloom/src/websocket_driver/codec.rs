@@ -75,14 +75,23 @@ enum Step {
     /// A control frame with its payload.
     Control(u8, RString),
     /// The peer broke a rule: the name of the error in `Hybi::ERRORS`, and a message.
-    Broken(&'static str, String),
+    Broken(Box<(&'static str, String)>),
 }
 
 impl Step {
+    fn broken(kind: &'static str, message: impl Into<String>) -> Self {
+        Self::Broken(Box::new((kind, message.into())))
+    }
+
     fn not_utf8() -> Self {
-        Self::Broken(NOT_UTF8.0, NOT_UTF8.1.to_owned())
+        Self::broken(NOT_UTF8.0, NOT_UTF8.1)
     }
 }
+
+/// Fits into two registers. One that is returned in memory is read in other widths than it was written in, and then the processor waits
+/// until all of the payload that was copied before is in the cache.
+type Stepped = Result<Step, Box<Error>>;
+const _: () = assert!(size_of::<Stepped>() <= 16);
 
 const TOO_LARGE: (&str, &str) = ("too_large", "WebSocket frame length too large");
 const NOT_UTF8: (&str, &str) = ("encoding_error", "Could not decode a text frame as UTF-8");
@@ -196,7 +205,7 @@ impl Codec {
         }
     }
 
-    fn next(ruby: &Ruby, this: Obj<Self>) -> Result<Step, Error> {
+    fn next(ruby: &Ruby, this: Obj<Self>) -> Stepped {
         let step = Self::step(ruby, this);
         if step.is_err() {
             // There was no memory for a message: the ones behind it would be wrong.
@@ -205,7 +214,7 @@ impl Codec {
         step
     }
 
-    fn step(ruby: &Ruby, this: Obj<Self>) -> Result<Step, Error> {
+    fn step(ruby: &Ruby, this: Obj<Self>) -> Stepped {
         let (chunk, at) = this.chunk.get();
         let Some(chunk) = RString::from_value(chunk.value()) else {
             if !this.frames.with(|frames| frames.has_kept()) {
@@ -246,7 +255,7 @@ impl Codec {
     }
 
     /// Makes objects of what was found in `input`.
-    fn store(ruby: &Ruby, this: Obj<Self>, input: &[u8], found: Found) -> Result<Step, Error> {
+    fn store(ruby: &Ruby, this: Obj<Self>, input: &[u8], found: Found) -> Stepped {
         match found {
             Found::Nothing => Ok(Step::Done),
             Found::Part(part) => Self::store_part(ruby, this, &input[part.range.clone()], part),
@@ -258,12 +267,12 @@ impl Codec {
             }
             Found::Broken(kind, message) => {
                 this.assembly.set(Held::NIL);
-                Ok(Step::Broken(kind, message))
+                Ok(Step::broken(kind, message))
             }
         }
     }
 
-    fn store_part(ruby: &Ruby, this: Obj<Self>, bytes: &[u8], part: Part) -> Result<Step, Error> {
+    fn store_part(ruby: &Ruby, this: Obj<Self>, bytes: &[u8], part: Part) -> Stepped {
         let raw = this.frames.with(|frames| frames.rules.raw);
         let is_text = part.opcode == TEXT && !raw;
         let whole = part.first && part.last;
@@ -309,7 +318,7 @@ impl Codec {
     }
 
     /// The message whose payload, as it arrived, is `data`; without RSV1 it is not compressed.
-    fn inflate(ruby: &Ruby, this: Obj<Self>, data: RString, opcode: u8, rsv: u8) -> Result<Step, Error> {
+    fn inflate(ruby: &Ruby, this: Obj<Self>, data: RString, opcode: u8, rsv: u8) -> Stepped {
         let is_text = opcode == TEXT;
         if rsv == 0 {
             // SAFETY: no Ruby code has seen the String, nor runs while the slice is in use.
@@ -325,15 +334,15 @@ impl Codec {
                 if valid { Step::Message(data, is_text) } else { Step::not_utf8() }
             }),
             Ok(Err(InflateError::Corrupt)) => {
-                Ok(Step::Broken("extension_error", format!("permessage-deflate: {}", InflateError::Corrupt)))
+                Ok(Step::broken("extension_error", format!("permessage-deflate: {}", InflateError::Corrupt)))
             }
             Ok(Err(InflateError::OutOfMemory)) => Err(no_memory(ruby)),
-            Ok(Err(_)) => Ok(Step::Broken(TOO_LARGE.0, TOO_LARGE.1.to_owned())),
+            Ok(Err(_)) => Ok(Step::broken(TOO_LARGE.0, TOO_LARGE.1)),
             Err(error) => Err(error),
         };
         scratch::give(message);
         this.account();
-        step
+        Ok(step?)
     }
 
     /// Makes text of `data`, whose bytes are `bytes`; `false` when they are no UTF-8.
@@ -360,7 +369,7 @@ impl Codec {
     fn deliver_messages(ruby: &Ruby, this: Obj<Self>, driver: Value) -> Result<Option<(u8, Value)>, Error> {
         let mut listeners = None;
         loop {
-            return Ok(Some(match Self::next(ruby, this)? {
+            return Ok(Some(match Self::next(ruby, this).map_err(|error| *error)? {
                 Step::Done => return Ok(None),
                 Step::Part => continue,
                 Step::Message(data, text) => {
@@ -390,7 +399,8 @@ impl Codec {
                     (RAW, parts.as_value())
                 }
                 Step::Control(opcode, data) => (opcode, data.as_value()),
-                Step::Broken(error, message) => {
+                Step::Broken(broken) => {
+                    let (error, message) = *broken;
                     let parts = ruby.ary_new_capa(2);
                     parts.push(ruby.to_symbol(error))?;
                     parts.push(message)?;
