@@ -450,7 +450,7 @@ typedef struct wl_h2_config {
   uint64_t memory_max;
   // A server handles no input while its output is longer than this, in bytes. Default: 1 MiB.
   uint64_t output_max;
-  // DATA that is framed ahead of the transport, in bytes. Default: 48 KiB.
+  // DATA that is framed ahead of the transport, in bytes. Default: 65,160, one packet of the kernel.
   uint64_t output_ahead;
   // The key of the hash table of streams: choose it at random.
   uint64_t hash_key;

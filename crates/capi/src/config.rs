@@ -300,7 +300,7 @@ pub struct wl_h2_config {
     pub memory_max: u64,
     /// A server handles no input while its output is longer than this, in bytes. Default: 1 MiB.
     pub output_max: u64,
-    /// DATA that is framed ahead of the transport, in bytes. Default: 48 KiB.
+    /// DATA that is framed ahead of the transport, in bytes. Default: 65,160, one packet of the kernel.
     pub output_ahead: u64,
     /// The key of the hash table of streams: choose it at random.
     pub hash_key: u64,

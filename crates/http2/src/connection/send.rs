@@ -11,9 +11,13 @@ use crate::error::{Error, Misuse};
 use crate::event::Event;
 use crate::field::{Field, Token};
 use crate::frame::{Flags, FrameHeader, Kind, StreamId};
+use crate::limits::Limits;
 use crate::message::{self, ContentLeft, RequestKind, Section, response_content};
 use crate::settings::Settings;
 use crate::stream::{NextFrame, OpenedRequest, RecvPhase, SendPhase, StreamKey, check_content};
+
+/// A shortened frame has at least this many bytes: as much as the window of a peer that does not stall.
+const SHORTENED_LEN_MIN: usize = Limits::PROGRESS_MIN as usize;
 
 /// The properties of a message that this side sends.
 struct Outgoing {
@@ -230,7 +234,7 @@ impl Connection {
             }
         };
         let len = data.len();
-        let has_room = len == 0 || (len <= self.data_len_max() && self.out.len() < self.config.output_ahead);
+        let has_room = len == 0 || len <= self.data_room();
         if has_room && self.streams.may_send_now(slot, len) {
             // RFC 9113 §6.9.1: an empty frame needs no window. Without END_STREAM it has no effect and is not sent.
             if len > 0 || end_stream {
@@ -322,6 +326,18 @@ impl Connection {
         (self.control.peer.max_frame_size as usize).min(self.config.output_ahead.max(LEAST))
     }
 
+    /// The maximum length of the next DATA frame; 0 if the output is full. The last frame that has room is shortened, so that all
+    /// of the output is one packet for the kernel.
+    #[inline]
+    fn data_room(&self) -> usize {
+        let max = self.data_len_max();
+        if self.out.is_empty() {
+            return max;
+        }
+        let room = self.config.output_ahead.saturating_sub(self.out.len() + FrameHeader::LEN).min(max);
+        if room >= SHORTENED_LEN_MIN { room } else { 0 }
+    }
+
     #[inline]
     fn write_data_header(&mut self, stream_id: StreamId, len: usize, end_stream: bool) {
         let flags = Flags::NONE.with(Flags::END_STREAM, end_stream);
@@ -357,9 +373,13 @@ impl Connection {
     #[inline(never)]
     fn write_streams(&mut self) {
         self.open_waiting();
-        while self.out.len() < self.config.output_ahead {
+        loop {
+            let room = self.data_room();
+            if room == 0 {
+                break;
+            }
             let Some(slot) = self.streams.next_ready() else { break };
-            self.write_next(slot);
+            self.write_next(slot, room as u32);
             if self.streams.send_window() <= 0 {
                 break;
             }
@@ -369,9 +389,8 @@ impl Connection {
         }
     }
 
-    /// Writes the next frame of a stream.
-    fn write_next(&mut self, slot: u32) {
-        let frame_len_max = self.data_len_max() as u32;
+    /// Writes the next frame of a stream, with at most `frame_len_max` bytes.
+    fn write_next(&mut self, slot: u32, frame_len_max: u32) {
         let queue_max = self.config.queue_max(self.streams.queued());
         match self.streams.next_frame(slot, self.now, frame_len_max, queue_max) {
             NextFrame::Data { id, len, end_stream, trailers, writable } => {

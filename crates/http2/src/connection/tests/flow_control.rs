@@ -192,14 +192,32 @@ fn content_that_is_arriving_counts_as_memory() {
 // Each call fills the output as far as the windows and `output_ahead` allow: every frame is a system call otherwise.
 #[test]
 fn one_call_fills_the_output() {
-    let (mut client, mut server) = settled();
-    let (_, there) = ask(&mut client, &mut server);
-    server.send_response(there, OK, false).unwrap();
-    drain(&mut server);
-    server.send_data(there, vec![7; 200_000], false).unwrap();
+    let responding = || {
+        let (mut client, mut server) = settled();
+        let (_, there) = ask(&mut client, &mut server);
+        server.send_response(there, OK, false).unwrap();
+        drain(&mut server);
+        (server, there)
+    };
+    let transmit = |server: &mut Connection| {
+        let mut slices = [&[][..]; 16];
+        let filled = server.poll_transmit(Duration::ZERO, &mut slices);
+        slices[..filled].iter().map(|slice| slice.len()).sum::<usize>()
+    };
+    let (mut server, there) = responding();
     let ahead = server.config.output_ahead;
-    let mut slices = [&[][..]; 16];
-    let filled = server.poll_transmit(Duration::ZERO, &mut slices);
-    let len: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
-    assert!((ahead..ahead + 16_384 + 9).contains(&len), "{len}");
+    server.send_data(there, vec![7; 200_000], false).unwrap();
+    // The last frame is shortened, but not to less than 1,024 bytes.
+    assert_eq!(transmit(&mut server), ahead);
+    for (written, left) in [(1_032, ahead - 1_032), (1, ahead)] {
+        server.transmitted(Duration::ZERO, written);
+        assert_eq!(transmit(&mut server), left);
+    }
+    // So is the queue behind frames that left at once.
+    let (mut server, there) = responding();
+    for (sent, queued) in [(16_384, 0), (16_384, 0), (16_384, 0), (16_384, 16_384)] {
+        server.send_data(there, vec![7; sent], false).unwrap();
+        assert_eq!(server.queued(there), queued);
+    }
+    assert_eq!(transmit(&mut server), ahead);
 }
