@@ -296,9 +296,7 @@ async fn handshake(
             let info = agreed(stream.get_ref().1);
             (Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream))), info)
         }
-        Io::Tls(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
-        Io::Tunnel(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
-        Io::Other(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
+        io => boxed(connector.connect(name, io.into_transport()).await.map_err(failed)?),
     };
     info.server_name = is_sent.then(|| host.strip_suffix('.').unwrap_or(host).to_owned());
     Ok((io, info))

@@ -530,7 +530,8 @@ impl BodySender {
     }
 
     /// Aborts the body, so that the peer knows that it is incomplete. If the peer does not read, the connection or the stream is reset at
-    /// once, and queued chunks are dropped.
+    /// once, and queued chunks are dropped. A client of HTTP/1.0 over a Unix socket cannot know: there a body has no end but that of the
+    /// connection, and a connection no reset.
     pub fn abort(mut self) {
         self.set_aborted();
     }

@@ -102,8 +102,8 @@ impl Response {
         self
     }
 
-    /// No response: over HTTP/2 the stream is reset with this code (RFC 9113 §6.4), over HTTP/1.1 the connection is. On servers of
-    /// other crates it is a response with 500 whose body fails. A response that has begun is reset with the code of an
+    /// No response: over HTTP/2 the stream is reset with this code (RFC 9113 §6.4), over HTTP/1.1 the connection is; a transport without
+    /// resets, such as a Unix socket, ends. On servers of other crates it is a response with 500 whose body fails. A response that has begun is reset with the code of an
     /// [`HttpError::StreamReset`] that its body produces.
     #[cfg(feature = "http2")]
     pub fn reset(code: ErrorCode) -> Self {

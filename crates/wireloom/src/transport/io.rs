@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
 use super::ring::Socket;
+use super::tap::Tapped;
 
 /// Anything that reads and writes bytes in order.
 pub trait Transport: AsyncRead + AsyncWrite + Any + Send + Unpin {}
@@ -34,6 +35,8 @@ pub(crate) enum Io {
     Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
     /// A stream of HTTP/2.
     Tunnel(Box<dyn Tunnel>),
+    /// Any of the others, which is observed.
+    Tapped(Box<Tapped>),
     Other(Box<dyn Transport>),
 }
 
@@ -58,6 +61,7 @@ impl Io {
             #[cfg(feature = "tls")]
             Self::Tls(io) => io,
             Self::Tunnel(io) => io,
+            Self::Tapped(io) => io,
             Self::Other(io) => io,
         }
     }
@@ -72,12 +76,20 @@ impl Io {
 
     /// Whether a read may have to wait for a write, or a write for a read, as with TLS.
     pub(crate) fn may_mix_directions(&self) -> bool {
-        !matches!(self, Self::Tcp(_) | Self::Tunnel(_))
+        match self {
+            Self::Tcp(_) | Self::Tunnel(_) => false,
+            Self::Tapped(tapped) => tapped.io().may_mix_directions(),
+            _ => true,
+        }
     }
 
     /// Whether the transport buffers written bytes, which [`Io::poll_flush`] then writes.
     pub(crate) fn has_buffered_writes(&self) -> bool {
-        !matches!(self, Self::Tcp(_))
+        match self {
+            Self::Tcp(_) => false,
+            Self::Tapped(tapped) => tapped.io().has_buffered_writes(),
+            _ => true,
+        }
     }
 
     /// Whether a write that fails may have written bytes: rustls accepts all of them before it writes to the socket.
@@ -85,13 +97,18 @@ impl Io {
         match self {
             #[cfg(feature = "tls")]
             Self::Tls(_) => true,
+            Self::Tapped(tapped) => tapped.io().may_write_before_error(),
             _ => false,
         }
     }
 
     /// Whether the transport is known to have failed without a read.
     pub(crate) fn is_disconnected(&self) -> bool {
-        matches!(self, Self::Tunnel(io) if io.is_disconnected())
+        match self {
+            Self::Tunnel(io) => io.is_disconnected(),
+            Self::Tapped(tapped) => tapped.io().is_disconnected(),
+            _ => false,
+        }
     }
 
     /// Reads into `into`; returns 0 at the end of the stream.
@@ -102,6 +119,7 @@ impl Io {
             Self::Tcp(io) => Pin::new(io).poll_read(cx, &mut into),
             #[cfg(feature = "tls")]
             Self::Tls(io) => Pin::new(io).poll_read(cx, &mut into),
+            Self::Tapped(io) => Pin::new(io).poll_read(cx, &mut into),
             Self::Other(io) => Pin::new(io).poll_read(cx, &mut into),
         })?;
         Poll::Ready(Ok(into.filled().len()))
@@ -109,7 +127,11 @@ impl Io {
 
     /// Whether [`poll_read_ready`](Self::poll_read_ready) waits. If not, only reading does.
     pub(crate) fn tells_readiness(&self) -> bool {
-        matches!(self, Self::Tcp(_) | Self::Tunnel(_))
+        match self {
+            Self::Tcp(_) | Self::Tunnel(_) => true,
+            Self::Tapped(tapped) => tapped.io().tells_readiness(),
+            _ => false,
+        }
     }
 
     /// Waits, without a buffer, until the transport is readable, if it can report that.
@@ -117,6 +139,7 @@ impl Io {
         match self {
             Self::Tcp(io) => io.poll_read_ready(cx),
             Self::Tunnel(io) => io.poll_read_ready(cx),
+            Self::Tapped(tapped) => tapped.io_mut().poll_read_ready(cx),
             _ => Poll::Ready(Ok(())),
         }
     }
@@ -132,6 +155,7 @@ impl Io {
             #[cfg(feature = "tls")]
             (Self::Tls(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             (Self::Tunnel(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
+            (Self::Tapped(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             (Self::Other(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
         }
     }
@@ -155,6 +179,7 @@ impl Io {
             Self::Tcp(_) | Self::Tunnel(_) => Poll::Ready(Ok(())),
             #[cfg(feature = "tls")]
             Self::Tls(io) => Pin::new(io).poll_flush(cx),
+            Self::Tapped(io) => Pin::new(io).poll_flush(cx),
             Self::Other(io) => Pin::new(io).poll_flush(cx),
         }
     }
@@ -163,12 +188,7 @@ impl Io {
     /// behind them. Does nothing where the option does not exist.
     #[cfg(feature = "http2")]
     pub(crate) fn limit_unsent(&self, len: u32) {
-        let tcp = match self {
-            Self::Tcp(io) => io,
-            #[cfg(feature = "tls")]
-            Self::Tls(io) => io.get_ref().0,
-            Self::Tunnel(_) | Self::Other(_) => return,
-        };
+        let Some(tcp) = self.tcp() else { return };
         #[cfg(any(target_os = "android", target_os = "linux"))]
         // The option is an optimization: its failure is ignored.
         let _ = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(len);
@@ -177,16 +197,24 @@ impl Io {
     }
 
     /// Makes the transport discard unsent bytes and reset the connection when it is dropped, so that the kernel keeps nothing for
-    /// the peer. A stream of HTTP/2 does so in any case.
+    /// the peer. A stream of HTTP/2 does so in any case. Where there is no TCP, as with Unix sockets, there is no reset: the peer sees
+    /// the end of the stream.
     pub(crate) fn abandon(&self) {
-        let tcp = match self {
-            Self::Tcp(io) => io,
+        if let Some(tcp) = self.tcp() {
+            // The option only frees memory of the kernel: its failure is ignored.
+            let _ = tcp.set_zero_linger();
+        }
+    }
+
+    /// The TCP connection under the transport, if this crate knows it.
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(io) => Some(io),
             #[cfg(feature = "tls")]
-            Self::Tls(io) => io.get_ref().0,
-            Self::Tunnel(_) | Self::Other(_) => return,
-        };
-        // The option only frees memory of the kernel: its failure is ignored.
-        let _ = tcp.set_zero_linger();
+            Self::Tls(io) => Some(io.get_ref().0),
+            Self::Tapped(tapped) => tapped.io().tcp(),
+            Self::Tunnel(_) | Self::Other(_) => None,
+        }
     }
 
     /// Ends the writing side.
@@ -196,6 +224,7 @@ impl Io {
             Self::Tunnel(io) => Pin::new(io).poll_shutdown(cx),
             #[cfg(feature = "tls")]
             Self::Tls(io) => Pin::new(io).poll_shutdown(cx),
+            Self::Tapped(io) => Pin::new(io).poll_shutdown(cx),
             Self::Other(io) => Pin::new(io).poll_shutdown(cx),
         }
     }

@@ -67,7 +67,7 @@ impl Tap {
         if !received.is_empty() {
             tapped.observe(TapEvent::Received(received));
         }
-        Io::Other(Box::new(tapped))
+        Io::Tapped(Box::new(tapped))
     }
 }
 
@@ -87,7 +87,7 @@ impl PartialEq for Tap {
 impl Eq for Tap {}
 
 /// A transport that is observed.
-struct Tapped {
+pub(crate) struct Tapped {
     io: Io,
     tap: Tap,
     connection: u64,
@@ -96,6 +96,15 @@ struct Tapped {
 }
 
 impl Tapped {
+    /// The transport, for what concerns no bytes.
+    pub(super) fn io(&self) -> &Io {
+        &self.io
+    }
+
+    pub(super) fn io_mut(&mut self) -> &mut Io {
+        &mut self.io
+    }
+
     fn observe(&self, event: TapEvent<'_>) {
         (self.tap.0.observe)(self.connection, event);
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wireloom::{Body, Connector, Error, Headers, HttpError, Request, Response, Server, ServerConfig};
+use wireloom::{Body, Connector, Error, Headers, HttpError, Request, Response, Server, ServerConfig, Tap};
 
-use crate::ask;
 use crate::pace::Pace;
 use crate::running::{Running, answer_with_trailers};
+use crate::{ask, exchange};
 
 /// The length of the body that was read after its request was answered.
 static LATER_LEN: AtomicUsize = AtomicUsize::new(0);
@@ -127,6 +127,17 @@ async fn delimits_bodies() {
 }
 
 // RFC 9112 §7.1: a chunk of length 0 is the last one.
+// RFC 9112 §8: without a length and without chunks, only a reset tells that a body is incomplete.
+#[tokio::test]
+async fn a_body_that_ends_with_its_connection_is_reset_when_it_fails() {
+    for tap in [None, Some(Tap::new(|_, _| {}))] {
+        let is_observed = tap.is_some();
+        let address = serve(ServerConfig { tap, ..ServerConfig::default() }).await;
+        let (answer, ended) = exchange(address, b"GET /broken HTTP/1.0\r\n\r\n").await;
+        assert!(!ended, "observed: {is_observed}, {answer}");
+    }
+}
+
 #[tokio::test]
 async fn an_empty_piece_does_not_end_a_chunked_body() {
     let address = serve(ServerConfig::default()).await;
