@@ -47,6 +47,9 @@ pub struct ServerConfig {
     pub handshakes_max: usize,
     /// How long TLS and the head of a request may take, each. 10 s.
     pub handshake_timeout: Duration,
+    /// How long a client over HTTP/1.1 may take to accept 1 KiB of a response, or the rest of it, before its connection is reset. The time
+    /// between two chunks of a streamed body does not count. 60 s, as over HTTP/2 (`http2.limits.stall_timeout`).
+    pub http1_stall_timeout: Duration,
     /// How long a connection may be idle between two requests. 60 s.
     pub keep_alive_timeout: Duration,
     /// The idle time after which the kernel probes the peer (TCP keepalive). It ends the connection when its probes remain without
@@ -112,6 +115,7 @@ impl Default for ServerConfig {
             proxy_protocol_from: Vec::new(),
             handshakes_max: 10_000,
             handshake_timeout: Duration::from_secs(10),
+            http1_stall_timeout: Duration::from_secs(60),
             keep_alive_timeout: Duration::from_secs(60),
             tcp_keepalive: Some(Duration::from_secs(300)),
             body_timeout,

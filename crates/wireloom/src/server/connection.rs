@@ -32,7 +32,7 @@ use crate::http1::{BodyEnd, BodyReader, Framing};
 use crate::http2::Driver;
 use crate::memory::{Category, FREE_LEN};
 use crate::registry::{Handshaking, Phase, Registration, Registry};
-use crate::transport::{Io, poll_read, poll_read_at_most, poll_write_all};
+use crate::transport::{Io, PROGRESS_LEN_MIN, poll_read, poll_read_at_most, poll_write_all};
 
 /// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
@@ -412,7 +412,7 @@ impl Connection {
         })
     }
 
-    /// Writes all of `parts`, within the timeout for a head and the time for a slow network.
+    /// Writes all of `parts`, unless the client stalls.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         self.write_unless(|_| Poll::Pending, parts).await
     }
@@ -428,23 +428,26 @@ impl Connection {
         parts: &[&[u8]],
     ) -> io::Result<()> {
         let Self { io, timeouts, config, .. } = self;
-        let total: usize = parts.iter().map(|part| part.len()).sum();
-        // Allow for a slow network: a second for every 16 KiB.
-        let slowness = Duration::from_secs((total >> 14) as u64);
-        let mut deadline = Deadline::after(config.handshake_timeout.saturating_add(slowness));
         let mut written = 0;
-        let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
-            match poll_write_all(cx, io, parts, &mut written) {
-                Poll::Pending => poll_aborted(cx).map(|()| None),
-                written => written.map(Some),
-            }
-        });
-        match work.await {
-            Ok(Some(written)) => written,
-            Ok(None) | Err(_) => {
-                // Bytes that the client does not accept are dropped.
-                self.io.abandon();
-                Err(io::ErrorKind::TimedOut.into())
+        loop {
+            // A deadline for the next bytes.
+            let mut deadline = Deadline::after(config.http1_stall_timeout);
+            let goal = written + PROGRESS_LEN_MIN;
+            let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
+                match poll_write_all(cx, io, parts, &mut written) {
+                    Poll::Pending if written >= goal => Poll::Ready(Write::Progress),
+                    Poll::Pending => poll_aborted(cx).map(|()| Write::Aborted),
+                    Poll::Ready(end) => Poll::Ready(Write::End(end)),
+                }
+            });
+            match work.await {
+                Ok(Write::Progress) => {}
+                Ok(Write::End(end)) => return end,
+                Ok(Write::Aborted) | Err(_) => {
+                    // Bytes that the client does not accept are dropped.
+                    self.io.abandon();
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
             }
         }
     }
@@ -522,6 +525,15 @@ fn scan_head(
         }
         _ => Some(HeadOutcome::Refused((414, "the target of the request is too long"))),
     }
+}
+
+/// What a write has come to.
+enum Write {
+    /// The client has accepted bytes, and others wait.
+    Progress,
+    /// The body was aborted.
+    Aborted,
+    End(io::Result<()>),
 }
 
 /// A response that is ready to be sent.

@@ -22,6 +22,10 @@ pub use io::Transport;
 pub(crate) use io::{Io, Tunnel, poll_read, poll_read_at_most, poll_write_all, read, write_all};
 pub use tap::{Tap, TapEvent};
 
+/// A peer that accepts less than this number of bytes in the time of a stall timeout accepts nothing: a trickle keeps connections open on
+/// purpose. The same as for a stream in the HTTP/2 core.
+pub(crate) const PROGRESS_LEN_MIN: usize = 1 << 10;
+
 /// The outcome of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -17,10 +17,7 @@ use std::time::Duration;
 
 use super::clock::{self, Timer};
 use super::config::SlowPeer;
-
-/// A peer that accepts less than this number of bytes in the time of the policy accepts nothing: a trickle keeps connections open on
-/// purpose. The same as for a stream in the HTTP/2 core.
-const PROGRESS_LEN_MIN: usize = 1 << 10;
+use crate::transport::PROGRESS_LEN_MIN;
 
 /// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
 pub(super) const BUFFERED_LEN_MAX: usize = 64 << 10;

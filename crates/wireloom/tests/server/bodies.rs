@@ -151,6 +151,7 @@ async fn timeouts_may_be_unlimited() {
     let mut config = ServerConfig::default();
     config.body_timeout = Duration::MAX;
     config.handshake_timeout = Duration::MAX;
+    config.http1_stall_timeout = Duration::MAX;
     config.keep_alive_timeout = Duration::MAX;
     config.shutdown_grace = Duration::MAX;
     config.handshakes_max = usize::MAX;

@@ -10,9 +10,18 @@ use wireloom::server::Listener;
 use wireloom::{Request, Response, Server, ServerConfig};
 
 /// Accepts pipes, after these failures.
-struct Pipes {
+pub(crate) struct Pipes {
     failures: VecDeque<io::Error>,
     pipes: mpsc::Receiver<DuplexStream>,
+}
+
+impl Pipes {
+    /// Accepts this one.
+    pub(crate) fn one(pipe: DuplexStream) -> Self {
+        let (pipes, accepted) = mpsc::channel(1);
+        pipes.try_send(pipe).unwrap();
+        Self { failures: VecDeque::new(), pipes: accepted }
+    }
 }
 
 impl Listener for Pipes {

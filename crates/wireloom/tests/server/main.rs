@@ -17,6 +17,7 @@ mod requests;
 #[path = "../running/mod.rs"]
 mod running;
 mod shutdown;
+mod slow;
 mod tls;
 mod tower;
 
