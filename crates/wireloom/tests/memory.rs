@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::Notify;
 #[cfg(target_os = "linux")]
 use tokio::sync::oneshot;
+use tokio::sync::{Notify, Semaphore};
 use wireloom::{
     CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Response, Server, ServerConfig,
     ServerHandle, Tap, TapEvent, WebSocketConfig,
@@ -21,6 +21,11 @@ use wireloom::{
 use wireloom_testing::frame::upgrade_request;
 
 const MEMORY_MAX: usize = 8 << 20;
+
+/// Lets requests for `/wait` return.
+static RELEASED: Semaphore = Semaphore::const_new(0);
+
+const LARGE_LEN: usize = 4 << 20;
 
 async fn handle(mut request: Request) -> Result<Response, Error> {
     Ok(match request.path() {
@@ -36,6 +41,11 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             Err(refusal) => refusal,
         },
         "/whole" => Response::text(200, request.bytes().await?.len().to_string()),
+        "/wait" => {
+            RELEASED.acquire().await.map(tokio::sync::SemaphorePermit::forget).unwrap();
+            Response::text(200, "done\n")
+        }
+        "/large" => Response::new(200).with_body("application/octet-stream", vec![b'x'; LARGE_LEN]),
         _ => Response::text(200, "hello\n"),
     })
 }
@@ -125,6 +135,76 @@ async fn bodies_stay_under_the_limit() {
         }
     }
     assert!(refused > 0);
+    watch(&server, |memory| memory.total == 0).await;
+}
+
+// As over HTTP/2: a handler may keep the head, and so does what a client has sent ahead.
+#[tokio::test]
+async fn heads_count_until_their_handlers_return() {
+    const LONG: usize = 11 << 10;
+    const GRANULE: usize = 16 << 10;
+    let (address, server) = serve(MEMORY_MAX).await;
+    let head = |len| format!("GET /wait HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(len));
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(head(LONG).as_bytes()).await.unwrap();
+        clients.push(client);
+    }
+    watch(&server, |memory| memory.heads == 8 * GRANULE).await;
+    // The next request, which does not end.
+    for client in &mut clients[4..] {
+        client.write_all(&head(LONG).as_bytes()[..LONG]).await.unwrap();
+    }
+    watch(&server, |memory| memory.heads == 12 * GRANULE).await;
+    // Heads may use half of the memory.
+    let mut others = Vec::new();
+    for _ in 0..MEMORY_MAX / 2 / GRANULE {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(head(LONG).as_bytes()).await.unwrap();
+        others.push(client);
+    }
+    watch(&server, |memory| memory.heads == MEMORY_MAX / 2 && memory.refused >= 12).await;
+    RELEASED.add_permits(8 + MEMORY_MAX / 2 / GRANULE - 12);
+    let (mut done, mut refused) = (0, 0);
+    for client in &mut others {
+        match status(client).await {
+            200 => done += 1,
+            503 => refused += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!((done, refused), (MEMORY_MAX / 2 / GRANULE - 12, 12));
+    for client in &mut clients[..4] {
+        assert_eq!(status(client).await, 200);
+    }
+    drop(clients);
+    watch(&server, |memory| memory.total == 0).await;
+}
+
+#[tokio::test]
+async fn responses_that_are_not_read_are_counted_and_evicted() {
+    let (address, server) = serve(MEMORY_MAX).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        // More than the buffers of the kernel take.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(1 << 12).unwrap();
+        let mut client = socket.connect(address).await.unwrap();
+        client.write_all("GET /large HTTP/1.1\r\nHost: a\r\n\r\n".repeat(4).as_bytes()).await.unwrap();
+        clients.push(client);
+    }
+    // Others are served, once enough is freed.
+    let begin = Instant::now();
+    let mut is_served = false;
+    while server.stats().memory.evicted == 0 || !is_served {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", server.stats().memory);
+        let mut other = TcpStream::connect(address).await.unwrap();
+        other.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        is_served = status(&mut other).await == 200;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(clients);
     watch(&server, |memory| memory.total == 0).await;
 }
 

@@ -51,6 +51,16 @@ impl Reservation {
         Ok(())
     }
 
+    /// Moves the reserved bytes to a reservation of their own; `None` if there are none.
+    #[cfg(feature = "server")]
+    pub(crate) fn take(&mut self) -> Option<Self> {
+        (self.granules > 0).then(|| Self {
+            account: self.account.clone(),
+            granules: std::mem::take(&mut self.granules),
+            category: self.category,
+        })
+    }
+
     #[cold]
     fn try_grow(&mut self, granules: u32) -> Result<(), Exhausted> {
         self.account.try_add(self.category, (granules - self.granules) as usize * GRANULE)?;

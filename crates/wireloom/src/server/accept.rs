@@ -83,7 +83,7 @@ impl Connection {
             self.refuse(400, "this port requires TLS: use https:// or wss://").await;
             return None;
         }
-        let Self { io, origin, config, registry, registration, mut timeouts, bytes } = self;
+        let Self { io, origin, config, registry, registration, mut timeouts, bytes, bytes_memory } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         let (info, io) = match io {
             Io::Tcp(stream) => {
@@ -105,7 +105,7 @@ impl Connection {
             config: origin.config.clone(),
             account: origin.account.clone(),
         });
-        Some(Self { io, origin, config, registry, registration, timeouts, bytes })
+        Some(Self { io, origin, config, registry, registration, timeouts, bytes, bytes_memory })
     }
 }
 

@@ -69,7 +69,7 @@ pub struct ServerConfig {
     /// heads and bodies that are collected, unread HTTP/2 data, and 16 KiB for the read buffer of each WebSocket whose handler waits
     /// for something else than a message. Near the limit (three quarters) connections that hold memory are not
     /// read from; at the limit new work is refused and the connections that hold the most are closed, WebSockets with 1013,
-    /// HTTP/1.1 with 503 and HTTP/2 with ENHANCE_YOUR_CALM. A quarter of the memory of the machine or of the control group:
+    /// HTTP/1.1 with 503, or a reset within a response, and HTTP/2 with ENHANCE_YOUR_CALM. A quarter of the memory of the machine or of the control group:
     /// the application, the kernel's socket buffers and the allocator's overhead need the rest. So do longer read buffers, which belong
     /// to the threads: at most 64 of 256 KiB in the process. A read buffer whose WebSocket was handed to a task of the application is
     /// not counted.

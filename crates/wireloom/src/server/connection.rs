@@ -23,14 +23,15 @@ use super::config::ServerConfig;
 use super::http2;
 use super::panic;
 use super::timeouts::{Deadline, Stopped, Timeouts, until};
+use super::unsent::Unsent;
 use crate::error::HttpError;
 use crate::http::{Afterwards, Body, Open, Origin, Request, Response, Running, Version};
 use crate::http1::head::{self, Refusal};
 use crate::http1::write::{self, Ending};
-use crate::http1::{BodyEnd, BodyReader, Framing};
+use crate::http1::{BodyEnd, BodyReader, Content, Framing};
 #[cfg(feature = "http2")]
 use crate::http2::Driver;
-use crate::memory::{Category, FREE_LEN};
+use crate::memory::{Category, FREE_LEN, Reservation};
 use crate::registry::{Handshaking, Phase, Registration, Registry};
 use crate::transport::{Io, PROGRESS_LEN_MIN, poll_read, poll_read_at_most, poll_write_all};
 
@@ -58,6 +59,8 @@ pub(super) struct Connection {
     pub(super) timeouts: Timeouts,
     /// Bytes that were read and not consumed.
     pub(super) bytes: BytesMut,
+    /// The memory of `bytes`.
+    pub(super) bytes_memory: Reservation,
 }
 
 /// How the wait for a head ended.
@@ -85,13 +88,17 @@ type Upgraded = (Arc<http2::Shared>, StreamKey, Request);
 
 /// A request that has started.
 enum StartedRequest<F> {
-    Handling(RequestTraits, BodyReader, F),
+    /// With the memory of the head, which the handler may keep.
+    Handling(RequestTraits, BodyReader, F, Option<Reservation>),
     #[cfg(feature = "http2")]
     Upgraded(Box<Upgraded>),
 }
 
 /// The memory of a connection in addition to its head: its task, and the rounding of allocations. Measured with `conformance/memory/run`.
 const CONNECTION_COST: usize = 4 << 10;
+
+/// RFC 9110 §15.6.4.
+const OVERLOADED: Refusal = (503, "the server is overloaded");
 
 impl Connection {
     pub(super) fn new(
@@ -102,7 +109,8 @@ impl Connection {
         registration: Registration,
     ) -> Self {
         let timeouts = Timeouts::new(registry.clone());
-        Self { io, origin, config, registry, registration, timeouts, bytes: BytesMut::new() }
+        let bytes_memory = origin.account.reservation(Category::Head);
+        Self { io, origin, config, registry, registration, timeouts, bytes: BytesMut::new(), bytes_memory }
     }
 
     /// Wraps the transport in the configured tap, if any, which also receives the bytes that have arrived.
@@ -131,10 +139,7 @@ impl Connection {
             drop(handshaking.take());
             preface_allowed = false;
             let started = match arrived {
-                // RFC 9110 §15.6.4.
-                HeadOutcome::Head(_) if !self.origin.account.takes_new_work() => {
-                    Err((503, "the server is overloaded"))
-                }
+                HeadOutcome::Head(_) if !self.origin.account.takes_new_work() => Err(OVERLOADED),
                 HeadOutcome::Head(len) => {
                     self.begin_request(len, |request| panic::answer(registry, handler, request))
                 }
@@ -143,9 +148,9 @@ impl Connection {
                 HeadOutcome::End => return Next::End,
                 HeadOutcome::Refused(refusal) => Err(refusal),
             };
-            let (mut traits, mut body_reader, handling) = match started {
-                Ok(StartedRequest::Handling(traits, body_reader, handling)) => {
-                    (traits, body_reader, handling)
+            let (mut traits, mut body_reader, handling, head_memory) = match started {
+                Ok(StartedRequest::Handling(traits, body_reader, handling, head_memory)) => {
+                    (traits, body_reader, handling, head_memory)
                 }
                 #[cfg(feature = "http2")]
                 Ok(StartedRequest::Upgraded(upgraded)) => return Next::Http2(Some(upgraded)),
@@ -155,13 +160,16 @@ impl Connection {
                 }
             };
             let answer = {
-                let Self { io, bytes, .. } = self;
+                let Self { io, bytes, bytes_memory, .. } = self;
+                let _head_memory = head_memory;
                 let mut handling = pin!(handling);
                 poll_fn(|cx| {
                     // The handler reads the body from the body reader.
                     let taken = body_reader.poll(cx, io, bytes);
                     match handling.as_mut().poll(cx) {
-                        Poll::Pending if taken.is_ready() => poll_disconnected(cx, io, bytes).map(|()| None),
+                        Poll::Pending if taken.is_ready() => {
+                            poll_disconnected(cx, io, bytes, bytes_memory).map(|()| None)
+                        }
                         handled => handled.map(|(response, panicked)| {
                             // After a panic no other request follows.
                             traits.keep_alive &= !panicked
@@ -200,6 +208,7 @@ impl Connection {
             if self.bytes.is_empty() {
                 // Between two requests no memory is held.
                 self.bytes = BytesMut::new();
+                self.bytes_memory.set(0);
             }
         }
     }
@@ -213,7 +222,7 @@ impl Connection {
     /// Serves HTTP/2 until the end.
     #[cfg(feature = "http2")]
     pub(super) async fn serve_http2(self, upgraded: Option<Box<Upgraded>>, handler: &Arc<impl Handler>) {
-        let Self { io, origin, config, registry, registration, bytes, .. } = self;
+        let Self { io, origin, config, registry, registration, bytes, bytes_memory, .. } = self;
         let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
             Some((shared, key, request)) => {
                 let driver = Driver::with_shared(io, shared);
@@ -227,7 +236,7 @@ impl Connection {
         };
         let driver = driver.with_read_ahead(&bytes).with_idle_timeout(config.keep_alive_timeout);
         let driver = driver.with_account(registration.account()).with_keepalive(config.http2_keepalive);
-        drop(bytes);
+        drop((bytes, bytes_memory));
         // At least one message of the maximum length.
         let message_len_max = config.websocket.core.limits.message_len_max;
         let tunnels_memory_max = config.http2.memory_max.max(message_len_max);
@@ -245,23 +254,20 @@ impl Connection {
 
     /// `first`: this is the first head on the connection. `preface_allowed`: it may be the HTTP/2 preface instead.
     async fn read_head(&mut self, first: bool, preface_allowed: bool) -> HeadOutcome {
-        let Self { io, config, timeouts, bytes, origin, .. } = self;
-        let mut reservation = origin.account.reservation(Category::Head);
+        let Self { io, config, timeouts, bytes, bytes_memory, .. } = self;
         let mut scanned = 0;
         let mut deadline =
             Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
         let mut has_begun = first;
         loop {
-            if let Some(arrived) = scan_head(bytes, &mut scanned, preface_allowed, config.head_len_max) {
-                return arrived;
-            }
-            let len = bytes.capacity();
-            let cost = if len > FREE_LEN { CONNECTION_COST } else { 0 };
-            if reservation.try_set(len + cost).is_err() {
+            if bytes_memory.try_set(head_cost(bytes.capacity())).is_err() {
                 // The connection stays open for the answer.
                 *bytes = BytesMut::new();
-                // RFC 9110 §15.6.4.
-                return HeadOutcome::Refused((503, "the server is overloaded"));
+                bytes_memory.set(0);
+                return HeadOutcome::Refused(OVERLOADED);
+            }
+            if let Some(arrived) = scan_head(bytes, &mut scanned, preface_allowed, config.head_len_max) {
+                return arrived;
             }
             // An empty line, of which half has arrived, does not begin a request.
             let quiet = matches!(**bytes, [] | [b'\r']);
@@ -289,10 +295,12 @@ impl Connection {
         len: usize,
         handle: impl FnOnce(Request) -> F,
     ) -> Result<StartedRequest<F>, Refusal> {
+        let mut head_memory = self.bytes_memory.take();
         let head = match self.bytes.len() == len {
             true => std::mem::take(&mut self.bytes).into(),
             false => self.bytes.split_to(len).to_vec(),
         };
+        let mut head_len = head.capacity();
         let head = head::parse(head)?;
         let mut request = Request::http1(head.headers, head.method, head.target, head.version, &self.origin);
         // RFC 9110 §9.3.6: this server is not a proxy.
@@ -302,6 +310,13 @@ impl Connection {
         let framing = Framing::of(request.head(), request.version())?;
         let expects = request.version() == Version::Http11 && request.names("expect", "100-continue");
         let (mut body, content) = BodyReader::new(framing, &mut self.bytes)?;
+        if let Content::Whole(content) = &content {
+            head_len += content.len();
+        }
+        if let Some(memory) = &mut head_memory {
+            memory.set(head_cost(head_len));
+        }
+        self.bytes_memory.try_set(self.bytes.capacity()).map_err(|_| OVERLOADED)?;
         if expects {
             body.expect_continue();
         }
@@ -313,7 +328,7 @@ impl Connection {
             return Ok(StartedRequest::Upgraded(Box::new((shared, key, request))));
         }
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(StartedRequest::Handling(RequestTraits::of(&request), body, handle(request)))
+        Ok(StartedRequest::Handling(RequestTraits::of(&request), body, handle(request), head_memory))
     }
 
     /// Reads the rest of a request's body; true when it is complete.
@@ -348,7 +363,7 @@ impl Connection {
             _ => u64::MAX,
         };
         loop {
-            let Self { io, bytes, registry, .. } = self;
+            let Self { io, bytes, bytes_memory, registry, .. } = self;
             let mut flushing = !out.is_empty();
             let next = poll_fn(|cx| {
                 let taken = body_reader.poll(cx, io, bytes);
@@ -356,9 +371,8 @@ impl Connection {
                 match polled.unwrap_or(Poll::Ready(Some(Err(HttpError::ConnectionLost)))) {
                     // The head does not wait for the body.
                     Poll::Pending if std::mem::take(&mut flushing) => Poll::Ready(None),
-                    Poll::Pending if taken.is_ready() => {
-                        poll_disconnected(cx, io, bytes).map(|()| Some(Some(Err(HttpError::ConnectionLost))))
-                    }
+                    Poll::Pending if taken.is_ready() => poll_disconnected(cx, io, bytes, bytes_memory)
+                        .map(|()| Some(Some(Err(HttpError::ConnectionLost)))),
                     next => next.map(Some),
                 }
             });
@@ -412,7 +426,7 @@ impl Connection {
         })
     }
 
-    /// Writes all of `parts`, unless the client stalls.
+    /// Writes all of `parts`, unless the client stalls or the server has to free their memory.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         self.write_unless(|_| Poll::Pending, parts).await
     }
@@ -427,8 +441,8 @@ impl Connection {
         mut poll_aborted: impl FnMut(&mut Context<'_>) -> Poll<()>,
         parts: &[&[u8]],
     ) -> io::Result<()> {
-        let Self { io, timeouts, config, .. } = self;
-        let mut written = 0;
+        let Self { io, timeouts, config, origin, .. } = self;
+        let (mut written, mut unsent) = (0, None);
         loop {
             // A deadline for the next bytes.
             let mut deadline = Deadline::after(config.http1_stall_timeout);
@@ -436,7 +450,12 @@ impl Connection {
             let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
                 match poll_write_all(cx, io, parts, &mut written) {
                     Poll::Pending if written >= goal => Poll::Ready(Write::Progress),
-                    Poll::Pending => poll_aborted(cx).map(|()| Write::Aborted),
+                    Poll::Pending => {
+                        let len = || parts.iter().map(|part| part.len()).sum();
+                        let unsent = unsent.get_or_insert_with(|| Unsent::new(&origin.account, len()));
+                        let is_over = unsent.poll_evicted(cx).is_ready() || poll_aborted(cx).is_ready();
+                        if is_over { Poll::Ready(Write::Aborted) } else { Poll::Pending }
+                    }
                     Poll::Ready(end) => Poll::Ready(Write::End(end)),
                 }
             });
@@ -473,6 +492,11 @@ impl Connection {
         });
         let _ = work.await;
     }
+}
+
+/// The memory of a request whose head has this length, in bytes.
+fn head_cost(len: usize) -> usize {
+    if len > FREE_LEN { len + CONNECTION_COST } else { 0 }
 }
 
 /// The HTTP/2 settings, with the timeout for a head.
@@ -531,7 +555,7 @@ fn scan_head(
 enum Write {
     /// The client has accepted bytes, and others wait.
     Progress,
-    /// The body was aborted.
+    /// The body was aborted, or the server has to free memory.
     Aborted,
     End(io::Result<()>),
 }
@@ -627,13 +651,18 @@ fn http2_settings(request: &Request) -> Option<Vec<u8>> {
 }
 
 /// Ready when the client has disconnected, or shut down its sending side, which cannot be distinguished. Stores the bytes of another
-/// request, and reads nothing after them.
-fn poll_disconnected(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()> {
-    if !bytes.is_empty() {
-        return Poll::Pending;
+/// request, and reads nothing after them; where there is no memory for them, the connection ends too.
+fn poll_disconnected(
+    cx: &mut Context<'_>,
+    io: &mut Io,
+    bytes: &mut BytesMut,
+    bytes_memory: &mut Reservation,
+) -> Poll<()> {
+    if bytes.is_empty() && !matches!(ready!(poll_read_at_most(cx, io, bytes, READ_LEN_MAX)), Ok(1..)) {
+        return Poll::Ready(());
     }
-    match ready!(poll_read_at_most(cx, io, bytes, READ_LEN_MAX)) {
-        Ok(1..) => Poll::Pending,
-        _ => Poll::Ready(()),
+    match bytes_memory.try_set(bytes.capacity()) {
+        Ok(()) => Poll::Pending,
+        Err(_) => Poll::Ready(()),
     }
 }

@@ -18,6 +18,7 @@ mod listener;
 mod panic;
 mod proxy_protocol;
 mod timeouts;
+mod unsent;
 
 use std::any::Any;
 use std::io;
