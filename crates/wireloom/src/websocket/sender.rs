@@ -113,6 +113,11 @@ impl Sender {
         if queued? {
             notify_written(state, message);
         }
+        self.write_batch(state)
+    }
+
+    /// Writes the queue without waiting, unless further messages that arrived together will be answered in the same write.
+    fn write_batch(&self, state: &mut State) -> Result<Sent, WebSocketError> {
         if self.shared.has_more_buffered()
             && state.session.core().queued_len() < BATCH_LEN_MAX
             && state.is_flush_due()
@@ -120,6 +125,24 @@ impl Sender {
             return Ok(Sent::Done);
         }
         written(state)
+    }
+
+    /// The first half of [`send`](Self::send): ready with `true` when the message was queued, and with `false` when the policy has dropped
+    /// it. Otherwise nothing was queued.
+    pub(crate) fn poll_queue_message(
+        &self,
+        cx: &Context<'_>,
+        message: &Payload<'_>,
+    ) -> Poll<Result<bool, WebSocketError>> {
+        let put = |state: &mut State| put(state, message).map(|()| notify_written(state, message));
+        self.poll_queue(cx, true, put)
+    }
+
+    /// The second half of [`send`](Self::send).
+    #[cfg(feature = "client")]
+    pub(crate) async fn write_queued(&mut self) -> Result<(), WebSocketError> {
+        let sent = self.write_batch(&mut self.shared.lock())?;
+        if sent == Sent::Queued { self.flush().await } else { Ok(()) }
     }
 
     /// Queues a message without writing it; waits only while the queue is full. It is written with the next flush, or when the
@@ -132,8 +155,7 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), WebSocketError> {
         let message = message.into();
-        let put = |state: &mut State| put(state, &message).map(|()| notify_written(state, &message));
-        poll_fn(|cx| self.poll_queue(cx, true, put)).await.map(drop)
+        poll_fn(|cx| self.poll_queue_message(cx, &message)).await.map(drop)
     }
 
     /// Sends a fragment of a message that is too large to hold (RFC 6455 §5.4): the first begins the message, `last` ends it. All

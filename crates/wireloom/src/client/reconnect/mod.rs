@@ -374,7 +374,8 @@ impl Reconnecting {
     /// [`SlowPeer`](crate::SlowPeer) bounds.
     ///
     /// # Cancel safety
-    /// As for [`Sender::send`](crate::Sender::send). A message whose sending was cancelled counts as one that may have arrived.
+    /// As for [`Sender::send`](crate::Sender::send). A message that was queued before the future was dropped counts as one that may have
+    /// arrived; one that was not queued does not count, nor does one that [`SlowPeer`](crate::SlowPeer) has dropped.
     ///
     /// # Errors
     /// [`WebSocketError::Closed`] while there is no connection: nothing was sent. Other errors are those of the connection, whose loss

@@ -1,16 +1,17 @@
 //! Sending over the current connection, from any task.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::lock;
-use super::sent_messages::SentMessages;
+use super::sent_messages::{SentMessages, owned};
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded, WakerSlot};
 use crate::websocket::{Payload, Sender};
@@ -141,24 +142,31 @@ impl Link {
         // Also when this future is dropped, after its lock: no one else would ping.
         let _woken = WakeOnDrop(self);
         let mut sender = self.sender.lock().await;
-        self.sent_messages().record(&message);
-        let sent = sender.send(message).await;
-        match &sent {
-            Ok(()) => {
-                self.confirm(&sender);
-                let is_ping_due = {
-                    let sent_messages = self.sent_messages();
-                    sent_messages.needs_ping() && sent_messages.pinged_at.elapsed() >= self.confirm_after
-                };
-                if is_ping_due {
-                    self.ping(&mut sender);
-                }
+        let is_kept = self.sent_messages().keeps(&message);
+        let mut copy = is_kept.then(|| owned(&message));
+        let queued = poll_fn(|cx| {
+            // In one poll, so that a message counts only if it was queued, and counts when the connection is lost meanwhile.
+            self.sent_messages().begin(copy.take());
+            let queued = sender.poll_queue_message(cx, &message);
+            match &queued {
+                Poll::Ready(Ok(true)) => self.sent_messages().commit(),
+                _ => copy = self.sent_messages().cancel(),
             }
-            // It was not queued.
-            Err(WebSocketError::Closed | WebSocketError::Protocol(_)) => self.sent_messages().remove_last(),
-            Err(_) => {}
+            queued
+        });
+        if !queued.await? {
+            return Ok(());
         }
-        sent
+        sender.write_queued().await?;
+        self.confirm(&sender);
+        let is_ping_due = {
+            let sent_messages = self.sent_messages();
+            sent_messages.needs_ping() && sent_messages.pinged_at.elapsed() >= self.confirm_after
+        };
+        if is_ping_due {
+            self.ping(&mut sender);
+        }
+        Ok(())
     }
 
     /// Sends a ping, whose pong confirms the messages sent before it. False while a message is being sent: then its sender sends
@@ -285,6 +293,37 @@ mod tests {
         // Wakes the task, whose last reference is dropped too.
         link.send("text".into()).await.unwrap();
         assert_eq!(calls.load(Ordering::Relaxed), 4);
+    }
+
+    // A message that waits for room, or is refused, is not on its way.
+    #[tokio::test]
+    async fn a_message_that_was_not_queued_does_not_count() {
+        for room in [10, 1 << 10] {
+            let (_peer, transport) = tokio::io::duplex(room);
+            let mut config = WebSocketConfig::default();
+            config.core.limits.queued_len_high = 100;
+            let (mut sender, _receiver) =
+                WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[])
+                    .split();
+            let is_congested = room < 200;
+            sender.feed(&[7; 200]).await.unwrap();
+            if !is_congested {
+                sender.close(wireloom_ws::CloseCode::NORMAL, "").await.unwrap();
+            }
+            let link = Link::new(sender, SentMessages::new(4, Instant::now()), Duration::ZERO);
+            link.sent_messages().record(&"kept".into());
+            {
+                let mut sending = pin!(link.send("new".into()));
+                let sent = sending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(
+                    if is_congested { sent.is_pending() } else { matches!(sent, Poll::Ready(Err(_))) },
+                    "{sent:?}"
+                );
+            }
+            let mut sent_messages = link.sent_messages();
+            assert_eq!((sent_messages.sent(), sent_messages.unconfirmed()), (1, 1), "{room}");
+            assert_eq!(sent_messages.take_kept().len(), 1, "{room}");
+        }
     }
 
     // The message may have been queued. A ping has to confirm it, and to find a peer that is gone.

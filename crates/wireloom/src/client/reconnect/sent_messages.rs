@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::websocket::{OwnedMessage, Payload, Utf8Bytes};
 
-/// `confirmed <= sent`; `kept` holds the last of those that are not confirmed, `kept_len <= keep_len_max` bytes.
+/// `confirmed <= sent`; `kept` holds the last of those that are not confirmed, `kept_len <= keep_len_max` bytes, and in addition the
+/// message that is being queued.
 #[derive(Debug)]
 pub(super) struct SentMessages {
     sent: u64,
@@ -23,6 +24,8 @@ pub(super) struct SentMessages {
     kept: VecDeque<OwnedMessage>,
     kept_len: usize,
     keep_len_max: usize,
+    /// The message that is being queued is not kept: if it is sent, the older ones are not the last.
+    has_gap: bool,
     /// Messages that are not kept any more. They may have destructors of the application.
     forgotten: Vec<OwnedMessage>,
 }
@@ -37,6 +40,7 @@ impl SentMessages {
             kept: VecDeque::new(),
             kept_len: 0,
             keep_len_max,
+            has_gap: false,
             forgotten: Vec::new(),
         }
     }
@@ -50,31 +54,43 @@ impl SentMessages {
         self.sent - self.confirmed
     }
 
-    /// A message is about to be sent.
-    pub(super) fn record(&mut self, message: &Payload<'_>) {
+    /// Whether a copy of this message is kept.
+    pub(super) fn keeps(&self, message: &Payload<'_>) -> bool {
+        self.keep_len_max > 0 && message.len() <= self.keep_len_max
+    }
+
+    /// A message is about to be queued; `copy` if it is [kept](Self::keeps). It counts as sent until [`cancel`](Self::cancel).
+    pub(super) fn begin(&mut self, copy: Option<OwnedMessage>) {
         self.sent += 1;
-        if self.keep_len_max == 0 {
-            return;
-        }
-        if message.len() > self.keep_len_max {
+        self.has_gap = copy.is_none();
+        self.kept_len += copy.as_ref().map_or(0, |message| message.as_bytes().len());
+        self.kept.extend(copy);
+    }
+
+    /// The message was queued. Older ones make room for it.
+    pub(super) fn commit(&mut self) {
+        if std::mem::take(&mut self.has_gap) {
             // The last messages are kept, without a gap.
             self.forget(self.kept.len());
-            return;
         }
-        self.kept_len += message.len();
-        self.kept.push_back(owned(message));
         while self.kept_len > self.keep_len_max {
             self.forget(1);
         }
     }
 
-    /// The message recorded last was not sent.
-    pub(super) fn remove_last(&mut self) {
+    /// The message was not queued. Returns its copy.
+    pub(super) fn cancel(&mut self) -> Option<OwnedMessage> {
         self.sent -= 1;
-        if let Some(message) = self.kept.pop_back() {
-            self.kept_len -= message.as_bytes().len();
-            self.forgotten.push(message);
-        }
+        let copy = if std::mem::take(&mut self.has_gap) { None } else { self.kept.pop_back() };
+        self.kept_len -= copy.as_ref().map_or(0, |message| message.as_bytes().len());
+        self.forget_confirmed();
+        copy
+    }
+
+    #[cfg(test)]
+    pub(super) fn record(&mut self, message: &Payload<'_>) {
+        self.begin(self.keeps(message).then(|| owned(message)));
+        self.commit();
     }
 
     /// Whether a ping would confirm messages.
@@ -100,9 +116,13 @@ impl SentMessages {
         {
             self.pending_ping = None;
             self.confirmed = sent;
-            let unconfirmed = usize::try_from(self.unconfirmed()).unwrap_or(usize::MAX);
-            self.forget(self.kept.len().saturating_sub(unconfirmed));
+            self.forget_confirmed();
         }
+    }
+
+    fn forget_confirmed(&mut self) {
+        let unconfirmed = usize::try_from(self.unconfirmed()).unwrap_or(usize::MAX);
+        self.forget(self.kept.len().saturating_sub(unconfirmed));
     }
 
     fn forget(&mut self, count: usize) {
@@ -119,12 +139,15 @@ impl SentMessages {
 
     /// Takes the messages that were kept.
     pub(super) fn take_kept(&mut self) -> Vec<OwnedMessage> {
+        // The one that is being queued may be sent.
+        self.commit();
         self.kept_len = 0;
         std::mem::take(&mut self.kept).into()
     }
 }
 
-fn owned(message: &Payload<'_>) -> OwnedMessage {
+/// A copy to be kept.
+pub(super) fn owned(message: &Payload<'_>) -> OwnedMessage {
     match message {
         Payload::Text(text) => OwnedMessage::Text(Utf8Bytes::from(*text)),
         Payload::Binary(data) => OwnedMessage::Binary(data.to_vec().into()),
@@ -161,8 +184,37 @@ mod tests {
         sent_messages.handle_pong(0);
         assert_eq!((sent_messages.unconfirmed(), kept(&sent_messages)), (1, vec!["c"]));
         assert!(sent_messages.needs_ping());
-        sent_messages.remove_last();
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_not_queued_leaves_the_others_alone() {
+        let now = Instant::now();
+        let mut sent_messages = SentMessages::new(4, now);
+        for text in ["a", "bb"] {
+            sent_messages.record(&text.into());
+        }
+        for text in ["cccc", "too long"] {
+            let copy = sent_messages.keeps(&text.into()).then(|| owned(&text.into()));
+            sent_messages.begin(copy);
+            assert_eq!(sent_messages.unconfirmed(), 3, "it may be sent before the connection is lost");
+            let copy = sent_messages.cancel();
+            assert_eq!(copy.is_some(), text == "cccc");
+            assert_eq!(
+                (sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.kept_len),
+                (2, 2, 3)
+            );
+            assert_eq!(kept(&sent_messages), ["a", "bb"]);
+        }
+        // A pong may confirm the others meanwhile.
+        sent_messages.record_ping(1, now);
+        sent_messages.begin(None);
+        sent_messages.handle_pong(1);
+        assert!(sent_messages.cancel().is_none());
         assert_eq!((sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.kept_len), (2, 0, 0));
+        // The connection is lost meanwhile.
+        sent_messages.record(&"d".into());
+        sent_messages.begin(None);
+        assert!(sent_messages.take_kept().is_empty());
     }
 
     #[tokio::test]
