@@ -21,6 +21,7 @@ use crate::http1::{BodyReceiver, Content};
 #[cfg(feature = "http2")]
 use crate::http2::RecvStream;
 use crate::memory::{Account, Category};
+use crate::transport::looks;
 
 /// Capacity of the channel of a [`BodySender`], in chunks.
 const CHANNEL_LEN: usize = 4;
@@ -65,10 +66,69 @@ struct StreamOptions {
     len: Option<u64>,
     /// How long to wait for the next chunk.
     timeout: Option<Duration>,
-    sleep: Option<Pin<Box<Sleep>>>,
+    /// For the next chunk, while it is waited for.
+    deadline: Option<Box<Deadline>>,
     trailers: Option<Headers>,
     /// The connection's memory, which collected content is part of.
     account: Account,
+}
+
+/// A deadline for the peer. Time in which the server does not read, or does not run, does not count.
+struct Deadline {
+    due: Instant,
+    step: Duration,
+    looked_at: Instant,
+    is_suspended: bool,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Deadline {
+    fn new(timeout: Duration) -> Self {
+        let (now, step) = (Instant::now(), looks::step(timeout));
+        let due = later(now, timeout);
+        let sleep = Box::pin(tokio::time::sleep_until(due));
+        Self { due, step, looked_at: now, is_suspended: false, sleep }
+    }
+
+    /// Allows for another `time`.
+    fn extend(&mut self, time: Duration) {
+        self.due = later(self.due, time);
+    }
+
+    /// The time since the last look counts, if this end has read and run.
+    fn look(&mut self) -> Instant {
+        let now = Instant::now();
+        let counted = if self.is_suspended { Duration::ZERO } else { self.step };
+        self.extend(looks::absence(now - self.looked_at, counted));
+        self.looked_at = now;
+        now
+    }
+
+    /// Nothing is read until the next look.
+    fn suspend(&mut self) {
+        self.look();
+        self.is_suspended = true;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let now = self.look();
+            self.is_suspended = false;
+            if self.due <= now {
+                return Poll::Ready(());
+            }
+            let next = self.due.min(later(now, self.step));
+            if self.sleep.is_elapsed() || self.sleep.deadline() > next {
+                self.sleep.as_mut().reset(next);
+            }
+            ready!(self.sleep.as_mut().poll(cx));
+        }
+    }
+}
+
+/// A time that the clock cannot represent is never reached: thirty years.
+fn later(at: Instant, time: Duration) -> Instant {
+    at.checked_add(time).unwrap_or(at + Duration::from_secs(30 * 365 * 86_400))
 }
 
 #[derive(Default)]
@@ -268,24 +328,26 @@ impl Body {
     /// # Errors
     /// As for [`chunk`](Self::chunk).
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
-        match self.poll_source(cx) {
-            Poll::Ready(chunk) => {
-                if let Some(options) = &mut self.options {
-                    options.sleep = None;
-                    if let (Some(Ok(chunk)), Some(len)) = (&chunk, &mut options.len) {
-                        *len = len.saturating_sub(chunk.len() as u64);
-                    }
-                }
-                Poll::Ready(chunk)
-            }
-            Poll::Pending => {
-                let Some(options) = &mut self.options else { return Poll::Pending };
-                let Some(timeout) = options.timeout else { return Poll::Pending };
-                let sleep = options.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-                ready!(sleep.as_mut().poll(cx));
-                Poll::Ready(Some(Err(HttpError::BodyTimeout)))
-            }
+        let next = self.poll_next_chunk(cx);
+        let Some(options) = &mut self.options else { return next };
+        if next.is_ready() {
+            options.deadline = None;
+            return next;
         }
+        let Some(timeout) = options.timeout else { return Poll::Pending };
+        let deadline = options.deadline.get_or_insert_with(|| Box::new(Deadline::new(timeout)));
+        deadline.poll(cx).map(|()| Some(Err(HttpError::BodyTimeout)))
+    }
+
+    /// As [`poll_chunk`](Self::poll_chunk), without a timeout.
+    fn poll_next_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
+        let chunk = ready!(self.poll_source(cx));
+        if let Some(Ok(chunk)) = &chunk
+            && let Some(len) = self.options.as_mut().and_then(|options| options.len.as_mut())
+        {
+            *len = len.saturating_sub(chunk.len() as u64);
+        }
+        Poll::Ready(chunk)
     }
 
     /// Ready when the producer has aborted the content, also while chunks are queued.
@@ -356,39 +418,41 @@ impl Body {
         if let Some(bytes) = self.whole() {
             return Ok(bytes);
         }
-        let began = Instant::now();
+        let mut deadline = timeout.map(Deadline::new);
         let mut collected = BytesMut::new();
         let mut reservation = self.options.get_or_insert_default().account.reservation(Category::Body);
         loop {
-            let next = match timeout {
-                None => self.next_collected().await?,
-                Some(timeout) => {
-                    let grace = Duration::from_secs((collected.len() / BYTES_PER_SECOND_MIN) as u64);
-                    // A deadline that the clock cannot represent never expires.
-                    let left = timeout.saturating_add(grace).saturating_sub(began.elapsed());
-                    let next = tokio::time::timeout(left, self.next_collected()).await;
-                    next.map_err(|_| HttpError::BodyTimeout)??
-                }
-            };
+            let next = poll_fn(|cx| self.poll_collected(&mut deadline, cx)).await.transpose()?;
             let Some(next) = next else { return Ok(collected.freeze()) };
             if next.len() > len_max - collected.len() {
                 return Err(HttpError::TooLarge);
             }
             reservation.try_set(collected.len() + next.len()).map_err(|_| HttpError::Overloaded)?;
+            let seconds = |len| (len / BYTES_PER_SECOND_MIN) as u64;
+            let before = seconds(collected.len());
             collected.extend_from_slice(&next);
+            if let Some(deadline) = &mut deadline {
+                deadline.extend(Duration::from_secs(seconds(collected.len()) - before));
+            }
         }
     }
 
-    /// As [`chunk`](Self::chunk); waits while the server is near its memory limit and this connection holds some of it.
-    async fn next_collected(&mut self) -> Result<Option<Bytes>, HttpError> {
-        poll_fn(|cx| {
-            if let Some(options) = &self.options {
-                ready!(options.account.poll_read_allowed(cx));
-            }
-            self.poll_chunk(cx)
-        })
-        .await
-        .transpose()
+    /// Polls for the next chunk of content that is collected; waits while the server is near its memory limit and this connection holds
+    /// some of it.
+    fn poll_collected(
+        &mut self,
+        deadline: &mut Option<Deadline>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, HttpError>>> {
+        let account = self.options.as_ref().map(|options| &options.account);
+        if account.is_some_and(|account| account.poll_read_allowed(cx).is_pending()) {
+            deadline.iter_mut().for_each(Deadline::suspend);
+            return Poll::Pending;
+        }
+        match (self.poll_next_chunk(cx), deadline) {
+            (Poll::Pending, Some(deadline)) => deadline.poll(cx).map(|()| Some(Err(HttpError::BodyTimeout))),
+            (next, _) => next,
+        }
     }
 
     /// The trailers, once [`chunk`](Self::chunk) or [`bytes`](Self::bytes) has reached the end of the content.
@@ -566,6 +630,49 @@ impl fmt::Debug for BodyFrame {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    // Others hold the memory for a minute. Then the peer has the rest of its time.
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_nothing_is_read_does_not_count() {
+        for is_late in [false, true] {
+            let memory = Memory::new(1 << 20);
+            let account = memory.account();
+            let mut held = account.reservation(Category::Body);
+            let (mut sender, body) = Body::channel();
+            let mut body = body.with_account(&account).with_timeout(Some(TIMEOUT));
+            let reading = tokio::spawn(async move { body.bytes().await });
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            held.set(1 << 20);
+            sender.send("content").await.unwrap();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(!reading.is_finished());
+            drop(held);
+            tokio::time::sleep(Duration::from_secs(if is_late { 7 } else { 5 })).await;
+            drop(sender);
+            let expected = if is_late { Err(HttpError::BodyTimeout) } else { Ok("content".into()) };
+            assert_eq!(reading.await.unwrap(), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_process_is_stopped_does_not_count() {
+        let (_sender, body) = Body::channel();
+        let mut body = body.with_timeout(Some(TIMEOUT));
+        let mut poll = || body.poll_chunk(&mut Context::from_waker(std::task::Waker::noop()));
+        assert!(poll().is_pending());
+        tokio::time::advance(6 * TIMEOUT).await;
+        assert!(poll().is_pending());
+        let mut seconds = 0;
+        while poll().is_pending() {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            seconds += 1;
+        }
+        // A look is due each 2.5 s.
+        assert_eq!(seconds, 8);
+    }
 
     #[tokio::test]
     async fn the_length_is_that_of_the_rest() {

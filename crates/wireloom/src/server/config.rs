@@ -57,7 +57,7 @@ pub struct ServerConfig {
     /// waiting handlers forever. 5 minutes: rare enough for the battery of a phone. From a second to nine hours.
     pub tcp_keepalive: Option<Duration>,
     /// How long the body of a request may take: until it is complete, plus a second for every 16 KiB, where it is collected; from
-    /// one chunk to the next where it is streamed. 30 s.
+    /// one chunk to the next where it is streamed. Time in which the server itself does not read does not count. 30 s.
     pub body_timeout: Duration,
     /// Bytes of a request's head over HTTP/1.1. 16 KiB, as for [`wireloom_ws::handshake::HandshakeLimits`]. Over HTTP/2 it is
     /// `http2.settings.max_header_list_size`.

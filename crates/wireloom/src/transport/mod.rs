@@ -5,6 +5,7 @@ pub(crate) mod buffer;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod io;
+pub(crate) mod looks;
 #[cfg(test)]
 pub(crate) mod model;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,14 @@
+//! Deadlines for a peer count time in which this end runs. A deadline is looked at a few times before it is due; what passes between two
+//! looks beyond that was spent elsewhere: the process was stopped, the machine was suspended, or the runtime was busy.
+
+use std::time::Duration;
+
+/// The longest time between two looks at a deadline with this timeout.
+pub(crate) fn step(timeout: Duration) -> Duration {
+    timeout / 4
+}
+
+/// The part of the time since the last look that does not count.
+pub(crate) fn absence(since_last: Duration, step: Duration) -> Duration {
+    since_last.saturating_sub(step)
+}
