@@ -9,15 +9,15 @@
 //! ```
 //!
 //! A deadline covers the bytes that are queued when it is set. A message that is queued later is covered by the next deadline: it has
-//! waited for one to two times the timeout when that expires.
+//! waited for one to two times the timeout when that expires. Time in which this end does not run does not count.
 
 use std::sync::atomic::AtomicU64;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::clock::{self, Timer};
 use super::config::SlowPeer;
-use crate::transport::PROGRESS_LEN_MIN;
+use crate::transport::{PROGRESS_LEN_MIN, looks};
 
 /// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
 pub(super) const BUFFERED_LEN_MAX: usize = 64 << 10;
@@ -41,6 +41,8 @@ struct Deadlines {
     queue: DrainDeadline,
     /// Some bytes must leave by then, or the peer has stalled.
     stall: DrainDeadline,
+    /// When the transport was last offered bytes.
+    looked_at: Duration,
     timer: Timer,
 }
 
@@ -83,6 +85,7 @@ impl Slow {
         let deadline = |timeout, left| DrainDeadline { due: now.saturating_add(timeout), left };
         match &mut self.deadlines {
             Some(deadlines) => {
+                deadlines.look(now, look_step(policy));
                 if deadlines.queue.left == 0 {
                     deadlines.queue = deadline(queue_timeout, all);
                 }
@@ -95,6 +98,7 @@ impl Slow {
                 let deadlines = Deadlines {
                     queue: deadline(queue_timeout, all),
                     stall: deadline(stall_timeout, some),
+                    looked_at: now,
                     timer: Timer::Unset,
                 };
                 *none = Some(Box::new(deadlines));
@@ -111,17 +115,44 @@ impl Slow {
     }
 
     /// Ready when the peer is to be disconnected; `cx` is woken for that, if there is one.
-    pub(super) fn poll_disconnect(&mut self, policy: &SlowPeer, cx: Option<&mut Context<'_>>) -> Poll<()> {
+    pub(super) fn poll_disconnect(
+        &mut self,
+        policy: &SlowPeer,
+        mut cx: Option<&mut Context<'_>>,
+    ) -> Poll<()> {
         let disconnects = matches!(policy, SlowPeer::Disconnect { .. });
         let Some(deadlines) = &mut self.deadlines else { return Poll::Pending };
         let due =
             if disconnects { deadlines.queue.due.min(deadlines.stall.due) } else { deadlines.stall.due };
-        if due <= clock::now() {
-            return Poll::Ready(());
+        let step = look_step(policy);
+        loop {
+            let now = clock::now();
+            if due <= now {
+                return Poll::Ready(());
+            }
+            // A deadline that never comes needs no timer. Before the deadline the timer wakes the task, which looks again.
+            let next = clock::instant_at(due.min(now.saturating_add(step)));
+            let (Some(cx), Some(next)) = (cx.as_deref_mut(), next) else { return Poll::Pending };
+            ready!(deadlines.timer.poll(next, cx));
         }
-        // A deadline that never comes needs no timer.
-        let (Some(cx), Some(due)) = (cx, clock::instant_at(due)) else { return Poll::Pending };
-        deadlines.timer.poll(due, cx)
+    }
+}
+
+fn look_step(policy: &SlowPeer) -> Duration {
+    let (queue_timeout, stall_timeout) = policy.timeouts();
+    looks::step(queue_timeout.min(stall_timeout))
+}
+
+impl Deadlines {
+    fn look(&mut self, now: Duration, step: Duration) {
+        // Without a timer nobody looks in time.
+        if self.timer.is_set() {
+            let absence = looks::absence(now.saturating_sub(self.looked_at), step);
+            for deadline in [&mut self.queue, &mut self.stall] {
+                deadline.due = deadline.due.saturating_add(absence);
+            }
+        }
+        self.looked_at = now;
     }
 }
 
@@ -162,6 +193,32 @@ mod tests {
             tokio::time::advance(at(10)).await;
             slow.wait(&policy, clock::now(), 5000 - taken);
             assert_eq!(slow.poll_disconnect(&policy, None).is_ready(), is_cut, "{taken}");
+        }
+    }
+
+    // In which the peer may have read what the kernel had.
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_this_end_is_stopped_does_not_count() {
+        let policy = SlowPeer::Disconnect { queue_timeout: at(10) };
+        for stopped in [0, 11, 3600] {
+            let (mut slow, cx) = (Slow::default(), &mut Context::from_waker(std::task::Waker::noop()));
+            slow.wait(&policy, clock::now(), 5000);
+            assert!(slow.poll_disconnect(&policy, Some(&mut *cx)).is_pending());
+            tokio::time::advance(at(stopped)).await;
+            slow.accepted(1000);
+            let mut seconds = 0;
+            loop {
+                slow.wait(&policy, clock::now(), 4000);
+                let is_overdue = slow.is_overdue(clock::now);
+                assert_eq!(slow.poll_disconnect(&policy, Some(&mut *cx)).is_ready(), is_overdue);
+                if is_overdue {
+                    break;
+                }
+                tokio::time::advance(SECOND).await;
+                seconds += 1;
+            }
+            // A look is due each 2.5 s.
+            assert_eq!(seconds, if stopped > 0 { 8 } else { 10 }, "{stopped}");
         }
     }
 
