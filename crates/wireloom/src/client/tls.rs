@@ -14,6 +14,7 @@ use wireloom_ws::handshake::uri::UriError;
 use super::verifier::{TrustAnyone, TrustOwn};
 use super::{Protocols, failed};
 use crate::error::Error;
+use crate::transport::counted::Counted;
 use crate::transport::tls::{pem_error, provider};
 use crate::transport::{Io, TlsInfo, Transport};
 
@@ -292,7 +293,7 @@ async fn handshake(
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let (io, mut info) = match io {
         Io::Tcp(stream) => {
-            let stream = connector.connect(name, stream).await.map_err(failed)?;
+            let stream = connector.connect(name, Counted::new(stream)).await.map_err(failed)?;
             let info = agreed(stream.get_ref().1);
             (Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream))), info)
         }

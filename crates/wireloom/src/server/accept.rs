@@ -20,6 +20,8 @@ use super::timeouts::Deadline;
 use super::timeouts::Timeouts;
 use crate::registry::{Handshaking, Phase};
 use crate::transport::Io;
+#[cfg(feature = "tls")]
+use crate::transport::counted::Counted;
 use crate::transport::poll_read_at_most;
 #[cfg(feature = "tls")]
 use crate::{http::Origin, transport::tls::ServerTls};
@@ -87,7 +89,8 @@ impl Connection {
         let mut deadline = Deadline::after(config.handshake_timeout);
         let (info, io) = match io {
             Io::Tcp(stream) => {
-                let stream = handshake(&mut timeouts, &mut deadline, failed, tls.accept(stream)).await?;
+                let stream =
+                    handshake(&mut timeouts, &mut deadline, failed, tls.accept(Counted::new(stream))).await?;
                 let info = crate::transport::tls::info(stream.get_ref().1);
                 (info, Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream))))
             }

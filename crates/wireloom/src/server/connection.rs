@@ -446,10 +446,11 @@ impl Connection {
         loop {
             // A deadline for the next bytes.
             let mut deadline = Deadline::after(config.http1_stall_timeout);
-            let goal = written + PROGRESS_LEN_MIN;
+            let progress = |io: &Io, written| io.left_len().unwrap_or(written as u64);
+            let goal = progress(io, written) + PROGRESS_LEN_MIN as u64;
             let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
                 match poll_write_all(cx, io, parts, &mut written) {
-                    Poll::Pending if written >= goal => Poll::Ready(Write::Progress),
+                    Poll::Pending if progress(io, written) >= goal => Poll::Ready(Write::Progress),
                     Poll::Pending => {
                         let len = || parts.iter().map(|part| part.len()).sum();
                         let unsent = unsent.get_or_insert_with(|| Unsent::new(&origin.account, len()));

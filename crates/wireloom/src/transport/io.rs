@@ -11,6 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
+#[cfg(feature = "tls")]
+use super::counted::Counted;
 use super::ring::Socket;
 use super::tap::Tapped;
 
@@ -32,7 +34,7 @@ pub(crate) trait Tunnel: Transport {
 pub(crate) enum Io {
     Tcp(TcpStream),
     #[cfg(feature = "tls")]
-    Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
+    Tls(Box<tokio_rustls::TlsStream<Counted<TcpStream>>>),
     /// A stream of HTTP/2.
     Tunnel(Box<dyn Tunnel>),
     /// Any of the others, which is observed.
@@ -89,6 +91,16 @@ impl Io {
             Self::Tcp(_) => false,
             Self::Tapped(tapped) => tapped.io().has_buffered_writes(),
             _ => true,
+        }
+    }
+
+    /// Bytes that have left a transport that buffers written bytes, if it can tell.
+    pub(crate) fn left_len(&self) -> Option<u64> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => Some(io.get_ref().0.accepted()),
+            Self::Tapped(tapped) => tapped.io().left_len(),
+            _ => None,
         }
     }
 
@@ -211,7 +223,7 @@ impl Io {
         match self {
             Self::Tcp(io) => Some(io),
             #[cfg(feature = "tls")]
-            Self::Tls(io) => Some(io.get_ref().0),
+            Self::Tls(io) => Some(io.get_ref().0.io()),
             Self::Tapped(tapped) => tapped.io().tcp(),
             Self::Tunnel(_) | Self::Other(_) => None,
         }

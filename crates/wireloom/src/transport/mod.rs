@@ -2,6 +2,8 @@
 
 pub(crate) mod budget;
 pub(crate) mod buffer;
+#[cfg(feature = "tls")]
+pub(crate) mod counted;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod io;

@@ -247,7 +247,9 @@ impl Link {
             return;
         }
         self.traffic.bytes_sent += len as u64;
-        self.slow.accepted(len);
+        if self.io.left_len().is_none() {
+            self.slow.accepted(len);
+        }
         session.handle_written(self.slow.is_waiting());
     }
 
@@ -320,7 +322,7 @@ impl Link {
         task: Option<(Waiter, &Context<'_>)>,
         deferred: &mut Deferred,
     ) -> Poll<()> {
-        if self.slow.wait(policy, clock::now(), queued_len) {
+        if self.slow.wait(policy, clock::now(), queued_len, self.io.left_len()) {
             // It continues to write and watches the deadline, also when the future that sends is dropped.
             self.wake_receiver(deferred);
         }

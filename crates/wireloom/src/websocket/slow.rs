@@ -43,6 +43,8 @@ struct Deadlines {
     stall: DrainDeadline,
     /// When the transport was last offered bytes.
     looked_at: Duration,
+    /// Bytes that had left the transport then, if it can tell.
+    left: u64,
     timer: Timer,
 }
 
@@ -64,8 +66,7 @@ impl Slow {
     #[inline]
     pub(super) fn accepted(&mut self, len: usize) {
         if let Some(deadlines) = &mut self.deadlines {
-            deadlines.queue.left = deadlines.queue.left.saturating_sub(len);
-            deadlines.stall.left = deadlines.stall.left.saturating_sub(len);
+            deadlines.accepted(len);
         }
     }
 
@@ -77,15 +78,30 @@ impl Slow {
         }
     }
 
-    /// The transport is full: `queued` bytes wait for it, or it buffers some itself. True when no bytes waited before.
-    pub(super) fn wait(&mut self, policy: &SlowPeer, now: Duration, queued: usize) -> bool {
+    /// The transport is full: `queued` bytes wait for it, or it buffers some itself. `left` counts the bytes that have left one that buffers,
+    /// if it can tell; then they count in the place of those that it has [accepted](Self::accepted). True when no bytes waited before.
+    pub(super) fn wait(
+        &mut self,
+        policy: &SlowPeer,
+        now: Duration,
+        queued: usize,
+        left: Option<u64>,
+    ) -> bool {
         let (queue_timeout, stall_timeout) = policy.timeouts();
         let all = if queued > 0 { queued } else { BUFFERED_LEN_MAX };
-        let some = if queued > 0 { queued.min(PROGRESS_LEN_MIN) } else { BUFFERED_LEN_MAX };
+        let some = match (queued, left) {
+            (0, None) => BUFFERED_LEN_MAX,
+            (0, Some(_)) => PROGRESS_LEN_MIN,
+            (queued, _) => queued.min(PROGRESS_LEN_MIN),
+        };
         let deadline = |timeout, left| DrainDeadline { due: now.saturating_add(timeout), left };
         match &mut self.deadlines {
             Some(deadlines) => {
                 deadlines.look(now, look_step(policy));
+                if let Some(left) = left {
+                    let len = left.saturating_sub(std::mem::replace(&mut deadlines.left, left));
+                    deadlines.accepted(usize::try_from(len).unwrap_or(usize::MAX));
+                }
                 if deadlines.queue.left == 0 {
                     deadlines.queue = deadline(queue_timeout, all);
                 }
@@ -99,6 +115,7 @@ impl Slow {
                     queue: deadline(queue_timeout, all),
                     stall: deadline(stall_timeout, some),
                     looked_at: now,
+                    left: left.unwrap_or(0),
                     timer: Timer::Unset,
                 };
                 *none = Some(Box::new(deadlines));
@@ -144,6 +161,12 @@ fn look_step(policy: &SlowPeer) -> Duration {
 }
 
 impl Deadlines {
+    fn accepted(&mut self, len: usize) {
+        for deadline in [&mut self.queue, &mut self.stall] {
+            deadline.left = deadline.left.saturating_sub(len);
+        }
+    }
+
     fn look(&mut self, now: Duration, step: Duration) {
         // Without a timer nobody looks in time.
         if self.timer.is_set() {
@@ -169,15 +192,15 @@ mod tests {
     #[test]
     fn bytes_that_left_in_time_are_not_late() {
         let (policy, mut slow) = (SlowPeer::Disconnect { queue_timeout: at(10) }, Slow::default());
-        assert!(slow.wait(&policy, at(0), 5000));
+        assert!(slow.wait(&policy, at(0), 5000, None));
         slow.accepted(4999);
-        assert!(!slow.wait(&policy, at(9), 100_000));
+        assert!(!slow.wait(&policy, at(9), 100_000, None));
         assert!(!slow.is_overdue(|| at(9)));
         assert!(slow.is_overdue(|| at(10)));
         // Its last byte leaves: later bytes count from now.
         slow.accepted(1);
         assert!(!slow.is_overdue(|| at(10)));
-        assert!(!slow.wait(&policy, at(10), 99_999));
+        assert!(!slow.wait(&policy, at(10), 99_999, None));
         assert!(!slow.is_overdue(|| at(19)));
         assert!(slow.is_overdue(|| at(20)));
         slow.clear();
@@ -188,10 +211,10 @@ mod tests {
     async fn a_trickle_is_no_progress() {
         for (taken, is_cut) in [(PROGRESS_LEN_MIN - 1, true), (PROGRESS_LEN_MIN, false)] {
             let (policy, mut slow) = (SlowPeer::Wait { stall_timeout: at(10) }, Slow::default());
-            slow.wait(&policy, clock::now(), 5000);
+            slow.wait(&policy, clock::now(), 5000, None);
             slow.accepted(taken);
             tokio::time::advance(at(10)).await;
-            slow.wait(&policy, clock::now(), 5000 - taken);
+            slow.wait(&policy, clock::now(), 5000 - taken, None);
             assert_eq!(slow.poll_disconnect(&policy, None).is_ready(), is_cut, "{taken}");
         }
     }
@@ -202,13 +225,13 @@ mod tests {
         let policy = SlowPeer::Disconnect { queue_timeout: at(10) };
         for stopped in [0, 11, 3600] {
             let (mut slow, cx) = (Slow::default(), &mut Context::from_waker(std::task::Waker::noop()));
-            slow.wait(&policy, clock::now(), 5000);
+            slow.wait(&policy, clock::now(), 5000, None);
             assert!(slow.poll_disconnect(&policy, Some(&mut *cx)).is_pending());
             tokio::time::advance(at(stopped)).await;
             slow.accepted(1000);
             let mut seconds = 0;
             loop {
-                slow.wait(&policy, clock::now(), 4000);
+                slow.wait(&policy, clock::now(), 4000, None);
                 let is_overdue = slow.is_overdue(clock::now);
                 assert_eq!(slow.poll_disconnect(&policy, Some(&mut *cx)).is_ready(), is_overdue);
                 if is_overdue {
@@ -228,19 +251,33 @@ mod tests {
         let start = clock::now();
         let (policy, mut slow) =
             (SlowPeer::DropNewest { queue_timeout: at(5), stall_timeout: at(10) }, Slow::default());
-        slow.wait(&policy, start, 0);
+        slow.wait(&policy, start, 0, None);
         slow.accepted(BUFFERED_LEN_MAX - 1);
-        slow.wait(&policy, start + at(5), 0);
+        slow.wait(&policy, start + at(5), 0, None);
         assert!(slow.is_overdue(|| start + at(5)));
         assert!(slow.poll_disconnect(&policy, None).is_pending());
         tokio::time::advance(at(10)).await;
         assert!(slow.poll_disconnect(&policy, None).is_ready());
     }
 
+    // A client at 1,000 B/s over TLS, of which rustls has the last 64 KiB.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_leave_the_buffer_of_the_transport_are_progress() {
+        for (taken, is_cut) in [(PROGRESS_LEN_MIN as u64 - 1, true), (PROGRESS_LEN_MIN as u64, false)] {
+            let (policy, mut slow) = (SlowPeer::Wait { stall_timeout: at(10) }, Slow::default());
+            let before = 100_000;
+            slow.wait(&policy, clock::now(), 0, Some(before));
+            // Accepted into the buffer.
+            tokio::time::advance(at(10)).await;
+            slow.wait(&policy, clock::now(), 0, Some(before + taken));
+            assert_eq!(slow.poll_disconnect(&policy, None).is_ready(), is_cut, "{taken}");
+        }
+    }
+
     #[test]
     fn without_a_timeout_no_deadline_expires() {
         let (policy, mut slow) = (SlowPeer::Wait { stall_timeout: Duration::MAX }, Slow::default());
-        slow.wait(&policy, at(1), 5000);
+        slow.wait(&policy, at(1), 5000, None);
         assert!(!slow.is_overdue(|| at(u32::MAX)));
         assert!(slow.poll_disconnect(&policy, None).is_pending());
     }
