@@ -90,7 +90,7 @@ pub struct ClientConfig {
     /// as many bytes, and of the channel that exceeds this. Where commands arrive at `/emulation`, as many bytes of those may wait.
     #[serde(with = "size")]
     pub queue_len_max: usize,
-    /// The maximum time that a message may be in the send queue of a client.
+    /// The maximum time in which a client accepts nothing that is written to it: less than 1 KiB of a WebSocket, or 16 KiB of a stream.
     #[serde(with = "duration")]
     pub queue_time_max: Duration,
     /// The policy for a publication that does not fit, on channels without recovery. On channels with recovery the client is

@@ -173,6 +173,12 @@ impl Outbox {
         drop(sender);
     }
 
+    /// The number of bytes that the connection's transport has accepted; 0 once batches may not write.
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        let sender = lock(&self.queue).sender.clone();
+        sender.map_or(0, |sender| sender.traffic().bytes_sent)
+    }
+
     /// Queues part of the answer to a command, however long the queue is.
     pub(crate) fn reply(&self, message: PreparedMessage) {
         self.add(message, Kind::Reply, false);

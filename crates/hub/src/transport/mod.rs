@@ -1,8 +1,9 @@
 //! How clients reach a hub.
 //!
-//! Layers: `clean_up`, `work` → `stream`, `websocket`.
+//! Layers: `clean_up`, `progress`, `work` → `stream`, `websocket`.
 
 mod clean_up;
+mod progress;
 mod stream;
 mod websocket;
 mod work;

@@ -10,11 +10,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tracing::warn;
 use wireloom::{Body, BodySender, PreparedMessage, Response};
 
 use super::clean_up::CleanUp;
+use super::progress::while_accepted;
 use super::work::Work;
 use crate::client::{Client, Transport};
 use crate::node::{Node, Origin};
@@ -25,6 +26,9 @@ use crate::sessions::Inbox;
 
 /// How long a client may take to receive the reason when the connection ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The maximum number of bytes that are handed over at once. A client must read this many in `queue_time_max`.
+const PART_LEN_MAX: usize = 16 << 10;
 
 /// What a client sends when it opens its connection.
 pub(crate) enum First {
@@ -97,7 +101,8 @@ pub(crate) fn stream(
         Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
     };
     let framing = Framing::of(transport);
-    let (mut body, content) = Body::channel();
+    let (body, content) = Body::channel();
+    let mut output = Output { body, rest: Bytes::new() };
     tokio::spawn(async move {
         let mut clean_up = CleanUp::new(&node, &client);
         let mut session = Box::new(Session::new(node.clone(), client.clone(), origin));
@@ -108,13 +113,13 @@ pub(crate) fn stream(
         if let Some(inbox) = &inbox {
             session.emulate(inbox.id());
         }
-        let reason = run(&node, &client, begin(session, first), inbox, &mut body).await;
+        let reason = run(&node, &client, begin(session, first), inbox, &mut output).await;
         // The client may not read. Others should see it leave at once.
         let sending = async {
-            let is_sent = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&client, &mut body, &reason)).await;
+            let is_sent = tokio::time::timeout(CLOSE_TIMEOUT, output.finish(&client, &reason)).await;
             if is_sent != Ok(true) {
                 // A body that ends would keep its bytes and the connection until they are accepted.
-                body.abort();
+                output.body.abort();
             }
         };
         tokio::join!(sending, clean_up.leave(reason.clone()));
@@ -146,7 +151,7 @@ async fn run(
     client: &Client,
     mut work: Work,
     mut inbox: Option<Inbox>,
-    body: &mut BodySender,
+    output: &mut Output,
 ) -> Disconnect {
     let framing = Framing::of(client.transport);
     let mut messages = Vec::new();
@@ -164,13 +169,13 @@ async fn run(
             biased;
             taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
                 Taken::Messages => {
-                    if let Err(reason) = send(node, client, body, framing.join(&mut messages)).await {
+                    if let Err(reason) = output.send(node, client, framing.join(&mut messages)).await {
                         return reason;
                     }
                 }
                 Taken::End(reason) => return reason,
             },
-            () = body.closed() => return Disconnect::ConnectionClosed,
+            () = output.body.closed() => return Disconnect::ConnectionClosed,
             () = proceed(&mut work, inbox.as_mut()) => {}
             () = timer.as_mut(), if is_idle => work.handle_timeout(),
         }
@@ -195,43 +200,65 @@ async fn proceed(work: &mut Work, inbox: Option<&mut Inbox>) {
     }
 }
 
-/// Sends a chunk, unless the client is too slow. If the connection is being ended, it does not wait for the client to
-/// read.
-async fn send(node: &Node, client: &Client, body: &mut BodySender, chunk: Bytes) -> Result<(), Disconnect> {
-    let queue_time_max = node.settings().config.client.queue_time_max;
-    let sent = tokio::select! {
-        biased;
-        sent = tokio::time::timeout(queue_time_max, body.send(chunk)) => sent,
-        () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
-    };
-    match sent {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(Disconnect::ConnectionClosed),
-        Err(_) => {
-            warn!(
-                reason = "slow",
-                client = &*client.id,
-                user = client.user(),
-                "client evicted: it does not read"
-            );
-            Err(Disconnect::Slow)
+/// The body of a response, which accepts as much as the client does.
+struct Output {
+    body: BodySender,
+    /// What is left of a chunk whose beginning has been handed over.
+    rest: Bytes,
+}
+
+impl Output {
+    /// Sends a chunk, unless the client is too slow. If the connection is being ended, it does not wait for the client to read.
+    async fn send(&mut self, node: &Node, client: &Client, mut chunk: Bytes) -> Result<(), Disconnect> {
+        let queue_time_max = node.settings().config.client.queue_time_max;
+        while let Some(part) = next_part(&chunk) {
+            let len = part.len();
+            // A part is accepted when the client has read others, so that each has the whole time.
+            let sending = while_accepted(Box::pin(self.body.send(part)), queue_time_max, || 0);
+            let sent = tokio::select! {
+                biased;
+                sent = sending => sent,
+                () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
+            };
+            match sent {
+                Some(Ok(())) => chunk.advance(len),
+                Some(Err(_)) => return Err(Disconnect::ConnectionClosed),
+                None => {
+                    warn!(
+                        reason = "slow",
+                        client = &*client.id,
+                        user = client.user(),
+                        "client evicted: it does not read"
+                    );
+                    return Err(Disconnect::Slow);
+                }
+            }
+            self.rest = chunk.clone();
         }
+        Ok(())
+    }
+
+    /// Sends what is left of a chunk, then the reason as the last push, because streams have no close code. Returns whether the client may
+    /// still receive it: one that is slow does not.
+    async fn finish(&mut self, client: &Client, reason: &Disconnect) -> bool {
+        if *reason == Disconnect::Slow {
+            return false;
+        }
+        let disconnect = DisconnectPush {
+            code: reason.code().into(),
+            reason: reason.reason().into(),
+            reconnect: reason.allows_reconnect(),
+        };
+        let push = Push { disconnect: Some(disconnect), ..Push::default() };
+        let push = client.encode(&Reply { push: Some(push), ..Reply::default() });
+        let mut messages = push.into_iter().collect();
+        // The client may have disconnected.
+        self.body.send(std::mem::take(&mut self.rest)).await.is_ok()
+            && self.body.send(Framing::of(client.transport).join(&mut messages)).await.is_ok()
     }
 }
 
-/// Sends the reason as the last push, because streams have no close code. Returns whether the client may still receive it: one that is
-/// slow does not.
-async fn send_reason(client: &Client, body: &mut BodySender, reason: &Disconnect) -> bool {
-    if *reason == Disconnect::Slow {
-        return false;
-    }
-    let disconnect = DisconnectPush {
-        code: reason.code().into(),
-        reason: reason.reason().into(),
-        reconnect: reason.allows_reconnect(),
-    };
-    let push = Push { disconnect: Some(disconnect), ..Push::default() };
-    let Some(message) = client.encode(&Reply { push: Some(push), ..Reply::default() }) else { return true };
-    // The client may have disconnected.
-    body.send(Framing::of(client.transport).join(&mut vec![message])).await.is_ok()
+/// The beginning of a chunk that is handed over at once; `None` at its end.
+fn next_part(chunk: &Bytes) -> Option<Bytes> {
+    (!chunk.is_empty()).then(|| chunk.slice(..chunk.len().min(PART_LEN_MAX)))
 }

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::clean_up::CleanUp;
+use super::progress::while_accepted;
 use super::work::Work;
 use crate::client::{Client, Format, Transport};
 use crate::node::{Node, Origin};
@@ -263,17 +264,17 @@ async fn send(sender: &mut Sender, messages: &[PreparedMessage]) -> Result<(), W
 async fn finish_write(
     node: &Node,
     client: &Client,
-    writing: impl Future<Output = Result<(), WebSocketError>>,
+    writing: impl Future<Output = Result<(), WebSocketError>> + Unpin,
 ) -> Result<(), Disconnect> {
     let queue_time_max = node.settings().config.client.queue_time_max;
     let written = tokio::select! {
-        written = tokio::time::timeout(queue_time_max, writing) => written,
+        written = while_accepted(writing, queue_time_max, || client.outbox.bytes_sent()) => written,
         // If the connection is being ended, do not wait for a client that does not read.
         () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
     };
     match written {
-        Ok(written) => written.map_err(|error| failed(client, &error)),
-        Err(_) => {
+        Some(written) => written.map_err(|error| failed(client, &error)),
+        None => {
             warn!(
                 reason = "slow",
                 client = &*client.id,

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-use wireloom_hub::ConnectGrant;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use wireloom_hub::{ConnectGrant, Hub, HubConfig};
 
 use super::{CONFIG, Client, Served};
 
@@ -120,6 +119,72 @@ async fn a_stream_whose_client_does_not_read_is_disconnected() {
         let ended = tokio::time::timeout(Duration::from_secs(5), ended).await;
         let _ = ended.expect("the server keeps the connection");
     }
+}
+
+/// A client over a pipe that carries 16 KiB every 100 ms to it: what it asks for takes many times `queue_time_max`.
+fn slowly(hub: &Hub) -> DuplexStream {
+    let ((client, near), (far, server)) = (tokio::io::duplex(16 << 10), tokio::io::duplex(16 << 10));
+    let hub = hub.clone();
+    tokio::spawn(wireloom::server::serve_connection(server, move |request| {
+        let hub = hub.clone();
+        async move { hub.answer(request).await }
+    }));
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (tokio::io::split(near), tokio::io::split(far));
+    tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let len = from_server.read(&mut buffer).await.unwrap_or_default();
+            if len == 0 || to_client.write_all(&buffer[..len]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    client
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_has_the_time_that_its_reply_takes() {
+    let config = "[client]\nanonymous = true\nqueue_time_max = \"1s\"\n\
+        [channel]\nsubscribe = \"anyone\"\nhistory_size = 100\nhistory_ttl = \"1h\"\n";
+    let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+    let padding = json!("x".repeat(32 << 10)).to_string();
+    let channels = ["a", "b", "c", "d", "e", "f", "g"];
+    for number in 0..70 {
+        hub.publish(channels[number % channels.len()], padding.clone()).await.unwrap();
+    }
+
+    let begun = tokio::time::Instant::now();
+    let socket = wireloom::connect_over(slowly(&hub), "ws://127.0.0.1/connection/websocket").await.unwrap();
+    let mut client = Client::new(socket);
+    client.call("connect", json!({})).await;
+    for channel in channels {
+        let subscribed = client.call("subscribe", json!({ "channel": channel, "recover": true })).await;
+        assert_eq!(subscribed["publications"].as_array().unwrap().len(), 10);
+    }
+    assert!(begun.elapsed() > Duration::from_secs(5), "{:?}", begun.elapsed());
+
+    let mut stream = slowly(&hub);
+    let mut body = json!({ "id": 1, "connect": {} }).to_string();
+    for channel in channels {
+        body += &json!({ "id": 2, "subscribe": { "channel": channel, "recover": true } }).to_string();
+    }
+    let head = format!(
+        "POST /connection/http_stream HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut received = Vec::new();
+    let reading = async {
+        while received.len() < 70 * padding.len() {
+            let len = stream.read_buf(&mut received).await.unwrap();
+            assert!(len > 0, "the end after {} bytes", received.len());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reading).await.expect("all replies");
+    assert_eq!((hub.stats().evicted_slow, hub.stats().clients), (0, 2));
 }
 
 #[tokio::test]
