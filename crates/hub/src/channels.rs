@@ -69,8 +69,8 @@ pub(crate) enum Deltas {
     Following,
 }
 
-/// Called with each client whose queue had no room for a publication.
-pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
+/// Called for each client whose queue had no room for a publication, while the channel is locked.
+pub(crate) type OnSlow<'a> = &'a dyn Fn(Pushed);
 
 /// The phase of a subscription.
 #[derive(Debug)]
@@ -307,7 +307,7 @@ impl Channels {
             {
                 match subscriber.client.outbox.publish(message, true) {
                     Pushed::Unwritten => unwritten.push(subscriber.client.clone()),
-                    Pushed::Overflowed => on_slow(&subscriber.client, Pushed::Overflowed),
+                    Pushed::Overflowed => on_slow(Pushed::Overflowed),
                     Pushed::Queued | Pushed::Dropped | Pushed::Ended => {}
                 }
             }
@@ -368,7 +368,7 @@ impl Subscriber {
             Pushed::Unwritten => Forwarded::Unwritten,
             Pushed::Queued | Pushed::Ended => Forwarded::Done,
             pushed @ (Pushed::Dropped | Pushed::Overflowed) => {
-                on_slow(&self.client, pushed);
+                on_slow(pushed);
                 Forwarded::Done
             }
         }
@@ -426,7 +426,7 @@ mod tests {
         channels.remove("x", key);
         assert_eq!(channels.add("x", other.clone()).1, key);
         let reply = [Reply { id: 1, subscribe: Some(SubscribeResult::default()), ..Reply::default() }];
-        let start = |client| channels.start("x", client, key, Start::default(), &reply, &|_, _| {}).0;
+        let start = |client| channels.start("x", client, key, Start::default(), &reply, &|_| {}).0;
         assert_eq!(start(&removed), Started::Removed);
         assert_eq!(other.outbox.backlog().queued, 0);
         assert_eq!(start(&other), Started::Following);

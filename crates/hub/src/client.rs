@@ -10,7 +10,7 @@ use wireloom::PreparedMessage;
 use crate::clock::Expiry;
 use crate::hooks::{Failure, Refusal};
 use crate::opened::Opened;
-use crate::outbox::{Outbox, Pushed};
+use crate::outbox::Outbox;
 use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, ErrorCode, Push, Reply};
 use crate::random::Uuid;
 use crate::shards::lock;
@@ -332,10 +332,8 @@ impl Client {
 
     /// Sends what the client did not ask for; on bare connections it does nothing.
     pub(crate) fn push(&self, push: Push) {
-        let push = Reply { push: Some(push), ..Reply::default() };
-        if self.encode(&push).map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
-            let user = self.user();
-            tracing::warn!(reason = "slow", client = &*self.id, user, "client evicted: its queue is full");
+        if let Some(message) = self.encode(&Reply { push: Some(push), ..Reply::default() }) {
+            self.outbox.push(message);
         }
     }
 }

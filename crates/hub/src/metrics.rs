@@ -23,6 +23,7 @@ pub(crate) struct Metrics {
     /// Ended connections, by code.
     pub(crate) ended: Counters,
     pub(crate) wrong_keys: Counter,
+    pub(crate) engine_failures: Counter,
 }
 
 /// A counter that only grows.
@@ -113,4 +114,6 @@ pub struct HubStats {
     pub ended: BTreeMap<u32, u64>,
     /// Requests for the server API, and logins of the admin page, that were refused for their key.
     pub wrong_keys: u64,
+    /// What the engine failed to do for clients: subscriptions, recoveries, presence, joins and leaves.
+    pub engine_failures: u64,
 }

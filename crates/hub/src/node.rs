@@ -51,6 +51,10 @@ pub(crate) struct Node {
     pub(crate) warnings: WarningLimit,
     /// For wrong API keys, which clients' warnings must not hide.
     key_warnings: WarningLimit,
+    /// For what the engine fails to do for clients.
+    engine_warnings: WarningLimit,
+    /// For clients that are too slow.
+    slow_warnings: WarningLimit,
     /// Of the admin page.
     pub(crate) logins: Logins,
     pub(crate) channel_limits: ChannelLimits,
@@ -124,6 +128,8 @@ impl Node {
             idempotency: Idempotency::default(),
             warnings: WarningLimit::default(),
             key_warnings: WarningLimit::default(),
+            engine_warnings: WarningLimit::default(),
+            slow_warnings: WarningLimit::default(),
             logins: Logins::default(),
             channel_limits: ChannelLimits::default(),
             events: Arc::new(Events::new(engine.clone())),
@@ -280,13 +286,13 @@ impl Node {
         if active.presence
             && let Err(error) = self.engine.remove_presence(channel, &client.id).await
         {
-            warn!(channel, client = &*client.id, %error, "presence was not removed");
+            self.note_engine_failure(channel, &error, "presence was not removed");
         }
         let membership = Membership::Leave(client.info(active.info()));
         if active.announced
             && let Err(error) = self.engine.publish_membership(channel, membership).await
         {
-            warn!(channel, client = &*client.id, %error, "a leave was not announced");
+            self.note_engine_failure(channel, &error, "a leave was not announced");
         }
     }
 
@@ -409,6 +415,7 @@ impl Node {
             refused: metrics.refused.get(),
             ended: metrics.ended.get(),
             wrong_keys: metrics.wrong_keys.get(),
+            engine_failures: metrics.engine_failures.get(),
         }
     }
 
@@ -420,19 +427,32 @@ impl Node {
         }
     }
 
-    pub(crate) fn note_slow(&self, channel: &str, client: &Client, pushed: Pushed) {
-        match pushed {
-            Pushed::Dropped => self.metrics.dropped.increment(),
-            Pushed::Overflowed => {
-                warn!(
-                    reason = "slow",
-                    channel,
-                    client = &*client.id,
-                    user = client.user(),
-                    "client evicted: its queue is full"
-                );
-            }
-            Pushed::Queued | Pushed::Unwritten | Pushed::Ended => {}
+    /// Counts what the engine failed to do for a client in a channel. The log has one a second at most.
+    pub(crate) fn note_engine_failure(&self, channel: &str, error: &EngineError, what: &str) {
+        self.metrics.engine_failures.increment();
+        if self.engine_warnings.may_warn(self.clock.now()) {
+            warn!(channel, %error, "{what}");
+        }
+    }
+
+    /// Counts a client that was disconnected because it is slow. The log has one a second at most.
+    pub(crate) fn note_eviction(&self, client: &Client) {
+        self.metrics.evicted_slow.increment();
+        if self.slow_warnings.may_warn(self.clock.now()) {
+            warn!(
+                reason = "slow",
+                client = &*client.id,
+                user = client.user(),
+                "client evicted: it reads too slowly"
+            );
+        }
+    }
+
+    /// Counts a publication that a slow client does not receive. Called while its channel is locked; a client that is evicted is logged
+    /// when its connection ends.
+    pub(crate) fn note_pushed(&self, pushed: Pushed) {
+        if pushed == Pushed::Dropped {
+            self.metrics.dropped.increment();
         }
     }
 }
@@ -479,7 +499,7 @@ impl Delivery for Node {
     }
 
     fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
-        let on_slow = |client: &Client, pushed| self.note_slow(channel, client, pushed);
+        let on_slow = |pushed| self.note_pushed(pushed);
         let (lost, unwritten) = self.channels.publish(channel, epoch, previous, publication, &on_slow);
         self.write_later(unwritten);
         for (client, _) in lost {
@@ -488,7 +508,7 @@ impl Delivery for Node {
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {
-        let on_slow = |client: &Client, pushed| self.note_slow(channel, client, pushed);
+        let on_slow = |pushed| self.note_pushed(pushed);
         self.write_later(self.channels.announce(channel, membership, &on_slow));
     }
 
@@ -581,7 +601,7 @@ async fn refresh_presence(node: Weak<Node>) {
                     let info = client.info(active.info());
                     Some(async move {
                         if let Err(error) = node.engine.add_presence(&channel, &info).await {
-                            warn!(%channel, %error, "presence was not refreshed");
+                            node.note_engine_failure(&channel, &error, "presence was not refreshed");
                         }
                     })
                 }
@@ -603,6 +623,8 @@ pub(crate) struct Origin {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::client::Identity;
     use crate::connecting::RECENT_MAX;
@@ -648,6 +670,50 @@ mod tests {
         let later = accept();
         assert_eq!([is_ended(one, "7"), is_ended(other, "9")], [true, true]);
         assert_eq!([is_ended(anonymous, ""), is_ended(later, "7")], [false, false]);
+    }
+
+    /// Counts the lines of the log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_for_many_clients_are_one_line_a_second() {
+        let lines = Lines::default();
+        let _log = tracing::subscriber::set_default(lines.clone());
+        let hub = Hub::builder().build().unwrap();
+        let (node, client) = (&hub.0, connected(&hub.0));
+        for second in 1..=3 {
+            for _ in 0..100 {
+                node.note_engine_failure("x", &EngineError::Unavailable("down".into()), "not subscribed");
+                node.note_eviction(&client);
+            }
+            let stats = hub.stats();
+            assert_eq!((stats.engine_failures, stats.evicted_slow), (100 * second, 100 * second));
+            assert_eq!(lines.0.load(Ordering::Relaxed) as u64, 2 * second);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
     }
 
     #[tokio::test]

@@ -490,7 +490,7 @@ impl Session {
             // First, so that its end is reported whatever happens.
             *lock(&self.client.opened) = Some(opened.clone().into());
             if let Err(error) = self.node.events.open(&opened).await {
-                tracing::warn!(%error, "a connection was not stored");
+                self.node.note_engine_failure("", &error, "a connection was not stored");
                 return Err(Disconnect::Internal.into());
             }
         }

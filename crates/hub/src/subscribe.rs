@@ -267,13 +267,13 @@ async fn add(
     let (channel, key) = node.channels.add(&command.channel, client.clone());
     reserved.channel = channel;
     reserved.step = Step::Added { key };
-    node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
+    node.engine().subscribe(&reserved.channel).await.map_err(|error| reserved.refusal(&error))?;
     reserved.step = Step::Followed { key };
     let (start, mut result) = position(&reserved, request, &options).await?;
     if options.unsubscribe_events {
         reserved.opened = node.prepare(&client, Some(&command.channel));
         if let Some(opened) = &reserved.opened {
-            node.events.open(opened).await.map_err(refusal)?;
+            node.events.open(opened).await.map_err(|error| reserved.refusal(&error))?;
         }
     }
     // Where the backend renews subscriptions, clients need not.
@@ -290,12 +290,14 @@ async fn add(
     Ok(Established { reserved, active, start, options, result })
 }
 
-fn refusal(error: EngineError) -> Refusal {
-    match error {
-        EngineError::ChannelLimit => ErrorCode::LimitExceeded.into(),
-        EngineError::Unavailable(reason) => {
-            tracing::warn!(reason, "the engine failed");
-            ErrorCode::Internal.into()
+impl Reserved {
+    fn refusal(&self, error: &EngineError) -> Refusal {
+        match error {
+            EngineError::ChannelLimit => ErrorCode::LimitExceeded.into(),
+            EngineError::Unavailable(_) => {
+                self.node.note_engine_failure(&self.channel, error, "a client was not subscribed");
+                ErrorCode::Internal.into()
+            }
         }
     }
 }
@@ -327,7 +329,7 @@ async fn position(
     let since = Position { offset: command.offset, epoch: command.epoch.clone() };
     let since = (command.recover && result.recoverable && request.may_recover).then_some(&since);
     let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
-    let mut recovery = recovered.map_err(refusal)?;
+    let mut recovery = recovered.map_err(|error| reserved.refusal(&error))?;
     if command.recover {
         let counter = if recovery.recovered { &node.metrics.recovered } else { &node.metrics.unrecovered };
         counter.increment();
@@ -382,9 +384,9 @@ impl Established {
         if options.presence
             && let Err(error) = node.engine().add_presence(&channel, &info).await
         {
-            tracing::warn!(%channel, %error, "presence was not added");
+            node.note_engine_failure(&channel, &error, "presence was not added");
         }
-        let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
+        let on_slow = |pushed| node.note_pushed(pushed);
         let (started, unwritten) = node.channels.start(&channel, &client, key, start, &replies, &on_slow);
         node.write_later(unwritten);
         match started {
@@ -398,7 +400,7 @@ impl Established {
         if options.join_leave
             && let Err(error) = node.engine().publish_membership(&channel, Membership::Join(info)).await
         {
-            tracing::warn!(%channel, %error, "a join was not announced");
+            node.note_engine_failure(&channel, &error, "a join was not announced");
         }
         true
     }

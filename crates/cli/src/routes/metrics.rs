@@ -84,6 +84,11 @@ fn hub(page: &mut Page, stats: &HubStats) {
         "Clients that reconnected and could not recover what they missed.",
         stats.unrecovered,
     );
+    page.counter(
+        "hub_client_failures_total",
+        "What the engine failed to do for clients: subscriptions, recoveries, presence, joins and leaves.",
+        stats.engine_failures,
+    );
     page.begin("wireloom_hub_evictions_total", "counter", "Clients that the hub disconnected, by reason.");
     page.sample("wireloom_hub_evictions_total", "{reason=\"slow\"}", stats.evicted_slow);
     page.counter(

@@ -50,7 +50,7 @@ impl CleanUp {
             Progress::Open => {
                 self.node.metrics.ended.increment(reason.code().into());
                 if reason == Disconnect::Slow {
-                    self.node.metrics.evicted_slow.increment();
+                    self.node.note_eviction(&self.client);
                 }
                 self.progress = Progress::Counted(Box::new(reason.clone()));
                 Some(reason)

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use tracing::warn;
 use wireloom::{Body, BodySender, PreparedMessage, Response};
 
 use super::clean_up::CleanUp;
@@ -223,15 +222,7 @@ impl Output {
             match sent {
                 Some(Ok(())) => chunk.advance(len),
                 Some(Err(_)) => return Err(Disconnect::ConnectionClosed),
-                None => {
-                    warn!(
-                        reason = "slow",
-                        client = &*client.id,
-                        user = client.user(),
-                        "client evicted: it does not read"
-                    );
-                    return Err(Disconnect::Slow);
-                }
+                None => return Err(Disconnect::Slow),
             }
             self.rest = chunk.clone();
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::time::{Instant, Sleep};
-use tracing::{debug, warn};
+use tracing::debug;
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::clean_up::CleanUp;
@@ -274,15 +274,7 @@ async fn finish_write(
     };
     match written {
         Some(written) => written.map_err(|error| failed(client, &error)),
-        None => {
-            warn!(
-                reason = "slow",
-                client = &*client.id,
-                user = client.user(),
-                "client evicted: it does not read"
-            );
-            Err(Disconnect::Slow)
-        }
+        None => Err(Disconnect::Slow),
     }
 }
 

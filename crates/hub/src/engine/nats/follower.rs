@@ -94,7 +94,9 @@ impl Follower {
             };
             is_due &= message.is_ok();
             retry = handled.is_err();
-            if let Err(error) = handled {
+            if let Err(error) = handled
+                && nats.may_warn()
+            {
                 warn!(channel = self.channel, %error, "a history was not read; trying again");
             }
         }

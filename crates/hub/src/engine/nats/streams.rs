@@ -16,6 +16,7 @@ use bytes::Bytes;
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::unavailable;
+use crate::clock::{Clock, WarningLimit};
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
 use crate::history::Retention;
 use crate::random::{TOKEN_LEN, token};
@@ -28,6 +29,8 @@ pub(super) struct Nats {
     streams: Mutex<Streams>,
     /// Permits to compare a history with what was delivered.
     pub(super) comparing: Semaphore,
+    clock: Clock,
+    warnings: WarningLimit,
 }
 
 /// The maximum number of histories that are compared at the same time: every ten seconds each of them is due, and NATS has a queue.
@@ -104,7 +107,19 @@ pub(super) fn subject(info: &stream::Info, channel: &str) -> String {
 
 impl Nats {
     pub(super) fn new(client: Client, jetstream: jetstream::Context) -> Self {
-        Self { client, jetstream, streams: Mutex::default(), comparing: Semaphore::new(COMPARING_MAX) }
+        Self {
+            client,
+            jetstream,
+            streams: Mutex::default(),
+            comparing: Semaphore::new(COMPARING_MAX),
+            clock: Clock::new(),
+            warnings: WarningLimit::default(),
+        }
+    }
+
+    /// Whether a failure that is tried again may be logged.
+    pub(super) fn may_warn(&self) -> bool {
+        self.warnings.may_warn(self.clock.now())
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::connection::{Confirmed, Connection, Sharded};
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
+use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
 use crate::engine::commands::COMMANDS;
 use crate::engine::{Delivery, EngineError, Membership};
@@ -87,6 +88,8 @@ pub(super) struct Live {
     peers: Mutex<HashMap<String, Instant>>,
     /// Requests a comparison of the followed histories with their streams.
     pub(super) sync: Notify,
+    clock: Clock,
+    warnings: WarningLimit,
 }
 
 /// A channel with subscribers on this node.
@@ -237,8 +240,8 @@ async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<Received> {
 
 impl Live {
     pub(super) fn new(connection: Arc<Connection>, name: String) -> Self {
-        let (followed, listening, peers, sync) = Default::default();
-        Self { connection, name, followed, listening, peers, sync }
+        let (followed, listening, peers, sync, warnings) = Default::default();
+        Self { connection, name, followed, listening, peers, sync, clock: Clock::new(), warnings }
     }
 
     /// Connects, and subscribes to everything that this node follows; in a cluster, [`Self::update_missing`] does.
@@ -707,7 +710,9 @@ impl Live {
     async fn catch_up(&self, channel: &str, delivery: &dyn Delivery) {
         let Some(retention) = delivery.retention(channel) else { return };
         let Some(since) = self.delivered(channel) else { return };
-        if let Err(error) = self.read_missing(channel, &since, retention, delivery).await {
+        if let Err(error) = self.read_missing(channel, &since, retention, delivery).await
+            && self.warnings.may_warn(self.clock.now())
+        {
             // Tried again with the next comparison, or when the next publication has a gap before it.
             warn!(channel, %error, "a history was not read");
         }
