@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use slab::Slab;
+use wireloom::PreparedMessage;
 
 use crate::batch::Unwritten;
 use crate::client::{Active, Client, Subscription};
@@ -166,15 +167,15 @@ impl Channels {
         (name, key)
     }
 
-    /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications. Those that
-    /// waited are to be written.
+    /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications. The reply is
+    /// encoded before: this locks the channel, and all others of its shard. Those that waited are to be written.
     pub(crate) fn start(
         &self,
         channel: &str,
         client: &Arc<Client>,
         key: usize,
         start: Start,
-        first: &[Reply],
+        first: Vec<PreparedMessage>,
         on_slow: OnSlow<'_>,
     ) -> (Started, Unwritten) {
         let mut unwritten = Unwritten::default();
@@ -187,7 +188,7 @@ impl Channels {
         subscriber.join_leave = start.join_leave;
         subscriber.deltas = start.deltas;
         subscriber.filter = start.filter;
-        first.iter().for_each(|reply| subscriber.client.send(reply));
+        first.into_iter().for_each(|reply| subscriber.client.outbox.reply(reply));
         let needs_history = start.position.is_some();
         let phase = start.position.map_or(Phase::Live, Phase::Positioned);
         let waiting = match std::mem::replace(&mut subscriber.phase, phase) {
@@ -411,7 +412,7 @@ mod tests {
     use crate::client::Transport;
     use crate::config::SlowPolicy;
     use crate::outbox::Outbox;
-    use crate::protocol::{Encoding, SubscribeResult};
+    use crate::protocol::Encoding;
 
     fn client() -> Arc<Client> {
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
@@ -425,8 +426,8 @@ mod tests {
         let (_, key) = channels.add("x", removed.clone());
         channels.remove("x", key);
         assert_eq!(channels.add("x", other.clone()).1, key);
-        let reply = [Reply { id: 1, subscribe: Some(SubscribeResult::default()), ..Reply::default() }];
-        let start = |client| channels.start("x", client, key, Start::default(), &reply, &|_| {}).0;
+        let reply = || vec![PreparedMessage::text("1")];
+        let start = |client| channels.start("x", client, key, Start::default(), reply(), &|_| {}).0;
         assert_eq!(start(&removed), Started::Removed);
         assert_eq!(other.outbox.backlog().queued, 0);
         assert_eq!(start(&other), Started::Following);

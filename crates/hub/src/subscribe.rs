@@ -387,7 +387,8 @@ impl Established {
             node.note_engine_failure(&channel, &error, "presence was not added");
         }
         let on_slow = |pushed| node.note_pushed(pushed);
-        let (started, unwritten) = node.channels.start(&channel, &client, key, start, &replies, &on_slow);
+        let replies = replies.iter().filter_map(|reply| client.encode(reply)).collect();
+        let (started, unwritten) = node.channels.start(&channel, &client, key, start, replies, &on_slow);
         node.write_later(unwritten);
         match started {
             Started::Following => {}
