@@ -18,12 +18,14 @@
 //! In `Task` the connection's task has messages that it has not written, in `Writing` a batch has: no other task may write then, or
 //! messages would be reordered. Nothing is written, woken or dropped while the queue is locked.
 
-use std::collections::VecDeque;
+mod messages;
+
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
 use wireloom::{Fanout, PreparedMessage, Sender};
 
+use self::messages::{Kind, Messages, Waiting};
 use crate::config::SlowPolicy;
 use crate::protocol::Disconnect;
 use crate::shards::lock;
@@ -87,30 +89,6 @@ pub(crate) struct Backlog {
     pub(crate) queued: usize,
     /// Written so far.
     pub(crate) written: u64,
-}
-
-/// Messages in their order. One is in place: most clients wait for one at a time, and hold nothing more while they are idle.
-#[derive(Debug, Default)]
-#[allow(clippy::box_collection)]
-struct Messages {
-    first: Option<Waiting>,
-    /// Those after the first; empty if there is no first. Boxed, because most clients have none.
-    rest: Option<Box<VecDeque<Waiting>>>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    message: PreparedMessage,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Part of the answer to a command.
-    Reply,
-    Push,
-    /// A push that is dropped where that is the policy for slow clients.
-    Droppable,
 }
 
 /// What the connection's task takes from an outbox.
@@ -454,70 +432,6 @@ impl Queue {
     }
 }
 
-impl Messages {
-    fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.rest.as_ref().map_or(0, |rest| rest.len())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-
-    fn capacity(&self) -> usize {
-        self.rest.as_ref().map_or(0, |rest| rest.capacity())
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.first.iter().chain(self.rest.iter().flat_map(|rest| rest.iter()))
-    }
-
-    fn push(&mut self, waiting: Waiting) {
-        match self.first {
-            None => self.first = Some(waiting),
-            Some(_) => self.rest.get_or_insert_default().push_back(waiting),
-        }
-    }
-
-    /// Takes the first one.
-    fn pop(&mut self) -> Option<Waiting> {
-        let next = self.rest.as_mut().and_then(|rest| rest.pop_front());
-        std::mem::replace(&mut self.first, next)
-    }
-
-    /// Takes the oldest droppable one. The queue of a slow client is long, but few others are before that.
-    fn remove_droppable(&mut self) -> Option<Waiting> {
-        let place = self.iter().position(|waiting| waiting.kind == Kind::Droppable)?;
-        match place.checked_sub(1) {
-            None => self.pop(),
-            Some(place) => self.rest.as_mut()?.remove(place),
-        }
-    }
-
-    /// Takes all but the first `at`.
-    fn split_off(&mut self, at: usize) -> Self {
-        let Some(kept) = at.checked_sub(1) else { return std::mem::take(self) };
-        let mut after = Self::default();
-        if let Some(rest) = &mut self.rest {
-            rest.drain(kept..).for_each(|waiting| after.push(waiting));
-        }
-        after
-    }
-
-    /// Moves all of `other` behind these.
-    fn append(&mut self, other: &mut Self) {
-        while let Some(waiting) = other.pop() {
-            self.push(waiting);
-        }
-    }
-
-    fn clear(&mut self) {
-        self.first = None;
-        if let Some(rest) = &mut self.rest {
-            rest.clear();
-        }
-    }
-}
-
 /// What is left to do after the unlock when a connection is ended.
 #[must_use]
 struct Ended {
@@ -578,42 +492,6 @@ mod tests {
         assert_eq!(outbox.publish(text("3"), true), Pushed::Dropped);
         assert_eq!(outbox.publish(text("4"), true), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "3", "4"].map(String::from).to_vec()));
-    }
-
-    #[test]
-    fn messages_keep_their_order() {
-        // What an idle client holds.
-        assert_eq!(size_of::<Messages>(), 24);
-        let text_of = |one: &Waiting| one.message.as_text().unwrap().to_owned();
-        let texts = |messages: &Messages| messages.iter().map(text_of).collect::<Vec<_>>();
-        // Those with odd numbers may be dropped.
-        let numbered = |numbers: std::ops::Range<usize>| {
-            let mut messages = Messages::default();
-            for number in numbers {
-                let kind = if number % 2 == 1 { Kind::Droppable } else { Kind::Push };
-                messages.push(Waiting { message: text(&number.to_string()), kind });
-            }
-            messages
-        };
-        for len in 0..5 {
-            let all: Vec<_> = (0..len).map(|number| number.to_string()).collect();
-            for at in 0..=len {
-                let mut before = numbered(0..len);
-                let mut after = before.split_off(at);
-                assert_eq!((texts(&before), texts(&after)), (all[..at].to_vec(), all[at..].to_vec()));
-                assert_eq!((before.len(), after.is_empty()), (at, at == len));
-                before.append(&mut after);
-                assert_eq!((texts(&before), after.len()), (all.clone(), 0));
-                let mut rest = numbered(at..len);
-                let dropped = std::iter::from_fn(|| rest.remove_droppable().as_ref().map(text_of));
-                assert!(
-                    dropped.eq((at..len).filter(|number| number % 2 == 1).map(|number| number.to_string()))
-                );
-                assert_eq!(rest.len(), (at..len).filter(|number| number % 2 == 0).count());
-                rest.clear();
-                assert_eq!((rest.len(), rest.pop().is_none()), (0, true));
-            }
-        }
     }
 
     #[test]
