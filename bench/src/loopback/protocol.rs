@@ -215,7 +215,10 @@ impl Joining {
         self.is_connected |= reply.connect.is_some();
         if let Some(result) = reply.subscribe {
             self.missing = self.missing.saturating_sub(1);
-            self.position = Position { history: result.epoch, offset: result.offset.to_string() };
+            // As the SDKs do: centrifuge repeats the offset of the command, and what was recovered advances it.
+            let offset =
+                result.publications.last().map_or(result.offset, |last| last.offset.max(result.offset));
+            self.position = Position { history: result.epoch, offset: offset.to_string() };
             if let Some((_, missed)) = self.since
                 && (!result.recovered || result.publications.len() != missed)
             {
@@ -342,6 +345,14 @@ mod tests {
             joining.handle(connected).expect("connected");
             assert_eq!(joining.handle(reply).is_ok(), joins);
         }
+    }
+
+    #[test]
+    fn what_was_recovered_advances_the_position() {
+        let mut joining = joining(Protocol::Json, Some(("e", "3", 1)));
+        let reply = br#"{"id":2,"subscribe":{"epoch":"e","offset":3,"recovered":true,"publications":[{"data":1,"offset":4}]}}"#;
+        joining.handle(reply).expect("recovered");
+        assert_eq!(joining.position(), Position { history: "e".into(), offset: "4".into() });
     }
 
     #[test]
