@@ -321,6 +321,6 @@ mod tests {
             size_of::<Session>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 1_600, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 1_000, "{sizes:?}");
     }
 }
