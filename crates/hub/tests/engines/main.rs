@@ -411,6 +411,30 @@ async fn redis_cluster() {
     }
 }
 
+/// Servers pass messages on to each other: those that went through several would not keep their order.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_to_a_node_go_through_one_server_of_a_redis_cluster() {
+    const MESSAGES: usize = 64;
+    let Some(cluster) = Redis::start_cluster(3) else { return };
+    let hosts: Vec<_> = cluster.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+    let url = format!("redis+cluster://{}", hosts.join(","));
+    let engine = RedisEngine::connect(&url).await.unwrap();
+    let published = || {
+        let calls = cluster.iter().map(|node| {
+            let stats = node.command("INFO commandstats");
+            let calls = stats.split("cmdstat_publish:calls=").nth(1).and_then(|rest| rest.split(',').next());
+            calls.map_or(0, |calls| calls.parse::<usize>().unwrap())
+        });
+        calls.collect::<Vec<_>>()
+    };
+    let before = published();
+    for number in 0..MESSAGES {
+        engine.send_to_node("node", number.to_string().into_bytes()).await.unwrap();
+    }
+    let more: Vec<_> = published().iter().zip(&before).map(|(after, before)| after - before).collect();
+    assert!(more.iter().any(|more| *more >= MESSAGES), "{more:?}");
+}
+
 /// Announcements of a channel reach the server of its slot alone, and are followed to another server.
 #[tokio::test(flavor = "multi_thread")]
 async fn announcements_are_sharded_in_a_redis_cluster() {

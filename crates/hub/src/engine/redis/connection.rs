@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 #[cfg(target_os = "linux")]
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::Sentinel;
@@ -348,14 +349,25 @@ impl Connection {
         self.run(async |connection| pipeline.query_async(connection).await).await
     }
 
-    /// Sends a message to the nodes that listen to a subject, which is not that of a channel.
+    /// Sends a message to the nodes that listen to a subject, which is not that of a channel. In a cluster all of a subject go through
+    /// one server, because those through several would not keep their order.
     pub(super) async fn publish(&self, subject: &str, message: &[u8]) -> Result<(), EngineError> {
-        self.send("PUBLISH", subject, message).await
+        let command = redis::cmd("PUBLISH").arg(subject).arg(message).clone();
+        self.run(async |connection| match connection {
+            Open::Server(server) => command.query_async::<()>(server).await,
+            Open::Cluster(cluster) => {
+                let server = Route::with_key(subject.as_bytes(), SlotAddr::Master);
+                let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(server));
+                cluster.route_command(command, routing).await.map(drop)
+            }
+        })
+        .await
     }
 
     /// Announces a message to the nodes that follow a channel.
     pub(super) async fn announce(&self, subject: &str, message: &[u8]) -> Result<(), EngineError> {
-        self.send(self.announce_command(), subject, message).await
+        let command = redis::cmd(self.announce_command()).arg(subject).arg(message).clone();
+        self.run(async |connection| command.query_async::<()>(connection).await).await
     }
 
     /// The command that announces what concerns a channel.
@@ -364,11 +376,6 @@ impl Connection {
             Source::Cluster { .. } => "SPUBLISH",
             Source::Server(_) | Source::Sentinels { .. } => "PUBLISH",
         }
-    }
-
-    async fn send(&self, command: &str, subject: &str, message: &[u8]) -> Result<(), EngineError> {
-        let command = redis::cmd(command).arg(subject).arg(message).clone();
-        self.run(async |connection| command.query_async::<()>(connection).await).await
     }
 
     pub(super) fn health(&self) -> EngineHealth {
