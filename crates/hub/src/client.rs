@@ -120,8 +120,8 @@ pub(crate) struct Client {
 /// A connection's subscription to a channel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Subscription {
-    /// The subscribe command is being executed.
-    Pending,
+    /// It is being established, under this number: an earlier attempt may still be in progress after it was ended.
+    Pending(u64),
     /// It is established.
     Active(Active),
 }
@@ -253,7 +253,7 @@ impl Client {
         let subscriptions = lock(&self.subscriptions);
         let expiries = subscriptions.iter().filter_map(|(_, subscription)| match subscription {
             Subscription::Active(active) => active.expires_at(),
-            Subscription::Pending => None,
+            Subscription::Pending(_) => None,
         });
         expiries.min()
     }

@@ -3,6 +3,7 @@
 mod cluster;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub(crate) struct Node {
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
+    /// How many subscriptions have been begun.
+    subscribes: AtomicU64,
     changes: Mutex<Changes>,
     /// The runtime of the first connection. Engines may deliver from other threads, and need it to spawn tasks.
     runtime: OnceLock<Handle>,
@@ -138,6 +141,7 @@ impl Node {
             engine,
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
+            subscribes: AtomicU64::new(0),
             changes: Mutex::default(),
             runtime: OnceLock::new(),
             this: this.clone(),
@@ -262,6 +266,11 @@ impl Node {
         if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
             hook(DisconnectEvent { client: client.id.to_string(), user: client.user().into(), reason }).await;
         }
+    }
+
+    /// A number for a subscription that is being established.
+    pub(crate) fn begin_subscribe(&self) -> u64 {
+        self.subscribes.fetch_add(1, Ordering::Relaxed)
     }
 
     /// What is about to be opened, if its end is to be reported.
@@ -479,7 +488,7 @@ impl Host for Node {
             let subscriptions = lock(&client.subscriptions);
             all.extend(subscriptions.iter().filter_map(|(_, subscription)| match subscription {
                 Subscription::Active(active) => active.opened().cloned(),
-                Subscription::Pending => None,
+                Subscription::Pending(_) => None,
             }));
         }
         all

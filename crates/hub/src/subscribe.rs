@@ -53,6 +53,8 @@ struct Reserved {
     node: Arc<Node>,
     client: Arc<Client>,
     channel: Arc<str>,
+    /// That of its pending entry in the client's list.
+    number: u64,
     step: Step,
     /// Set if its end is reported to the backend.
     opened: Option<Opened>,
@@ -84,7 +86,7 @@ impl Drop for Reserved {
         }
         if !matches!(self.step, Step::Done) {
             let mut subscriptions = lock(&self.client.subscriptions);
-            if subscriptions.get(&self.channel) == Some(&Subscription::Pending) {
+            if subscriptions.get(&self.channel) == Some(&Subscription::Pending(self.number)) {
                 subscriptions.remove(&self.channel);
             }
         }
@@ -121,6 +123,7 @@ pub(crate) async fn subscribe(
     let settings = node.settings();
     let config = &settings.config;
     let name = request.command.channel.as_str();
+    let number = node.begin_subscribe();
     {
         let mut subscriptions = lock(&client.subscriptions);
         // `Node::leave_all` ends the outbox before it takes the list, so that nothing is added afterwards.
@@ -133,10 +136,10 @@ pub(crate) async fn subscribe(
         if subscriptions.len() >= config.client.channels_max {
             return Err(ErrorCode::LimitExceeded.into());
         }
-        subscriptions.insert(name.into(), Subscription::Pending);
+        subscriptions.insert(name.into(), Subscription::Pending(number));
     }
     let (node, client) = (node.clone(), client.clone());
-    let reserved = Reserved { node, client, channel: name.into(), step: Step::Listed, opened: None };
+    let reserved = Reserved { node, client, channel: name.into(), number, step: Step::Listed, opened: None };
     let grant = authorise(&reserved.node, &reserved.client, &request).await?;
     let mut options = reserved.node.options(&reserved.channel).ok_or(ErrorCode::UnknownChannel)?;
     options.apply(grant.overrides);
@@ -371,8 +374,8 @@ impl Established {
         client.note_subscription_expiry(active.expires_at());
         {
             let mut subscriptions = lock(&client.subscriptions);
-            // The connection ended, or the server API ended the subscription.
-            if subscriptions.get(&channel).is_none() {
+            // The connection ended, or the server API ended the subscription. There may be another one since.
+            if subscriptions.get(&channel) != Some(&Subscription::Pending(reserved.number)) {
                 return false;
             }
             active.set_opened(reserved.opened.take());
@@ -412,9 +415,47 @@ mod tests {
     use std::future::poll_fn;
     use std::pin::pin;
 
+    use tokio::sync::Notify;
+
     use super::*;
-    use crate::client::Transport;
+    use crate::client::{Identity, Transport};
     use crate::hub::Hub;
+    use crate::protocol::UnsubscribeCode;
+
+    #[tokio::test]
+    async fn a_subscription_that_was_ended_does_not_replace_the_next_one() {
+        let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (asking, waiting) = (asked.clone(), release.clone());
+        let hub = Hub::builder().on_subscribe(move |_| {
+            let (asked, release) = (asking.clone(), waiting.clone());
+            async move {
+                asked.notify_one();
+                release.notified().await;
+                Ok(SubscribeGrant::default())
+            }
+        });
+        let hub = hub.build().unwrap();
+        let node = hub.0.clone();
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        client.connect(Identity::default());
+        let origin = Origin { encoding: Encoding::Json, headers: Headers::new() };
+        let command = SubscribeRequest { channel: "a".into(), ..SubscribeRequest::default() };
+        let (task_node, task_client) = (node.clone(), client.clone());
+        let first = tokio::spawn(async move {
+            let request = Request::from_client(command, &origin);
+            subscribe(&task_node, &task_client, request).await.unwrap().start(Vec::new()).await
+        });
+        asked.notified().await;
+        node.unsubscribe("a", &client, UnsubscribeCode::Server);
+        // The next one is established, or still pending, when the first goes on.
+        let next = subscribe(&node, &client, Request::from_server("a")).await.unwrap();
+        release.notify_one();
+        assert!(!first.await.unwrap());
+        assert!(next.start(Vec::new()).await);
+        assert_eq!(node.channels.list(), [("a".into(), 1)]);
+        node.unsubscribe("a", &client, UnsubscribeCode::Server);
+        assert_eq!(node.channels.len(), 0);
+    }
 
     #[tokio::test]
     async fn a_task_does_not_make_many_subscriptions_in_one_turn() {

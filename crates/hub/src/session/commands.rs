@@ -84,7 +84,7 @@ impl Session {
                     active
                 }
                 // Commands are executed one after the other, so that no subscribe command is in progress.
-                Some(Subscription::Pending) | None => return Ok(()),
+                Some(Subscription::Pending(_)) | None => return Ok(()),
             }
         };
         self.node.channels.remove(channel, active.key);
@@ -145,7 +145,7 @@ impl Session {
         let info =
             lock(&self.client.subscriptions).get(channel).and_then(|subscription| match subscription {
                 Subscription::Active(active) => Some(active.info()),
-                Subscription::Pending => None,
+                Subscription::Pending(_) => None,
             });
         // Nothing is known of an anonymous client in a room.
         let is_nameless = self.client.format == Format::Bare && self.client.user().is_empty();
