@@ -651,6 +651,43 @@ mod tests {
         node.deliver_control(&Control { user: "7".into(), client: String::new(), action });
     }
 
+    /// Keeps warnings.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    impl tracing::Subscriber for Log {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN && metadata.is_event()
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            struct Line(String, String);
+            impl tracing::field::Visit for Line {
+                fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                    match field.name() {
+                        "message" => self.0 = format!("{value:?}"),
+                        name => self.1 += &format!(" {name}={value:?}"),
+                    }
+                }
+            }
+            let mut line = Line(String::new(), String::new());
+            event.record(&mut line);
+            lock(&self.0).push(line.0 + &line.1);
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
     async fn changes_are_made(node: &Node) {
         while !lock(&node.changes).is_empty() {
             tokio::task::yield_now().await;
@@ -744,6 +781,24 @@ mod tests {
         }
         changes_are_made(node).await;
         assert_eq!(["a", "b", "c"].map(|channel| client.is_subscribed(channel)), [false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_refused_subscription_of_the_server_is_logged() {
+        let log = Log::default();
+        let _guard = tracing::subscriber::set_default(log.clone());
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let client = connected(node);
+        give(node, Action::Subscribe { channel: "unknown:a".into() });
+        changes_are_made(node).await;
+        let lines = lock(&log.0).clone();
+        let expected = format!(
+            "a subscription that the server made was refused channel=\"unknown:a\" client=\"{}\" user=\"7\" reason=\"unknown channel\"",
+            &*client.id
+        );
+        assert_eq!(lines, [expected]);
+        assert_eq!(hub.stats().refused, [(102, 1)].into());
     }
 
     #[tokio::test]
