@@ -71,6 +71,12 @@ step_capi() {
     echo '#include <wireloom.h>' | c++ -std=c++11 -Wall -Wextra -Werror -fsyntax-only -I "$capi/include" -x c++ - || return
     "$capi/bin/misuse" && "$capi/bin/vectors" testing/vectors && capi_echo "" || return
     if have nghttpd; then capi_http2 || return; else say "no nghttpd (apt-get install nghttp2-server): the HTTP/2 example was only compiled"; fi
+    # The race beside other libraries, once with few turns.
+    if [ -e /usr/include/libwebsockets.h ] && [ -e /usr/include/wslay/wslay.h ]; then
+        capi_program sockets benches/sockets.c -O2 -Wl,--no-as-needed -lwebsockets -lwslay && "$capi/bin/sockets" 3 || return
+    else
+        say "no libwebsockets-dev, libwslay-dev: the race beside them was not run"
+    fi
     if have valgrind; then
         local valgrind=(valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite,indirect)
         "${valgrind[@]}" "$capi/bin/misuse.plain" && capi_echo .plain "${valgrind[@]}" || return

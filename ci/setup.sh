@@ -34,6 +34,8 @@ debian_packages() {
     # libwireloom and its tests.
     have pkg-config || echo pkg-config
     have abidiff || echo abigail-tools
+    [ -e /usr/include/libwebsockets.h ] || echo libwebsockets-dev
+    [ -e /usr/include/wslay/wslay.h ] || echo libwslay-dev
     have csc || echo chicken-bin
     [ -f /usr/include/chicken/chicken.h ] || echo libchicken-dev
     ! have python3 || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv

@@ -20,12 +20,6 @@ impl Extent {
         Self { start: pointer.addr(), len: count.saturating_mul(size_of::<T>()) }
     }
 
-    /// Whether these bytes are inside. No bytes are inside everywhere.
-    #[inline]
-    pub(crate) fn contains(self, pointer: *const u8, len: usize) -> bool {
-        len == 0 || pointer.addr().wrapping_sub(self.start) < self.len
-    }
-
     #[inline]
     fn overlaps(self, other: Self) -> bool {
         self.len > 0

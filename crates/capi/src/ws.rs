@@ -8,6 +8,7 @@ use crate::prepared::{self, wl_prepared};
 use crate::slice::wl_slice;
 use crate::status::wl_status;
 use core::mem::MaybeUninit;
+use core::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{
     Cause, CloseCode, Config, Connection, Error, Event, Initiator, Kind, Pong, Role, Transport, utf8,
@@ -300,6 +301,8 @@ fn is_close(rest: &[u8]) -> bool {
 }
 
 /// Returns the bytes that were consumed and the events that were stored.
+///
+/// The loop over whole messages keeps few values, so that they stay in registers: the numbers follow from what is left at its end.
 #[inline]
 fn handle_input(
     ws: &mut WebSocket,
@@ -307,44 +310,59 @@ fn handle_input(
     input: &mut [u8],
     events: &mut [MaybeUninit<wl_ws_event>],
 ) -> (usize, usize, Result<wl_status, wl_status>) {
-    let WebSocket { connection, round_trip_ns, .. } = ws;
     let now = time(now_ns);
-    let (input_len, whole) = (input.len(), Extent::of(input.as_ptr(), input.len()));
-    let (mut rest, mut used, mut found) = (input, 0, 0);
-    for slot in events {
-        let (taken, kind, data, len) = match connection.handle_input(now, rest) {
-            Ok((taken, Some(Event::Text(text)))) => {
-                (taken, wl_ws_event_kind::Text, text.as_bytes().as_ptr(), text.len())
-            }
-            Ok((taken, Some(Event::Binary(data)))) => {
-                (taken, wl_ws_event_kind::Binary, data.as_ptr(), data.len())
-            }
-            Ok((_, None)) => return (input_len, found, Ok(wl_status::Ok)),
-            Ok((taken, Some(event))) => {
-                if let Event::Pong(Pong { round_trip: Some(time), .. }) = event {
-                    *round_trip_ns = nanoseconds(time).max(1);
-                }
-                let record = slot.write(wl_ws_event::from_event(&event));
-                let is_in_input = whole.contains(record.data, record.len);
-                used += taken;
-                found += 1;
+    let (input_len, capacity) = (input.len(), events.len());
+    let (mut rest, mut slots) = (input, events.iter_mut());
+    while let Some(slot) = slots.next() {
+        match ws.connection.handle_whole(now, rest) {
+            Some((taken, Event::Text(text))) => {
+                slot.write(wl_ws_event::new(wl_ws_event_kind::Text, text.as_bytes()));
                 rest = &mut rest[taken..];
-                if !is_in_input || is_close(rest) {
-                    break;
-                }
-                continue;
             }
-            Err(error) => return (input_len, found, Err(error.into())),
-        };
-        slot.write(wl_ws_event { data, len, kind: kind as u32, code: 0, first: 1, fin: 1 });
-        used += taken;
-        found += 1;
-        rest = &mut rest[taken..];
-        if !whole.contains(data, len) || is_close(rest) {
-            break;
+            Some((taken, Event::Binary(data))) => {
+                slot.write(wl_ws_event::new(wl_ws_event_kind::Binary, &data));
+                rest = &mut rest[taken..];
+            }
+            _ => {
+                let found = capacity - slots.len() - 1;
+                if found > 0 && is_close(rest) {
+                    return (input_len - rest.len(), found, Ok(wl_status::More));
+                }
+                match handle_other(ws, now, rest, slot) {
+                    Ok((taken, is_last)) => {
+                        rest = &mut rest[taken..];
+                        if is_last {
+                            break;
+                        }
+                    }
+                    Err(result) => return (input_len, found, result),
+                }
+            }
         }
     }
-    (used, found, Ok(wl_status::More))
+    (input_len - rest.len(), capacity - slots.len(), Ok(wl_status::More))
+}
+
+/// Handles what is not a whole message. Returns the bytes that were consumed for an event, and whether its data is in the connection, where
+/// the next event may take its place; or the result of the call if there is no event.
+#[inline(never)]
+fn handle_other(
+    ws: &mut WebSocket,
+    now: Duration,
+    input: &mut [u8],
+    slot: &mut MaybeUninit<wl_ws_event>,
+) -> Result<(usize, bool), Result<wl_status, wl_status>> {
+    let start = input.as_ptr();
+    let result = ws.connection.handle_input(now, input);
+    let (taken, Some(event)) = result.map_err(|error| Err(error.into()))? else {
+        return Err(Ok(wl_status::Ok));
+    };
+    if let Event::Pong(Pong { round_trip: Some(time), .. }) = event {
+        ws.round_trip_ns = nanoseconds(time).max(1);
+    }
+    let event = slot.write(wl_ws_event::from_event(&event));
+    let is_in_input = event.len == 0 || event.data.addr().wrapping_sub(start.addr()) < taken;
+    Ok((taken, !is_in_input))
 }
 
 /// Space for the next bytes of a large message, in the memory in which it is assembled: read into it, then call

@@ -247,6 +247,7 @@ impl FieldList {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
 
+    #[inline]
     fn field(&self, span: &Span) -> Field<'_> {
         let start = span.start as usize;
         let sensitive = span.is_sensitive;

@@ -155,6 +155,20 @@ impl Connection {
         Ok((used, self.inbound.event(arrival, input, self.round_trip)))
     }
 
+    /// [`handle_input`](Self::handle_input) for a message that is one frame and is at the front of the input completely, without compression.
+    /// `None`: there is none, nothing has happened, and `handle_input` finds out what there is.
+    ///
+    /// For loops over batches of small messages, in which the rest of `handle_input` costs registers.
+    #[inline]
+    pub fn handle_whole<'a>(&mut self, now: Duration, input: &'a mut [u8]) -> Option<(usize, Event<'a>)> {
+        if !self.outbound.accepts_input() {
+            return None;
+        }
+        let (whole, at, len) = self.inbound.decoder.whole_message(input)?;
+        self.outbound.handle_activity(now);
+        Some((at + len, inbound::message(whole, Payload::Input(&mut input[at..at + len]))))
+    }
+
     /// Space for the next bytes of a large message, in the buffer in which it is assembled. `None` outside of one: then read into a buffer
     /// of your own and pass it to [`handle_input`](Self::handle_input).
     ///

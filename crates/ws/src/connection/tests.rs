@@ -404,6 +404,44 @@ fn restores_an_idle_inbound() {
 }
 
 #[test]
+fn takes_whole_messages_only() {
+    let mut client = client();
+    client.send_text("hello").unwrap();
+    client.send_binary(&[7; 300]).unwrap();
+    client.send_ping(NOW, b"?").unwrap();
+    client.send_text("again").unwrap();
+    let mut wire = client.take_transmit();
+    let mut server = server();
+    let mut rest = &mut wire[..];
+    assert!(server.handle_whole(NOW, &mut rest[..10].to_vec()).is_none()); // a byte is missing
+    for expected in ["text 5", "binary 300"] {
+        let (used, event) = server.handle_whole(NOW, rest).unwrap();
+        let found = match event {
+            Event::Text(text) => format!("text {}", text.len()),
+            Event::Binary(data) => format!("binary {}", data.len()),
+            event => panic!("{event:?}"),
+        };
+        assert_eq!(found, expected);
+        rest = &mut rest[used..];
+    }
+    // Nothing happens to a Ping, nor to its masked payload.
+    assert!(server.handle_whole(NOW, rest).is_none());
+    let (used, event) = server.handle_input(NOW, rest).unwrap();
+    assert!(matches!(event, Some(Event::Ping(b"?"))));
+    rest = &mut rest[used..];
+    // The rest of a message that was begun is not one.
+    assert!(server.handle_input(NOW, &mut rest[..1]).unwrap().1.is_none());
+    assert!(server.handle_whole(NOW, &mut rest[1..]).is_none());
+    assert!(
+        matches!(server.handle_input(NOW, &mut rest[1..]).unwrap().1, Some(Event::Text(text)) if &*text == "again")
+    );
+    client.send_text("late").unwrap();
+    let mut late = client.take_transmit();
+    server.handle_eof();
+    assert!(server.handle_whole(NOW, &mut late).is_none());
+}
+
+#[test]
 fn offers_a_slot_until_eof() {
     let mut client = client();
     client.send_binary(&[7; 20_000]).unwrap();
