@@ -264,6 +264,7 @@ func BenchmarkFlood(b *testing.B) {
 	for _, size := range []int{13, 200, 1 << 10, 64 << 10} {
 		b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
 			raceTCP(b, size, false, fmt.Sprintf("flood %%s %d", size))
+			raceRust(b, size, 0)
 		})
 	}
 }
@@ -273,6 +274,7 @@ func BenchmarkEcho(b *testing.B) {
 	for _, depth := range []int{1, 64} {
 		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
 			raceTCP(b, 32, true, fmt.Sprintf("echo %%s 32 %d", depth))
+			raceRust(b, 32, depth)
 		})
 	}
 }
