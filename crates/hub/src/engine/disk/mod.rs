@@ -20,7 +20,6 @@ mod salvage;
 mod status;
 mod writer;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -54,8 +53,8 @@ pub struct DiskEngine {
     /// `None` while the engine is being dropped: the writer ends when its sender is dropped.
     jobs: Option<SyncSender<Job>>,
     writer: Option<std::thread::JoinHandle<()>>,
-    /// Taken while the writer drops what was overdue.
-    dropping: Arc<Semaphore>,
+    /// Taken while the writer has a [`Job::Maintain`].
+    maintaining: Arc<Semaphore>,
 }
 
 /// Why the file of histories cannot be used.
@@ -154,8 +153,8 @@ impl DiskEngine {
         let path = directory.join(events::FILE);
         let open = move || file::open(&path).map_err(|error| error.to_string());
         let events = events::DiskQueue::new(Arc::new(open));
-        let dropping = Arc::new(Semaphore::new(1));
-        Ok(Self { memory, status, events, jobs: Some(jobs), writer: Some(writer), dropping })
+        let maintaining = Arc::new(Semaphore::new(1));
+        Ok(Self { memory, status, events, jobs: Some(jobs), writer: Some(writer), maintaining })
     }
 
     /// Checks the file of histories in a directory, and repairs what a crash left behind. The file must not be in use.
@@ -308,14 +307,11 @@ impl Engine for DiskEngine {
     }
 
     fn maintain(&self) {
-        // What finds no room in the queue is decided again in a second.
-        let _ = self.submit(Job::ExpireKeys);
         // Nothing new is decided before everything is dropped.
-        let Ok(permit) = self.dropping.clone().try_acquire_owned() else { return };
-        let drops: VecDeque<_> = self.memory.logs().overdue(self.memory.now()).into();
-        if !drops.is_empty() {
-            let _ = self.submit(Job::DropOverdue(Overdue { drops, _permit: permit }));
-        }
+        let Ok(permit) = self.maintaining.clone().try_acquire_owned() else { return };
+        let drops = self.memory.logs().overdue(self.memory.now()).into();
+        // What finds no room in the queue is decided again in a second.
+        let _ = self.submit(Job::Maintain(Overdue { drops, _permit: permit }));
     }
 
     fn events(&self) -> Option<&dyn EventQueue> {

@@ -48,11 +48,11 @@ pub(super) enum Job {
     Drop { channel: Arc<str>, decision: Decision, done: Option<Done> },
     /// Forgets expired keys.
     ExpireKeys,
-    /// Drops what is overdue, in parts.
-    DropOverdue(Overdue),
+    /// Forgets expired keys, and drops what is overdue, in parts.
+    Maintain(Overdue),
 }
 
-/// What is to be dropped of many histories. The next is decided when this is done.
+/// What is to be dropped of histories. The next is decided when this is done.
 pub(super) struct Overdue {
     pub(super) drops: VecDeque<(Arc<str>, Decision)>,
     pub(super) _permit: OwnedSemaphorePermit,
@@ -180,8 +180,10 @@ impl Writer {
 
     /// Adds a part of what is overdue to a batch, so that no publication waits for all of it.
     fn add_drops(&mut self, batch: &mut Vec<Job>) {
-        for job in batch.extract_if(.., |job| matches!(job, Job::DropOverdue(_))) {
-            if let Job::DropOverdue(overdue) = job {
+        for job in &mut *batch {
+            if let Job::Maintain(_) = job
+                && let Job::Maintain(overdue) = std::mem::replace(job, Job::ExpireKeys)
+            {
                 self.overdue = Some(overdue);
             }
         }
@@ -218,7 +220,7 @@ impl Writer {
                     Planned { effects, result: Ok(Position::default()), done: None }
                 }
                 // Its parts are jobs of their own.
-                Job::DropOverdue(_) => continue,
+                Job::Maintain(_) => continue,
             };
             plan.jobs.push(planned);
         }
@@ -388,7 +390,7 @@ impl Job {
         match self {
             Self::Publish { done, .. } => Some(done),
             Self::Drop { done, .. } => done,
-            Self::ExpireKeys | Self::DropOverdue(_) => None,
+            Self::ExpireKeys | Self::Maintain(_) => None,
         }
     }
 }
