@@ -1,12 +1,13 @@
-//! The order of the server's changes of subscriptions, by connection and channel.
+//! The order of the changes of subscriptions that take time, by connection and channel: those that the server makes, and leaves.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-use crate::client::{Active, Client};
-use crate::protocol::UnsubscribeCode;
+use tokio::sync::oneshot;
 
-/// What is still to be done for the server's changes of subscriptions. One task does it for each connection and channel.
+use crate::client::{Active, Client};
+
+/// What is still to be done. One task does it for each connection and channel.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     waiting: HashMap<Key, Waiting>,
@@ -26,15 +27,18 @@ struct Waiting {
     is_cancelled: bool,
 }
 
-/// A part of the server's change of a subscription that takes time.
+/// A part of the change of a subscription that takes time.
 #[derive(Debug)]
 pub(crate) enum Change {
     Subscribe,
     /// What follows the end of a subscription.
     Leave {
         active: Active,
-        code: UnsubscribeCode,
+        code: u32,
+        reason: &'static str,
     },
+    /// Somebody waits for the changes before this one.
+    Made(oneshot::Sender<()>),
 }
 
 impl Key {
@@ -61,6 +65,17 @@ impl Changes {
                 true
             }
         }
+    }
+
+    /// Resolves when the changes that were asked for before have been made; `None` if there are none.
+    pub(crate) fn made(&mut self, key: impl FnOnce() -> Key) -> Option<oneshot::Receiver<()>> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let waiting = self.waiting.get_mut(&key())?;
+        let (sender, made) = oneshot::channel();
+        waiting.changes.push_back(Change::Made(sender));
+        Some(made)
     }
 
     /// The next change. After the last one they have no task any more.
@@ -90,5 +105,70 @@ impl Changes {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future as _, poll_fn};
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::client::{Identity, Transport};
+    use crate::config::HubConfig;
+    use crate::hub::Hub;
+    use crate::node::Origin;
+    use crate::protocol::{Encoding, Reply, SubscribeRequest, UnsubscribeCode};
+    use crate::subscribe::{Request, subscribe};
+
+    const CONFIG: &str = r#"
+[[namespace]]
+name = "n"
+subscribe = "anyone"
+presence = true
+join_leave = true
+force_push_join_leave = true
+"#;
+
+    #[tokio::test]
+    async fn a_client_has_left_before_it_joins_again() {
+        let hub = Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).build().unwrap();
+        let node = &hub.0;
+        let accept = || {
+            let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+            client.connect(Identity { user: "7".into(), ..Identity::default() });
+            client
+        };
+        let origin = Origin { encoding: Encoding::Json, headers: Vec::new() };
+        let join = async |client: &Arc<Client>| {
+            let command = SubscribeRequest { channel: "n:a".into(), ..SubscribeRequest::default() };
+            let request = Request::from_client(command, &origin);
+            assert!(subscribe(node, client, request).await.unwrap().start(Vec::new()).await);
+        };
+        let (observer, client) = (accept(), accept());
+        let observed = async || -> Vec<_> {
+            let mut messages = Vec::new();
+            poll_fn(|cx| observer.outbox.poll_take(cx, &mut messages)).await;
+            let push = |bytes| serde_json::from_slice::<Reply>(bytes).unwrap().push.unwrap();
+            let name = |bytes| if push(bytes).join.is_some() { "join" } else { "leave" };
+            messages.iter().map(|message| name(message.as_bytes())).collect()
+        };
+        join(&observer).await;
+        join(&client).await;
+        // The client subscribes again at once after this.
+        node.unsubscribe("n:a", &client, UnsubscribeCode::InsufficientState);
+        join(&client).await;
+        assert_eq!(observed().await, ["join", "leave", "join"]);
+        assert_eq!(node.engine().presence("n:a").await.unwrap().len(), 2);
+        // One that closes while it unsubscribes has left, too.
+        {
+            let mut leaving = pin!(node.unsubscribe_by_client("n:a", &client));
+            let is_pending = poll_fn(|cx| Poll::Ready(leaving.as_mut().poll(cx).is_pending())).await;
+            assert!(is_pending);
+        }
+        assert_eq!(observed().await, ["leave"]);
+        assert_eq!(node.engine().presence("n:a").await.unwrap().len(), 1);
     }
 }

@@ -292,6 +292,15 @@ impl Client {
         }
     }
 
+    /// How presence is to list the client in a channel; `None` if not at all.
+    pub(crate) fn presence_in(&self, channel: &str) -> Option<ClientInfo> {
+        let info = match lock(&self.subscriptions).get(channel) {
+            Some(Subscription::Active(active)) if active.presence => active.info(),
+            _ => return None,
+        };
+        Some(self.info(info))
+    }
+
     pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
         matches!(lock(&self.subscriptions).get(channel), Some(Subscription::Active(_)))
     }

@@ -29,7 +29,7 @@ use crate::logins::Logins;
 use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
-use crate::protocol::{Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
+use crate::protocol::{Disconnect, Encoding, ErrorCode, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::proxy::Headers;
 use crate::random::token;
 use crate::sessions::Sessions;
@@ -245,15 +245,26 @@ impl Node {
     }
 
     /// Ends all subscriptions of a connection, which cannot subscribe any more.
-    pub(crate) async fn leave_all(&self, client: &Client, reason: &Disconnect) {
+    pub(crate) async fn leave_all(&self, client: &Arc<Client>, reason: &Disconnect) {
         client.outbox.end(reason.clone());
         let subscriptions = lock(&client.subscriptions).take();
-        for (channel, subscription) in subscriptions {
-            if let Subscription::Active(active) = subscription {
-                self.channels.remove(&channel, active.key);
-                self.leave(&channel, client, active, reason.code().into(), reason.reason()).await;
+        let (Some(node), Some(runtime), false) =
+            (self.this.upgrade(), self.runtime.get(), subscriptions.is_empty())
+        else {
+            return;
+        };
+        let (client, reason) = (client.clone(), reason.clone());
+        // In a task of its own, because that of the connection may be dropped halfway.
+        let leaving = runtime.spawn(async move {
+            for (channel, subscription) in subscriptions {
+                if let Subscription::Active(active) = subscription {
+                    node.channels.remove(&channel, active.key);
+                    node.leave(&channel, &client, active, reason.code().into(), reason.reason()).await;
+                }
             }
-        }
+        });
+        // An error: the runtime ends.
+        let _ = leaving.await;
     }
 
     /// Removes a connection that has ended.
@@ -279,21 +290,30 @@ impl Node {
         Some(self.events.prepare(&client.id, client.user(), channel))
     }
 
-    /// Informs the engine, the backend and the other subscribers of the end of a subscription.
-    pub(crate) async fn leave(
-        &self,
-        channel: &str,
-        client: &Client,
-        active: Active,
-        code: u32,
-        reason: &str,
-    ) {
+    /// Makes presence agree with a client's subscription. Several tasks may do so at the same time, without a lock: each looks again
+    /// after its change, so that the one that makes the last change has seen the last state.
+    pub(crate) async fn update_presence(&self, channel: &str, client: &Client) -> Result<(), EngineError> {
+        let mut listed = client.presence_in(channel);
+        loop {
+            match &listed {
+                Some(info) => self.engine.add_presence(channel, info).await?,
+                None => self.engine.remove_presence(channel, &client.id).await?,
+            }
+            let before = std::mem::replace(&mut listed, client.presence_in(channel));
+            if listed == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Informs the engine, the backend and the other subscribers of the end of a subscription, which is not listed any more.
+    async fn leave(&self, channel: &str, client: &Client, active: Active, code: u32, reason: &str) {
         self.engine.unsubscribe(channel);
         if let Some(opened) = active.opened() {
             self.events.end(opened.clone(), code, reason);
         }
         if active.presence
-            && let Err(error) = self.engine.remove_presence(channel, &client.id).await
+            && let Err(error) = self.update_presence(channel, client).await
         {
             self.note_engine_failure(channel, &error, "presence was not removed");
         }
@@ -318,7 +338,51 @@ impl Node {
             changes.cancel_subscribes(&Key::new(channel, client));
         }
         if let Some(active) = end_subscription(&self.channels, channel, client, code) {
-            self.change(&mut changes, channel, client, Change::Leave { active, code });
+            let (code, reason) = (code.code(), code.reason());
+            self.change(&mut changes, channel, client, Change::Leave { active, code, reason });
+        }
+    }
+
+    /// Ends a subscription that the client gives up. What follows is done also if the caller does not wait for it.
+    ///
+    /// # Errors
+    /// The server made it.
+    pub(crate) async fn unsubscribe_by_client(
+        &self,
+        channel: &str,
+        client: &Arc<Client>,
+    ) -> Result<(), ErrorCode> {
+        {
+            let mut changes = lock(&self.changes);
+            let active = {
+                let mut subscriptions = lock(&client.subscriptions);
+                match subscriptions.get(channel) {
+                    Some(Subscription::Active(active)) if active.server_side => {
+                        return Err(ErrorCode::PermissionDenied);
+                    }
+                    Some(Subscription::Active(active)) => {
+                        let active = active.clone();
+                        subscriptions.remove(channel);
+                        active
+                    }
+                    // Commands are executed one after the other, so that no subscribe command is in progress.
+                    Some(Subscription::Pending(_)) | None => return Ok(()),
+                }
+            };
+            self.channels.remove(channel, active.key);
+            let (code, reason) = (0, "client unsubscribed");
+            self.change(&mut changes, channel, client, Change::Leave { active, code, reason });
+        }
+        self.changes_made(channel, client).await;
+        Ok(())
+    }
+
+    /// Returns when the changes of a client's subscription that were begun before have been made.
+    pub(crate) async fn changes_made(&self, channel: &str, client: &Client) {
+        let made = lock(&self.changes).made(|| Key::new(channel, client));
+        if let Some(made) = made {
+            // An error: the runtime ends.
+            let _ = made.await;
         }
     }
 
@@ -339,9 +403,10 @@ impl Node {
                         let is_cancelled = || lock(&node.changes).is_cancelled(&key);
                         subscribe_from_server(&node, &client, channel, is_cancelled).await;
                     }
-                    Change::Leave { active, code } => {
-                        node.leave(channel, &client, active, code.code(), code.reason()).await;
+                    Change::Leave { active, code, reason } => {
+                        node.leave(channel, &client, active, code, reason).await;
                     }
+                    Change::Made(waiting) => drop(waiting.send(())),
                 }
             }
         });
@@ -365,6 +430,10 @@ impl Node {
     /// The connections of a user, or the one with this id.
     pub(crate) fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
         lock(&self.clients).of(user, client)
+    }
+
+    pub(crate) fn all_clients(&self) -> Vec<Arc<Client>> {
+        lock(&self.clients).iter().cloned().collect()
     }
 
     pub(crate) fn clients_len(&self) -> usize {
@@ -601,15 +670,13 @@ async fn refresh_presence(node: Weak<Node>) {
     loop {
         ticks.tick().await;
         let Some(node) = node.upgrade() else { return };
-        let clients: Vec<_> = lock(&node.clients).iter().cloned().collect();
-        let refreshes = clients.into_iter().flat_map(|client| {
+        let refreshes = node.all_clients().into_iter().flat_map(|client| {
             let subscriptions = lock(&client.subscriptions);
             let listed = subscriptions.iter().filter_map(|(channel, subscription)| match subscription {
                 Subscription::Active(active) if active.presence => {
-                    let (node, channel) = (node.clone(), channel.clone());
-                    let info = client.info(active.info());
+                    let (node, client, channel) = (node.clone(), client.clone(), channel.clone());
                     Some(async move {
-                        if let Err(error) = node.engine.add_presence(&channel, &info).await {
+                        if let Err(error) = node.update_presence(&channel, &client).await {
                             node.note_engine_failure(&channel, &error, "presence was not refreshed");
                         }
                     })

@@ -77,6 +77,11 @@ async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
             2..30 => sleep(Duration::from_millis(rng.u64(..2_000))).await,
             _ => {}
         }
+        if number % 20 == 0 {
+            *lock(&faults) = faulty::Faults::NONE;
+            check_presence(&hub).await;
+            *lock(&faults) = faulty::Faults::MANY;
+        }
     }
     *lock(&faults) = faulty::Faults::NONE;
     sleep(Duration::from_secs(5)).await;
@@ -88,7 +93,23 @@ async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
     for client in clients {
         summary += client.await.unwrap().check(&model);
     }
+    check_presence(&hub).await;
     summary
+}
+
+/// Checks that presence lists those who are subscribed, once what was delayed is done.
+async fn check_presence(hub: &Hub) {
+    // All tasks are idle when this has passed.
+    sleep(Duration::from_secs(1)).await;
+    for channel in CHANNELS {
+        let presence = hub.0.engine().presence(channel).await.unwrap();
+        let mut listed: Vec<_> = presence.into_iter().map(|info| info.client).collect();
+        let subscribed = hub.0.all_clients().into_iter().filter_map(|client| client.presence_in(channel));
+        let mut subscribed: Vec<_> = subscribed.map(|info| info.client).collect();
+        listed.sort_unstable();
+        subscribed.sort_unstable();
+        assert_eq!(listed, subscribed, "{channel}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,6 +123,10 @@ pub(crate) async fn subscribe(
     let settings = node.settings();
     let config = &settings.config;
     let name = request.command.channel.as_str();
+    // The end of the subscription before is announced first. What the server asks for has this order already.
+    if request.granted.is_none() {
+        node.changes_made(name, client).await;
+    }
     let number = node.begin_subscribe();
     {
         let mut subscriptions = lock(&client.subscriptions);
@@ -385,7 +389,7 @@ impl Established {
         reserved.step = Step::Done;
         // Before the reply, so that a subscribed client is listed.
         if options.presence
-            && let Err(error) = node.engine().add_presence(&channel, &info).await
+            && let Err(error) = node.update_presence(&channel, &client).await
         {
             node.note_engine_failure(&channel, &error, "presence was not added");
         }

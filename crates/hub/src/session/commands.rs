@@ -72,24 +72,7 @@ impl Session {
         if channel.is_empty() {
             return Err(ErrorCode::BadRequest.into());
         }
-        let active = {
-            let mut subscriptions = lock(&self.client.subscriptions);
-            match subscriptions.get(channel) {
-                Some(Subscription::Active(active)) if active.server_side => {
-                    return Err(ErrorCode::PermissionDenied.into());
-                }
-                Some(Subscription::Active(active)) => {
-                    let active = active.clone();
-                    subscriptions.remove(channel);
-                    active
-                }
-                // Commands are executed one after the other, so that no subscribe command is in progress.
-                Some(Subscription::Pending(_)) | None => return Ok(()),
-            }
-        };
-        self.node.channels.remove(channel, active.key);
-        self.node.leave(channel, &self.client, active, 0, "client unsubscribed").await;
-        Ok(())
+        Ok(self.node.unsubscribe_by_client(channel, &self.client).await?)
     }
 
     /// Asks the gate about an operation of this client.

@@ -20,6 +20,7 @@ use crate::node::Origin;
 use crate::outbox::Taken;
 use crate::protocol::{
     Command, ConnectRequest, Disconnect, Encoding, Publication, Reply, SubscribeRequest, SubscribeResult,
+    UnsubscribeRequest,
 };
 use crate::session::Session;
 
@@ -73,6 +74,8 @@ pub(super) struct Roaming {
 struct Connection {
     commands: mpsc::UnboundedSender<Bytes>,
     pending: HashMap<u32, &'static str>,
+    /// The channels that are given up, to be subscribed to again.
+    leaving: HashMap<u32, &'static str>,
     next_id: u32,
     wants_deltas: bool,
 }
@@ -96,6 +99,13 @@ impl Connection {
             ..SubscribeRequest::default()
         };
         self.send(&Command { id: self.next_id, subscribe: Some(request), ..Command::default() });
+    }
+
+    fn unsubscribe(&mut self, name: &'static str) {
+        self.next_id += 1;
+        self.leaving.insert(self.next_id, name);
+        let request = UnsubscribeRequest { channel: name.into() };
+        self.send(&Command { id: self.next_id, unsubscribe: Some(request), ..Command::default() });
     }
 }
 
@@ -126,8 +136,9 @@ impl Roaming {
             };
             let session = Session::new(self.hub.0.clone(), client.clone(), origin);
             let serving = tokio::spawn(serve(session, received));
+            let (pending, leaving) = Default::default();
             let connection =
-                Connection { commands, pending: HashMap::new(), next_id: 1, wants_deltas: self.wants_deltas };
+                Connection { commands, pending, leaving, next_id: 1, wants_deltas: self.wants_deltas };
             let _ = timeout(until, self.connection(&client, connection)).await;
             // Lose the connection at any point.
             serving.abort();
@@ -178,10 +189,18 @@ impl Roaming {
                 }
             }
         }
+        if let Some(name) = connection.leaving.remove(&reply.id)
+            && !connection.pending.values().any(|pending| *pending == name)
+        {
+            connection.subscribe(name, self.channels[name].position.as_ref());
+        }
         let Some(push) = reply.push else { return };
         let name = *CHANNELS.iter().find(|name| **name == push.channel).unwrap();
         if let Some(publication) = push.publication {
             self.received(name, publication);
+            if self.rng.u8(..20) == 0 {
+                connection.unsubscribe(name);
+            }
         } else if let Some(unsubscribe) = push.unsubscribe {
             assert_eq!(unsubscribe.code, 2500);
             connection.subscribe(name, self.channels[name].position.as_ref());

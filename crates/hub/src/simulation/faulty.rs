@@ -23,7 +23,7 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) const NONE: Self = Self { failure: 0, delay: 0, loss: 0, repetition: 0 };
-    const MANY: Self = Self { failure: 5, delay: 30, loss: 3, repetition: 3 };
+    pub(super) const MANY: Self = Self { failure: 5, delay: 30, loss: 3, repetition: 3 };
 }
 
 /// An engine that fails and delays at random.
@@ -46,11 +46,15 @@ impl Chance {
         lock(&self.rng).u32(..100) < percent
     }
 
-    async fn disturb(&self) -> Result<(), EngineError> {
+    async fn delay(&self) {
         if self.happens(|faults| faults.delay) {
             let delay = lock(&self.rng).u64(1..500);
             tokio::time::sleep(Duration::from_millis(delay)).await;
         }
+    }
+
+    async fn disturb(&self) -> Result<(), EngineError> {
+        self.delay().await;
         if self.happens(|faults| faults.failure) {
             return Err(EngineError::Unavailable("by chance".into()));
         }
@@ -188,13 +192,16 @@ impl<E: Engine> Engine for FaultyEngine<E> {
 
     fn add_presence<'a>(&'a self, channel: &'a str, info: &'a ClientInfo) -> EngineFuture<'a, ()> {
         Box::pin(async move {
-            self.chance.disturb().await?;
+            self.chance.delay().await;
             self.inner.add_presence(channel, info).await
         })
     }
 
     fn remove_presence<'a>(&'a self, channel: &'a str, client: &'a str) -> EngineFuture<'a, ()> {
-        self.inner.remove_presence(channel, client)
+        Box::pin(async move {
+            self.chance.delay().await;
+            self.inner.remove_presence(channel, client).await
+        })
     }
 
     fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
