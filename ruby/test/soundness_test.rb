@@ -212,13 +212,16 @@ class SoundnessTest < Wireloom::TestCase
       require "wireloom"
       deflater = Wireloom.const_get(:Deflater).new(15, true)
       large = Random.new(1).bytes(2 << 20)
+      Thread.report_on_exception = false
+      running = Queue.new
       worker = Thread.new { 5.times { deflater.deflate(large) } }
       waiters = Array.new(20) do |at|
         Thread.new do
-          Thread.current.report_on_exception = false
+          running << at
           loop { deflater.deflate("x" * 3000) }
         end
       end
+      waiters.size.times { running.pop }
       sleep 0.02
       waiters.each_with_index { |waiter, at| at.even? ? waiter.raise("now") : waiter.kill }
       waiters.each { |waiter| waiter.join rescue nil }
