@@ -148,7 +148,7 @@ impl Slow {
                 return Poll::Ready(());
             }
             // A deadline that never comes needs no timer. Before the deadline the timer wakes the task, which looks again.
-            let next = clock::instant_at(due.min(now.saturating_add(step)));
+            let next = clock::instant_at(due).and(clock::instant_at(due.min(now.saturating_add(step))));
             let (Some(cx), Some(next)) = (cx.as_deref_mut(), next) else { return Poll::Pending };
             ready!(deadlines.timer.poll(next, cx));
         }
