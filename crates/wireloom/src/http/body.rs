@@ -328,26 +328,18 @@ impl Body {
     /// # Errors
     /// As for [`chunk`](Self::chunk).
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
-        let next = self.poll_next_chunk(cx);
+        let next = self.poll_source(cx);
         let Some(options) = &mut self.options else { return next };
-        if next.is_ready() {
+        if let Poll::Ready(chunk) = &next {
             options.deadline = None;
+            if let (Some(Ok(chunk)), Some(len)) = (chunk, &mut options.len) {
+                *len = len.saturating_sub(chunk.len() as u64);
+            }
             return next;
         }
         let Some(timeout) = options.timeout else { return Poll::Pending };
         let deadline = options.deadline.get_or_insert_with(|| Box::new(Deadline::new(timeout)));
         deadline.poll(cx).map(|()| Some(Err(HttpError::BodyTimeout)))
-    }
-
-    /// As [`poll_chunk`](Self::poll_chunk), without a timeout.
-    fn poll_next_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
-        let chunk = ready!(self.poll_source(cx));
-        if let Some(Ok(chunk)) = &chunk
-            && let Some(len) = self.options.as_mut().and_then(|options| options.len.as_mut())
-        {
-            *len = len.saturating_sub(chunk.len() as u64);
-        }
-        Poll::Ready(chunk)
     }
 
     /// Ready when the producer has aborted the content, also while chunks are queued.
@@ -447,9 +439,11 @@ impl Body {
         let account = self.options.as_ref().map(|options| &options.account);
         if account.is_some_and(|account| account.poll_read_allowed(cx).is_pending()) {
             deadline.iter_mut().for_each(Deadline::suspend);
+            let of_chunk = self.options.as_mut().and_then(|options| options.deadline.as_mut());
+            of_chunk.into_iter().for_each(|deadline| deadline.suspend());
             return Poll::Pending;
         }
-        match (self.poll_next_chunk(cx), deadline) {
+        match (self.poll_chunk(cx), deadline) {
             (Poll::Pending, Some(deadline)) => deadline.poll(cx).map(|()| Some(Err(HttpError::BodyTimeout))),
             (next, _) => next,
         }
