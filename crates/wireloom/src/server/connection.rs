@@ -438,11 +438,26 @@ impl Connection {
 
     async fn write_unless(
         &mut self,
-        mut poll_aborted: impl FnMut(&mut Context<'_>) -> Poll<()>,
+        poll_aborted: impl FnMut(&mut Context<'_>) -> Poll<()>,
         parts: &[&[u8]],
     ) -> io::Result<()> {
+        let (io, mut written) = (&mut self.io, 0);
+        let at_once = poll_fn(|cx| Poll::Ready(poll_write_all(cx, io, parts, &mut written))).await;
+        match at_once {
+            Poll::Ready(end) => end,
+            // Boxed: most responses are accepted at once.
+            Poll::Pending => Box::pin(self.write_rest(poll_aborted, parts, written)).await,
+        }
+    }
+
+    async fn write_rest(
+        &mut self,
+        mut poll_aborted: impl FnMut(&mut Context<'_>) -> Poll<()>,
+        parts: &[&[u8]],
+        mut written: usize,
+    ) -> io::Result<()> {
         let Self { io, timeouts, config, origin, .. } = self;
-        let (mut written, mut unsent) = (0, None);
+        let mut unsent = None;
         loop {
             // A deadline for the next bytes.
             let mut deadline = Deadline::after(config.http1_stall_timeout);
