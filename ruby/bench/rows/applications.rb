@@ -173,7 +173,7 @@ module Bench
   end
 
   row "protocol-http2/falcon", "a Rack application as Falcon serves it, h2load with 100 concurrent GETs",
-      gem: "protocol_http2", needs: %w[async-http protocol-rack], tool: "h2load", per: "request", bar: 1.5 do |c|
+      gem: "protocol_http2", needs: %w[async-http io-event protocol-rack], tool: "h2load", per: "request", bar: 1.5 do |c|
     require "open3"
     ENV["CONSOLE_LEVEL"] ||= "fatal"
     port = Applications.falcon(->(_) { [200, { "content-type" => "text/plain" }, ["Hello World"]] })
