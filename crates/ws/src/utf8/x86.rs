@@ -23,6 +23,76 @@
 use super::{InvalidUtf8, scalar};
 use crate::mask::cpu::Level;
 
+/// The functions of a kernel that are the same for registers of any width.
+macro_rules! rows {
+    ($features:literal, $register:ty, $load:ident, $store:ident) => {
+        /// Unmasks the aligned registers at `place` while they are ASCII, and returns the number of their bytes. The bytes behind
+        /// them are not changed. English text takes only this path.
+        ///
+        /// # Safety
+        /// As for [`run`], except that any `len` will do; `place` is aligned to a register.
+        #[target_feature(enable = $features)]
+        #[inline]
+        unsafe fn ascii<const MASKED: bool>(place: *mut u8, len: usize, keys: $register) -> usize {
+            let mut i = 0;
+            // SAFETY: `i + ROW * WIDTH <= len`, then `i + WIDTH <= len`, before each access; `i` grows by multiples of `WIDTH`.
+            unsafe {
+                while len - i >= ROW * WIDTH {
+                    let row = load_row::<MASKED>(place.add(i), keys);
+                    if !is_ascii(row) {
+                        return i;
+                    }
+                    if MASKED {
+                        store_row(place.add(i), row);
+                    }
+                    i += ROW * WIDTH;
+                }
+                while len - i >= WIDTH {
+                    let bytes = unmask::<MASKED>($load(place.add(i).cast()), keys);
+                    if high(bytes) != 0 {
+                        return i;
+                    }
+                    if MASKED {
+                        $store(place.add(i).cast(), bytes);
+                    }
+                    i += WIDTH;
+                }
+            }
+            i
+        }
+
+        /// # Safety
+        /// `place` is valid for reads of a row and aligned to a register.
+        #[target_feature(enable = $features)]
+        #[inline]
+        unsafe fn load_row<const MASKED: bool>(place: *mut u8, keys: $register) -> [$register; ROW] {
+            // SAFETY: the contract is passed on.
+            unsafe {
+                [
+                    unmask::<MASKED>($load(place.cast()), keys),
+                    unmask::<MASKED>($load(place.add(WIDTH).cast()), keys),
+                    unmask::<MASKED>($load(place.add(2 * WIDTH).cast()), keys),
+                    unmask::<MASKED>($load(place.add(3 * WIDTH).cast()), keys),
+                ]
+            }
+        }
+
+        /// # Safety
+        /// `place` is valid for writes of a row and aligned to a register.
+        #[target_feature(enable = $features)]
+        #[inline]
+        unsafe fn store_row(place: *mut u8, [a, b, c, d]: [$register; ROW]) {
+            // SAFETY: the contract is passed on.
+            unsafe {
+                $store(place.cast(), a);
+                $store(place.add(WIDTH).cast(), b);
+                $store(place.add(2 * WIDTH).cast(), c);
+                $store(place.add(3 * WIDTH).cast(), d);
+            }
+        }
+    };
+}
+
 mod avx2;
 mod avx512;
 mod ssse3;

@@ -110,70 +110,7 @@ pub(super) unsafe fn run<const MASKED: bool>(
     }
 }
 
-/// Unmasks the aligned registers at `place` while they are ASCII, and returns the number of their bytes. The bytes behind them are not
-/// changed. English text takes only this path.
-///
-/// # Safety
-/// As for [`run`], except that any `len` will do; `place` is aligned to a register.
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn ascii<const MASKED: bool>(place: *mut u8, len: usize, keys: __m256i) -> usize {
-    let mut i = 0;
-    // SAFETY: `i + ROW * WIDTH <= len`, then `i + WIDTH <= len`, before each access; `i` grows by multiples of `WIDTH`.
-    unsafe {
-        while len - i >= ROW * WIDTH {
-            let row = load_row::<MASKED>(place.add(i), keys);
-            if !is_ascii(row) {
-                return i;
-            }
-            if MASKED {
-                store_row(place.add(i), row);
-            }
-            i += ROW * WIDTH;
-        }
-        while len - i >= WIDTH {
-            let bytes = unmask::<MASKED>(_mm256_load_si256(place.add(i).cast()), keys);
-            if high(bytes) != 0 {
-                return i;
-            }
-            if MASKED {
-                _mm256_store_si256(place.add(i).cast(), bytes);
-            }
-            i += WIDTH;
-        }
-    }
-    i
-}
-
-/// # Safety
-/// `place` is valid for reads of a row and aligned to a register.
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn load_row<const MASKED: bool>(place: *mut u8, keys: __m256i) -> [__m256i; ROW] {
-    // SAFETY: the contract is passed on.
-    unsafe {
-        [
-            unmask::<MASKED>(_mm256_load_si256(place.cast()), keys),
-            unmask::<MASKED>(_mm256_load_si256(place.add(WIDTH).cast()), keys),
-            unmask::<MASKED>(_mm256_load_si256(place.add(2 * WIDTH).cast()), keys),
-            unmask::<MASKED>(_mm256_load_si256(place.add(3 * WIDTH).cast()), keys),
-        ]
-    }
-}
-
-/// # Safety
-/// `place` is valid for writes of a row and aligned to a register.
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn store_row(place: *mut u8, [a, b, c, d]: [__m256i; ROW]) {
-    // SAFETY: the contract is passed on.
-    unsafe {
-        _mm256_store_si256(place.cast(), a);
-        _mm256_store_si256(place.add(WIDTH).cast(), b);
-        _mm256_store_si256(place.add(2 * WIDTH).cast(), c);
-        _mm256_store_si256(place.add(3 * WIDTH).cast(), d);
-    }
-}
+rows!("avx2", __m256i, _mm256_load_si256, _mm256_store_si256);
 
 #[target_feature(enable = "avx2")]
 #[inline]

@@ -12,7 +12,7 @@
 
 use crate::mask::rotated;
 use crate::utf8::InvalidUtf8;
-use core::arch::x86_64::*;
+use core::arch::x86_64::{_mm512_movepi8_mask as high, *};
 
 const WIDTH: usize = 64;
 /// Registers that are tested for ASCII together.
@@ -134,7 +134,7 @@ pub(super) unsafe fn run<const MASKED: bool>(
         let bytes = unsafe { _mm512_maskz_loadu_epi8(real, place.cast()) };
         let mut state = State::new();
         state.register(bytes, real);
-        return state.result((_mm512_movepi8_mask(bytes) << 1) >> len == 0);
+        return state.result((high(bytes) << 1) >> len == 0);
     }
     let gap = place.addr().wrapping_neg() % WIDTH;
     let keys = _mm512_set1_epi32(rotated(key, gap) as i32);
@@ -145,7 +145,7 @@ pub(super) unsafe fn run<const MASKED: bool>(
         let first = unmask::<MASKED>(_mm512_loadu_si512(place.cast()), _mm512_set1_epi32(key as i32));
         let last =
             unmask::<MASKED>(_mm512_loadu_si512(end.cast()), _mm512_set1_epi32(rotated(key, len) as i32));
-        let (first_high, last_high) = (_mm512_movepi8_mask(first), _mm512_movepi8_mask(last));
+        let (first_high, last_high) = (high(first), high(last));
         let mut i = gap;
         if first_high == 0 {
             i += ascii::<MASKED>(place.add(gap), len - gap, keys);
@@ -189,75 +189,12 @@ pub(super) unsafe fn run<const MASKED: bool>(
     }
 }
 
-/// Unmasks the aligned registers at `place` while they are ASCII, and returns the number of their bytes. The bytes behind them are not
-/// changed. English text takes only this path.
-///
-/// # Safety
-/// As for [`run`], except that any `len` will do; `place` is aligned to a register.
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
-#[inline]
-unsafe fn ascii<const MASKED: bool>(place: *mut u8, len: usize, keys: __m512i) -> usize {
-    let mut i = 0;
-    // SAFETY: `i + ROW * WIDTH <= len`, then `i + WIDTH <= len`, before each access; `i` grows by multiples of `WIDTH`.
-    unsafe {
-        while len - i >= ROW * WIDTH {
-            let row = load_row::<MASKED>(place.add(i), keys);
-            if !is_ascii(row) {
-                return i;
-            }
-            if MASKED {
-                store_row(place.add(i), row);
-            }
-            i += ROW * WIDTH;
-        }
-        while len - i >= WIDTH {
-            let bytes = unmask::<MASKED>(_mm512_load_si512(place.add(i).cast()), keys);
-            if _mm512_movepi8_mask(bytes) != 0 {
-                return i;
-            }
-            if MASKED {
-                _mm512_store_si512(place.add(i).cast(), bytes);
-            }
-            i += WIDTH;
-        }
-    }
-    i
-}
-
-/// # Safety
-/// `place` is valid for reads of a row and aligned to a register.
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
-#[inline]
-unsafe fn load_row<const MASKED: bool>(place: *mut u8, keys: __m512i) -> [__m512i; ROW] {
-    // SAFETY: the contract is passed on.
-    unsafe {
-        [
-            unmask::<MASKED>(_mm512_load_si512(place.cast()), keys),
-            unmask::<MASKED>(_mm512_load_si512(place.add(WIDTH).cast()), keys),
-            unmask::<MASKED>(_mm512_load_si512(place.add(2 * WIDTH).cast()), keys),
-            unmask::<MASKED>(_mm512_load_si512(place.add(3 * WIDTH).cast()), keys),
-        ]
-    }
-}
-
-/// # Safety
-/// `place` is valid for writes of a row and aligned to a register.
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
-#[inline]
-unsafe fn store_row(place: *mut u8, [a, b, c, d]: [__m512i; ROW]) {
-    // SAFETY: the contract is passed on.
-    unsafe {
-        _mm512_store_si512(place.cast(), a);
-        _mm512_store_si512(place.add(WIDTH).cast(), b);
-        _mm512_store_si512(place.add(2 * WIDTH).cast(), c);
-        _mm512_store_si512(place.add(3 * WIDTH).cast(), d);
-    }
-}
+rows!("avx512f,avx512bw,avx512vbmi,avx512vbmi2", __m512i, _mm512_load_si512, _mm512_store_si512);
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
 #[inline]
 fn is_ascii([a, b, c, d]: [__m512i; ROW]) -> bool {
-    _mm512_movepi8_mask(_mm512_or_si512(_mm512_ternarylogic_epi32::<0xfe>(a, b, c), d)) == 0
+    high(_mm512_or_si512(_mm512_ternarylogic_epi32::<0xfe>(a, b, c), d)) == 0
 }
 
 /// The bytes from the `from`th on and then those before it, zero where `kept` has no bit.
@@ -313,7 +250,7 @@ impl State {
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
     #[inline]
     fn register(&mut self, bytes: __m512i, real: __mmask64) {
-        if _mm512_movepi8_mask(bytes) == 0 {
+        if high(bytes) == 0 {
             self.after_ascii();
         } else {
             let wrong = _mm512_maskz_mov_epi8(real, self.lookup(bytes));
