@@ -457,6 +457,10 @@ async fn other_tasks_send_over_every_connection() {
     let next = futures_util::StreamExt::next(&mut socket).await;
     let Some(Ok(ReconnectEvent::Message(message))) = next else { panic!("{next:?}") };
     assert_eq!(message.as_text(), Some("streamed"));
+    // Nobody receives any more.
+    drop(socket);
+    assert!(!sender.is_connected());
+    assert_eq!(sender.send("late").await, Err(WebSocketError::Closed));
 }
 
 /// A server that restarts may accept a connection and close it at once.

@@ -408,6 +408,13 @@ impl Reconnecting {
     }
 }
 
+impl Drop for Reconnecting {
+    /// Closes the connection, although senders may live: nobody would open another one.
+    fn drop(&mut self) {
+        self.links.set(None);
+    }
+}
+
 impl Stream for Reconnecting {
     type Item = Result<ReconnectEvent, Error>;
 
