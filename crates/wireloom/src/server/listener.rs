@@ -81,6 +81,10 @@ pub fn bind_unix(path: impl AsRef<std::path::Path>) -> io::Result<tokio::net::Un
     use std::os::unix::fs::FileTypeExt as _;
 
     let path = path.as_ref();
+    // While another server replaces the socket, or has bound it and does not listen yet. Not every file system has locks.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::File::open(folder.unwrap_or(std::path::Path::new(".")));
+    let _locked = folder.and_then(|folder| folder.lock().map(|()| folder));
     match tokio::net::UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();

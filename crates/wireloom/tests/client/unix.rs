@@ -72,3 +72,29 @@ async fn kept_connections_belong_to_one_socket() {
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }
+
+// Each would remove the socket of the one before it, if it had found what that one replaced.
+#[tokio::test]
+async fn one_of_many_servers_replaces_a_socket_that_was_left_behind() {
+    let path = socket_path("raced");
+    for _ in 0..200 {
+        drop(bind_unix(&path).unwrap());
+        let barrier = std::sync::Barrier::new(4);
+        let runtime = tokio::runtime::Handle::current();
+        let bound: Vec<_> = std::thread::scope(|scope| {
+            let bind = || {
+                let _entered = runtime.enter();
+                barrier.wait();
+                bind_unix(&path)
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for refused in bound.iter().filter_map(|bound| bound.as_ref().err()) {
+            assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        }
+        assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1);
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+    }
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
