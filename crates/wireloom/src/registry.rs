@@ -331,6 +331,10 @@ impl Drop for Registration {
             self.registry.count_panic();
         }
         self.registry.count_end(member.is_open);
+        // The task of the WebSocket was aborted after its handler had passed the WebSocket on.
+        if let Some(socket) = member.socket.and_then(|socket| socket.upgrade()) {
+            socket.abort();
+        }
     }
 }
 

@@ -209,6 +209,18 @@ impl Shared {
         self.lock().go_away();
     }
 
+    /// Ends a WebSocket whose server has ended, although the application may keep both halves: with the Close frame of one that is
+    /// dropped, if the transport accepts that at once.
+    pub(crate) fn abort(&self) {
+        let mut state = self.lock();
+        if !state.link.is_closed() {
+            state.session.close_dropped();
+            let _ = state.poll_flush(None);
+            let io = state.take_io(WebSocketError::ConnectionLost);
+            state.deferred.drop_later(Box::new(io));
+        }
+    }
+
     /// Also counts slow peers in `counters`.
     pub(crate) fn count_slow_in(&self, counters: Arc<SlowCounters>) {
         self.lock().slow_counters = Some(counters);

@@ -237,6 +237,35 @@ async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
     }
 }
 
+// The task that has the WebSocket does not use it.
+#[tokio::test]
+async fn a_websocket_that_its_handler_has_passed_on_ends_with_its_server() {
+    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let passed = passed.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async move |socket| {
+                    let _ = passed.send(socket);
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let mut client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+    let mut kept = sockets.recv().await.unwrap();
+    handle.abort();
+    tokio::time::timeout(Duration::from_secs(5), serving).await.expect("it ends").unwrap().unwrap();
+    let received =
+        tokio::time::timeout(Duration::from_secs(5), client.recv()).await.expect("the server is gone");
+    assert!(received.unwrap().is_none());
+    assert_eq!(client.end().unwrap().code(), wireloom::CloseCode::GOING_AWAY);
+    assert!(!kept.is_open());
+    assert!(kept.send("hi").await.is_err());
+}
+
 // An application that keeps a half of a WebSocket that has ended does not keep its connection.
 #[tokio::test]
 async fn a_half_of_an_ended_websocket_delays_no_shutdown() {
