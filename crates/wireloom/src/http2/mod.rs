@@ -23,7 +23,8 @@
 //! - [`Tunnel`] makes a transport of the two.
 //!
 //! Layers: `deadlines`, `driver_handle`, `head`, `memory_report`, `peer_preface`, `read_buffer`, `recv_buffer`, `timers`, `unread` → `heads` →
-//! `slots` → `state` → `shared` → `handler_ref`, `head_memory`, `recv_stream`, `send_stream` → `incoming`, `requests` → `driver`, `tunnel`.
+//! `slots` → `state` → `shared` → `handler_ref`, `head_memory`, `send_stream` → `recv_stream` → `incoming`, `requests` → `driver`,
+//! `tunnel`.
 
 mod deadlines;
 mod driver;

@@ -8,8 +8,8 @@ use wireloom_http2::Role;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::priority::Priority;
 
-use super::SendStream;
 use super::recv_buffer::RecvBuffer;
+use super::send_stream::SendStream;
 use super::shared::Shared;
 use super::slots::{Receiving, StreamRef};
 use super::state::State;
