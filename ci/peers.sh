@@ -43,7 +43,8 @@ step_page() {
 }
 
 step_memory() {
-    WIRELOOM=$target/debug/wireloom conformance/memory/run
+    WIRELOOM=$target/debug/wireloom conformance/memory/run &&
+        WIRELOOM=$target/debug/wireloom conformance/memory/run 64
 }
 
 step_proxies() {

@@ -79,6 +79,11 @@ def echoes(count):
     return [[upgrade(), whole, whole] for _ in range(count)]
 
 
+def short_echoes(count):
+    whole = frame(0x82, bytes(MIB))
+    return [[upgrade()] + [whole] * 64 for _ in range(count)]
+
+
 def unfinished_heads(count):
     head = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"x-%d: %s\r\n" % (at, b"v" * 1000) for at in range(14))
     return [[head] for _ in range(count)]

@@ -42,6 +42,12 @@ static ROUND: AtomicU32 = AtomicU32::new(0);
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 const PURGE_DELAY_MS: std::ffi::c_long = 10;
 
+/// The least limit with which the process keeps to it, in bytes.
+pub(crate) const LIMIT_MIN: usize = 64 << 20;
+
+/// The most that [`reserve`] takes of a limit, in bytes.
+const RESERVE_MAX: usize = 24 << 20;
+
 /// The number of servers whose connections hold much: while there is one, freed pages are returned at once. Messages of 1 MB cost a third
 /// more then.
 static SERVERS_HALF_USED: AtomicU32 = AtomicU32::new(0);
@@ -49,6 +55,12 @@ static SERVERS_HALF_USED: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// The last round in which this thread has collected.
     static COLLECTED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The part of a limit that connections cannot use, in bytes: for freed places of up to 512 KiB, which the allocator returns only with
+/// the 4 MiB of memory around them (38 MiB under an attack on a limit of 64 MiB), and for what threads keep.
+pub(crate) fn reserve(limit: usize) -> usize {
+    (limit / 8 * 3).min(RESERVE_MAX)
 }
 
 /// To be called before memory is limited.

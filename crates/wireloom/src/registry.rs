@@ -12,6 +12,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 
 use crate::memory::{Account, Group, Memory, default_max};
+use crate::transport::buffer;
 use crate::websocket::{Shared, SlowCounters};
 
 /// A connection that transfers no bytes in this interval releases memory.
@@ -125,6 +126,12 @@ impl Registry {
             connection_ended: Notify::new(),
             members: Mutex::default(),
         })
+    }
+
+    /// Limits the memory of all connections together, before any is accepted, and what threads keep beside them.
+    pub(crate) fn limit_memory(&self, max: usize) {
+        self.memory.set_max(max);
+        buffer::limit_memory(max);
     }
 
     pub(crate) fn phase(&self) -> Phase {

@@ -48,6 +48,9 @@ pub(crate) fn run(args: &Serve) -> Exit {
     {
         warn!(allowed, "the limit on open files allows fewer connections than --max-connections");
     }
+    if args.http.max_memory.is_some_and(|max| max < allocator::LIMIT_MIN) {
+        warn!("with a --max-memory below 64M the process may take more than 1.25 times as much and 32M");
+    }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = args.workers {
         builder.worker_threads(workers);
@@ -248,6 +251,7 @@ impl Serve {
         if let Some(memory_max) = http.max_memory {
             config.memory_max = memory_max;
         }
+        config.memory_max -= allocator::reserve(config.memory_max);
         config.handshake_timeout = http.handshake_timeout;
         config.keep_alive_timeout = http.keep_alive;
         config.tcp_keepalive = Some(http.tcp_keepalive);

@@ -171,7 +171,11 @@ fn memory(page: &mut Page, routes: &Routes) {
     let handles = routes.servers.get().into_iter().flatten();
     let stats: Vec<_> = handles.map(|handle| handle.stats().memory).collect();
     let total = |figure: fn(&MemoryStats) -> usize| stats.iter().map(figure).sum::<usize>();
-    page.gauge("memory_max_bytes", "The limit on memory held for clients (--max-memory).", total(|m| m.max));
+    page.gauge(
+        "memory_max_bytes",
+        "The limit on memory held for clients: --max-memory without what the allocator and threads keep.",
+        total(|m| m.max),
+    );
     page.begin("wireloom_memory_bytes", "gauge", "Memory held for clients, by use.");
     for (kind, value) in [
         ("read_buffers", total(|m| m.read_buffers)),

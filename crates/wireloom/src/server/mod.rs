@@ -148,7 +148,7 @@ impl<L: Listener> Server<L> {
     /// Sets the configuration.
     #[must_use]
     pub fn config(mut self, config: ServerConfig) -> Self {
-        self.registry.memory.set_max(config.memory_max);
+        self.registry.limit_memory(config.memory_max);
         self.config = Arc::new(config);
         self
     }

@@ -60,7 +60,7 @@ impl WebSocketTracker {
     /// As [`new`](Self::new), with this limit on the memory of all its WebSockets together, in bytes.
     pub fn with_memory_max(max: usize) -> Self {
         let tracker = Self::new();
-        tracker.registry.memory.set_max(max);
+        tracker.registry.limit_memory(max);
         tracker
     }
 

@@ -17,8 +17,8 @@ const LEN: usize = 256 << 10;
 /// The maximum length of a read in bytes while the process has [`LARGE_MAX`] large buffers.
 pub(crate) const LEN_SMALL: usize = 16 << 10;
 
-/// The maximum number of large buffers in a process; further buffers are small.
-const LARGE_MAX: usize = 64;
+/// The maximum number of large buffers in a process; further buffers are small. Fewer beside a [small limit](limit_memory).
+static LARGE_MAX: AtomicUsize = AtomicUsize::new(64);
 
 /// Large buffers that a thread keeps.
 const POOLED_MAX: usize = 4;
@@ -39,6 +39,13 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.kept.drain(..).for_each(free);
     }
+}
+
+/// A server of this process has this limit of memory, in bytes: read buffers, and memory that threads keep, may take a sixteenth of
+/// it each.
+pub(crate) fn limit_memory(max: usize) {
+    LARGE_MAX.fetch_min(max / 16 / LEN, Ordering::Relaxed);
+    LONG_MEMORY.max.fetch_min(max / 16, Ordering::Relaxed);
 }
 
 /// The number of large buffers that exist in the process.
@@ -71,7 +78,7 @@ fn free(bytes: Box<[u8]>) {
 pub(crate) fn take_bytes() -> Box<[u8]> {
     let pooled = POOL.try_with(|pool| pool.borrow_mut().kept.pop()).ok().flatten();
     // Threads that allocate at the same time may each exceed the maximum by one.
-    let is_scarce = || LARGE.load(Ordering::Relaxed) >= LARGE_MAX;
+    let is_scarce = || LARGE.load(Ordering::Relaxed) >= LARGE_MAX.load(Ordering::Relaxed);
     pooled.unwrap_or_else(|| allocate(if is_scarce() { LEN_SMALL } else { LEN }))
 }
 
@@ -171,12 +178,21 @@ impl Drop for Buffer {
     }
 }
 
-/// The maximum of memory for assembling long messages that all threads of a process keep for connections, in bytes. No connection is
-/// charged for it.
-const LARGE_LEN_MAX: usize = 16 << 20;
+/// Memory for assembling long messages that threads keep for connections, in bytes. No connection is charged for it.
+struct LongMemory {
+    len: AtomicUsize,
+    /// Less beside a [small limit](limit_memory).
+    max: AtomicUsize,
+}
 
-/// The memory for long messages that the threads of this process keep, in bytes.
-static LARGE_LEN: AtomicUsize = AtomicUsize::new(0);
+impl LongMemory {
+    const fn new() -> Self {
+        Self { len: AtomicUsize::new(0), max: AtomicUsize::new(16 << 20) }
+    }
+}
+
+/// Of all threads of this process.
+static LONG_MEMORY: LongMemory = LongMemory::new();
 
 /// The maximum of memory for short messages that a thread keeps, in bytes.
 const SMALL_TOTAL_MAX: usize = 2 << 20;
@@ -189,7 +205,7 @@ const MEMORIES_MAX: usize = 64;
 const SMALL_LEN_MAX: usize = 128 << 10;
 
 thread_local! {
-    static FREE_BUFFERS: RefCell<FreeBuffers> = RefCell::new(FreeBuffers::new(&LARGE_LEN));
+    static FREE_BUFFERS: RefCell<FreeBuffers> = RefCell::new(FreeBuffers::new(&LONG_MEMORY));
 }
 
 struct FreeBuffers {
@@ -200,13 +216,12 @@ struct FreeBuffers {
     small_len: usize,
     /// The capacities of `large`, in bytes.
     large_len: usize,
-    /// The capacities of `large` of all threads, in bytes.
-    large_len_of_all: &'static AtomicUsize,
+    large_of_all: &'static LongMemory,
 }
 
 impl FreeBuffers {
-    fn new(large_len_of_all: &'static AtomicUsize) -> Self {
-        Self { small: Vec::new(), large: Vec::new(), small_len: 0, large_len: 0, large_len_of_all }
+    fn new(large_of_all: &'static LongMemory) -> Self {
+        Self { small: Vec::new(), large: Vec::new(), small_len: 0, large_len: 0, large_of_all }
     }
 
     fn give(&mut self, memory: Vec<u8>, len_max: usize) {
@@ -223,8 +238,9 @@ impl FreeBuffers {
             }
             return;
         }
-        let within = |total: usize| Some(total + len).filter(|&total| total <= LARGE_LEN_MAX);
-        if self.large_len_of_all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok() {
+        let max = self.large_of_all.max.load(Ordering::Relaxed);
+        let within = |total: usize| Some(total + len).filter(|&total| total <= max);
+        if self.large_of_all.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok() {
             self.large_len += len;
             self.large.push(memory);
         }
@@ -240,7 +256,7 @@ impl FreeBuffers {
     fn take(&mut self, len_max: usize) -> Option<Vec<u8>> {
         if let Some(memory) = self.take_large(len_max) {
             self.large_len -= memory.capacity();
-            self.large_len_of_all.fetch_sub(memory.capacity(), Ordering::Relaxed);
+            self.large_of_all.len.fetch_sub(memory.capacity(), Ordering::Relaxed);
             return Some(memory);
         }
         let memory = self.small.pop()?;
@@ -261,7 +277,7 @@ impl FreeBuffers {
 
 impl Drop for FreeBuffers {
     fn drop(&mut self) {
-        self.large_len_of_all.fetch_sub(self.large_len, Ordering::Relaxed);
+        self.large_of_all.len.fetch_sub(self.large_len, Ordering::Relaxed);
     }
 }
 
@@ -323,23 +339,23 @@ mod tests {
 
     #[test]
     fn keeps_memory_within_a_bound() {
-        let total: &AtomicUsize = Box::leak(Box::default());
+        let total: &LongMemory = Box::leak(Box::new(LongMemory::new()));
         let (mut buffers, mut of_another_thread) = (FreeBuffers::new(total), FreeBuffers::new(total));
         of_another_thread.give(Vec::with_capacity(2 << 20), 2 << 20);
         for _ in 0..40 {
             buffers.give(Vec::with_capacity(1 << 20), 1 << 20);
         }
         buffers.give(Vec::new(), 0);
-        assert_eq!((buffers.large.len(), total.load(Ordering::Relaxed)), (14, LARGE_LEN_MAX));
+        assert_eq!((buffers.large.len(), total.len.load(Ordering::Relaxed)), (14, 16 << 20));
         drop(of_another_thread);
-        assert_eq!(total.load(Ordering::Relaxed), LARGE_LEN_MAX - (2 << 20));
+        assert_eq!(total.len.load(Ordering::Relaxed), 14 << 20);
         for _ in 0..100 {
             buffers.give(Vec::with_capacity(1 << 10), 0);
         }
         assert_eq!((buffers.large.len(), buffers.small.len()), (14, MEMORIES_MAX - 14));
         let kept = std::iter::from_fn(|| buffers.take(usize::MAX)).count();
         assert_eq!((kept, buffers.small_len, buffers.large_len), (MEMORIES_MAX, 0, 0));
-        assert_eq!(total.load(Ordering::Relaxed), 0);
+        assert_eq!(total.len.load(Ordering::Relaxed), 0);
         for _ in 0..100 {
             buffers.give(Vec::with_capacity(SMALL_LEN_MAX), 0);
         }
@@ -364,7 +380,7 @@ mod tests {
 
     #[test]
     fn keeps_the_memory_of_dropped_messages_within_a_bound() {
-        let mut buffers = FreeBuffers::new(Box::leak(Box::default()));
+        let mut buffers = FreeBuffers::new(Box::leak(Box::new(LongMemory::new())));
         let len = |buffers: &FreeBuffers| buffers.small_len + buffers.large_len;
         buffers.give(Vec::with_capacity(RECYCLED_LEN_MAX - 100), usize::MAX);
         buffers.recycle(Vec::with_capacity(101));
@@ -375,7 +391,7 @@ mod tests {
 
     #[test]
     fn gives_large_memory_to_those_that_need_it() {
-        let mut buffers = FreeBuffers::new(Box::leak(Box::default()));
+        let mut buffers = FreeBuffers::new(Box::leak(Box::new(LongMemory::new())));
         for len in [SMALL_LEN_MAX, 1 << 20, 4 << 20, 2 << 20, SMALL_LEN_MAX + 1] {
             buffers.give(Vec::with_capacity(len), len);
         }
