@@ -28,10 +28,6 @@ pub(crate) const TURN: usize = 1 << 20;
 /// others by hundreds of these.
 const FREE: usize = TURN / 8;
 
-/// Rounds of all tasks that are ready between two turns. A message over HTTP/2 passes the task of its connection, that of its stream,
-/// and the first again: with one round it would wait for a turn in between.
-const ROUNDS: usize = 2;
-
 /// The turns that a connection pays at most for one piece of work.
 const DEBT_TURNS_MAX: i64 = 64;
 
@@ -216,10 +212,8 @@ impl Scheduler {
         let tasks_max = tokio::runtime::Handle::current().metrics().num_workers();
         loop {
             poll_fn(|cx| self.poll_wake_next(tasks_max, cx)).await;
-            for _ in 0..ROUNDS {
-                // The tasks that were woken, and all others that are ready.
-                tokio::task::yield_now().await;
-            }
+            // The tasks that were woken, and all others that are ready.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -410,40 +404,6 @@ mod tests {
             assert!(meanwhile <= 2, "{meanwhile}");
         }
         assert!(total(&greedy) > 1_000 * TURN);
-    }
-
-    // As a message over HTTP/2 passes the task of its connection, that of its stream, and the first again.
-    #[tokio::test]
-    async fn tasks_that_wake_each_other_do_not_wait_for_a_turn_each() {
-        let scheduler = running();
-        tokio::task::yield_now().await;
-        let greedy: Vec<_> =
-            (0..200).map(|_| produce(&scheduler, &Arc::new(scheduler.share()), TURN)).collect();
-        while total(&greedy) < 200 * TURN {
-            tokio::task::yield_now().await;
-        }
-        let (request, mut requests) = tokio::sync::mpsc::unbounded_channel();
-        let (answer, mut answers) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            while let Some(()) = requests.recv().await {
-                answer.send(()).unwrap();
-            }
-        });
-        let waiting = tokio::spawn(async move {
-            let mut meanwhile = 0;
-            for _ in 0..1_000 {
-                // As if the transport had become readable.
-                tokio::task::yield_now().await;
-                let before = total(&greedy);
-                request.send(()).unwrap();
-                answers.recv().await.unwrap();
-                meanwhile += (total(&greedy) - before) / TURN;
-            }
-            meanwhile
-        });
-        let turns = waiting.await.unwrap();
-        // Those that begin while another connection has its turn.
-        assert!(turns <= 600, "{turns}");
     }
 
     // Otherwise many connections would produce a turn each before anything else that is ready.
