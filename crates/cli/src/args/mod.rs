@@ -146,6 +146,9 @@ mod tests {
         // The limit on open files may be lower.
         assert!(config.connections_max <= defaults.connections_max);
         config.connections_max = defaults.connections_max;
+        // The command leaves memory to the allocator and threads.
+        assert_eq!(config.memory_max + crate::allocator::reserve(defaults.memory_max), defaults.memory_max);
+        config.memory_max = defaults.memory_max;
         assert_eq!(config, defaults);
     }
 }
