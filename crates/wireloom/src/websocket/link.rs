@@ -247,10 +247,11 @@ impl Link {
             return;
         }
         self.traffic.bytes_sent += len as u64;
-        if self.io.left_len().is_none() {
+        let is_waiting = self.slow.is_waiting();
+        if is_waiting && self.io.left_len().is_none() {
             self.slow.accepted(len);
         }
-        session.handle_written(self.slow.is_waiting());
+        session.handle_written(is_waiting);
     }
 
     /// Whether the bytes before `end`, as [`Traffic::bytes_sent`] counts them, have left a transport that is full.
