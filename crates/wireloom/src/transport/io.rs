@@ -76,49 +76,54 @@ impl Io {
         }
     }
 
+    /// The transport under those that observe.
+    #[inline]
+    fn observed(&self) -> &Self {
+        let mut io = self;
+        while let Self::Tapped(tapped) = io {
+            io = tapped.io();
+        }
+        io
+    }
+
     /// Whether a read may have to wait for a write, or a write for a read, as with TLS.
     pub(crate) fn may_mix_directions(&self) -> bool {
-        match self {
+        match self.observed() {
             Self::Tcp(_) | Self::Tunnel(_) => false,
-            Self::Tapped(tapped) => tapped.io().may_mix_directions(),
             _ => true,
         }
     }
 
     /// Whether the transport buffers written bytes, which [`Io::poll_flush`] then writes.
     pub(crate) fn has_buffered_writes(&self) -> bool {
-        match self {
+        match self.observed() {
             Self::Tcp(_) => false,
-            Self::Tapped(tapped) => tapped.io().has_buffered_writes(),
             _ => true,
         }
     }
 
     /// Bytes that have left a transport that buffers written bytes, if it can tell.
     pub(crate) fn left_len(&self) -> Option<u64> {
-        match self {
+        match self.observed() {
             #[cfg(feature = "tls")]
             Self::Tls(io) => Some(io.get_ref().0.accepted()),
-            Self::Tapped(tapped) => tapped.io().left_len(),
             _ => None,
         }
     }
 
     /// Whether a write that fails may have written bytes: rustls accepts all of them before it writes to the socket.
     pub(crate) fn may_write_before_error(&self) -> bool {
-        match self {
+        match self.observed() {
             #[cfg(feature = "tls")]
             Self::Tls(_) => true,
-            Self::Tapped(tapped) => tapped.io().may_write_before_error(),
             _ => false,
         }
     }
 
     /// Whether the transport is known to have failed without a read.
     pub(crate) fn is_disconnected(&self) -> bool {
-        match self {
+        match self.observed() {
             Self::Tunnel(io) => io.is_disconnected(),
-            Self::Tapped(tapped) => tapped.io().is_disconnected(),
             _ => false,
         }
     }
@@ -139,9 +144,8 @@ impl Io {
 
     /// Whether [`poll_read_ready`](Self::poll_read_ready) waits. If not, only reading does.
     pub(crate) fn tells_readiness(&self) -> bool {
-        match self {
+        match self.observed() {
             Self::Tcp(_) | Self::Tunnel(_) => true,
-            Self::Tapped(tapped) => tapped.io().tells_readiness(),
             _ => false,
         }
     }
@@ -151,7 +155,7 @@ impl Io {
         match self {
             Self::Tcp(io) => io.poll_read_ready(cx),
             Self::Tunnel(io) => io.poll_read_ready(cx),
-            Self::Tapped(tapped) => tapped.io_mut().poll_read_ready(cx),
+            Self::Tapped(tapped) => tapped.poll_read_ready(cx),
             _ => Poll::Ready(Ok(())),
         }
     }
@@ -220,12 +224,11 @@ impl Io {
 
     /// The TCP connection under the transport, if this crate knows it.
     fn tcp(&self) -> Option<&TcpStream> {
-        match self {
+        match self.observed() {
             Self::Tcp(io) => Some(io),
             #[cfg(feature = "tls")]
             Self::Tls(io) => Some(io.get_ref().0.io()),
-            Self::Tapped(tapped) => tapped.io().tcp(),
-            Self::Tunnel(_) | Self::Other(_) => None,
+            _ => None,
         }
     }
 

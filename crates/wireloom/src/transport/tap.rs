@@ -101,8 +101,10 @@ impl Tapped {
         &self.io
     }
 
-    pub(super) fn io_mut(&mut self) -> &mut Io {
-        &mut self.io
+    /// As the transport's. Not inlined, because that calls it.
+    #[inline(never)]
+    pub(super) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_read_ready(cx)
     }
 
     fn observe(&self, event: TapEvent<'_>) {
