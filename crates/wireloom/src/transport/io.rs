@@ -88,18 +88,12 @@ impl Io {
 
     /// Whether a read may have to wait for a write, or a write for a read, as with TLS.
     pub(crate) fn may_mix_directions(&self) -> bool {
-        match self.observed() {
-            Self::Tcp(_) | Self::Tunnel(_) => false,
-            _ => true,
-        }
+        !matches!(self.observed(), Self::Tcp(_) | Self::Tunnel(_))
     }
 
     /// Whether the transport buffers written bytes, which [`Io::poll_flush`] then writes.
     pub(crate) fn has_buffered_writes(&self) -> bool {
-        match self.observed() {
-            Self::Tcp(_) => false,
-            _ => true,
-        }
+        !matches!(self.observed(), Self::Tcp(_))
     }
 
     /// Bytes that have left a transport that buffers written bytes, if it can tell.
@@ -144,10 +138,7 @@ impl Io {
 
     /// Whether [`poll_read_ready`](Self::poll_read_ready) waits. If not, only reading does.
     pub(crate) fn tells_readiness(&self) -> bool {
-        match self.observed() {
-            Self::Tcp(_) | Self::Tunnel(_) => true,
-            _ => false,
-        }
+        matches!(self.observed(), Self::Tcp(_) | Self::Tunnel(_))
     }
 
     /// Waits, without a buffer, until the transport is readable, if it can report that.
