@@ -163,7 +163,7 @@ async fn a_signal_before_the_answer_is_reported() {
 
 #[tokio::test]
 async fn a_plain_port_is_reported_as_not_tls() {
-    let server = Server::start(&["--handshake-timeout", "500ms"]).await;
+    let server = Server::start(&[]).await;
     let url = format!("wss://{}/echo", server.addresses[0]);
     let (code, errors) = connect(&url, &["--timeout", "10", "--count", "1"]).await;
     assert!(code == 7 && errors.lines().count() == 1, "{code} {errors}");
