@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep};
 #[cfg(feature = "http2")]
 use wireloom_http2::error::ErrorCode;
 
+use crate::deadline::after;
 use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::http1::{BodyReceiver, Content};
@@ -85,14 +86,14 @@ struct Deadline {
 impl Deadline {
     fn new(timeout: Duration) -> Self {
         let (now, step) = (Instant::now(), looks::step(timeout));
-        let due = later(now, timeout);
+        let due = after(now, timeout);
         let sleep = Box::pin(tokio::time::sleep_until(due));
         Self { due, step, looked_at: now, is_suspended: false, sleep }
     }
 
     /// Allows for another `time`.
     fn extend(&mut self, time: Duration) {
-        self.due = later(self.due, time);
+        self.due = after(self.due, time);
     }
 
     /// The time since the last look counts, if this end has read and run.
@@ -117,18 +118,13 @@ impl Deadline {
             if self.due <= now {
                 return Poll::Ready(());
             }
-            let next = self.due.min(later(now, self.step));
+            let next = self.due.min(after(now, self.step));
             if self.sleep.is_elapsed() || self.sleep.deadline() > next {
                 self.sleep.as_mut().reset(next);
             }
             ready!(self.sleep.as_mut().poll(cx));
         }
     }
-}
-
-/// A time that the clock cannot represent is never reached: thirty years.
-fn later(at: Instant, time: Duration) -> Instant {
-    at.checked_add(time).unwrap_or(at + Duration::from_secs(30 * 365 * 86_400))
 }
 
 #[derive(Default)]

@@ -186,15 +186,9 @@ async fn a_handler_that_drops_its_socket_with_unread_bytes_resets_nobody() {
     tokio::time::timeout(Duration::from_secs(9), serving).await.expect("it ends").unwrap().unwrap();
 }
 
-// A handler may pass its WebSocket to another task and return, as applications with one task for all of them do.
-#[tokio::test]
-async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
-    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
-    let mut config = wireloom::ServerConfig::default();
-    config.connections_per_address_max = Some(2);
-    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
-    let (address, handle) = (server.local_addr().unwrap(), server.handle());
-    let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+/// A handler that passes its WebSockets on.
+fn pass_on(passed: tokio::sync::mpsc::UnboundedSender<wireloom::WebSocket>) -> impl wireloom::Handler {
+    move |request: wireloom::Request| {
         let passed = passed.clone();
         async move {
             match request.websocket() {
@@ -204,7 +198,18 @@ async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
                 Err(refusal) => refusal,
             }
         }
-    }));
+    }
+}
+
+// A handler may pass its WebSocket to another task and return, as applications with one task for all of them do.
+#[tokio::test]
+async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
+    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
+    let mut config = wireloom::ServerConfig::default();
+    config.connections_per_address_max = Some(2);
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let serving = tokio::spawn(server.serve(pass_on(passed)));
     let url = format!("ws://{address}/");
     let (mut first, mut second) =
         (wireloom::connect(&url).await.unwrap(), wireloom::connect(&url).await.unwrap());
@@ -243,17 +248,7 @@ async fn a_websocket_that_its_handler_has_passed_on_ends_with_its_server() {
     let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
-    let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
-        let passed = passed.clone();
-        async move {
-            match request.websocket() {
-                Ok(upgrade) => upgrade.on_open(async move |socket| {
-                    let _ = passed.send(socket);
-                }),
-                Err(refusal) => refusal,
-            }
-        }
-    }));
+    let serving = tokio::spawn(server.serve(pass_on(passed)));
     let mut client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
     let mut kept = sockets.recv().await.unwrap();
     handle.abort();
