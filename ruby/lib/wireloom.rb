@@ -3,16 +3,12 @@
 require_relative "wireloom/version"
 
 begin
-  # A precompiled gem holds one extension for each version of Ruby.
-  begin
-    require "wireloom/#{RUBY_VERSION[/\d+\.\d+/]}/wireloom"
-  rescue LoadError
-    require "wireloom/wireloom"
-  end
+  # There is one extension for each version of Ruby: on another it would crash.
+  require "wireloom/#{RUBY_VERSION[/\d+\.\d+/]}/wireloom"
 rescue LoadError => e
   raise LoadError,
         "wireloom: its native extension for Ruby #{RUBY_VERSION} on #{RUBY_PLATFORM} is missing or does not load; " \
-        "install Rust (https://rustup.rs) and libclang, then run `gem pristine wireloom`, or `rake compile` in a checkout " \
+        "install Rust (https://rustup.rs) and libclang, then run `gem pristine wireloom`, or `rake compile` with this Ruby in a checkout " \
         "(#{e.message})"
 end
 

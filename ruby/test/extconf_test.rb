@@ -86,7 +86,7 @@ class ExtconfTest < Wireloom::TestCase
     root = File.join(@folder, "root")
     out, status = Open3.capture2e(env, "make", "install", "DESTDIR=#{root}", chdir: @folder)
     assert status.success?, out
-    installed = File.join(root, RbConfig::CONFIG["sitearchdir"], "wireloom/wireloom.#{RbConfig::CONFIG["DLEXT"]}")
+    installed = File.join(root, RbConfig::CONFIG["sitearchdir"], "wireloom/#{RUBY_VERSION[/\d+\.\d+/]}/wireloom.#{RbConfig::CONFIG["DLEXT"]}")
     assert_equal "compiled\n", File.read(installed)
     FileUtils.rm_rf(root)
     assert system("make", "clean", chdir: @folder, out: File::NULL)

@@ -84,4 +84,21 @@ class ExtensionTest < Wireloom::TestCase
       assert_match(/wireloom: its native extension .* is missing.*install Rust/, err)
     end
   end
+
+  # What another Ruby loads is not what this one loads: they differ in more than names, and the process would crash.
+  def test_does_not_load_what_was_compiled_for_another_ruby
+    Dir.mktmpdir do |folder|
+      FileUtils.cp_r(File.join(LIB, "."), folder)
+      built = Dir[File.join(folder, "wireloom/#{RUBY_VERSION[/\d+\.\d+/]}/wireloom.{so,bundle}")].fetch(0)
+      # Where other versions of Ruby, and older checkouts have it.
+      ["", "2.7", "9.0"].each do |name|
+        FileUtils.mkdir_p(File.join(folder, "wireloom", name))
+        FileUtils.cp(built, File.join(folder, "wireloom", name, File.basename(built)))
+      end
+      File.delete(built)
+      _, err, status = Open3.capture3(RbConfig.ruby, "-I#{folder}", "-e", "require 'wireloom'")
+      assert_equal 1, status.exitstatus, err
+      assert_match(/for Ruby #{RUBY_VERSION} .*or `rake compile` with this Ruby in a checkout.*\(LoadError\)/, err)
+    end
+  end
 end

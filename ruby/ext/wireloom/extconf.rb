@@ -23,11 +23,14 @@ version =
 give_up "#{cargo} does not run; #{NEEDS}" unless version
 give_up "cargo #{version} is too old; #{NEEDS}" if Gem::Version.new(version) < Gem::Version.new("1.89")
 
+# One for each version of Ruby, as in a compiled gem.
+PREFIX = "wireloom/#{RUBY_VERSION[/\d+\.\d+/]}"
+
 begin
   raise LoadError if ENV["WIRELOOM_PLAIN_CARGO"]
 
   require "rb_sys/mkmf"
-  create_rust_makefile("wireloom/wireloom") do |config|
+  create_rust_makefile("#{PREFIX}/wireloom") do |config|
     config.profile = ENV.fetch("RB_SYS_CARGO_PROFILE", :release).to_sym
     config.extra_cargo_args = ["--locked"]
   end
@@ -44,7 +47,7 @@ rescue LoadError
     # The name that rb_sys has for it.
     RB_SYS_CARGO_TARGET_DIR = $(CURDIR)/target
     DLLIB = wireloom.#{RbConfig::CONFIG["DLEXT"]}
-    target_prefix = /wireloom
+    target_prefix = /#{PREFIX}
     RUBYARCHDIR = $(sitearchdir)$(target_prefix)
 
     all: $(DLLIB)
