@@ -85,6 +85,13 @@ class ExtensionTest < Wireloom::TestCase
     end
   end
 
+  # Garbage is collected at any time, also while the extension looks at how this Ruby keeps Strings.
+  def test_loads_while_garbage_is_collected
+    script = 'GC.stress = true; require "wireloom/#{RUBY_VERSION[/\d+\.\d+/]}/wireloom"'
+    out, status = Open3.capture2e(RbConfig.ruby, "-I#{LIB}", "-e", script)
+    assert status.success?, out
+  end
+
   # What another Ruby loads is not what this one loads: they differ in more than names, and the process would crash.
   def test_does_not_load_what_was_compiled_for_another_ruby
     Dir.mktmpdir do |folder|

@@ -256,7 +256,8 @@ pub(crate) unsafe fn associate_utf8(string: RString, valid: Option<bool>) {
     }
 }
 
-/// Tries on a String what [`set_coderange`] writes.
+/// Compares what [`set_coderange`] writes with what Ruby writes itself. Each look at the flags is at one String, between two
+/// allocations: the garbage collector keeps the age of an object in them.
 ///
 /// # Errors
 /// This Ruby keeps the coderange elsewhere.
@@ -266,14 +267,14 @@ pub(crate) fn check_coderange(ruby: &Ruby) -> Result<(), Error> {
         ("\u{e9}".as_bytes(), false, RUBY_ENC_CODERANGE_VALID),
     ] {
         let string = utf8_unchecked(ruby, bytes);
-        declare_valid(string, ascii);
-        // Ruby's own record of a String that it has read.
-        let other = utf8_unchecked(ruby, bytes);
-        // SAFETY: live Strings, which begin with an RBasic.
+        // SAFETY: a live String, which begins with an RBasic.
         let same = unsafe {
-            let read = rb_sys::rb_enc_str_coderange(other.as_raw());
-            read == expected as std::ffi::c_int
-                && (*(string.as_raw() as *const RBasic)).flags == (*(other.as_raw() as *const RBasic)).flags
+            let flags = &raw const (*(string.as_raw() as *const RBasic)).flags;
+            let before = flags.read();
+            let read = rb_sys::rb_enc_str_coderange(string.as_raw());
+            let after = flags.read();
+            declare_valid(string, ascii);
+            read == expected as std::ffi::c_int && before ^ after == expected as VALUE && flags.read() == after
         };
         if !same {
             return Err(Error::new(
