@@ -83,6 +83,41 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
+  # With context takeover a message refers to those before it: they leave in the order in which they were compressed.
+  def test_several_threads_send
+    [PermessageDeflate, PermessageDeflate.configure(level: 1)].each do |extension|
+      driver = deflated(extension: extension)
+      words = Array.new(2000) { |at| (at * 7919).to_s(36) }
+      Array.new(4) do |at|
+        Thread.new do
+          random = Random.new(at)
+          60.times { |turn| driver.text("#{at}.#{turn} " + Array.new(4000) { words.sample(random: random) }.join(" ")) }
+        end
+      end.each(&:join)
+      inflate = Zlib::Inflate.new(-15)
+      seen = payloads(@socket.take).map { |_, payload| inflate.inflate(payload) + inflate.inflate(TAIL) }
+      assert_equal Array.new(4) { |at| Array.new(60) { |turn| "#{at}.#{turn}" } }.flatten.sort, seen.map { |text| text[/\A\S+/] }.sort
+      4.times do |at|
+        random = Random.new(at)
+        expected = Array.new(60) { |turn| "#{at}.#{turn} " + Array.new(4000) { words.sample(random: random) }.join(" ") }
+        assert(expected == seen.grep(/\A#{at}\./))
+      end
+    end
+  end
+
+  # A socket may send again while it writes.
+  def test_a_socket_that_sends_while_it_writes
+    driver = deflated
+    wire = "".b
+    @socket.define_singleton_method(:write) do |bytes|
+      wire << bytes
+      driver.text("second") if wire.bytesize == bytes.bytesize
+    end
+    driver.text("first")
+    inflate = Zlib::Inflate.new(-15)
+    assert_equal %w[first second], payloads(wire).map { |_, payload| inflate.inflate(payload) + inflate.inflate(TAIL) }
+  end
+
   def test_the_core_does_it_and_not_zlib
     gap_of_the_original
     driver = deflated

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "monitor"
 require_relative "core_deflate"
 require_relative "inflate_guard"
 
@@ -289,14 +290,17 @@ module WebSocket
 
       def send_extended(opcode, data, code)
         data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
-        return @socket.write(@codec.deflated_frame(opcode, data, masking_key)) if @extended == :core
+        # A compressed message refers to those before it: they leave in that order, whichever threads send them.
+        @sending.synchronize { @socket.write(@extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data)) }
+      end
 
+      def extended_frame(opcode, data)
         message = Message.new
         message.opcode = opcode
         message.data = data
         message = @extensions.process_outgoing_message(message)
         rsv = (message.rsv1 ? RSV1 : 0) | (message.rsv2 ? RSV2 : 0) | (message.rsv3 ? RSV3 : 0)
-        @socket.write(@codec.frame(message.opcode | rsv, message.data, nil, masking_key))
+        @codec.frame(message.opcode | rsv, message.data, nil, masking_key)
       end
 
       # The handshake is over: lets messages through the extensions that it negotiated, if any.
@@ -312,6 +316,7 @@ module WebSocket
           @extensions.valid_frame_rsv?(frame) ? bit : 0
         end
         @codec.extend(allowed)
+        @sending = Monitor.new
         if (parameters = CoreDeflate.parameters(sessions))
           @codec.deflate(*parameters)
           @extended = :core
