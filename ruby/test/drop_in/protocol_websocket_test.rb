@@ -8,6 +8,7 @@ require "protocol/websocket/headers"
 require "protocol/websocket/message"
 require "socket"
 require "stringio"
+require "timeout"
 require "support/zlibs"
 
 # What both kinds of stream are read from: a StringIO, and a socket.
@@ -596,6 +597,75 @@ class ConnectionTest < Wireloom::TestCase
         end
       end
     end
+  end
+
+  # The first frames of a message, then the header of one that is a byte too long: refused before anything of it has arrived.
+  def test_a_header_shows_that_a_message_is_too_long
+    gap_of_the_original
+    long = "\x82\x7E\x03\xE9".b
+    more = "\x80\x7E\x03\xE8".b
+    huge = "\x80\x7F\x40#{"\0" * 7}".b
+    begun = wire(text("a", false))
+    between = wire(WS::PingFrame.new(true, "p" * 125))
+    overridden = Class.new(WS::Framer) { def read_frame(maximum_frame_size = WS::MAXIMUM_ALLOWED_FRAME_SIZE) = super }
+    watched = Class.new(WS::Connection) { def receive_text(frame) = super }
+    [[long, WS::Connection, WS::Framer], [begun + more, WS::Connection, WS::Framer], [begun + huge, WS::Connection, WS::Framer],
+     [begun + between + more, WS::Connection, WS::Framer], [long, watched, WS::Framer], [begun + huge, watched, overridden],
+     [long, WS::Connection, overridden]].product([false, true]) do |(bytes, connection, framer), compressed|
+      ours, theirs = UNIXSocket.pair
+      theirs.write(bytes)
+      connection = connection.new(framer.new(ours), maximum_message_size: 1000)
+      WS::Extension::Compression.server(connection) if compressed
+      error = assert_raises(WS::ProtocolError) { Timeout.timeout(5) { connection.read } }
+      assert_equal ["Message is longer than 1000 bytes!", 1009], [error.message, error.code]
+    ensure
+      [ours, theirs].each(&:close)
+    end
+  end
+
+  # A message of the greatest length, its frames, and control frames that are longer than what is left of it.
+  def test_control_frames_are_no_part_of_a_message
+    gap_of_the_original
+    ping = WS::PingFrame.new(true, "p" * 125)
+    [[text("x" * 10)], [ping, text("x" * 10)], [text("x" * 9, false), ping, WS::ContinuationFrame.new(true, "x")],
+     [text("x" * 10, false), ping, WS::ContinuationFrame.new(true, "")]].each do |frames|
+      each_stream(wire(*frames)) do |stream|
+        connection = WS::Connection.new(WS::Framer.new(NoWrites.new(stream)), maximum_message_size: 10)
+        assert_equal "x" * 10, connection.read
+      end
+      ours, theirs = UNIXSocket.pair
+      theirs.write(wire(*frames))
+      assert_equal "x" * 10, WS::Connection.new(WS::Framer.new(ours), maximum_message_size: 10).read
+    ensure
+      [ours, theirs].each { |socket| socket&.close }
+    end
+  end
+
+  # They are for the reader, whichever way the message takes.
+  def test_options_of_a_read
+    reader = Struct.new(:seen) do
+      def unpack_frames(frames, **options)
+        seen << options
+        frames.map(&:unpack).join
+      end
+    end
+    whole = wire(text("hello"))
+    { whole => nil, wire(WS::PingFrame.new(true, "p")) + whole => nil,
+      wire(text("hel", false), WS::ContinuationFrame.new(true, "lo")) => nil, wire(text("hello")) => reader.new([]) }.each do |bytes, wrapped|
+      ours, theirs = UNIXSocket.pair
+      theirs.write(bytes)
+      connection = WS::Connection.new(WS::Framer.new(ours))
+      connection.reader = wrapped if wrapped
+      connection.singleton_class.define_method(:unpack_frames) { |frames, **options| options == { foo: 1 } ? super(frames) : flunk } unless wrapped
+      assert_equal "hello", connection.read(foo: 1)
+      assert_equal [{ foo: 1 }], wrapped.seen if wrapped
+    ensure
+      [ours, theirs].each(&:close)
+    end
+    ours, = pair = UNIXSocket.pair
+    assert_raises(ArgumentError) { WS::Connection.new(WS::Framer.new(ours)).read(1) }
+  ensure
+    pair&.each(&:close)
   end
 end
 

@@ -274,7 +274,9 @@ pub(crate) fn check_coderange(ruby: &Ruby) -> Result<(), Error> {
             let read = rb_sys::rb_enc_str_coderange(string.as_raw());
             let after = flags.read();
             declare_valid(string, ascii);
-            read == expected as std::ffi::c_int && before ^ after == expected as VALUE && flags.read() == after
+            read == expected as std::ffi::c_int
+                && before ^ after == expected as VALUE
+                && flags.read() == after
         };
         if !same {
             return Err(Error::new(

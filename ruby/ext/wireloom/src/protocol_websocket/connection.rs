@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use magnus::error::ErrorType;
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::{Error, Fixnum, RArray, RClass, RModule, Ruby, TryConvert, Value};
+use magnus::{Error, Fixnum, KwArgs, RArray, RClass, RHash, RModule, Ruby, TryConvert, Value};
 use rb_sys::{ID, rb_ivar_get};
 
 use super::framer::{self, Frame, Limit, RawMethod};
@@ -33,7 +33,7 @@ unsafe extern "C" fn read(argc: c_int, argv: *const Value, connection: Value) ->
             Some(message) => Ok(message),
             None => {
                 let args = if argc == 0 { &[] } else { std::slice::from_raw_parts(argv, argc as usize) };
-                read_any(ruby, connection, args)
+                read_any(ruby, connection, options(ruby, args)?)
             }
         })
     }
@@ -80,13 +80,13 @@ fn is_ready(names: &Names, connection: Value) -> bool {
         && ivar(connection, names.reader).as_raw() == connection.as_raw()
 }
 
-fn read_any(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
+fn read_any(ruby: &Ruby, rb_self: Value, options: Option<RHash>) -> Result<Value, Error> {
     let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
     let nil = ruby.qnil().as_value();
     let framer = ivar(rb_self, names.framer);
     if !is_plain(names, rb_self, framer)? {
         framer.funcall::<_, _, Value>("flush", ())?;
-        return read_on(rb_self, nil, args);
+        return read_on(rb_self, nil, options);
     }
     let stream = Stream::of(names, framer);
     stream.flush()?;
@@ -94,17 +94,17 @@ fn read_any(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error>
         return Ok(nil);
     }
     if !is_ready(names, rb_self) {
-        return read_on(rb_self, nil, args);
+        return read_on(rb_self, nil, options);
     }
     let limit = ivar(rb_self, names.maximum_message_size);
-    let limit = Limit::Message(if limit.is_nil() { u64::MAX } else { u64::try_convert(limit)? });
+    let limit = Limit::message(if limit.is_nil() { u64::MAX } else { u64::try_convert(limit)? });
     let frame = match framer::read(ruby, names, stream, limit) {
         Ok(frame) => frame,
         Err(error) => return read_failed(rb_self, error, false),
     };
     if !frame.is_message() {
         let frame = frame.into_object(ruby, names, ivar(framer, names.frames_by_opcode).as_raw())?;
-        return read_on(rb_self, frame, args);
+        return read_on(rb_self, frame, options);
     }
     message_of(ruby, names, frame, true).map(Ok).unwrap_or_else(|| {
         let message = "invalid UTF-8 in text frame!".to_owned();
@@ -129,7 +129,7 @@ fn known_plain(names: &Names, connection: Value, framer: Value) -> Option<Limit>
     let plain = Fixnum::from_value(ivar(connection, names.plain))?.to_i64();
     let known = plain >> PLAIN_LEN_BITS == i64::from(epoch()) && !reopened();
     (known && is_plain_object(connection) && is_plain_object(framer))
-        .then_some(Limit::Message((plain & ((1 << PLAIN_LEN_BITS) - 1)) as u64))
+        .then_some(Limit::message((plain & ((1 << PLAIN_LEN_BITS) - 1)) as u64))
 }
 
 /// Whether the object has no singleton class, which `class` would be.
@@ -139,11 +139,23 @@ fn is_plain_object(value: Value) -> bool {
     value.class().as_raw() == unsafe { rb_sys::rb_obj_class(value.as_raw()) }
 }
 
-/// Continues in Ruby, with a frame that was read, if any. `args` are the options of `read`, as a Hash when there are any.
-fn read_on(connection: Value, frame: Value, args: &[Value]) -> Result<Value, Error> {
+/// Continues in Ruby, with a frame that was read, if any.
+fn read_on(connection: Value, frame: Value, options: Option<RHash>) -> Result<Value, Error> {
+    match options {
+        None => connection.funcall("wireloom_read_on", (frame,)),
+        Some(options) => connection.funcall("wireloom_read_on", (frame, KwArgs(options))),
+    }
+}
+
+/// The options of `read`, which are keywords.
+fn options(ruby: &Ruby, args: &[Value]) -> Result<Option<RHash>, Error> {
     match args {
-        [] => connection.funcall("wireloom_read_on", (frame,)),
-        [options, ..] => connection.funcall("wireloom_read_on", (frame, *options)),
+        [] => Ok(None),
+        [options] if RHash::from_value(*options).is_some() => Ok(RHash::from_value(*options)),
+        _ => {
+            let message = format!("wrong number of arguments (given {}, expected 0)", args.len());
+            Err(Error::new(ruby.exception_arg_error(), message))
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
-use magnus::{Error, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value};
+use magnus::{Error, Fixnum, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value};
 use rb_sys::{Qfalse, Qundef, VALUE, rb_ivar_get};
 
 use super::names::{self, Names};
@@ -20,11 +20,14 @@ const PAYLOAD_LEN_MAX: u64 = 1 << 63;
 const PROTOCOL_ERROR: u16 = 1002;
 const MESSAGE_TOO_LARGE: u16 = 1009;
 
-/// The longest payload that is read, in bytes, by the origin of the limit.
+/// The longest payload that is read, in bytes.
 #[derive(Clone, Copy)]
-pub(super) enum Limit {
-    Frame(u64),
-    Message(u64),
+pub(super) struct Limit {
+    /// Of any frame.
+    frame: u64,
+    /// What a message may have, and what is left of it. Control frames are no part of a message.
+    message: u64,
+    left: u64,
 }
 
 /// A frame as it was read: the payload is still masked.
@@ -91,7 +94,7 @@ unsafe fn read_frame_in_memory(ruby: &Ruby, framer: Value) -> Option<Value> {
     }
     // SAFETY: the caller vouches for it.
     unsafe {
-        take_in_memory(ruby, stream, Limit::Frame(PAYLOAD_LEN_MAX), |frame| {
+        take_in_memory(ruby, stream, Limit::of(names, framer, PAYLOAD_LEN_MAX), |frame| {
             let class = names.frame_class(frame.opcode);
             Some(frame.allocate(ruby, names, class))
         })
@@ -109,7 +112,7 @@ fn read_any_frame(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, 
             return Err(Error::new(ruby.exception_arg_error(), message));
         }
     };
-    let frame = read(ruby, names, Stream::of(names, rb_self), Limit::Frame(max))?;
+    let frame = read(ruby, names, Stream::of(names, rb_self), Limit::of(names, rb_self, max))?;
     // SAFETY: an object and an interned name.
     let frames = unsafe { rb_ivar_get(rb_self.as_raw(), names.frames_by_opcode) };
     frame.into_object(ruby, names, frames)
@@ -173,7 +176,7 @@ pub(super) fn read(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit)
     let len = start.len(&head[..extended]);
     let mask =
         start.masked.then(|| [head[extended], head[extended + 1], head[extended + 2], head[extended + 3]]);
-    if let Some((message, code)) = limit.exceeded(len) {
+    if let Some((message, code)) = limit.exceeded(start.opcode, len) {
         return Err(names.protocol_error(message, code));
     }
     let payload = stream.read(ruby, len)?.ok_or_else(|| eof("Could not read payload!"))?;
@@ -187,17 +190,33 @@ pub(super) fn read(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit)
 }
 
 impl Limit {
+    /// Of a message that begins.
+    #[inline]
+    pub(super) fn message(max: u64) -> Self {
+        Self { frame: PAYLOAD_LEN_MAX, message: max, left: max }
+    }
+
+    /// Of the frames of a framer, each of `frame` bytes at most. Its connection sets what is left of the message.
+    #[inline]
+    fn of(names: &Names, framer: Value, frame: u64) -> Self {
+        // SAFETY: an object and interned names.
+        let [message, left] = [names.message_max, names.message_left].map(|name| {
+            let len = Fixnum::from_value(unsafe { Value::from_raw(rb_ivar_get(framer.as_raw(), name)) });
+            len.map_or(u64::MAX, |len| len.to_i64() as u64)
+        });
+        Self { frame, message, left }
+    }
+
     /// The error for a payload of `len` bytes, and its close code.
     #[inline]
-    fn exceeded(self, len: u64) -> Option<(String, u16)> {
-        match self {
-            Self::Frame(max) => {
-                (len > max).then(|| (format!("Invalid payload length: {len} > {max}!"), PROTOCOL_ERROR))
-            }
-            Self::Message(max) => {
-                (len > max).then(|| (format!("Message is longer than {max} bytes!"), MESSAGE_TOO_LARGE))
-            }
+    fn exceeded(self, opcode: u8, len: u64) -> Option<(String, u16)> {
+        let Self { frame, message, left } = self;
+        if len > frame {
+            return Some((format!("Invalid payload length: {len} > {frame}!"), PROTOCOL_ERROR));
         }
+        let is_control = opcode & 8 != 0;
+        (len > left && !is_control)
+            .then(|| (format!("Message is longer than {message} bytes!"), MESSAGE_TOO_LARGE))
     }
 }
 
@@ -248,7 +267,7 @@ impl Frame {
         let at = 2 + extended + if start.masked { 4 } else { 0 };
         let head = bytes.get(2..at)?;
         let len = start.len(head.get(..extended)?);
-        if limit.exceeded(len).is_some() {
+        if limit.exceeded(start.opcode, len).is_some() {
             return None;
         }
         let payload = bytes.get(at..)?.get(..usize::try_from(len).ok()?)?;

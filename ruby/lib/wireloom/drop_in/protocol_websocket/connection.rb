@@ -29,6 +29,7 @@ module Protocol
         @reserved = Frame::RESERVED
         @reader = self
         @writer = self
+        wireloom_leave(0)
       end
 
       # @return [Framer]
@@ -374,11 +375,22 @@ module Protocol
         wireloom_validate(frame)
       end
 
+      # Framers that read by other means than the gem's find out only here how long a frame is.
       def wireloom_measure(frame)
         @wireloom_size += frame.length || 0
-        return unless @maximum_message_size && @wireloom_size > @maximum_message_size
+        if @maximum_message_size && @wireloom_size > @maximum_message_size
+          raise ProtocolError.new("Message is longer than #{@maximum_message_size} bytes!", Error::MESSAGE_TOO_LARGE)
+        end
 
-        raise ProtocolError.new("Message is longer than #{@maximum_message_size} bytes!", Error::MESSAGE_TOO_LARGE)
+        wireloom_leave(frame.finished? ? 0 : @wireloom_size)
+      end
+
+      # Tells the framer what the next frame may add to a message of +size+ bytes: it refuses a longer one by its header.
+      def wireloom_leave(size)
+        return unless @maximum_message_size && @framer.is_a?(Framer)
+
+        @framer.instance_variable_set(:@wireloom_message_max, @maximum_message_size)
+        @framer.instance_variable_set(:@wireloom_message_left, @maximum_message_size - size)
       end
 
       # Fragmented text is refused in the fragment that is invalid, not at its end.
@@ -401,6 +413,7 @@ module Protocol
         size = @wireloom_size
         stream = @framer.instance_variable_get(:@stream)
         until @maximum_message_size && size > @maximum_message_size
+          wireloom_leave(size)
           break unless !stream.is_a?(IO) || stream.wait_readable(DRAIN_TIMEOUT)
 
           frame = @framer.read_frame
