@@ -1,5 +1,6 @@
 //! The messages that clients sent in a capture, to send them again.
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub struct Message {
 /// The capture cannot be read to its end, or a message is longer than 1 MiB, or all together are longer than [`LEN_MAX`].
 pub fn messages(input: impl Read + Send) -> Result<Vec<Message>, ReadError> {
     let mut inspector = Inspector::new(Config::default());
-    let (mut messages, mut streams, mut first) = (Vec::new(), Vec::new(), None);
+    let (mut messages, mut streams, mut first) = (Vec::new(), HashMap::new(), None);
     let (mut len, mut error) = (0, None);
     read(input, None, &mut inspector, &mut |entry| {
         let is_message = ["TEXT", "BINARY", "CONTINUATION"].contains(&&*entry.kind);
@@ -59,15 +60,12 @@ pub fn messages(input: impl Read + Send) -> Result<Vec<Message>, ReadError> {
             error = Some(format!("the messages are longer than {LEN_MAX} bytes"));
             return ControlFlow::Break(());
         }
-        let key = (entry.connection, entry.stream);
-        let connection = streams.iter().position(|stream| *stream == key).unwrap_or_else(|| {
-            streams.push(key);
-            streams.len() - 1
-        });
+        let number = streams.len() as u32 + 1;
+        let connection = *streams.entry((entry.connection, entry.stream)).or_insert(number);
         first = first.or(entry.time);
         let offset =
             entry.time.zip(first).map(|(time, first)| time.saturating_sub(first)).unwrap_or_default();
-        messages.push(Message { offset, connection: connection as u32 + 1, text, data });
+        messages.push(Message { offset, connection, text, data });
         ControlFlow::Continue(())
     })?;
     match error {

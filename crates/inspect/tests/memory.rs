@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use wireloom_inspect::{Assume, Config, Inspector, read};
+use wireloom_inspect::{Assume, Config, Format, Inspector, read};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -225,4 +225,29 @@ fn field_blocks_without_an_end_take_bounded_memory() {
     };
     let (peak, _) = peak(Assume::Detect, LARGE, stream(1, PREFACE.to_vec(), more));
     assert!(peak < 8 * MIB, "{peak}");
+}
+
+#[test]
+fn a_long_line_of_small_requests_takes_bounded_memory() {
+    use base64::Engine as _;
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let requests = b"GET / HTTP/1.1\r\n\r\n".repeat(100_000);
+    let data = base64::engine::general_purpose::STANDARD.encode(&requests);
+    let recording = format!(
+        "{{\"wireloom_recording\":1}}\n{{\"t\":0,\"c\":1,\"from\":\"client\",\"data\":\"{data}\"}}\n"
+    );
+    let hexdump: String = requests.iter().map(|byte| format!("{byte:02x}")).collect();
+    for (format, input) in [(Format::Recording, recording), (Format::Hexdump, hexdump)] {
+        let before = HELD.load(Relaxed);
+        PEAK.store(before, Relaxed);
+        let mut entries = 0;
+        read(input.as_bytes(), Some(format), &mut Inspector::new(Config::default()), &mut |_| {
+            entries += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(entries, 100_000);
+        let peak = PEAK.load(Relaxed) - before;
+        assert!(peak < 32 * MIB, "{format:?}: {peak}");
+    }
 }

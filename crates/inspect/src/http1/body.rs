@@ -47,55 +47,49 @@ impl Body {
         Self { content: Content::new(budget), state, missing: 0, error: None }
     }
 
-    /// Removes bytes of the body from the front of `buffer`; returns whether the body has ended.
-    pub(super) fn handle(&mut self, buffer: &mut Vec<u8>) -> bool {
+    /// Handles the bytes of the body at the front of `bytes`; returns their number, and whether the body has ended.
+    pub(super) fn handle(&mut self, bytes: &[u8]) -> (usize, bool) {
+        let mut at = 0;
         loop {
+            let rest = &bytes[at..];
             match &mut self.state {
                 State::Bytes(left) | State::Chunk(left) => {
-                    let len = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
-                    self.content.push(&buffer[..len]);
-                    buffer.drain(..len);
+                    let len = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
+                    self.content.push(&rest[..len]);
+                    at += len;
                     *left -= len as u64;
                     match self.state {
-                        State::Bytes(0) => return true,
+                        State::Bytes(0) => return (at, true),
                         State::Chunk(0) => self.state = State::ChunkEnd,
-                        _ => return false,
+                        _ => return (at, false),
                     }
                 }
                 State::UntilClose | State::Lost => {
-                    self.content.push(buffer);
-                    buffer.clear();
-                    return false;
+                    self.content.push(rest);
+                    return (bytes.len(), false);
                 }
-                State::ChunkSize => match httparse::parse_chunk_size(buffer) {
+                State::ChunkSize => match httparse::parse_chunk_size(rest) {
                     Ok(httparse::Status::Complete((len, size))) => {
-                        buffer.drain(..len);
+                        at += len;
                         self.state = if size == 0 { State::Trailer } else { State::Chunk(size) };
                     }
-                    Ok(httparse::Status::Partial) if buffer.len() <= LINE_LEN_MAX => return false,
+                    Ok(httparse::Status::Partial) if rest.len() <= LINE_LEN_MAX => return (at, false),
                     _ => self.fail("the size of a chunk is invalid"),
                 },
-                State::ChunkEnd => match &buffer[..] {
+                State::ChunkEnd => match rest {
                     [b'\r', b'\n', ..] => {
-                        buffer.drain(..2);
+                        at += 2;
                         self.state = State::ChunkSize;
                     }
-                    [] | [b'\r'] => return false,
+                    [] | [b'\r'] => return (at, false),
                     _ => self.fail("a chunk does not end with CRLF"),
                 },
-                State::Trailer => {
-                    let Some(end) = buffer.windows(2).position(|pair| pair == b"\r\n") else {
-                        if buffer.len() <= LINE_LEN_MAX {
-                            return false;
-                        }
-                        self.fail("a trailer line is too long");
-                        continue;
-                    };
-                    buffer.drain(..end + 2);
-                    if end == 0 {
-                        return true;
-                    }
-                }
+                State::Trailer => match rest.windows(2).position(|pair| pair == b"\r\n") {
+                    Some(0) => return (at + 2, true),
+                    Some(end) => at += end + 2,
+                    None if rest.len() <= LINE_LEN_MAX => return (at, false),
+                    None => self.fail("a trailer line is too long"),
+                },
             }
         }
     }

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use bytes::{Buf as _, BytesMut};
+
 use super::body::{Body, Framing};
 use super::head::{Parsed, Request, Response};
 use crate::entry::Direction;
@@ -19,7 +21,7 @@ pub(crate) struct MaskHttp1 {
 
 #[derive(Debug, Default)]
 struct Side {
-    buffer: Vec<u8>,
+    buffer: BytesMut,
     state: State,
 }
 
@@ -46,15 +48,16 @@ impl MaskHttp1 {
             let held = side.buffer.len();
             match &mut side.state {
                 State::Pass => {
-                    out.append(&mut side.buffer);
+                    out.extend_from_slice(&side.buffer);
+                    side.buffer.clear();
                     return out;
                 }
                 State::Waiting if side.buffer.len() > EARLY_LEN_MAX => side.state = State::Pass,
                 State::Waiting | State::Http2 => return out,
                 State::Body(body) => {
-                    let before = side.buffer.clone();
-                    let has_ended = body.handle(&mut side.buffer);
-                    out.extend_from_slice(&before[..before.len() - side.buffer.len()]);
+                    let (len, has_ended) = body.handle(&side.buffer);
+                    out.extend_from_slice(&side.buffer[..len]);
+                    side.buffer.advance(len);
                     if !has_ended {
                         return out;
                     }
@@ -105,9 +108,9 @@ impl MaskHttp1 {
                     // Bytes that are not a head are masked like one.
                     let (len, state) = next.unwrap_or((held, State::Pass));
                     let side = &mut self.sides[direction.index()];
-                    let mut head: Vec<u8> = side.buffer.drain(..len).collect();
-                    mask_head(&mut head);
-                    out.append(&mut head);
+                    mask_head(&mut side.buffer[..len]);
+                    out.extend_from_slice(&side.buffer[..len]);
+                    side.buffer.advance(len);
                     side.state = state;
                 }
             }
@@ -117,13 +120,13 @@ impl MaskHttp1 {
     /// The buffered bytes of the client and of the server after a switch to HTTP/2; `None` before it.
     pub(crate) fn take_http2(&mut self) -> Option<[Vec<u8>; 2]> {
         let has_switched = self.sides.iter().all(|side| matches!(side.state, State::Http2));
-        has_switched.then(|| self.sides.each_mut().map(|side| std::mem::take(&mut side.buffer)))
+        has_switched.then(|| self.sides.each_mut().map(|side| std::mem::take(&mut side.buffer).into()))
     }
 
     /// Handles the end of a direction; returns the bytes that were still buffered.
     pub(crate) fn finish(&mut self, direction: Direction) -> Vec<u8> {
         let side = &mut self.sides[direction.index()];
-        let mut rest = std::mem::take(&mut side.buffer);
+        let mut rest = Vec::from(std::mem::take(&mut side.buffer));
         // After a request for an upgrade, another request may follow.
         if matches!(side.state, State::Head | State::Waiting) {
             mask_head(&mut rest);

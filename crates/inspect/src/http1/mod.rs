@@ -7,6 +7,7 @@ mod mask;
 
 use std::collections::VecDeque;
 
+use bytes::{Buf as _, BytesMut};
 use wireloom_ws::deflate::DeflateParams;
 
 use crate::entry::{Context, Direction, Protocol};
@@ -44,7 +45,7 @@ pub(crate) struct Http1 {
 
 #[derive(Debug, Default)]
 struct Side {
-    buffer: Vec<u8>,
+    buffer: BytesMut,
     state: State,
 }
 
@@ -76,7 +77,7 @@ impl Http1 {
                 State::Head => {
                     // RFC 9112 §2.2: empty lines before a request line are ignored.
                     let blank = side.buffer.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-                    side.buffer.drain(..blank);
+                    side.buffer.advance(blank);
                     if side.buffer.is_empty() {
                         return None;
                     }
@@ -89,7 +90,9 @@ impl Http1 {
                     }
                 }
                 State::Body(body) => {
-                    if !body.handle(&mut side.buffer) {
+                    let (len, has_ended) = body.handle(&side.buffer);
+                    side.buffer.advance(len);
+                    if !has_ended {
                         return None;
                     }
                     body.report(context, false);
@@ -98,12 +101,12 @@ impl Http1 {
                 State::Waiting => {
                     if side.buffer.len() > EARLY_LEN_MAX {
                         side.state = State::Lost;
-                        side.buffer = Vec::new();
+                        side.buffer = BytesMut::new();
                     }
                     return None;
                 }
                 State::Lost => {
-                    side.buffer = Vec::new();
+                    side.buffer = BytesMut::new();
                     return None;
                 }
             }
@@ -121,7 +124,7 @@ impl Http1 {
                 return None;
             }
         };
-        side.buffer.drain(..len);
+        side.buffer.advance(len);
         context.report(request.entry(context, len));
         side.state = match request.framing() {
             _ if request.upgrades() || request.is_connect() => State::Waiting,
@@ -144,12 +147,12 @@ impl Http1 {
                 return None;
             }
         };
-        side.buffer.drain(..len);
+        side.buffer.advance(len);
         let request = if response.is_interim() { None } else { self.requests.pop_front() };
         let (entry, next) = response.entry(context, request.as_ref(), len);
         context.report(entry);
         if let Some(to) = next {
-            let left = [std::mem::take(&mut client.buffer), std::mem::take(&mut side.buffer)];
+            let left = [std::mem::take(&mut client.buffer).into(), std::mem::take(&mut side.buffer).into()];
             return Some(Some(Switch { to, left }));
         }
         if response.is_interim() {
@@ -180,7 +183,7 @@ impl Http1 {
         if !is_within_body {
             side.finish(context, "bytes are missing from here on");
             side.state = State::Head;
-            side.buffer = Vec::new();
+            side.buffer = BytesMut::new();
         }
     }
 
@@ -197,7 +200,7 @@ impl Side {
         entry.len = self.buffer.len() as u64;
         entry.violation("RFC 9112 §2", error);
         self.buffer.truncate(256);
-        entry.payload = text_or_binary(std::mem::take(&mut self.buffer));
+        entry.payload = text_or_binary(std::mem::take(&mut self.buffer).into());
         context.report(entry);
         self.state = State::Lost;
     }
@@ -213,7 +216,7 @@ impl Side {
                 entry.len = self.buffer.len() as u64;
                 entry.missing(format!("{reason}, before the end of the head"));
                 self.buffer.truncate(4096);
-                entry.payload = text_or_binary(std::mem::take(&mut self.buffer));
+                entry.payload = text_or_binary(std::mem::take(&mut self.buffer).into());
                 context.report(entry);
             }
             _ => {}

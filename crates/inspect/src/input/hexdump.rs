@@ -10,7 +10,7 @@
 use std::io::BufRead;
 
 use super::lines::Lines;
-use super::{ReadError, Sink, flush};
+use super::{ReadError, Sink, handle_bytes};
 use crate::entry::Direction;
 use crate::inspector::Inspector;
 
@@ -27,7 +27,6 @@ pub(super) fn read(
     sink: &mut Sink<'_>,
 ) -> Result<(), ReadError> {
     let mut lines = Lines::new(input);
-    let mut entries = Vec::new();
     let mut direction = inspector.sender();
     // Consecutive rows of one direction are joined.
     let mut run: Vec<u8> = Vec::new();
@@ -35,26 +34,21 @@ pub(super) fn read(
         let row = match parse(line.bytes) {
             Ok(row) => row,
             Err(reason) => {
-                inspector.handle_bytes(0, None, direction, &run, &mut entries);
-                let _ = flush(&mut entries, sink);
+                let _ = handle_bytes(inspector, 0, None, direction, &run, sink);
                 return Err(ReadError::Malformed { offset: line.offset, reason: reason.into() });
             }
         };
         let next = row.direction.unwrap_or(direction);
         if next != direction || run.len() > 64 << 10 {
-            inspector.handle_bytes(0, None, direction, &run, &mut entries);
+            if handle_bytes(inspector, 0, None, direction, &run, sink).is_break() {
+                return Ok(());
+            }
             run.clear();
             direction = next;
         }
         run.extend_from_slice(&row.bytes);
-        if flush(&mut entries, sink).is_break() {
-            return Ok(());
-        }
     }
-    if !run.is_empty() {
-        inspector.handle_bytes(0, None, direction, &run, &mut entries);
-    }
-    let _ = flush(&mut entries, sink);
+    let _ = handle_bytes(inspector, 0, None, direction, &run, sink);
     Ok(())
 }
 

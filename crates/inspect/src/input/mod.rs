@@ -9,8 +9,9 @@ mod recording;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
-use crate::entry::{Entry, Protocol};
+use crate::entry::{Direction, Entry, Protocol};
 use crate::inspector::Inspector;
 
 /// A format of input.
@@ -79,6 +80,23 @@ impl From<io::Error> for ReadError {
 
 /// Receives the entries in order; [`ControlFlow::Break`] stops reading.
 pub type Sink<'a> = dyn FnMut(Entry) -> ControlFlow<()> + 'a;
+
+/// Passes bytes to the inspector in chunks, and the entries of each to the sink, so that few are held.
+fn handle_bytes(
+    inspector: &mut Inspector,
+    number: u64,
+    time: Option<Duration>,
+    direction: Direction,
+    bytes: &[u8],
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let mut entries = Vec::new();
+    for chunk in bytes.chunks(64 << 10) {
+        inspector.handle_bytes(number, time, direction, chunk, &mut entries);
+        flush(&mut entries, sink)?;
+    }
+    ControlFlow::Continue(())
+}
 
 /// Passes the entries to the sink.
 fn flush(entries: &mut Vec<Entry>, sink: &mut Sink<'_>) -> ControlFlow<()> {
@@ -169,18 +187,13 @@ pub fn detect(start: &[u8]) -> Format {
 
 /// Reads raw bytes.
 fn raw(input: &mut impl BufRead, inspector: &mut Inspector, sink: &mut Sink<'_>) -> Result<(), ReadError> {
-    let mut entries = Vec::new();
     let sender = inspector.sender();
     loop {
         let bytes = input.fill_buf()?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        inspector.handle_bytes(0, None, sender, bytes, &mut entries);
         let len = bytes.len();
-        input.consume(len);
-        if flush(&mut entries, sink).is_break() {
+        if len == 0 || handle_bytes(inspector, 0, None, sender, bytes, sink).is_break() {
             return Ok(());
         }
+        input.consume(len);
     }
 }

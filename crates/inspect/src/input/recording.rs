@@ -1,9 +1,10 @@
 //! Recordings of the command: see [`crate::recording`] for the format.
 
 use std::io::BufRead;
+use std::ops::ControlFlow;
 
 use super::lines::Lines;
-use super::{ReadError, Sink, flush};
+use super::{ReadError, Sink, flush, handle_bytes};
 use crate::inspector::Inspector;
 use crate::recording::{self, Event};
 
@@ -21,19 +22,23 @@ pub(super) fn read(
             Err(_) if line.is_cut => return Err(ReadError::Truncated { offset: line.offset }),
             Err(reason) => return Err(ReadError::Malformed { offset: line.offset, reason }),
         };
-        match event {
-            Event::Start { started: time } => started = time,
+        let flow = match event {
+            Event::Start { started: time } => {
+                started = time;
+                ControlFlow::Continue(())
+            }
             Event::Bytes { offset, connection, direction, bytes } => {
                 let time = started.unwrap_or_default().checked_add(offset);
-                inspector.handle_bytes(connection, time, direction, &bytes, &mut entries);
+                handle_bytes(inspector, connection, time, direction, &bytes, sink)
             }
             Event::End { offset, connection, direction } => {
                 let time = started.unwrap_or_default().checked_add(offset);
                 inspector.handle_end(connection, time, direction, &mut entries);
+                flush(&mut entries, sink)
             }
-            Event::Other => {}
-        }
-        if flush(&mut entries, sink).is_break() {
+            Event::Other => ControlFlow::Continue(()),
+        };
+        if flow.is_break() {
             return Ok(());
         }
     }

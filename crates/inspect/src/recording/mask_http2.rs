@@ -50,7 +50,7 @@ impl MaskHttp2 {
     pub(super) fn handle(&mut self, direction: Direction, bytes: &[u8]) -> Vec<u8> {
         let side = &mut self.sides[direction.index()];
         side.buffer.extend_from_slice(bytes);
-        let buffer = std::mem::take(&mut side.buffer);
+        let mut buffer = std::mem::take(&mut side.buffer);
         let (mut out, mut at) = (Vec::new(), 0);
         if direction == Direction::ToServer && !side.preface_passed {
             if buffer.len() < PREFACE.len() {
@@ -74,7 +74,8 @@ impl MaskHttp2 {
                 _ => out.extend_from_slice(frame),
             }
         }
-        side.buffer = buffer[at..].to_vec();
+        buffer.drain(..at);
+        side.buffer = buffer;
         out
     }
 
