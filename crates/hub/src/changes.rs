@@ -1,4 +1,4 @@
-//! The order of the changes of subscriptions that take time, by connection and channel: those that the server makes, and leaves.
+//! The order of the changes of subscriptions that take time, by connection and channel: those that the server makes, joins and leaves.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use tokio::sync::oneshot;
 
 use crate::client::{Active, Client};
+use crate::protocol::ClientInfo;
 
 /// What is still to be done. One task does it for each connection and channel.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) enum Change {
     Subscribe,
+    /// The announcement of a client that has subscribed.
+    Join(ClientInfo),
     /// What follows the end of a subscription.
     Leave {
         active: Active,

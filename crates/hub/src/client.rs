@@ -133,7 +133,7 @@ pub(crate) struct Active {
     pub(crate) key: usize,
     /// Whether the client is listed in presence.
     pub(crate) presence: bool,
-    /// Whether its leave is to be announced.
+    /// Whether its join has been announced, or is about to be: its leave is to follow.
     pub(crate) announced: bool,
     /// Whether the server made it. The client cannot end or renew such a subscription.
     pub(crate) server_side: bool,

@@ -259,6 +259,7 @@ impl Node {
             for (channel, subscription) in subscriptions {
                 if let Subscription::Active(active) = subscription {
                     node.channels.remove(&channel, active.key);
+                    node.changes_made(&channel, &client).await;
                     node.leave(&channel, &client, active, reason.code().into(), reason.reason()).await;
                 }
             }
@@ -317,11 +318,14 @@ impl Node {
         {
             self.note_engine_failure(channel, &error, "presence was not removed");
         }
-        let membership = Membership::Leave(client.info(active.info()));
-        if active.announced
-            && let Err(error) = self.engine.publish_membership(channel, membership).await
-        {
-            self.note_engine_failure(channel, &error, "a leave was not announced");
+        if active.announced {
+            self.announce(channel, Membership::Leave(client.info(active.info()))).await;
+        }
+    }
+
+    async fn announce(&self, channel: &str, membership: Membership) {
+        if let Err(error) = self.engine.publish_membership(channel, membership).await {
+            self.note_engine_failure(channel, &error, "a join or a leave was not announced");
         }
     }
 
@@ -377,6 +381,19 @@ impl Node {
         Ok(())
     }
 
+    /// Announces the join of a subscription that has started, unless it has ended meanwhile. Its leave comes after this.
+    pub(crate) fn join(&self, channel: &str, client: &Arc<Client>, key: usize) {
+        let mut changes = lock(&self.changes);
+        let info = match lock(&client.subscriptions).get_mut(channel) {
+            Some(Subscription::Active(active)) if active.key == key && !active.announced => {
+                active.announced = true;
+                active.info()
+            }
+            _ => return,
+        };
+        self.change(&mut changes, channel, client, Change::Join(client.info(info)));
+    }
+
     /// Returns when the changes of a client's subscription that were begun before have been made.
     pub(crate) async fn changes_made(&self, channel: &str, client: &Client) {
         let made = lock(&self.changes).made(|| Key::new(channel, client));
@@ -403,6 +420,7 @@ impl Node {
                         let is_cancelled = || lock(&node.changes).is_cancelled(&key);
                         subscribe_from_server(&node, &client, channel, is_cancelled).await;
                     }
+                    Change::Join(info) => node.announce(channel, Membership::Join(info)).await,
                     Change::Leave { active, code, reason } => {
                         node.leave(channel, &client, active, code, reason).await;
                     }
@@ -647,7 +665,7 @@ async fn subscribe_from_server(
         return;
     }
     let push = crate::session::subscribed(channel, &established.result);
-    established.start(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
+    established.begin(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
 }
 
 /// Drops expired publications, every second.

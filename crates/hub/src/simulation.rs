@@ -35,6 +35,7 @@ history_ttl = "60s"
 force_recovery = true
 allowed_delta_types = ["fossil"]
 presence = true
+join_leave = true
 
 [[namespace]]
 name = "cache"
@@ -79,7 +80,7 @@ async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
         }
         if number % 20 == 0 {
             *lock(&faults) = faulty::Faults::NONE;
-            check_presence(&hub).await;
+            check_presence(&hub, &model).await;
             *lock(&faults) = faulty::Faults::MANY;
         }
     }
@@ -93,12 +94,12 @@ async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
     for client in clients {
         summary += client.await.unwrap().check(&model);
     }
-    check_presence(&hub).await;
+    check_presence(&hub, &model).await;
     summary
 }
 
-/// Checks that presence lists those who are subscribed, once what was delayed is done.
-async fn check_presence(hub: &Hub) {
+/// Checks that presence lists those who are subscribed, and that they have joined, once what was delayed is done.
+async fn check_presence(hub: &Hub, model: &Model) {
     // All tasks are idle when this has passed.
     sleep(Duration::from_secs(1)).await;
     for channel in CHANNELS {
@@ -109,6 +110,11 @@ async fn check_presence(hub: &Hub) {
         listed.sort_unstable();
         subscribed.sort_unstable();
         assert_eq!(listed, subscribed, "{channel}");
+        if channel.starts_with("stream:") {
+            let mut joined = model.joined(channel);
+            joined.sort_unstable();
+            assert_eq!(joined, subscribed, "{channel}");
+        }
     }
 }
 

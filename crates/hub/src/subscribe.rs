@@ -11,7 +11,7 @@ use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::seconds;
 use crate::config::{ChannelOptions, DeltaType, HubConfig};
 use crate::encoded;
-use crate::engine::{EngineError, Membership};
+use crate::engine::EngineError;
 use crate::filter::Filter;
 use crate::history::Position;
 use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant};
@@ -291,7 +291,6 @@ async fn add(
     result.data = grant.data;
     let mut active = Active::new(key, grant.info, grant.expires_at);
     active.presence = options.presence;
-    active.announced = options.join_leave;
     active.server_side = grant.server_side;
     active.renewed_by_backend = renewed_by_backend;
     Ok(Established { reserved, active, start, options, result })
@@ -371,10 +370,22 @@ impl Established {
     /// Sends the replies, then the kept and all further publications, then announces the join. One reply may be for
     /// several subscriptions. Returns false, without doing any of this, if the server has ended the subscription.
     pub(crate) async fn start(self, replies: Vec<Reply>) -> bool {
+        let Reserved { node, client, channel, .. } = &self.reserved;
+        let (node, client, channel) = (node.clone(), client.clone(), channel.clone());
+        let is_announced = self.options.join_leave;
+        let has_begun = self.begin(replies).await;
+        if is_announced {
+            node.changes_made(&channel, &client).await;
+        }
+        has_begun
+    }
+
+    /// The same for a subscription that is itself one of the connection's changes: does not wait until the join is announced.
+    pub(crate) async fn begin(self, replies: Vec<Reply>) -> bool {
         let Self { mut reserved, mut active, start, options, .. } = self;
         let (node, client, channel) =
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
-        let (info, key) = (client.info(active.info()), active.key);
+        let key = active.key;
         client.note_subscription_expiry(active.expires_at());
         {
             let mut subscriptions = lock(&client.subscriptions);
@@ -398,17 +409,10 @@ impl Established {
         let (started, unwritten) = node.channels.start(&channel, &client, key, start, replies, &on_slow);
         node.write_later(unwritten);
         match started {
+            Started::Following if options.join_leave => node.join(&channel, &client, key),
             Started::Following => {}
-            Started::Gap => {
-                node.lose_position(&channel, &client);
-                return true;
-            }
+            Started::Gap => node.lose_position(&channel, &client),
             Started::Removed => return false,
-        }
-        if options.join_leave
-            && let Err(error) = node.engine().publish_membership(&channel, Membership::Join(info)).await
-        {
-            node.note_engine_failure(&channel, &error, "a join was not announced");
         }
         true
     }

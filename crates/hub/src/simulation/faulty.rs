@@ -140,7 +140,11 @@ impl<E: Engine> Engine for FaultyEngine<E> {
     }
 
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
-        self.inner.publish_membership(channel, membership)
+        Box::pin(async move {
+            self.chance.delay().await;
+            self.model.announce(channel, &membership);
+            self.inner.publish_membership(channel, membership).await
+        })
     }
 
     fn subscribe<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::config::RecoveryMode;
+use crate::engine::Membership;
 use crate::history::{Position, Recovery, Retention};
 use crate::shards::lock;
 
@@ -25,6 +26,10 @@ struct Channel {
     payloads: HashMap<(String, u64), Vec<u8>>,
     may_begin: bool,
     used_at: Duration,
+    /// The clients that have joined, and not left.
+    joined: HashSet<String>,
+    /// One has joined twice, or left without having joined.
+    out_of_order: bool,
 }
 
 impl Channel {
@@ -62,6 +67,24 @@ impl Model {
         let mut channels = lock(&self.0);
         let channel = channels.entry(channel.into()).or_default();
         channel.may_begin = true;
+    }
+
+    /// Records a join or a leave.
+    pub(super) fn announce(&self, channel: &str, membership: &Membership) {
+        let mut channels = lock(&self.0);
+        let Channel { joined, out_of_order, .. } = channels.entry(channel.into()).or_default();
+        *out_of_order |= match membership {
+            Membership::Join(info) => !joined.insert(info.client.clone()),
+            Membership::Leave(info) => !joined.remove(&info.client),
+        };
+    }
+
+    /// The clients that have joined a channel, and not left it. Panics unless each joined, left and joined again in turn.
+    pub(super) fn joined(&self, channel: &str) -> Vec<String> {
+        let channels = lock(&self.0);
+        let Some(channel) = channels.get(channel) else { return Vec::new() };
+        assert!(!channel.out_of_order, "a client joined twice, or left without having joined");
+        channel.joined.iter().cloned().collect()
     }
 
     /// Panics unless this is the recovery that the history guarantees.
