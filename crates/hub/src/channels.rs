@@ -7,7 +7,7 @@ use slab::Slab;
 use wireloom::PreparedMessage;
 
 use crate::batch::Unwritten;
-use crate::client::{Active, Client, Subscription};
+use crate::client::{Active, Client, Format, Subscription};
 use crate::config::namespace_of;
 use crate::encoded::{Encoded, Payload, Shared};
 use crate::engine::Membership;
@@ -77,13 +77,21 @@ pub(crate) type OnSlow<'a> = &'a dyn Fn(Pushed);
 #[derive(Debug)]
 enum Phase {
     /// The history is being read; publications are kept meanwhile.
-    Recovering(Vec<(u64, Arc<Publication>)>),
+    Recovering(Vec<Kept>),
     /// While the history was read, it was removed, or more was published than can be kept.
     Lost,
     /// Publications are forwarded as they arrive. Without a position, gaps are not detected.
     Live,
     /// Publications are forwarded as they arrive, and each must follow the previous one.
     Positioned(Position),
+}
+
+/// A publication that is kept while the history is read. It is encoded where it is published, once for all that keep it.
+#[derive(Debug)]
+struct Kept {
+    previous: u64,
+    publication: Arc<Publication>,
+    message: PreparedMessage,
 }
 
 /// The outcome of forwarding a publication to a subscriber.
@@ -148,8 +156,9 @@ impl Channels {
         self.channels.each().flat_map(each).collect()
     }
 
-    /// Adds a subscriber that does not receive anything yet. Returns the channel's name and the subscriber's key.
-    pub(crate) fn add(&self, channel: &str, client: Arc<Client>) -> (Arc<str>, usize) {
+    /// Adds a subscriber that does not receive anything yet. `has_deltas`: it will receive deltas. Returns the channel's name and the
+    /// subscriber's key.
+    pub(crate) fn add(&self, channel: &str, client: Arc<Client>, has_deltas: bool) -> (Arc<str>, usize) {
         let mut shard = self.channels.lock(channel);
         let known = shard.get_key_value(channel).map(|(name, _)| name.clone());
         let name = known.unwrap_or_else(|| {
@@ -161,13 +170,13 @@ impl Channels {
             client,
             phase: Phase::Recovering(Vec::new()),
             join_leave: false,
-            deltas: Deltas::No,
+            deltas: if has_deltas { Deltas::NoBase } else { Deltas::No },
             filter: None,
         });
         (name, key)
     }
 
-    /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications. The reply is
+    /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications. All are
     /// encoded before: this locks the channel, and all others of its shard. Those that waited are to be written.
     pub(crate) fn start(
         &self,
@@ -198,8 +207,8 @@ impl Channels {
         };
         // A publication that arrived while the history was read may already be part of it.
         let mut has_gap = false;
-        for (previous, publication) in &waiting {
-            match subscriber.forward(&mut Encoded::new(channel, None, publication), *previous, on_slow) {
+        for Kept { previous, publication, message } in waiting {
+            match subscriber.forward(&publication, previous, |_, _| message, on_slow) {
                 Forwarded::Gap => {
                     has_gap = true;
                     break;
@@ -245,7 +254,9 @@ impl Channels {
         for (key, subscriber) in subscribers.iter_mut() {
             match &mut subscriber.phase {
                 Phase::Recovering(waiting) if waiting.len() < WAITING_MAX => {
-                    waiting.push((previous, publication.clone()));
+                    let payload = subscriber.deltas.without_base();
+                    let message = encoded.get(subscriber.client.format, payload);
+                    waiting.push(Kept { previous, publication: publication.clone(), message });
                     continue;
                 }
                 Phase::Recovering(_) => subscriber.phase = Phase::Lost,
@@ -333,19 +344,29 @@ impl Subscriber {
         previous: u64,
         on_slow: OnSlow<'_>,
     ) -> Forwarded {
+        let publication = encoded.publication;
         match &self.phase {
             // The reply to its command will inform the client.
             Phase::Recovering(_) | Phase::Lost => Forwarded::Done,
-            Phase::Positioned(position) if encoded.publication.offset > 0 && position.epoch != epoch => {
+            Phase::Positioned(position) if publication.offset > 0 && position.epoch != epoch => {
                 Forwarded::Gap
             }
-            _ => self.forward(encoded, previous, on_slow),
+            _ => {
+                let message = |format, payload| encoded.get(format, payload);
+                self.forward(publication, previous, message, on_slow)
+            }
         }
     }
 
     /// Forwards a publication, unless the subscriber already has it.
-    fn forward(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> Forwarded {
-        let offset = encoded.publication.offset;
+    fn forward(
+        &mut self,
+        publication: &Publication,
+        previous: u64,
+        message: impl FnOnce(Format, Payload) -> PreparedMessage,
+        on_slow: OnSlow<'_>,
+    ) -> Forwarded {
+        let offset = publication.offset;
         let mut follows = false;
         let may_drop = match &mut self.phase {
             Phase::Positioned(position) if offset > 0 => {
@@ -361,11 +382,11 @@ impl Subscriber {
             }
             _ => true,
         };
-        if self.filter.as_ref().is_some_and(|filter| !filter.fits(&encoded.publication.tags)) {
+        if self.filter.as_ref().is_some_and(|filter| !filter.fits(&publication.tags)) {
             return Forwarded::Done;
         }
         let payload = self.deltas.next(offset > 0, follows);
-        match self.client.outbox.publish(encoded.get(self.client.format, payload), may_drop) {
+        match self.client.outbox.publish(message(self.client.format, payload), may_drop) {
             Pushed::Unwritten => Forwarded::Unwritten,
             Pushed::Queued | Pushed::Ended => Forwarded::Done,
             pushed @ (Pushed::Dropped | Pushed::Overflowed) => {
@@ -377,6 +398,11 @@ impl Subscriber {
 }
 
 impl Deltas {
+    /// The form of a publication for a subscriber whose base is not known yet.
+    fn without_base(self) -> Payload {
+        if self == Self::No { Payload::Plain } else { Payload::Whole }
+    }
+
     /// The form of the next publication. `follows`: the subscriber has the previous one.
     fn next(&mut self, has_offset: bool, follows: bool) -> Payload {
         let payload = match self {
@@ -408,6 +434,8 @@ pub(crate) fn end_subscription(
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use super::*;
     use crate::client::Transport;
     use crate::config::SlowPolicy;
@@ -423,14 +451,32 @@ mod tests {
     fn a_removed_subscriber_does_not_start_in_the_place_of_another() {
         let channels = Channels::new();
         let (removed, other) = (client(), client());
-        let (_, key) = channels.add("x", removed.clone());
+        let (_, key) = channels.add("x", removed.clone(), false);
         channels.remove("x", key);
-        assert_eq!(channels.add("x", other.clone()).1, key);
+        assert_eq!(channels.add("x", other.clone(), false).1, key);
         let reply = || vec![PreparedMessage::text("1")];
         let start = |client| channels.start("x", client, key, Start::default(), reply(), &|_| {}).0;
         assert_eq!(start(&removed), Started::Removed);
         assert_eq!(other.outbox.backlog().queued, 0);
         assert_eq!(start(&other), Started::Following);
         assert!(other.outbox.backlog().queued > 0);
+    }
+
+    #[test]
+    fn publications_that_wait_are_encoded_once() {
+        let channels = Channels::new();
+        let clients = [client(), client()];
+        let keys = clients.each_ref().map(|client| channels.add("x", client.clone(), false).1);
+        let publication = Arc::new(Publication { data: "1".into(), ..Publication::default() });
+        let _ = channels.publish("x", "", 0, &publication, &|_| {});
+        let sent = [0, 1].map(|number| {
+            let (client, key) = (&clients[number], keys[number]);
+            let _ = channels.start("x", client, key, Start::default(), Vec::new(), &|_| {});
+            let mut messages = Vec::new();
+            let taken = client.outbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut messages);
+            assert!(taken.is_ready());
+            messages.pop().unwrap()
+        });
+        assert_eq!(sent[0].as_bytes().as_ptr(), sent[1].as_bytes().as_ptr());
     }
 }

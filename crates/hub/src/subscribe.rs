@@ -13,7 +13,7 @@ use crate::config::{ChannelOptions, DeltaType, HubConfig};
 use crate::encoded;
 use crate::engine::EngineError;
 use crate::filter::Filter;
-use crate::history::Position;
+use crate::history::{Position, Retention};
 use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant};
 use crate::node::{Node, Origin, retention};
 use crate::opened::Opened;
@@ -271,7 +271,8 @@ async fn add(
 ) -> Result<Established, Refusal> {
     let (node, client) = (reserved.node.clone(), reserved.client.clone());
     let command = &request.command;
-    let (channel, key) = node.channels.add(&command.channel, client.clone());
+    let has_deltas = deltas(&client, command, &options).is_some();
+    let (channel, key) = node.channels.add(&command.channel, client.clone(), has_deltas);
     reserved.channel = channel;
     reserved.step = Step::Added { key };
     node.engine().subscribe(&reserved.channel).await.map_err(|error| reserved.refusal(&error))?;
@@ -308,6 +309,22 @@ impl Reserved {
     }
 }
 
+/// The history that a subscription follows, if it follows one.
+fn followed(command: &SubscribeRequest, options: &ChannelOptions) -> Option<Retention> {
+    let wanted = options.force_recovery || command.recoverable || command.positioned || command.recover;
+    retention(options).filter(|_| wanted)
+}
+
+/// The encoding of the deltas that a subscription receives; `None` if it does not receive deltas.
+fn deltas(client: &Client, command: &SubscribeRequest, options: &ChannelOptions) -> Option<Encoding> {
+    followed(command, options)?;
+    let delta_type = DeltaType::from_name(&command.delta)?;
+    match client.format {
+        Format::Protocol(encoding) if options.allowed_delta_types.contains(&delta_type) => Some(encoding),
+        _ => None,
+    }
+}
+
 /// The position at which the subscription begins, and what the client missed.
 async fn position(
     reserved: &Reserved,
@@ -327,8 +344,7 @@ async fn position(
     };
     let mut start = Start { join_leave, filter, ..Start::default() };
     let mut result = SubscribeResult::default();
-    let wanted = options.force_recovery || command.recoverable || command.positioned || command.recover;
-    let Some(retention) = retention(options).filter(|_| wanted) else { return Ok((start, result)) };
+    let Some(retention) = followed(command, options) else { return Ok((start, result)) };
     result.recoverable = options.force_recovery || command.recoverable || command.recover;
     result.positioned = true;
     result.was_recovering = command.recover;
@@ -349,11 +365,7 @@ async fn position(
     result.recovered = recovery.recovered;
     result.epoch = recovery.position.epoch.clone();
     result.offset = recovery.position.offset;
-    let delta_type = DeltaType::from_name(&command.delta);
-    let is_allowed = |delta_type| options.allowed_delta_types.contains(&delta_type);
-    if let Format::Protocol(encoding) = client.format
-        && delta_type.is_some_and(is_allowed)
-    {
+    if let Some(encoding) = deltas(client, command, options) {
         result.delta = true;
         result.publications = encoded::with_deltas(encoding, &recovery.publications);
         let last = recovery.publications.last().map(|last| last.offset);
