@@ -288,3 +288,49 @@ fn a_truncated_capture_gives_what_was_readable() {
         }
     }
 }
+
+// RFC 9110 §7.8: the request ends with its content, whether it is upgraded or not.
+#[test]
+fn the_content_of_a_request_for_an_upgrade_is_read() {
+    use wireloom_inspect::Direction::{ToClient, ToServer};
+    let upgrade = |protocol: &str| {
+        format!(
+            "POST / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\nContent-Length: 7\r\n\r\n{{\"a\":1}}"
+        )
+    };
+    let refused = [upgrade("h2c"), "GET /next HTTP/1.1\r\nHost: h\r\n\r\n".into()].concat();
+    let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let switching = "HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\u{1}\0";
+    let mut accepted = upgrade("websocket").into_bytes();
+    accepted.extend(b"\x81\x82\0\0\0\0hi");
+    // The client's bytes that the capture has before those of the server.
+    for early in [refused.len() - 33, refused.len() - 28, refused.len()] {
+        let mut inspector = Inspector::new(Config::default());
+        let mut entries = Vec::new();
+        inspector.handle_bytes(1, None, ToServer, &refused.as_bytes()[..early], &mut entries);
+        inspector.handle_bytes(1, None, ToClient, ok.as_bytes(), &mut entries);
+        inspector.handle_bytes(1, None, ToServer, &refused.as_bytes()[early..], &mut entries);
+        let mut lines = frames(&entries);
+        lines.sort();
+        let expected = [
+            "1 client http/1.1 body {\"a\":1}",
+            "1 client http/1.1 request GET /next HTTP/1.1",
+            "1 client http/1.1 request POST / HTTP/1.1",
+            "1 server http/1.1 body ok",
+            "1 server http/1.1 response HTTP/1.1 200 OK",
+        ];
+        assert_eq!(lines, expected, "{early}");
+        assert!(entries.iter().all(|entry| entry.problems.is_empty()), "{entries:#?}");
+    }
+    for early in [accepted.len() - 10, accepted.len() - 5, accepted.len()] {
+        let mut inspector = Inspector::new(Config::default());
+        let mut entries = Vec::new();
+        inspector.handle_bytes(1, None, ToServer, &accepted[..early], &mut entries);
+        inspector.handle_bytes(1, None, ToClient, switching.as_bytes(), &mut entries);
+        inspector.handle_bytes(1, None, ToServer, &accepted[early..], &mut entries);
+        let lines = frames(&entries);
+        for line in ["1 client http/1.1 body {\"a\":1}", "1 client ws TEXT hi", "1 server ws TEXT"] {
+            assert!(lines.iter().any(|found| found == line), "{early}: {lines:#?}");
+        }
+    }
+}

@@ -37,14 +37,15 @@ enum State {
 }
 
 impl Body {
-    pub(super) fn new(framing: Framing, budget: &Budget) -> Self {
+    /// The body with this framing, if there is one.
+    pub(super) fn of(framing: Framing, budget: &Budget) -> Option<Box<Self>> {
         let state = match framing {
-            Framing::None => State::Bytes(0),
+            Framing::None => return None,
             Framing::Length(len) => State::Bytes(len),
             Framing::Chunked => State::ChunkSize,
             Framing::UntilClose => State::UntilClose,
         };
-        Self { content: Content::new(budget), state, missing: 0, error: None }
+        Some(Box::new(Self { content: Content::new(budget), state, missing: 0, error: None }))
     }
 
     /// Handles the bytes of the body at the front of `bytes`; returns their number, and whether the body has ended.
@@ -92,6 +93,11 @@ impl Body {
                 },
             }
         }
+    }
+
+    /// Whether its end cannot be found.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.state, State::Lost)
     }
 
     fn fail(&mut self, error: &'static str) {

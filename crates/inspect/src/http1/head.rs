@@ -18,6 +18,14 @@ pub(super) enum Parsed<T> {
 }
 
 impl<T> Parsed<T> {
+    pub(super) fn map<U>(self, handle: impl FnOnce(T) -> U) -> Parsed<U> {
+        match self {
+            Self::Complete(head, len) => Parsed::Complete(handle(head), len),
+            Self::Partial => Parsed::Partial,
+            Self::Invalid(error) => Parsed::Invalid(error),
+        }
+    }
+
     /// The reason why there is no head.
     pub(super) fn error(&self) -> String {
         match self {
@@ -141,7 +149,10 @@ impl Response {
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);
-        match response.parse(bytes) {
+        // RFC 9112 §5.2: a client accepts values that continue on the next line.
+        let mut config = httparse::ParserConfig::default();
+        config.allow_obsolete_multiline_headers_in_responses(true);
+        match config.parse_response(&mut response, bytes) {
             Ok(httparse::Status::Partial) => Parsed::Partial,
             Err(error) => Parsed::Invalid(error),
             Ok(httparse::Status::Complete(len)) => Parsed::Complete(

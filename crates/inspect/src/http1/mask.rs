@@ -1,5 +1,5 @@
 //! Masks secrets in HTTP/1.1 heads, for recordings. Heads are buffered until they are complete; bodies are parsed to
-//! find the next head; after an upgrade all bytes pass unchanged.
+//! find the next head; after an upgrade all bytes pass unchanged. Where the next head cannot be found, every byte is masked.
 
 use std::collections::VecDeque;
 
@@ -22,19 +22,23 @@ pub(crate) struct MaskHttp1 {
 #[derive(Debug, Default)]
 struct Side {
     buffer: BytesMut,
+    /// The body of the latest head, which precedes what `state` says.
+    body: Option<Box<Body>>,
     state: State,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 enum State {
     #[default]
     Head,
-    Body(Box<Body>),
     /// An upgrade was requested: the bytes wait for the response.
     Waiting,
     /// The bytes are HTTP/2, which `mask_http2` masks.
     Http2,
+    /// The bytes are another protocol.
     Pass,
+    /// The next head cannot be found.
+    Lost,
 }
 
 impl MaskHttp1 {
@@ -43,112 +47,133 @@ impl MaskHttp1 {
         self.sides[direction.index()].buffer.extend_from_slice(bytes);
         let mut out = Vec::new();
         loop {
-            let [client, server] = &mut self.sides;
-            let side = if direction == Direction::ToServer { &mut *client } else { &mut *server };
-            let held = side.buffer.len();
-            match &mut side.state {
-                State::Pass => {
-                    out.extend_from_slice(&side.buffer);
-                    side.buffer.clear();
+            let side = &mut self.sides[direction.index()];
+            if let Some(body) = &mut side.body {
+                let (len, has_ended) = body.handle(&side.buffer);
+                if body.is_lost() {
+                    (side.body, side.state) = (None, State::Lost);
+                    continue;
+                }
+                side.pass(len, &mut out);
+                if !has_ended {
                     return out;
                 }
-                State::Waiting if side.buffer.len() > EARLY_LEN_MAX => side.state = State::Pass,
-                State::Waiting | State::Http2 => return out,
-                State::Body(body) => {
-                    let (len, has_ended) = body.handle(&side.buffer);
-                    out.extend_from_slice(&side.buffer[..len]);
-                    side.buffer.advance(len);
-                    if !has_ended {
-                        return out;
-                    }
-                    side.state = State::Head;
+                side.body = None;
+            }
+            let held = side.buffer.len();
+            match side.state {
+                _ if held == 0 => return out,
+                State::Waiting | State::Http2 if held <= EARLY_LEN_MAX => return out,
+                State::Waiting | State::Http2 => side.state = State::Lost,
+                State::Pass => {
+                    side.pass(held, &mut out);
+                    return out;
                 }
-                State::Head if side.buffer.is_empty() => return out,
+                State::Lost => {
+                    side.buffer.fill(MASK);
+                    side.pass(held, &mut out);
+                    return out;
+                }
                 State::Head => {
-                    let next = match direction {
-                        Direction::ToServer => match Request::parse(&side.buffer) {
-                            Parsed::Complete(request, len) => {
-                                let state = match request.framing() {
-                                    _ if request.upgrades() || request.is_connect() => State::Waiting,
-                                    framing => state(framing, &self.budget),
-                                };
-                                if self.requests.len() < PIPELINED_MAX {
-                                    self.requests.push_back(request);
-                                }
-                                Some((len, state))
-                            }
-                            Parsed::Partial if held <= HEAD_LEN_MAX => return out,
-                            _ => None,
-                        },
-                        Direction::ToClient => match Response::parse(&side.buffer) {
-                            Parsed::Complete(response, len) if response.is_interim() => {
-                                Some((len, State::Head))
-                            }
-                            Parsed::Complete(response, len) => {
-                                let request = self.requests.pop_front();
-                                let switches = response.switches(request.as_ref());
-                                if matches!(client.state, State::Waiting) {
-                                    client.state = if switches { State::Pass } else { State::Head };
-                                }
-                                let framing = response.framing(request.as_ref());
-                                let next = if response.switches_to_http2() {
-                                    client.state = State::Http2;
-                                    State::Http2
-                                } else if switches {
-                                    State::Pass
-                                } else {
-                                    state(framing, &self.budget)
-                                };
-                                Some((len, next))
-                            }
-                            Parsed::Partial if held <= HEAD_LEN_MAX => return out,
-                            _ => None,
-                        },
+                    let head = match direction {
+                        Direction::ToServer => {
+                            Request::parse(&side.buffer).map(|request| self.request(request))
+                        }
+                        Direction::ToClient => {
+                            Response::parse(&side.buffer).map(|response| self.response(&response))
+                        }
                     };
-                    // Bytes that are not a head are masked like one.
-                    let (len, state) = next.unwrap_or((held, State::Pass));
                     let side = &mut self.sides[direction.index()];
-                    mask_head(&mut side.buffer[..len]);
-                    out.extend_from_slice(&side.buffer[..len]);
-                    side.buffer.advance(len);
-                    side.state = state;
+                    match head {
+                        Parsed::Complete((), len) => {
+                            mask_head(&mut side.buffer[..len]);
+                            side.pass(len, &mut out);
+                        }
+                        Parsed::Partial if held <= HEAD_LEN_MAX => return out,
+                        _ => side.state = State::Lost,
+                    }
                 }
             }
         }
     }
 
+    fn request(&mut self, request: Request) {
+        let side = &mut self.sides[Direction::ToServer.index()];
+        side.state = match request.framing() {
+            // RFC 9112 §6.3: the length of a request is always known, to a server that accepts it.
+            Framing::UntilClose => State::Lost,
+            _ if self.requests.len() == PIPELINED_MAX => State::Lost,
+            _ if request.upgrades() || request.is_connect() => State::Waiting,
+            _ => State::Head,
+        };
+        if !matches!(side.state, State::Lost) {
+            side.body = Body::of(request.framing(), &self.budget);
+            self.requests.push_back(request);
+        }
+    }
+
+    fn response(&mut self, response: &Response) {
+        if response.is_interim() {
+            return;
+        }
+        let [client, side] = &mut self.sides;
+        let request = self.requests.pop_front();
+        if request.is_none() && matches!(client.state, State::Lost) {
+            // The framing of the response depends on the request.
+            side.state = State::Lost;
+        } else if response.switches(request.as_ref()) {
+            side.state = if response.switches_to_http2() { State::Http2 } else { State::Pass };
+        } else {
+            side.body = Body::of(response.framing(request.as_ref()), &self.budget);
+        }
+        if matches!(client.state, State::Waiting) {
+            client.state = side.state;
+        }
+    }
+
     /// The buffered bytes of the client and of the server after a switch to HTTP/2; `None` before it.
     pub(crate) fn take_http2(&mut self) -> Option<[Vec<u8>; 2]> {
-        let has_switched = self.sides.iter().all(|side| matches!(side.state, State::Http2));
+        // RFC 9110 §7.8: the other protocol begins after the whole request.
+        let has_switched =
+            self.sides.iter().all(|side| matches!(side.state, State::Http2) && side.body.is_none());
         has_switched.then(|| self.sides.each_mut().map(|side| std::mem::take(&mut side.buffer).into()))
     }
 
     /// Handles the end of a direction; returns the bytes that were still buffered.
     pub(crate) fn finish(&mut self, direction: Direction) -> Vec<u8> {
         let side = &mut self.sides[direction.index()];
-        let mut rest = Vec::from(std::mem::take(&mut side.buffer));
-        // After a request for an upgrade, another request may follow.
-        if matches!(side.state, State::Head | State::Waiting) {
-            mask_head(&mut rest);
-        }
-        rest
+        side.state = match side.state {
+            // After a request for an upgrade that is not answered, more requests may follow.
+            State::Waiting => State::Head,
+            State::Http2 => State::Lost,
+            state => state,
+        };
+        let mut out = self.handle(direction, &[]);
+        let side = &mut self.sides[direction.index()];
+        mask_head(&mut side.buffer);
+        side.pass(side.buffer.len(), &mut out);
+        out
     }
 }
 
-fn state(framing: Framing, budget: &Budget) -> State {
-    match framing {
-        Framing::None => State::Head,
-        framing => State::Body(Box::new(Body::new(framing, budget))),
+impl Side {
+    /// Moves the first `len` bytes to `out`.
+    fn pass(&mut self, len: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.buffer[..len]);
+        self.buffer.advance(len);
     }
 }
 
 /// Masks the secrets of a head.
 fn mask_head(head: &mut [u8]) {
     let mut is_secret = false;
-    for (number, line) in head.split_mut(|&byte| byte == b'\n').enumerate() {
+    let mut is_start = true;
+    for line in head.split_mut(|&byte| byte == b'\n') {
         let len = line.strip_suffix(b"\r").map_or(line.len(), <[u8]>::len);
         let line = &mut line[..len];
-        if number == 0 {
+        if is_start {
+            // RFC 9112 §2.2: empty lines may precede it.
+            is_start = line.is_empty();
             mask_target(line);
         } else if matches!(line.first(), Some(b' ' | b'\t')) {
             // RFC 9112 §5.2: the value continues.
@@ -222,5 +247,83 @@ mod tests {
         let refusal = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(mask.handle(Direction::ToClient, refusal), refusal);
         assert_eq!(mask.handle(Direction::ToServer, REQUEST), MASKED);
+    }
+
+    /// A request that offers h2c, with content.
+    const UPGRADE: &[u8] =
+        b"POST /echo HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+        HTTP2-Settings: \r\nContent-Length: 7\r\n\r\n{\"a\":1}";
+    const SECRET: &[u8] = b"GET / HTTP/1.1\r\nAuthorization: Bearer SECRET\r\n\r\n";
+    const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+    fn reveals(recorded: &[u8]) -> bool {
+        recorded.windows(6).any(|part| part == b"SECRET")
+    }
+
+    #[test]
+    fn a_refused_upgrade_with_content_is_followed_by_heads() {
+        // The response may arrive before the content.
+        for early in UPGRADE.len() - 7..UPGRADE.len() + SECRET.len() {
+            let client = [UPGRADE, SECRET, SECRET].concat();
+            let mut mask = MaskHttp1::default();
+            let mut recorded = mask.handle(Direction::ToServer, &client[..early]);
+            assert_eq!(mask.handle(Direction::ToClient, OK), OK);
+            recorded.extend(mask.handle(Direction::ToServer, &client[early..]));
+            let shown = "GET / HTTP/1.1\r\nAuthorization: *************\r\n\r\n".repeat(2);
+            assert!(recorded.starts_with(UPGRADE) && recorded.ends_with(shown.as_bytes()), "{early}");
+            assert_eq!(recorded.len(), client.len());
+        }
+    }
+
+    #[test]
+    fn an_accepted_upgrade_is_followed_by_frames_after_the_content() {
+        let response = b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\n\r\n";
+        for early in UPGRADE.len() - 7..UPGRADE.len() {
+            let client = [UPGRADE, SECRET].concat();
+            let mut mask = MaskHttp1::default();
+            let mut recorded = mask.handle(Direction::ToServer, &client[..early]);
+            mask.handle(Direction::ToClient, response);
+            recorded.extend(mask.handle(Direction::ToServer, &client[early..]));
+            assert_eq!(recorded, client, "{early}");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_head_that_cannot_be_read_is_masked() {
+        let long = [&b"GET / HTTP/1.1\r\nX: "[..], &[b'x'; HEAD_LEN_MAX], b"\r\n\r\n"].concat();
+        let many = [&b"GET / HTTP/1.1\r\n"[..], &b"X: y\r\n".repeat(257), b"\r\n"].concat();
+        let chunks = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n".to_vec();
+        let no_length = b"POST / HTTP/1.1\r\nContent-Length: 0, 0\r\n\r\n".to_vec();
+        let early = [UPGRADE, &b"x".repeat(EARLY_LEN_MAX + 1)].concat();
+        let pipelined = b"GET / HTTP/1.1\r\n\r\n".repeat(PIPELINED_MAX + 1);
+        for start in [long, many, chunks, no_length, early, pipelined, b"\0\x01".to_vec()] {
+            let mut mask = MaskHttp1::default();
+            let client = [&start, SECRET, SECRET].concat();
+            let mut recorded = Vec::new();
+            for part in client.chunks(4096) {
+                recorded.extend(mask.handle(Direction::ToServer, part));
+            }
+            mask.handle(Direction::ToClient, OK);
+            recorded.extend(mask.handle(Direction::ToServer, SECRET));
+            recorded.extend(mask.finish(Direction::ToServer));
+            assert!(!reveals(&recorded), "{}", start.escape_ascii());
+            assert_eq!(recorded.len(), client.len() + SECRET.len());
+        }
+    }
+
+    #[test]
+    fn a_target_after_an_empty_line_is_masked() {
+        let mut mask = MaskHttp1::default();
+        let recorded = mask.handle(Direction::ToServer, b"\r\nGET /?token=SECRET HTTP/1.1\r\n\r\n");
+        assert_eq!(recorded, b"\r\nGET /?token=****** HTTP/1.1\r\n\r\n");
+    }
+
+    #[test]
+    fn all_requests_that_wait_for_an_upgrade_are_masked_at_the_end() {
+        let mut mask = MaskHttp1::default();
+        let target = b"GET /?token=SECRET HTTP/1.1\r\n\r\n";
+        let mut recorded = mask.handle(Direction::ToServer, &[UPGRADE, target, target].concat());
+        recorded.extend(mask.finish(Direction::ToServer));
+        assert!(!reveals(&recorded), "{}", recorded.escape_ascii());
     }
 }

@@ -13,7 +13,7 @@ use wireloom_ws::deflate::DeflateParams;
 use crate::entry::{Context, Direction, Protocol};
 use crate::limits::{EARLY_LEN_MAX, HEAD_LEN_MAX, PIPELINED_MAX};
 use crate::websocket::text_or_binary;
-use body::{Body, Framing};
+use body::Body;
 use head::{Parsed, Request, Response};
 pub(crate) use head::{deflate, describe};
 pub(crate) use mask::MaskHttp1;
@@ -41,11 +41,15 @@ pub(crate) struct Http1 {
     sides: [Side; 2],
     /// Requests whose response has not arrived.
     requests: VecDeque<Request>,
+    /// The protocol that follows the client's request.
+    next: Option<Next>,
 }
 
 #[derive(Debug, Default)]
 struct Side {
     buffer: BytesMut,
+    /// The body of the latest head, which precedes what `state` says.
+    body: Option<Box<Body>>,
     state: State,
 }
 
@@ -53,8 +57,7 @@ struct Side {
 enum State {
     #[default]
     Head,
-    Body(Box<Body>),
-    /// An upgrade was requested: the bytes wait for the response.
+    /// An upgrade was requested, or accepted: the bytes wait for the response, or for the end of the request.
     Waiting,
     /// The next head cannot be found.
     Lost,
@@ -67,120 +70,104 @@ impl Http1 {
         if !matches!(side.state, State::Lost) {
             side.buffer.extend_from_slice(bytes);
         }
-        self.advance(context)
+        self.advance(context);
+        // RFC 9110 §7.8: the other protocol begins after the whole request.
+        let [client, server] = &mut self.sides;
+        let to = self.next.take_if(|_| client.body.is_none())?;
+        Some(Switch { to, left: [client, server].map(|side| std::mem::take(&mut side.buffer).into()) })
     }
 
-    fn advance(&mut self, context: &mut Context<'_>) -> Option<Switch> {
+    fn advance(&mut self, context: &mut Context<'_>) {
         loop {
             let side = &mut self.sides[context.direction.index()];
-            match &mut side.state {
+            if let Some(body) = &mut side.body {
+                let (len, has_ended) = body.handle(&side.buffer);
+                side.buffer.advance(len);
+                if !has_ended {
+                    return;
+                }
+                body.report(context, false);
+                side.body = None;
+            }
+            match side.state {
                 State::Head => {
                     // RFC 9112 §2.2: empty lines before a request line are ignored.
                     let blank = side.buffer.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
                     side.buffer.advance(blank);
                     if side.buffer.is_empty() {
-                        return None;
+                        return;
                     }
-                    let switch = match context.direction {
-                        Direction::ToServer => self.request(context)?,
-                        Direction::ToClient => self.response(context)?,
+                    let is_complete = match context.direction {
+                        Direction::ToServer => self.request(context),
+                        Direction::ToClient => self.response(context),
                     };
-                    if switch.is_some() {
-                        return switch;
+                    if !is_complete {
+                        return;
                     }
                 }
-                State::Body(body) => {
-                    let (len, has_ended) = body.handle(&side.buffer);
-                    side.buffer.advance(len);
-                    if !has_ended {
-                        return None;
-                    }
-                    body.report(context, false);
-                    side.state = State::Head;
-                }
-                State::Waiting => {
-                    if side.buffer.len() > EARLY_LEN_MAX {
-                        side.state = State::Lost;
-                        side.buffer = BytesMut::new();
-                    }
-                    return None;
-                }
+                State::Waiting if side.buffer.len() > EARLY_LEN_MAX => side.state = State::Lost,
+                State::Waiting => return,
                 State::Lost => {
                     side.buffer = BytesMut::new();
-                    return None;
+                    return;
                 }
             }
         }
     }
 
-    /// Reads a request. The outer `Option` is `None` if more bytes are needed.
-    fn request(&mut self, context: &mut Context<'_>) -> Option<Option<Switch>> {
+    /// Reads a request; returns whether its head is complete.
+    fn request(&mut self, context: &mut Context<'_>) -> bool {
         let side = &mut self.sides[Direction::ToServer.index()];
         let (request, len) = match Request::parse(&side.buffer) {
             Parsed::Complete(request, len) => (request, len),
-            Parsed::Partial if side.buffer.len() <= HEAD_LEN_MAX => return None,
+            Parsed::Partial if side.buffer.len() <= HEAD_LEN_MAX => return false,
             failed => {
                 side.fail(context, failed.error());
-                return None;
+                return false;
             }
         };
         side.buffer.advance(len);
         context.report(request.entry(context, len));
-        side.state = match request.framing() {
-            _ if request.upgrades() || request.is_connect() => State::Waiting,
-            Framing::None => State::Head,
-            framing => State::Body(Box::new(Body::new(framing, context.budget))),
-        };
+        side.body = Body::of(request.framing(), context.budget);
+        side.state = if request.upgrades() || request.is_connect() { State::Waiting } else { State::Head };
         if self.requests.len() < PIPELINED_MAX {
             self.requests.push_back(request);
         }
-        Some(None)
+        true
     }
 
-    fn response(&mut self, context: &mut Context<'_>) -> Option<Option<Switch>> {
+    fn response(&mut self, context: &mut Context<'_>) -> bool {
         let [client, side] = &mut self.sides;
         let (response, len) = match Response::parse(&side.buffer) {
             Parsed::Complete(response, len) => (response, len),
-            Parsed::Partial if side.buffer.len() <= HEAD_LEN_MAX => return None,
+            Parsed::Partial if side.buffer.len() <= HEAD_LEN_MAX => return false,
             failed => {
                 side.fail(context, failed.error());
-                return None;
+                return false;
             }
         };
         side.buffer.advance(len);
         let request = if response.is_interim() { None } else { self.requests.pop_front() };
         let (entry, next) = response.entry(context, request.as_ref(), len);
         context.report(entry);
-        if let Some(to) = next {
-            let left = [std::mem::take(&mut client.buffer).into(), std::mem::take(&mut side.buffer).into()];
-            return Some(Some(Switch { to, left }));
-        }
-        if response.is_interim() {
-            return Some(None);
-        }
-        side.state = match response.framing(request.as_ref()) {
-            Framing::None => State::Head,
-            framing => State::Body(Box::new(Body::new(framing, context.budget))),
-        };
-        // The upgrade was refused: the client's next bytes are requests again.
-        if matches!(client.state, State::Waiting) {
-            client.state = State::Head;
-            let mut other = context.reverse();
-            if let Some(switch) = self.advance(&mut other) {
-                return Some(Some(switch));
+        if next.is_some() {
+            side.state = State::Waiting;
+            self.next = next;
+        } else if !response.is_interim() {
+            side.body = Body::of(response.framing(request.as_ref()), context.budget);
+            // The upgrade was refused: the client's next bytes are requests again.
+            if matches!(client.state, State::Waiting) {
+                client.state = State::Head;
+                self.advance(&mut context.reverse());
             }
         }
-        Some(None)
+        true
     }
 
     /// Handles a gap: `len` bytes that were not captured.
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         let side = &mut self.sides[context.direction.index()];
-        let is_within_body = match &mut side.state {
-            State::Body(body) => body.gap(len),
-            _ => false,
-        };
-        if !is_within_body {
+        if !side.body.as_mut().is_some_and(|body| body.gap(len)) {
             side.finish(context, "bytes are missing from here on");
             side.state = State::Head;
             side.buffer = BytesMut::new();
@@ -206,20 +193,15 @@ impl Side {
     }
 
     fn finish(&mut self, context: &mut Context<'_>, reason: &str) {
-        match &mut self.state {
-            State::Body(body) => {
-                body.report(context, true);
-                self.state = State::Head;
-            }
-            _ if !self.buffer.is_empty() => {
-                let mut entry = context.entry(Protocol::Http1, "incomplete");
-                entry.len = self.buffer.len() as u64;
-                entry.missing(format!("{reason}, before the end of the head"));
-                self.buffer.truncate(4096);
-                entry.payload = text_or_binary(std::mem::take(&mut self.buffer).into());
-                context.report(entry);
-            }
-            _ => {}
+        if let Some(mut body) = self.body.take() {
+            body.report(context, true);
+        } else if !self.buffer.is_empty() {
+            let mut entry = context.entry(Protocol::Http1, "incomplete");
+            entry.len = self.buffer.len() as u64;
+            entry.missing(format!("{reason}, before the end of the head"));
+            self.buffer.truncate(4096);
+            entry.payload = text_or_binary(std::mem::take(&mut self.buffer).into());
+            context.report(entry);
         }
     }
 }

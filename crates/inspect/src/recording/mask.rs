@@ -1,10 +1,9 @@
-//! Masks secrets in the heads of one connection, as its bytes are recorded. Bytes that are not HTTP are not changed.
+//! Masks secrets in the heads of one connection, as its bytes are recorded.
 
 use super::mask_http2::MaskHttp2;
 use crate::entry::Direction;
 use crate::http1::MaskHttp1;
 use crate::http2::PREFACE;
-use crate::session::looks_like_request;
 
 /// Both directions of a connection.
 #[derive(Debug)]
@@ -13,8 +12,6 @@ pub(super) enum Masker {
     Detect(Vec<u8>),
     Http1(Box<MaskHttp1>),
     Http2(Box<MaskHttp2>),
-    /// Not HTTP: nothing is masked.
-    Pass,
 }
 
 impl Default for Masker {
@@ -31,26 +28,21 @@ impl Masker {
                 held.extend_from_slice(bytes);
                 let len = held.len().min(PREFACE.len());
                 let is_http2 = held[..len] == PREFACE[..len];
-                if (is_http2 && len < PREFACE.len()) || (looks_like_request(held) && held.len() < 8) {
+                if is_http2 && len < PREFACE.len() {
                     return Vec::new();
                 }
                 let held = std::mem::take(held);
-                *self = if is_http2 {
-                    Self::Http2(Box::default())
-                } else if looks_like_request(&held) {
-                    Self::Http1(Box::default())
-                } else {
-                    Self::Pass
-                };
+                // Everything else is HTTP/1.1, as far as it is HTTP.
+                *self = if is_http2 { Self::Http2(Box::default()) } else { Self::Http1(Box::default()) };
                 self.handle(direction, &held)
             }
             // A server of HTTP/2 may send SETTINGS first, which hold no secrets.
-            Self::Detect(_) | Self::Pass => bytes.to_vec(),
+            Self::Detect(_) => bytes.to_vec(),
             Self::Http1(http1) => {
                 let mut out = http1.handle(direction, bytes);
-                if let Some([client, server]) = http1.take_http2() {
-                    let mut http2 = Box::new(MaskHttp2::holding(client));
-                    out.extend(http2.handle(Direction::ToClient, &server));
+                if let Some(buffers) = http1.take_http2() {
+                    let mut http2 = Box::new(MaskHttp2::holding(buffers));
+                    out.extend(http2.handle(direction, &[]));
                     *self = Self::Http2(http2);
                 }
                 out
@@ -126,5 +118,32 @@ mod tests {
             let masked = (b"cookie".to_vec(), b"********".to_vec());
             assert!(fields.flatten().any(|field| *field == masked), "{early}: {entries:?}");
         }
+    }
+
+    // RFC 9110 §9.1: a method is any token, and case-sensitive.
+    #[test]
+    fn masks_requests_with_any_method() {
+        for method in ["GET", "get", "X", "M-SEARCH", "VERSION_CONTROL", "\r\nGET"] {
+            let mut masker = Masker::default();
+            let request = format!("{method} / HTTP/1.1\r\nCookie: a\r\n\r\n");
+            let masked = masker.handle(Direction::ToServer, request.as_bytes());
+            assert_eq!(masked, request.replace("Cookie: a", "Cookie: *").as_bytes());
+        }
+    }
+
+    #[test]
+    fn an_upgrade_to_http2_waits_for_the_content() {
+        let post = [
+            &b"POST / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"[..],
+            b"HTTP2-Settings: \r\nContent-Length: 4\r\n\r\n",
+        ]
+        .concat();
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let mut masker = Masker::default();
+        assert_eq!(masker.handle(Direction::ToServer, &[&post[..], b"ab"].concat()).len(), post.len() + 2);
+        assert_eq!(masker.handle(Direction::ToClient, &[RESPONSE, &settings].concat()), RESPONSE);
+        let client = [&b"cd"[..], PREFACE, &settings].concat();
+        assert_eq!(masker.handle(Direction::ToServer, &client), client);
+        assert_eq!(masker.handle(Direction::ToClient, &settings), settings.repeat(2));
     }
 }

@@ -40,11 +40,9 @@ impl std::fmt::Debug for Side {
 }
 
 impl MaskHttp2 {
-    /// For a connection whose client has already sent these bytes, which are not recorded yet.
-    pub(super) fn holding(client: Vec<u8>) -> Self {
-        let mut mask = Self::default();
-        mask.sides[Direction::ToServer.index()].buffer = client;
-        mask
+    /// For a connection whose client and server have already sent these bytes, which are not recorded yet.
+    pub(super) fn holding(buffers: [Vec<u8>; 2]) -> Self {
+        Self { sides: buffers.map(|buffer| Side { buffer, ..Side::default() }) }
     }
 
     pub(super) fn handle(&mut self, direction: Direction, bytes: &[u8]) -> Vec<u8> {
