@@ -92,6 +92,8 @@ pub(crate) struct Content {
     bytes: Vec<u8>,
     /// Bytes seen, kept or not.
     len: u64,
+    /// Bytes that are not in `len` were not captured.
+    has_gap: bool,
     reservations: Vec<Reservation>,
     reserved: usize,
     budget: Budget,
@@ -99,7 +101,14 @@ pub(crate) struct Content {
 
 impl Content {
     pub(crate) fn new(budget: &Budget) -> Self {
-        Self { bytes: Vec::new(), len: 0, reservations: Vec::new(), reserved: 0, budget: budget.clone() }
+        Self {
+            bytes: Vec::new(),
+            len: 0,
+            has_gap: false,
+            reservations: Vec::new(),
+            reserved: 0,
+            budget: budget.clone(),
+        }
     }
 
     /// Counts `bytes`, and keeps as many of them as fit.
@@ -129,14 +138,17 @@ impl Content {
         self.bytes.extend_from_slice(&bytes[..len]);
     }
 
-    /// Counts bytes that were not captured.
-    pub(crate) fn skip(&mut self, len: u64) {
-        self.len = self.len.saturating_add(len);
+    /// Counts bytes that were not captured, if their number is known.
+    pub(crate) fn skip(&mut self, len: Option<u64>) {
+        match len {
+            Some(len) => self.len = self.len.saturating_add(len),
+            None => self.has_gap = true,
+        }
     }
 
     /// Whether everything that was seen has been kept.
     pub(crate) fn is_complete(&self) -> bool {
-        self.bytes.len() as u64 == self.len
+        self.bytes.len() as u64 == self.len && !self.has_gap
     }
 
     pub(crate) fn len(&self) -> u64 {

@@ -100,8 +100,8 @@ impl Session {
         Self::Other(Box::new([side(), side()]))
     }
 
-    /// Handles a gap: `len` bytes that were not captured.
-    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
+    /// Handles a gap: bytes that were not captured, `None` if their number is not known.
+    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: Option<u64>) {
         match self {
             Self::Detect(buffers) => buffers[context.direction.index()].clear(),
             Self::Http1(http1) => http1.gap(context, len),

@@ -230,19 +230,19 @@ impl Frames {
         }
     }
 
-    /// Handles a gap: `len` bytes that were not captured.
-    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
+    /// Handles a gap: bytes that were not captured, `None` if their number is not known.
+    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: Option<u64>) {
         if let State::Payload(frame) = &mut self.state {
-            let missing = len.min(frame.remaining);
+            let missing = len.map_or(frame.remaining, |len| len.min(frame.remaining));
             frame.missing += missing;
             frame.remaining -= missing;
-            frame.content.skip(missing);
+            frame.content.skip(Some(missing));
             // A mask repeats every four bytes.
             frame.key = frame.key.map(|key| key.advanced((missing % 4) as usize));
             if let (Some(message), false) = (&mut self.message, frame.is_control()) {
                 message.damage.get_or_insert(Damage::Missing);
-                message.content.skip(missing);
-                message.wire_len += missing;
+                message.content.skip(Some(missing));
+                message.wire_len = message.wire_len.saturating_add(missing);
                 if message.compressed
                     && let Some(inflater) = &mut self.inflater
                 {
@@ -252,7 +252,7 @@ impl Frames {
             if frame.remaining == 0 {
                 self.end_frame(context);
             }
-            if missing == len {
+            if len == Some(missing) {
                 return;
             }
         }
@@ -430,7 +430,7 @@ impl Message {
         inflater: Option<&mut Inflater>,
         budget: &Budget,
     ) {
-        self.wire_len += bytes.len() as u64;
+        self.wire_len = self.wire_len.saturating_add(bytes.len() as u64);
         let is_fragment = self.fragments > 1 || frame.raw.first & 0x80 == 0;
         let Self { content, utf8, text, .. } = self;
         let mut invalid = false;

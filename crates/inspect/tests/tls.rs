@@ -237,3 +237,37 @@ fn packet(from_client: bool, sequence: u32, payload: &[u8]) -> Vec<u8> {
     out.extend(payload);
     out
 }
+
+// Records are longer than their plaintext.
+#[test]
+fn the_length_of_plaintext_that_is_missing_is_not_invented() {
+    let mut pair = Pair::new(ring::ALL_CIPHER_SUITES[0]);
+    pair.transfer();
+    pair.send_to_server(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    pair.send_to_client(b"HTTP/1.1 200 OK\r\n\r\nfirst");
+    let mut lost = Vec::new();
+    for part in ["second", "third", "fourth", "fifth", "sixth"] {
+        if ["second", "fourth"].contains(&part) {
+            lost.push(pair.wire.len());
+        }
+        pair.send_to_client(part.as_bytes());
+    }
+    let mut inspector = Inspector::new(Config::default());
+    inspector.add_secrets(pair.log.0.lock().unwrap().as_bytes());
+    let mut entries = Vec::new();
+    let mut sequence = [1u32, 1];
+    for (at, (direction, run)) in pair.wire.iter().enumerate() {
+        let side = *direction as usize;
+        if !lost.contains(&at) {
+            let packet = packet(side == 0, sequence[side], run);
+            inspector.handle_packet(Duration::ZERO, wireloom_inspect::LinkType(101), &packet, &mut entries);
+        }
+        sequence[side] += run.len() as u32;
+    }
+    inspector.finish(&mut entries);
+    let body = entries.iter().find(|entry| entry.kind == "body").unwrap();
+    assert_eq!(body.len, "firstthirdfifthsixth".len() as u64, "{entries:#?}");
+    assert_eq!(body.payload, Payload::Text("first".into()));
+    assert_eq!(body.payload_len, Some(body.len));
+    assert_eq!(body.problems[0].text, "bytes of the body were not captured");
+}

@@ -20,7 +20,8 @@ pub(super) enum Framing {
 pub(super) struct Body {
     content: Content,
     state: State,
-    missing: u64,
+    /// The number of bytes that were not captured; `None` if there are some, and their number is not known.
+    missing: Option<u64>,
     error: Option<&'static str>,
 }
 
@@ -45,7 +46,7 @@ impl Body {
             Framing::Chunked => State::ChunkSize,
             Framing::UntilClose => State::UntilClose,
         };
-        Some(Box::new(Self { content: Content::new(budget), state, missing: 0, error: None }))
+        Some(Box::new(Self { content: Content::new(budget), state, missing: Some(0), error: None }))
     }
 
     /// Handles the bytes of the body at the front of `bytes`; returns their number, and whether the body has ended.
@@ -106,21 +107,15 @@ impl Body {
     }
 
     /// Skips bytes that were not captured; returns whether they are within the body.
-    pub(super) fn gap(&mut self, len: u64) -> bool {
-        match &mut self.state {
-            State::Bytes(left) | State::Chunk(left) if *left > len => {
-                *left -= len;
-                self.missing += len;
-                self.content.skip(len);
-                true
-            }
-            State::UntilClose | State::Lost => {
-                self.missing += len;
-                self.content.skip(len);
-                true
-            }
-            _ => false,
+    pub(super) fn gap(&mut self, len: Option<u64>) -> bool {
+        match (&mut self.state, len) {
+            (State::Bytes(left) | State::Chunk(left), Some(len)) if *left > len => *left -= len,
+            (State::UntilClose | State::Lost, _) => {}
+            _ => return false,
         }
+        self.missing = self.missing.zip(len).map(|(missing, len)| missing.saturating_add(len));
+        self.content.skip(len);
+        true
     }
 
     /// Reports the body. `is_cut`: the bytes ended before the body did.
@@ -130,8 +125,10 @@ impl Body {
         if let Some(error) = self.error {
             entry.violation("RFC 9112 §7.1", error);
         }
-        if self.missing > 0 {
-            entry.missing(format!("{} bytes of the body were not captured", self.missing));
+        match self.missing {
+            Some(0) => {}
+            Some(missing) => drop(entry.missing(format!("{missing} bytes of the body were not captured"))),
+            None => drop(entry.missing("bytes of the body were not captured")),
         }
         match self.state {
             State::Bytes(left) if is_cut => {

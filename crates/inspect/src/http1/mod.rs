@@ -164,8 +164,8 @@ impl Http1 {
         true
     }
 
-    /// Handles a gap: `len` bytes that were not captured.
-    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
+    /// Handles a gap: bytes that were not captured, `None` if their number is not known.
+    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: Option<u64>) {
         let side = &mut self.sides[context.direction.index()];
         if !side.body.as_mut().is_some_and(|body| body.gap(len)) {
             side.finish(context, "bytes are missing from here on");

@@ -419,8 +419,10 @@ impl Http2 {
         }
     }
 
-    /// Handles a gap: `len` bytes that were not captured.
-    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
+    /// Handles a gap: bytes that were not captured, `None` if their number is not known.
+    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: Option<u64>) {
+        // No frame is longer than a gap of unknown length.
+        let len = len.unwrap_or(u64::MAX);
         let side = &mut self.sides[context.direction.index()];
         let buffer = std::mem::take(&mut side.buffer);
         let mut lost = len;

@@ -313,13 +313,13 @@ impl Streams {
         }
     }
 
-    /// Handles a gap of `len` bytes in the DATA of a stream.
+    /// Handles a gap in the DATA of a stream.
     pub(super) fn gap(&mut self, context: &mut Context<'_>, id: u32, len: u64) {
         let Some(stream) = self.open.get_mut(&id) else { return };
         let side = context.direction.index();
         stream.content[side] = ContentLeft::UNKNOWN;
         if let Some(frames) = &mut stream.websocket {
-            frames[side].gap(context, len);
+            frames[side].gap(context, Some(len));
         }
     }
 
@@ -329,7 +329,7 @@ impl Streams {
         let side = context.direction.index();
         for (&id, stream) in &mut self.open {
             if let Some(frames) = &mut stream.websocket {
-                frames[side].gap(&mut context.on_stream(id), u64::MAX);
+                frames[side].gap(&mut context.on_stream(id), None);
             }
         }
     }

@@ -75,7 +75,7 @@ impl Transport {
     pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
         match self {
             Self::Detect(..) => {}
-            Self::Plain(session) => session.gap(context, len),
+            Self::Plain(session) => session.gap(context, Some(len)),
             Self::Tls(tls) => tls.gap(context, len),
         }
     }
@@ -144,7 +144,7 @@ impl Tls {
                         entry.undecoded(reason);
                         context.report(entry);
                     }
-                    session.gap(context, record.payload_len as u64);
+                    session.gap(context, None);
                 }
             }
             return;
@@ -178,14 +178,13 @@ impl Tls {
         entry.violation("RFC 8446 §5.1", reason);
         context.report(entry);
         self.sides[context.direction.index()].lose();
-        self.session.gap(context, u64::MAX);
+        self.session.gap(context, None);
     }
 
     fn gap(&mut self, context: &mut Context<'_>, len: u64) {
-        let lost = self.sides[context.direction.index()].gap(len);
-        // The length of the missing plaintext is not known, because records are longer than their plaintext.
-        let _ = lost;
-        self.session.gap(context, u64::MAX);
+        self.sides[context.direction.index()].gap(len);
+        // Records are longer than their plaintext, by a length that is not known.
+        self.session.gap(context, None);
     }
 
     fn finish(&mut self, context: &mut Context<'_>) {

@@ -100,8 +100,8 @@ impl Side {
         self.handshake = Vec::new();
     }
 
-    /// Skips bytes that were not captured; returns whether the next record is lost too.
-    pub(super) fn gap(&mut self, len: u64) -> bool {
+    /// Skips bytes that were not captured.
+    pub(super) fn gap(&mut self, len: u64) {
         let announced = self.buffer.first_chunk().map(|&[_, _, _, high, low]: &[u8; 5]| {
             Record::HEADER_LEN + usize::from(u16::from_be_bytes([high, low]))
         });
@@ -111,11 +111,10 @@ impl Side {
             self.skip = left - len as usize;
             self.buffer = Vec::new();
             self.has_gap = true;
-            return false;
+            return;
         }
         self.skip = 0;
         self.lose();
-        true
     }
 
     /// Counts a record that was not decrypted; returns whether it is the first.
