@@ -81,22 +81,49 @@ pub fn bind_unix(path: impl AsRef<std::path::Path>) -> io::Result<tokio::net::Un
     use std::os::unix::fs::FileTypeExt as _;
 
     let path = path.as_ref();
-    // While another server replaces the socket, or has bound it and does not listen yet. Not every file system has locks.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = std::fs::File::open(folder.unwrap_or(std::path::Path::new(".")));
-    let _locked = folder.and_then(|folder| folder.lock().map(|()| folder));
+    // While another server replaces the socket, or has bound it and does not listen yet.
+    let _locked = lock_folder(path);
     match tokio::net::UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-            match std::os::unix::net::UnixStream::connect(path) {
-                Err(refused) if is_socket && refused.kind() == io::ErrorKind::ConnectionRefused => {
-                    std::fs::remove_file(path)?;
-                    tokio::net::UnixListener::bind(path)
-                }
-                _ => Err(error),
+            if !is_socket || !is_refused(path) {
+                return Err(error);
             }
+            std::fs::remove_file(path)?;
+            tokio::net::UnixListener::bind(path)
         }
         bound => bound,
+    }
+}
+
+/// Locks the folder of a socket. Programs may hold that lock for as long as they run, and not every file system has locks: then there is
+/// none.
+#[cfg(unix)]
+fn lock_folder(path: &std::path::Path) -> Option<std::fs::File> {
+    use std::fs::TryLockError;
+
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::File::open(folder.unwrap_or(std::path::Path::new("."))).ok()?;
+    // For about a second. Attempts are counted, so that a pause of the process is one.
+    for _ in 0..1_000 {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            Err(TryLockError::Error(_)) => break,
+        }
+    }
+    None
+}
+
+/// Whether nobody listens on this socket. Does not wait: the queue of a listener may be full.
+#[cfg(unix)]
+fn is_refused(path: &std::path::Path) -> bool {
+    use std::task::{Context, Poll, Waker};
+
+    let connecting = std::pin::pin!(tokio::net::UnixStream::connect(path));
+    match connecting.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Err(error)) => error.kind() == io::ErrorKind::ConnectionRefused,
+        Poll::Ready(Ok(_)) | Poll::Pending => false,
     }
 }
 

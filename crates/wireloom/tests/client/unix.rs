@@ -53,6 +53,31 @@ async fn a_socket_that_was_left_behind_is_replaced() {
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
+// Programs that own a temporary folder hold its lock, for as long as they run.
+#[tokio::test]
+async fn a_lock_on_the_folder_does_not_prevent_a_start() {
+    let path = socket_path("locked");
+    drop(bind_unix(&path).unwrap());
+    let folder = std::fs::File::open(path.parent().unwrap()).unwrap();
+    folder.lock().unwrap();
+    drop(bind_unix(&path).unwrap());
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn a_listener_with_a_full_queue_is_in_use() {
+    let path = socket_path("full");
+    let socket = tokio::net::UnixSocket::new_stream().unwrap();
+    socket.bind(&path).unwrap();
+    let _listener = socket.listen(0).unwrap();
+    let mut queue = Vec::new();
+    while let Ok(stream) = tokio::net::UnixStream::connect(&path).await {
+        queue.push(stream);
+    }
+    assert_eq!(bind_unix(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
 #[tokio::test]
 async fn kept_connections_belong_to_one_socket() {
     let paths = ["first", "second"].map(socket_path);
