@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-/// The longest time between two looks at a deadline with this timeout.
+/// The longest time between two looks at a deadline with this timeout. Timers count milliseconds.
 pub(crate) fn step(timeout: Duration) -> Duration {
-    timeout / 4
+    (timeout / 4).max(Duration::from_millis(1))
 }
 
 /// The part of the time since the last look that does not count.

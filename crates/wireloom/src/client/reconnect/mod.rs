@@ -27,6 +27,7 @@ use super::{Connector, Opened};
 use crate::deadline::after;
 use crate::error::{Error, WebSocketError};
 use crate::headers::Headers;
+use crate::transport::looks;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
 use sender::{Link, Links};
 use sent_messages::SentMessages;
@@ -108,9 +109,16 @@ struct Open {
     socket: WebSocket,
     link: Arc<Link>,
     received: u64,
-    /// When the last message was received.
-    received_at: Instant,
+    silence: Silence,
     opened_at: Instant,
+}
+
+/// The time for which the peer has sent nothing while a pong is awaited.
+struct Silence {
+    time: Duration,
+    looked_at: Instant,
+    /// The bytes that had been received then.
+    received_len: u64,
 }
 
 /// An event of a [`Reconnecting`] WebSocket.
@@ -249,7 +257,6 @@ impl Reconnecting {
                     match received {
                         Poll::Ready(Ok(Some(message))) => {
                             open.received += 1;
-                            open.received_at = Instant::now();
                             open.link.confirm(open.socket.halves().0);
                             return Poll::Ready(Ok(Some(ReconnectEvent::Message(message))));
                         }
@@ -268,8 +275,8 @@ impl Reconnecting {
                                 return Poll::Pending;
                             }
                         }
-                        Some(Check::Lost(at)) => {
-                            ready!(poll_timer(&mut self.timer, at, cx));
+                        Some(Check::Look(at)) => ready!(poll_timer(&mut self.timer, at, cx)),
+                        Some(Check::Lost) => {
                             return Poll::Ready(Ok(self.lost(Some(WebSocketError::KeepaliveTimeout))));
                         }
                     }
@@ -293,7 +300,8 @@ impl Reconnecting {
                 let sent_messages = SentMessages::new(self.policy.keep_len_max, now);
                 let link = Link::new(socket.halves().0.clone(), sent_messages, self.policy.confirm_after);
                 self.links.set(Some(link.clone()));
-                let open = Open { socket, link, received: 0, received_at: now, opened_at: now };
+                let silence = Silence { time: Duration::ZERO, looked_at: now, received_len: 0 };
+                let open = Open { socket, link, received: 0, silence, opened_at: now };
                 self.state = State::Open(Box::new(open));
                 Ok(ReconnectEvent::Connected(connected))
             }
@@ -427,23 +435,43 @@ impl Stream for Reconnecting {
 enum Check {
     /// A ping, whose pong proves that the messages before it have arrived.
     Ping(Instant),
+    /// Whether the peer has sent anything since the ping.
+    Look(Instant),
     /// The ping has not been answered: the connection is lost.
-    Lost(Instant),
+    Lost,
 }
 
 impl Open {
     /// The next deadline. The task is woken when a [`ReconnectingSender`] changes it.
-    fn next_check(&self, policy: &ReconnectPolicy, cx: &Context<'_>) -> Option<Check> {
+    fn next_check(&mut self, policy: &ReconnectPolicy, cx: &Context<'_>) -> Option<Check> {
+        let received_len = self.socket.traffic().bytes_received;
         let sent_messages = self.link.poll_sent_messages(cx);
         // A deadline that the clock cannot represent never expires.
         if sent_messages.needs_ping() {
             sent_messages.pinged_at.checked_add(policy.confirm_after).map(Check::Ping)
         } else if sent_messages.awaits_pong() {
-            let active_at = sent_messages.pinged_at.max(self.received_at);
-            active_at.checked_add(policy.confirm_timeout).map(Check::Lost)
+            let next = self.silence.look(sent_messages.pinged_at, received_len, policy.confirm_timeout);
+            Some(next.map_or(Check::Lost, Check::Look))
         } else {
             None
         }
+    }
+}
+
+impl Silence {
+    /// The time of the next look; `None` when the peer has been silent for `timeout`.
+    fn look(&mut self, pinged_at: Instant, received_len: u64, timeout: Duration) -> Option<Instant> {
+        let (now, step) = (Instant::now(), looks::step(timeout));
+        if received_len > self.received_len || pinged_at > self.looked_at {
+            self.time = Duration::ZERO;
+        } else {
+            // The application may not have called `next` meanwhile.
+            let since_last = now - self.looked_at;
+            self.time += since_last - looks::absence(since_last, step);
+        }
+        (self.looked_at, self.received_len) = (now, received_len);
+        let left = timeout.saturating_sub(self.time);
+        (!left.is_zero()).then(|| after(now, left.min(step)))
     }
 }
 
@@ -476,5 +504,90 @@ impl std::fmt::Debug for Reconnecting {
             .field("connected", &self.is_connected())
             .field("failed", &self.attempt.failed)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use wireloom_ws::Role;
+    use wireloom_ws::handshake::Negotiated;
+
+    use super::*;
+    use crate::client::opened::Sent;
+    use crate::websocket::WebSocketConfig;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A connection with a message and a ping on their way to the peer.
+    async fn pinged() -> (DuplexStream, Reconnecting) {
+        let (mut peer, transport) = tokio::io::duplex(1 << 10);
+        let config = WebSocketConfig::default();
+        let socket =
+            WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[]);
+        let mut reconnecting = Connector::new().reconnecting("ws://a/", ReconnectPolicy::default());
+        let opened = Opened {
+            socket,
+            version: crate::http::Version::Http11,
+            status: 101,
+            headers: Headers::default(),
+            peer: None,
+            tls: None,
+            request: Sent::Http1(Vec::new()),
+        };
+        reconnecting.connected(Ok(opened)).unwrap();
+        reconnecting.send("a").await.unwrap();
+        // A message of one byte, and a ping of four.
+        let mut frames = [0; 7 + 10];
+        tokio::select! {
+            event = reconnecting.next() => panic!("{event:?}"),
+            read = peer.read_exact(&mut frames) => assert_eq!(read.unwrap(), 17),
+        }
+        assert_eq!(frames[7], 0x89);
+        (peer, reconnecting)
+    }
+
+    async fn lost(reconnecting: &mut Reconnecting) {
+        let event = reconnecting.next().await.unwrap();
+        let Some(ReconnectEvent::Lost(loss)) = event else { panic!("{event:?}") };
+        assert!(matches!(loss.reason, LossReason::Failed(WebSocketError::KeepaliveTimeout)), "{loss:?}");
+        assert_eq!(loss.unconfirmed, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_sends_a_long_message_is_not_lost() {
+        let (mut peer, mut reconnecting) = pinged().await;
+        tokio::spawn(async move {
+            peer.write_all(&[0x82, 126, 100, 0]).await.unwrap();
+            for _ in 0..100 {
+                tokio::time::sleep(SECOND).await;
+                peer.write_all(&[7; 256]).await.unwrap();
+            }
+            // Open and silent.
+            std::future::pending::<()>().await;
+            drop(peer);
+        });
+        let event = reconnecting.next().await.unwrap();
+        assert!(matches!(event, Some(ReconnectEvent::Message(_))), "{event:?}");
+        let arrived_at = Instant::now();
+        lost(&mut reconnecting).await;
+        let silent_for = arrived_at.elapsed();
+        assert!((30 * SECOND..39 * SECOND).contains(&silent_for), "{silent_for:?}");
+    }
+
+    // The pong could not be read while the process was suspended, or the application did something else.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_of_this_end_does_not_count_as_silence() {
+        let (peer, mut reconnecting) = pinged().await;
+        for _ in 0..3 {
+            tokio::time::advance(3_600 * SECOND).await;
+            let waited = tokio::time::timeout(Duration::from_millis(100), reconnecting.next()).await;
+            assert!(waited.is_err(), "{waited:?}");
+        }
+        let silent_at = Instant::now();
+        lost(&mut reconnecting).await;
+        assert!(silent_at.elapsed() > SECOND);
+        drop(peer);
     }
 }

@@ -41,8 +41,8 @@ pub struct ReconnectPolicy {
     pub stable_after: Duration,
     /// After this time from sending the peer is pinged, to learn which messages have arrived. 1 s.
     pub confirm_after: Duration,
-    /// The connection is lost when that ping has not been answered, and no message has arrived, for this long. 30 s: longer than
-    /// the pauses of a mobile network.
+    /// The connection is lost when that ping has not been answered, and no byte has arrived, for this long. Time in which this end does
+    /// not read, or does not run, does not count. 30 s: longer than the pauses of a mobile network.
     pub confirm_timeout: Duration,
     /// Bytes of messages that may have been lost to keep and return: the newest. 0 by default.
     pub keep_len_max: usize,
