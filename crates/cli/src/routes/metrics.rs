@@ -130,7 +130,7 @@ fn server(page: &mut Page, routes: &Routes) {
     page.counter("connections_accepted_total", "Connections accepted.", total(|s| s.connections_accepted));
     page.counter(
         "connections_refused_total",
-        "Connections closed before their first request: too many from one address.",
+        "Connections closed before their first request: too many from one address, or in handshakes.",
         total(|s| s.connections_refused),
     );
     page.gauge("connections_open", "Open connections.", open(|s| s.connections_open));

@@ -5,7 +5,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(feature = "tls")]
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
@@ -15,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use super::connection::{Connection, READ_LEN_MAX};
-use super::timeouts::Deadline;
 #[cfg(feature = "tls")]
 use super::timeouts::Timeouts;
+use super::timeouts::{Deadline, Stopped};
 use crate::registry::{Handshaking, Phase};
 use crate::transport::Io;
 #[cfg(feature = "tls")]
@@ -34,7 +35,7 @@ impl Connection {
     /// buffer, unless its transport cannot tell that it is readable. With `secured`, bytes that may be TLS stay in the socket. `None` when
     /// the client has disconnected or the server shuts down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
-        let Self { io, bytes, config, timeouts, .. } = self;
+        let Self { io, bytes, config, registry, timeouts, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         loop {
             let may_read = if secured || io.tells_readiness() {
@@ -52,9 +53,16 @@ impl Connection {
             let turn = match handshakes.clone().try_acquire_owned() {
                 Ok(turn) => turn,
                 Err(_) => {
+                    // The wait is this server's doing: the client's deadline begins again after it.
+                    deadline = Deadline::after(config.handshake_timeout);
                     let mut turn = Box::pin(handshakes.clone().acquire_owned());
                     let turn = timeouts.within(&mut deadline, Phase::Draining, |cx| turn.as_mut().poll(cx));
-                    turn.await.ok()?.ok()?
+                    let turn = turn.await;
+                    if matches!(turn, Err(Stopped::TimedOut)) {
+                        registry.counters.refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                    deadline = Deadline::after(config.handshake_timeout);
+                    turn.ok()?.ok()?
                 }
             };
             if !bytes.is_empty() {

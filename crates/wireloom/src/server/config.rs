@@ -45,7 +45,7 @@ pub struct ServerConfig {
     /// `handshake_timeout`. 10,000: a TLS handshake costs up to 40 KiB, and slow clients must open a thousand a second to block
     /// others.
     pub handshakes_max: usize,
-    /// How long TLS and the head of a request may take, each. 10 s.
+    /// How long TLS and the head of a request may take, each. Time in which the server does not run does not count. 10 s.
     pub handshake_timeout: Duration,
     /// How long a client over HTTP/1.1 may take to accept 1 KiB of a response, or the rest of it, before its connection is reset. The time
     /// between two chunks of a streamed body does not count. 60 s, as over HTTP/2 (`http2.limits.stall_timeout`).

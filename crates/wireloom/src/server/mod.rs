@@ -517,7 +517,8 @@ impl ServerHandle {
 pub struct ServerStats {
     /// Connections accepted since the server started.
     pub connections_accepted: u64,
-    /// Connections closed because their address had too many: on acceptance, or after the PROXY header that named the address.
+    /// Connections closed because their address had too many, on acceptance or after the PROXY header that named the address, or because
+    /// [`handshakes_max`](ServerConfig::handshakes_max) others were in their handshakes for all of `handshake_timeout`.
     pub connections_refused: u64,
     /// Connections that could not be accepted, mostly because no file descriptor was free, since the server started.
     pub accept_failed: u64,

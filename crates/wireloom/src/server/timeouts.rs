@@ -1,4 +1,5 @@
-//! Waiting with a deadline, or until the server reaches a phase of its shutdown. A timer is made by the first wait that is pending.
+//! Waiting with a deadline, or until the server reaches a phase of its shutdown. A timer is made by the first wait that is pending. Time in
+//! which the server does not run does not count: after a pause all deadlines would be due before the sockets are read.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,6 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::deadline;
 use crate::registry::{Phase, Registry};
+use crate::transport::looks;
 
 /// A deadline that is computed at the first wait for it.
 pub(super) struct Deadline {
@@ -24,8 +26,15 @@ impl Deadline {
         Self { timeout, at: None }
     }
 
-    fn at(&mut self) -> Instant {
-        *self.at.get_or_insert_with(|| deadline::after(Instant::now(), self.timeout))
+    /// The time of the next look at it; `None` when it has passed.
+    fn look(&mut self, last: Instant, now: Instant) -> Option<Instant> {
+        let step = looks::step(self.timeout);
+        let at = match self.at {
+            Some(at) => deadline::after(at, looks::absence(now - last, step)),
+            None => deadline::after(now, self.timeout),
+        };
+        self.at = Some(at);
+        (now < at).then(|| at.min(deadline::after(now, step)))
     }
 }
 
@@ -49,6 +58,7 @@ pin_project! {
         sleep: Sleep,
         #[pin]
         turned: OwnedNotified,
+        looked_at: Instant,
     }
 }
 
@@ -72,30 +82,40 @@ impl Timeouts {
             if let Poll::Ready(done) = work(cx) {
                 return Poll::Ready(Ok(done));
             }
-            if !is_armed {
-                is_armed = true;
-                self.arm(deadline.at());
+            if !std::mem::replace(&mut is_armed, true) && self.has_passed(deadline) {
+                return Poll::Ready(Err(Stopped::TimedOut));
             }
-            self.poll_stopped(cx, end).map(Err)
+            self.poll_stopped(cx, deadline, end).map(Err)
         })
     }
 
-    fn arm(&mut self, at: Instant) {
+    /// Looks at the deadline, and sets the timer for the next look.
+    fn has_passed(&mut self, deadline: &mut Deadline) -> bool {
+        let now = Instant::now();
+        let last = self.armed.as_ref().map_or(now, |armed| armed.looked_at);
+        let Some(next) = deadline.look(last, now) else { return true };
         match &mut self.armed {
-            Some(armed) => armed.as_mut().project().sleep.reset(at),
+            Some(armed) => {
+                let armed = armed.as_mut().project();
+                armed.sleep.reset(next);
+                *armed.looked_at = now;
+            }
             None => {
-                let armed = Armed { sleep: sleep_until(at), turned: self.registry.phase_change() };
-                self.armed = Some(Box::pin(armed));
+                let (sleep, turned) = (sleep_until(next), self.registry.phase_change());
+                self.armed = Some(Box::pin(Armed { sleep, turned, looked_at: now }));
             }
         }
+        false
     }
 
-    fn poll_stopped(&mut self, cx: &mut Context<'_>, end: Phase) -> Poll<Stopped> {
+    fn poll_stopped(&mut self, cx: &mut Context<'_>, deadline: &mut Deadline, end: Phase) -> Poll<Stopped> {
+        while self.armed.as_mut().is_some_and(|armed| armed.as_mut().project().sleep.poll(cx).is_ready()) {
+            if self.has_passed(deadline) {
+                return Poll::Ready(Stopped::TimedOut);
+            }
+        }
         let Some(armed) = &mut self.armed else { return Poll::Pending };
         let mut armed = armed.as_mut().project();
-        if armed.sleep.poll(cx).is_ready() {
-            return Poll::Ready(Stopped::TimedOut);
-        }
         while armed.turned.as_mut().poll(cx).is_ready() {
             armed.turned.set(self.registry.phase_change());
         }
@@ -151,5 +171,27 @@ mod tests {
         let over = timeouts.within(&mut deadline, Phase::Draining, |_| Poll::Ready(())).await;
         assert_eq!(over, Err(Stopped::Phase));
         assert_eq!(until(&registry, Phase::Aborted, async {}).await, None);
+    }
+
+    // Timers are due before the bytes that arrived meanwhile are read.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_of_the_server_does_not_count() {
+        let mut timeouts = Timeouts::new(Registry::new());
+        let mut deadline = Deadline::after(Duration::from_secs(10));
+        {
+            let mut waiting =
+                std::pin::pin!(timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::<()>::Pending));
+            for _ in 0..3 {
+                let ended = poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
+                assert!(ended.is_pending(), "{ended:?}");
+                tokio::time::advance(Duration::from_secs(60)).await;
+            }
+            let ended = poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
+            assert!(ended.is_pending(), "{ended:?}");
+        }
+        // Each pause took a look. The next wait has the rest.
+        let start = Instant::now();
+        let late = timeouts.within(&mut deadline, Phase::Aborted, |_| Poll::<()>::Pending).await;
+        assert_eq!((late, start.elapsed().as_millis() / 100), (Err(Stopped::TimedOut), 25));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::mpsc;
@@ -49,6 +50,45 @@ async fn get(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unp
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
+}
+
+// A client's deadline does not run while it waits for others, and one that has waited for too long is counted.
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_other_handshakes_is_bounded_by_itself() {
+    let second = Duration::from_secs(1);
+    let (pipes, accepted) = mpsc::channel(9);
+    let mut config = ServerConfig::default();
+    config.handshakes_max = 1;
+    let server = Server::new(Pipes { failures: VecDeque::new(), pipes: accepted }).config(config);
+    let handle = server.handle();
+    tokio::spawn(server.serve(tell_peer));
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let (client, pipe) = tokio::io::duplex(1 << 10);
+        pipes.send(pipe).await.unwrap();
+        clients.push(client);
+    }
+    let [slow, patient] = &mut clients[..] else { unreachable!() };
+    tokio::time::sleep(2 * second).await;
+    slow.write_all(b"GET").await.unwrap();
+    tokio::time::sleep(4 * second).await;
+    patient.write_all(GET).await.unwrap();
+    let mut answer = String::new();
+    patient.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    // The first byte of the last one finds another handshake that has just begun, and a third one behind it.
+    assert_eq!(handle.stats().connections_refused, 0);
+    for len in [3, 3, GET.len()] {
+        let (mut client, pipe) = tokio::io::duplex(1 << 10);
+        client.write_all(&GET[..len]).await.unwrap();
+        pipes.send(pipe).await.unwrap();
+        tokio::time::sleep(second).await;
+        clients.push(client);
+    }
+    answer.clear();
+    clients.pop().unwrap().read_to_string(&mut answer).await.unwrap();
+    assert_eq!((answer.as_str(), handle.stats().connections_refused), ("", 1));
 }
 
 #[tokio::test]
