@@ -1012,8 +1012,10 @@ wl_status wl_hpack_decoder_set_table_size_max(struct wl_hpack_decoder decoder, u
 // decoder.
 //
 // `WL_STATUS_BUFFER_TOO_SMALL`: `fields_len` is the number of fields, of which the first `capacity` were stored;
-// `wl_hpack_decoder_fields` returns the others. The block was decoded. `WL_STATUS_LIMIT_EXCEEDED`: a limit was exceeded, and fields
-// are missing; a server answers 431. `WL_STATUS_PEER_MISBEHAVED`: a connection error of type COMPRESSION_ERROR.
+// `wl_hpack_decoder_fields` returns the others. The block was decoded. `WL_STATUS_LIMIT_EXCEEDED`: the block was decoded, but a limit
+// was exceeded, and fields are missing; a server answers 431. `WL_STATUS_PEER_MISBEHAVED`: the block is invalid or several times over
+// the limit, and was not decoded: a connection error of type COMPRESSION_ERROR. The tables of the two ends may differ from then on, and
+// each later call returns the same.
 wl_status wl_hpack_decoder_decode(struct wl_hpack_decoder decoder,
                                   const uint8_t *block,
                                   size_t len,

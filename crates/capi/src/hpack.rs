@@ -30,6 +30,8 @@ struct FieldDecoder {
     decoder: Decoder,
     limits: FieldLimits,
     fields: FieldList,
+    /// A block could not be decoded: the tables of the two ends may differ.
+    failed: bool,
 }
 
 struct FieldEncoder {
@@ -99,8 +101,8 @@ pub unsafe extern "C" fn wl_hpack_decoder_new(
         // SAFETY: the caller's promise is passed on.
         let slot = unsafe { memory::out(decoder)? };
         let limits = FieldLimits::new(list_size_max, fields_max);
-        let decoder =
-            FieldDecoder { decoder: Decoder::new(table_size_max), limits, fields: FieldList::new() };
+        let decoder = Decoder::new(table_size_max);
+        let decoder = FieldDecoder { decoder, limits, fields: FieldList::new(), failed: false };
         slot.write(wl_hpack_decoder { id: DECODERS.insert(decoder)? });
         Ok(())
     })
@@ -124,8 +126,10 @@ pub extern "C" fn wl_hpack_decoder_set_table_size_max(
 /// decoder.
 ///
 /// `WL_STATUS_BUFFER_TOO_SMALL`: `fields_len` is the number of fields, of which the first `capacity` were stored;
-/// `wl_hpack_decoder_fields` returns the others. The block was decoded. `WL_STATUS_LIMIT_EXCEEDED`: a limit was exceeded, and fields
-/// are missing; a server answers 431. `WL_STATUS_PEER_MISBEHAVED`: a connection error of type COMPRESSION_ERROR.
+/// `wl_hpack_decoder_fields` returns the others. The block was decoded. `WL_STATUS_LIMIT_EXCEEDED`: the block was decoded, but a limit
+/// was exceeded, and fields are missing; a server answers 431. `WL_STATUS_PEER_MISBEHAVED`: the block is invalid or several times over
+/// the limit, and was not decoded: a connection error of type COMPRESSION_ERROR. The tables of the two ends may differ from then on, and
+/// each later call returns the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wl_hpack_decoder_decode(
     decoder: wl_hpack_decoder,
@@ -142,11 +146,11 @@ pub unsafe extern "C" fn wl_hpack_decoder_decode(
             (memory::array(block, len)?, memory::out_array(fields, capacity)?, memory::out(fields_len)?)
         };
         fields_len.write(0);
-        DECODERS.with(decoder.id, |FieldDecoder { decoder, limits, fields }| {
-            decoder.decode(block, limits, fields).map_err(|error| match error.is_limit() {
-                true => wl_status::LimitExceeded,
-                false => wl_status::PeerMisbehaved,
-            })?;
+        DECODERS.with(decoder.id, |FieldDecoder { decoder, limits, fields, failed }| {
+            *failed = *failed || decoder.decode(block, limits, fields).is_err();
+            if *failed {
+                return Err(wl_status::PeerMisbehaved);
+            }
             fields_len.write(fields.len());
             let written = write_fields(fields.iter(), out);
             match () {

@@ -357,6 +357,31 @@ static void http2(void) {
     NO_HANDLE(wl_h2_free(client));
 }
 
+/* A block over the limit is decoded to its end, and the next one still refers to its fields; one that is far over it ends the decoder. */
+static void field_limits(void) {
+    wl_hpack_encoder encoder;
+    wl_hpack_decoder decoder;
+    wl_slice block;
+    uint8_t text[400];
+    memset(text, 'x', sizeof text);
+    wl_field fields[31], decoded[1];
+    for (int i = 0; i < 31; i++)
+        fields[i] = (wl_field){wl_str("x"), {text, sizeof text - (size_t)i}, 0};
+    fields[3] = (wl_field){wl_str("role"), wl_str("user"), 0};
+    fields[30] = (wl_field){wl_str("role"), wl_str("admin"), 0};
+    CHECK(wl_hpack_encoder_new(&encoder) == WL_STATUS_OK && wl_hpack_decoder_new(4096, 1000, 100, &decoder) == WL_STATUS_OK);
+    CHECK(wl_hpack_encoder_encode(encoder, fields, 4, &block) == WL_STATUS_OK);
+    CHECK(wl_hpack_decoder_decode(decoder, block.data, block.len, decoded, 1, &count) == WL_STATUS_LIMIT_EXCEEDED);
+    CHECK(wl_hpack_encoder_encode(encoder, fields + 3, 1, &block) == WL_STATUS_OK && block.len == 1);
+    CHECK(wl_hpack_decoder_decode(decoder, block.data, block.len, decoded, 1, &count) == WL_STATUS_OK);
+    CHECK(count == 1 && decoded[0].value.len == 4 && memcmp(decoded[0].value.data, "user", 4) == 0);
+    CHECK(wl_hpack_encoder_encode(encoder, fields, 31, &block) == WL_STATUS_OK);
+    CHECK(wl_hpack_decoder_decode(decoder, block.data, block.len, decoded, 1, &count) == WL_STATUS_PEER_MISBEHAVED);
+    CHECK(wl_hpack_encoder_encode(encoder, fields + 30, 1, &block) == WL_STATUS_OK && block.len == 1);
+    CHECK(wl_hpack_decoder_decode(decoder, block.data, block.len, decoded, 1, &count) == WL_STATUS_PEER_MISBEHAVED && count == 0);
+    CHECK(wl_hpack_decoder_free(decoder) == WL_STATUS_OK && wl_hpack_encoder_free(encoder) == WL_STATUS_OK);
+}
+
 static void codecs(void) {
     wl_hpack_encoder encoder;
     wl_hpack_decoder decoder;
@@ -573,6 +598,7 @@ int main(void) {
     server_handshake();
     http2();
     codecs();
+    field_limits();
     the_rest();
     shared = server();
     in_threads(use_shared);
