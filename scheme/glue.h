@@ -60,7 +60,7 @@ static void wls_free(wls *self) {
 
 static wl_ws_config wls_config(double frame_max, double message_max, double ping_s, double dead_s, double close_s) {
     wl_ws_config config;
-    wl_ws_config_default(&config);
+    wl_ws_config_default(&config, sizeof config);
     config.frame_len_max = (uint64_t)frame_max;
     config.message_len_max = (uint64_t)message_max;
     /* A limit of years is none. */
@@ -103,7 +103,7 @@ static wl_slice wls_request(wls *self, int part, const char *header) {
 
 static int wls_server_accept(wls *self, const char *subprotocol, bool with_deflate, uint8_t *response, size_t capacity, size_t *len) {
     wl_deflate_config deflate;
-    wl_deflate_config_default(&deflate);
+    wl_deflate_config_default(&deflate, sizeof deflate);
     return wl_server_handshake_accept(self->server, wl_str(subprotocol), with_deflate ? &deflate : NULL, NULL, 0, response, capacity, len);
 }
 
@@ -116,7 +116,7 @@ static int wls_server_open(wls *self, const wl_ws_config *config) {
 
 static int wls_client_new(wls *self, const char *host, const char *resource, const char *origin, const char *subprotocol, bool with_deflate) {
     wl_deflate_config deflate;
-    wl_deflate_config_default(&deflate);
+    wl_deflate_config_default(&deflate, sizeof deflate);
     wl_slice subprotocols[1] = {wl_str(subprotocol)};
     wl_client_options options = {.host = wl_str(host), .resource = wl_str(resource), .origin = wl_str(origin)};
     options.subprotocols = subprotocols;

@@ -97,7 +97,7 @@ fn read_slice(slice: &wl_slice) {
 fn open(role: u32, setup: &Setup) -> wl_h2 {
     unsafe {
         let mut config = MaybeUninit::uninit();
-        assert!(is_ok(wl_h2_config_default(config.as_mut_ptr())));
+        assert!(is_ok(wl_h2_config_default(config.as_mut_ptr(), size_of::<wl_h2_config>())));
         let mut config: wl_h2_config = config.assume_init();
         config.auto_release = setup.auto_release.into();
         config.enable_push = setup.enable_push.into();

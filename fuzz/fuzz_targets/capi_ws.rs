@@ -82,7 +82,7 @@ fn read_event(event: &wl_ws_event) {
 fn open(role: u32, setup: &Setup) -> wl_ws {
     unsafe {
         let mut config = MaybeUninit::uninit();
-        assert!(is_ok(wl_ws_config_default(config.as_mut_ptr())));
+        assert!(is_ok(wl_ws_config_default(config.as_mut_ptr(), size_of::<wl_ws_config>())));
         let mut config: wl_ws_config = config.assume_init();
         config.delivery = setup.chunks.into();
         if let Some(max) = setup.queued_len_max {

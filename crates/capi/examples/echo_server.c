@@ -112,7 +112,7 @@ static bool handle_handshake(struct client *client, uint8_t *bytes, size_t len) 
     if (progress != WL_PROGRESS_COMPLETE)
         return true;
     wl_deflate_config deflate;
-    check(wl_deflate_config_default(&deflate), "deflate_config_default");
+    check(wl_deflate_config_default(&deflate, sizeof deflate), "deflate_config_default");
     check(wl_server_handshake_accept(client->handshake, wl_str(NULL), &deflate, NULL, 0, response, sizeof response, &response_len),
           "accept");
     check(wl_server_handshake_open(client->handshake, NULL, now(), &client->ws), "open");

@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
     }
     wl_h2 h2 = {0};
     wl_h2_config config;
-    check(h2, wl_h2_config_default(&config), "config_default");
+    check(h2, wl_h2_config_default(&config, sizeof config), "config_default");
     if (getrandom(&config.hash_key, sizeof config.hash_key, 0) != sizeof config.hash_key)
         return 1;
     check(h2, wl_h2_new(WL_ROLE_CLIENT, &config, &h2), "new");

@@ -22,7 +22,9 @@
  *
  * Units. Lengths are bytes. Times are nanoseconds since a moment of the caller's choice, such as CLOCK_MONOTONIC.
  *
- * Structures that begin with `size` may get more fields: an application that knows fewer gets the defaults of the others.
+ * Structures that begin with `size` may get more fields. An application that was built with fewer gets the defaults of the others:
+ * `wl_*_config_default` writes as many bytes as it is told, and later calls read as many as `size` says. A `size` over that of the
+ * library, from a newer header, is WL_STATUS_INVALID_ARGUMENT.
  */
 
 #ifndef WIRELOOM_H
@@ -737,14 +739,14 @@ typedef struct wl_ws_end {
 extern "C" {
 #endif // __cplusplus
 
-// Stores the defaults.
-wl_status wl_ws_config_default(struct wl_ws_config *config);
+// Stores the defaults. `size` is `sizeof(wl_ws_config)`; no more is written.
+wl_status wl_ws_config_default(struct wl_ws_config *config, size_t size);
 
-// Stores the defaults.
-wl_status wl_deflate_config_default(struct wl_deflate_config *config);
+// Stores the defaults. `size` is `sizeof(wl_deflate_config)`; no more is written.
+wl_status wl_deflate_config_default(struct wl_deflate_config *config, size_t size);
 
-// Stores the defaults.
-wl_status wl_h2_config_default(struct wl_h2_config *config);
+// Stores the defaults. `size` is `sizeof(wl_h2_config)`; no more is written.
+wl_status wl_h2_config_default(struct wl_h2_config *config, size_t size);
 
 // A compressor for the end `role` (a `wl_role`). `config` may be null: the defaults.
 wl_status wl_compressor_new(uint32_t role,

@@ -155,14 +155,11 @@ pub(crate) unsafe fn ws_config(config: *const wl_ws_config) -> Result<Config, wl
     Ok(Config { limits, delivery, keepalive, close_timeout: time(config.close_timeout_ns) })
 }
 
-/// Stores the defaults.
+/// Stores the defaults. `size` is `sizeof(wl_ws_config)`; no more is written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wl_ws_config_default(config: *mut wl_ws_config) -> wl_status {
-    crate::call::call(|| {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { memory::out(config)? }.write(wl_ws_config::defaults());
-        Ok(())
-    })
+pub unsafe extern "C" fn wl_ws_config_default(config: *mut wl_ws_config, size: usize) -> wl_status {
+    // SAFETY: the caller's promise is passed on.
+    crate::call::call(|| unsafe { memory::write_defaults(config, size) })
 }
 
 /// How an end compresses, and what it offers or accepts (RFC 7692). Set it with `wl_deflate_config_default`, then change fields.
@@ -234,14 +231,11 @@ pub(crate) fn window_bits(bits: u8) -> Result<u8, wl_status> {
     if (8..=15).contains(&bits) { Ok(bits) } else { Err(wl_status::InvalidArgument) }
 }
 
-/// Stores the defaults.
+/// Stores the defaults. `size` is `sizeof(wl_deflate_config)`; no more is written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wl_deflate_config_default(config: *mut wl_deflate_config) -> wl_status {
-    crate::call::call(|| {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { memory::out(config)? }.write(wl_deflate_config::defaults());
-        Ok(())
-    })
+pub unsafe extern "C" fn wl_deflate_config_default(config: *mut wl_deflate_config, size: usize) -> wl_status {
+    // SAFETY: the caller's promise is passed on.
+    crate::call::call(|| unsafe { memory::write_defaults(config, size) })
 }
 
 /// The negotiated parameters of permessage-deflate (RFC 7692 section 7.1).
@@ -397,12 +391,9 @@ pub(crate) unsafe fn http2_config(
     Ok(config)
 }
 
-/// Stores the defaults.
+/// Stores the defaults. `size` is `sizeof(wl_h2_config)`; no more is written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wl_h2_config_default(config: *mut wl_h2_config) -> wl_status {
-    crate::call::call(|| {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { memory::out(config)? }.write(wl_h2_config::defaults());
-        Ok(())
-    })
+pub unsafe extern "C" fn wl_h2_config_default(config: *mut wl_h2_config, size: usize) -> wl_status {
+    // SAFETY: the caller's promise is passed on.
+    crate::call::call(|| unsafe { memory::write_defaults(config, size) })
 }

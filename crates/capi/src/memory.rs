@@ -141,6 +141,12 @@ pub(crate) unsafe trait Versioned: Copy {
     fn defaults() -> Self;
 }
 
+/// Checks the size of a structure as known to the caller. A longer one is from a newer header: it may say what this library cannot do.
+fn check_size<T: Versioned>(size: usize) -> Result<(), wl_status> {
+    let is_known = (size_of::<usize>()..=size_of::<T>()).contains(&size);
+    if is_known { Ok(()) } else { Err(wl_status::InvalidArgument) }
+}
+
 /// Reads a structure that begins with its size, as known to the caller: fields that the caller does not know have their defaults. Null
 /// is the default.
 pub(crate) unsafe fn read_versioned<T: Versioned>(pointer: *const T) -> Result<T, wl_status> {
@@ -150,11 +156,22 @@ pub(crate) unsafe fn read_versioned<T: Versioned>(pointer: *const T) -> Result<T
     }
     // SAFETY: the size is the first field (`Versioned`).
     let size = unsafe { read(pointer.cast::<usize>())? };
-    // A longer one is from a newer header: it may say what this library cannot do.
-    if !(size_of::<usize>()..=size_of::<T>()).contains(&size) {
-        return Err(wl_status::InvalidArgument);
-    }
+    check_size::<T>(size)?;
     // SAFETY: `size` bytes exist by the caller's promise, they fit `T`, and every byte pattern is a value (`Versioned`).
     unsafe { core::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut value).cast::<u8>(), size) };
     Ok(value)
+}
+
+/// Writes the defaults into a structure of `size` bytes, as known to the caller: the fields that it does not know are not written.
+pub(crate) unsafe fn write_defaults<T: Versioned>(pointer: *mut T, size: usize) -> Result<(), wl_status> {
+    check(pointer.cast_const().cast::<usize>(), 1)?;
+    check_size::<T>(size)?;
+    let value = T::defaults();
+    // SAFETY: not null and aligned (`check`); `size` bytes are writable by the caller's promise, and `T` has as many (`check_size`). The
+    // size is the first field (`Versioned`).
+    unsafe {
+        core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), pointer.cast::<u8>(), size);
+        pointer.cast::<usize>().write(size);
+    }
+    Ok(())
 }

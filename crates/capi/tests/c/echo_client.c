@@ -101,7 +101,7 @@ static void handshake(int port, bool with_deflate) {
     address.sin_port = htons((uint16_t)port);
     CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
     wl_deflate_config deflate;
-    CHECK(wl_deflate_config_default(&deflate) == WL_STATUS_OK);
+    CHECK(wl_deflate_config_default(&deflate, sizeof deflate) == WL_STATUS_OK);
     wl_field header = {wl_str("X-Test"), wl_str("1"), 0};
     wl_client_options options = {.host = wl_str("127.0.0.1"), .resource = wl_str("/echo"), .headers = &header, .headers_len = 1};
     options.deflate = with_deflate ? &deflate : NULL;

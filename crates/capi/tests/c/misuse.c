@@ -52,9 +52,9 @@ static void null_pointers(void) {
     NULL_POINTER(wl_ws_get_state(ws, NULL));
     NULL_POINTER(wl_ws_get_end(ws, NULL));
     NULL_POINTER(wl_ws_prepared_window_bits(ws, 1, NULL));
-    NULL_POINTER(wl_ws_config_default(NULL));
-    NULL_POINTER(wl_deflate_config_default(NULL));
-    NULL_POINTER(wl_h2_config_default(NULL));
+    NULL_POINTER(wl_ws_config_default(NULL, sizeof(wl_ws_config)));
+    NULL_POINTER(wl_deflate_config_default(NULL, sizeof(wl_deflate_config)));
+    NULL_POINTER(wl_h2_config_default(NULL, sizeof(wl_h2_config)));
     NULL_POINTER(wl_mask(NULL, 1, &key));
     NULL_POINTER(wl_mask(bytes, 1, NULL));
     NULL_POINTER(wl_mask_copy(NULL, bytes, 1, &key));
@@ -147,7 +147,7 @@ static void lengths_and_ranges(void) {
     /* Configurations: a size that is too small, too large, and of an older header. */
     wl_ws_config config;
     wl_ws other;
-    CHECK(wl_ws_config_default(&config) == WL_STATUS_OK && config.size == sizeof config);
+    CHECK(wl_ws_config_default(&config, sizeof config) == WL_STATUS_OK && config.size == sizeof config);
     config.size = 4;
     INVALID(wl_ws_new(WL_ROLE_SERVER, &config, NULL, NULL, NULL, 0, &other));
     config.size = sizeof config + 8;
@@ -155,7 +155,7 @@ static void lengths_and_ranges(void) {
     size_t only_size = sizeof(size_t);
     CHECK(wl_ws_new(WL_ROLE_SERVER, (const wl_ws_config *)&only_size, NULL, NULL, NULL, 0, &other) == WL_STATUS_OK);
     CHECK(wl_ws_free(other) == WL_STATUS_OK);
-    CHECK(wl_ws_config_default(&config) == WL_STATUS_OK);
+    CHECK(wl_ws_config_default(&config, sizeof config) == WL_STATUS_OK);
     config.ping_after_ns = 2, config.dead_after_ns = 1;
     INVALID(wl_ws_new(WL_ROLE_SERVER, &config, NULL, NULL, NULL, 0, &other));
     wl_deflate_params params = {0, 0, 7, 15};
@@ -164,7 +164,7 @@ static void lengths_and_ranges(void) {
     INVALID(wl_ws_new(WL_ROLE_SERVER, NULL, &params, NULL, NULL, 0, &other));
     wl_h2_config settings;
     wl_h2 h2;
-    CHECK(wl_h2_config_default(&settings) == WL_STATUS_OK);
+    CHECK(wl_h2_config_default(&settings, sizeof settings) == WL_STATUS_OK);
     settings.max_frame_size = 1;
     INVALID(wl_h2_new(WL_ROLE_CLIENT, &settings, &h2));
     INVALID(wl_h2_new(7, NULL, &h2));
@@ -178,6 +178,46 @@ static void lengths_and_ranges(void) {
     CHECK(wl_frame_header_encode(&header, bytes, 3, &count) == WL_STATUS_BUFFER_TOO_SMALL && count == 10);
     CHECK(wl_status_text(12345) != NULL && wl_status_text(-2) != NULL && wl_version() != NULL);
     CHECK(wl_ws_free(ws) == WL_STATUS_OK);
+}
+
+/* An application that was built with a header whose structures were shorter, or longer. */
+#define OTHER_SIZES(type, create)                                                                                 \
+    do {                                                                                                          \
+        union {                                                                                                   \
+            type config;                                                                                          \
+            uint8_t bytes[sizeof(type) + 16];                                                                     \
+        } memory;                                                                                                 \
+        for (size_t size = 0; size <= sizeof memory; size++) {                                                    \
+            memset(&memory, 0xa5, sizeof memory);                                                                 \
+            wl_status status = type##_default(&memory.config, size);                                              \
+            bool is_known = size >= sizeof(size_t) && size <= sizeof(type);                                       \
+            CHECK(status == (is_known ? WL_STATUS_OK : WL_STATUS_INVALID_ARGUMENT));                              \
+            for (size_t at = is_known ? size : 0; at < sizeof memory; at++)                                       \
+                CHECK(memory.bytes[at] == 0xa5);                                                                  \
+            CHECK(!is_known || memory.config.size == size);                                                       \
+            if (is_known)                                                                                         \
+                create;                                                                                           \
+        }                                                                                                         \
+        INVALID(type##_default((type *)(memory.bytes + 1), sizeof(type)));                                        \
+    } while (0)
+
+static void other_sizes(void) {
+    wl_ws ws;
+    wl_h2 h2;
+    wl_compressor compressor;
+    wl_deflate_params params = {0, 0, 15, 15};
+    OTHER_SIZES(wl_ws_config, {
+        CHECK(wl_ws_new(WL_ROLE_SERVER, &memory.config, NULL, NULL, NULL, 0, &ws) == WL_STATUS_OK);
+        CHECK(wl_ws_free(ws) == WL_STATUS_OK);
+    });
+    OTHER_SIZES(wl_deflate_config, {
+        CHECK(wl_compressor_new(WL_ROLE_CLIENT, &params, &memory.config, &compressor) == WL_STATUS_OK);
+        CHECK(wl_compressor_free(compressor) == WL_STATUS_OK);
+    });
+    OTHER_SIZES(wl_h2_config, {
+        CHECK(wl_h2_new(WL_ROLE_CLIENT, &memory.config, &h2) == WL_STATUS_OK);
+        CHECK(wl_h2_free(h2) == WL_STATUS_OK);
+    });
 }
 
 static void alignment_and_overlap(void) {
@@ -593,6 +633,7 @@ int main(void) {
     null_pointers();
     handles();
     lengths_and_ranges();
+    other_sizes();
     alignment_and_overlap();
     peer();
     server_handshake();

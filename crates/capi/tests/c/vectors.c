@@ -100,7 +100,7 @@ static void replay(const struct record *record, size_t first, size_t step) {
     wl_ws_config config;
     wl_ws ws;
     struct bytes found = {malloc(1), 0, 1};
-    CHECK(wl_ws_config_default(&config) == WL_STATUS_OK);
+    CHECK(wl_ws_config_default(&config, sizeof config) == WL_STATUS_OK);
     config.frame_len_max = record->frame_max;
     config.message_len_max = record->message_max;
     CHECK(wl_ws_new(record->role, &config, record->with_deflate ? &record->params : NULL, NULL, &seed, 0, &ws) == WL_STATUS_OK);
