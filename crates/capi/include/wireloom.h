@@ -18,7 +18,7 @@
  * the next call with the same handle.
  *
  * Threads. All functions can be called from all threads. A handle may move between threads; two calls with the same handle at the same
- * time are an error (WL_STATUS_BUSY) of one of them, which has done nothing.
+ * time are an error (WL_STATUS_BUSY) of one of them, which has done nothing, except for prepared messages.
  *
  * Units. Lengths are bytes. Times are nanoseconds since a moment of the caller's choice, such as CLOCK_MONOTONIC.
  *
@@ -663,7 +663,8 @@ typedef struct wl_hpack_encoder {
   uint64_t id;
 } wl_hpack_encoder;
 
-// A message of a server, framed once and sent to many connections.
+// A message of a server, framed once and sent to many connections. It does not change: any number of threads may use it at once, and
+// only freeing it meanwhile is `WL_STATUS_BUSY`.
 typedef struct wl_prepared {
   // The number of the message; 0 is none.
   uint64_t id;

@@ -158,6 +158,9 @@ struct Records(Vec<wl_field>);
 // SAFETY: its pointers are only into the bytes of the same arena, which move with it.
 unsafe impl Send for Records {}
 
+// SAFETY: as above; through a shared reference nothing changes.
+unsafe impl Sync for Records {}
+
 #[derive(Clone, Copy)]
 struct Span {
     start: usize,

@@ -5,9 +5,10 @@
 //! ```
 //!
 //! Freeing an object changes the generation of its slot, so that old numbers are noticed. A slot whose generations are used up is not
-//! used again. Slots themselves are never freed: they take 24 bytes each, for as many objects as ever existed at once.
+//! used again. Slots themselves are never freed: they take 32 bytes each, for as many objects as ever existed at once.
 
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::ops::Deref;
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError, TryLockResult};
 
 use crate::status::wl_status;
 
@@ -31,7 +32,7 @@ struct Free {
     used: u32,
 }
 
-type Slot<T> = Mutex<Entry<T>>;
+type Slot<T> = RwLock<Entry<T>>;
 
 struct Entry<T> {
     generation: u32,
@@ -57,7 +58,7 @@ impl<T> Table<T> {
                     let index = free.used;
                     let (chunk, _) = position(index).ok_or(wl_status::TooManyHandles)?;
                     self.chunks[chunk].get_or_init(|| {
-                        let slots = || Mutex::new(Entry { generation: 1, object: None });
+                        let slots = || RwLock::new(Entry { generation: 1, object: None });
                         std::iter::repeat_with(slots).take(FIRST << chunk).collect()
                     });
                     free.used += 1;
@@ -66,7 +67,7 @@ impl<T> Table<T> {
             }
         };
         let slot = self.slot(index).ok_or(wl_status::TooManyHandles)?;
-        let mut entry = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entry = slot.write().unwrap_or_else(PoisonError::into_inner);
         entry.object = Some(object);
         Ok(u64::from(self.kind) << 56 | u64::from(entry.generation) << INDEX_BITS | u64::from(index))
     }
@@ -79,18 +80,20 @@ impl<T> Table<T> {
         f: impl FnOnce(&mut T) -> Result<R, wl_status>,
     ) -> Result<R, wl_status> {
         let (slot, generation) = self.find(id)?;
-        let mut entry = match slot.try_lock() {
-            Ok(entry) => entry,
-            Err(TryLockError::WouldBlock) => return Err(wl_status::Busy),
-            Err(TryLockError::Poisoned(entry)) => {
-                let is_stale = entry.get_ref().generation != generation;
-                return Err(if is_stale { wl_status::InvalidHandle } else { wl_status::Panicked });
-            }
-        };
-        match &mut *entry {
-            Entry { generation: current, object: Some(object) } if *current == generation => f(object),
-            _ => Err(wl_status::InvalidHandle),
-        }
+        let mut entry = current(slot.try_write(), generation)?;
+        f(entry.object.as_mut().ok_or(wl_status::InvalidHandle)?)
+    }
+
+    /// Calls `f` with an object that does not change. Any number of threads may do so at once.
+    #[inline]
+    pub(crate) fn with_shared<R>(
+        &self,
+        id: u64,
+        f: impl FnOnce(&T) -> Result<R, wl_status>,
+    ) -> Result<R, wl_status> {
+        let (slot, generation) = self.find(id)?;
+        let entry = current(slot.try_read(), generation)?;
+        f(entry.object.as_ref().ok_or(wl_status::InvalidHandle)?)
     }
 
     /// Drops the object. 0 is allowed.
@@ -100,7 +103,7 @@ impl<T> Table<T> {
         }
         let (slot, generation) = self.find(id)?;
         let object = {
-            let mut entry = match slot.try_lock() {
+            let mut entry = match slot.try_write() {
                 Ok(entry) => entry,
                 Err(TryLockError::WouldBlock) => return Err(wl_status::Busy),
                 Err(TryLockError::Poisoned(entry)) => entry.into_inner(),
@@ -132,6 +135,22 @@ impl<T> Table<T> {
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let (chunk, at) = position(index)?;
         self.chunks[chunk].get()?.get(at)
+    }
+}
+
+/// The entry of a slot that was locked, if its object is of this generation and can be used.
+#[inline]
+fn current<T, G: Deref<Target = Entry<T>>>(
+    locked: TryLockResult<G>,
+    generation: u32,
+) -> Result<G, wl_status> {
+    match locked {
+        Ok(entry) if entry.generation == generation => Ok(entry),
+        Err(TryLockError::Poisoned(entry)) if entry.get_ref().generation == generation => {
+            Err(wl_status::Panicked)
+        }
+        Err(TryLockError::WouldBlock) => Err(wl_status::Busy),
+        _ => Err(wl_status::InvalidHandle),
     }
 }
 
@@ -191,6 +210,22 @@ mod tests {
             })
             .unwrap();
         TABLE.remove(id).unwrap();
+    }
+
+    #[test]
+    fn a_shared_object_is_used_by_many_and_freed_by_none_of_them() {
+        static TABLE: Table<u32> = Table::new(7);
+        let id = TABLE.insert(1).unwrap();
+        TABLE
+            .with_shared(id, |_| {
+                assert_eq!(TABLE.with_shared(id, |value| Ok(*value)), Ok(1));
+                assert_eq!(TABLE.with(id, |_| Ok(())), Err(wl_status::Busy));
+                assert_eq!(TABLE.remove(id), Err(wl_status::Busy));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(TABLE.remove(id), Ok(()));
+        assert_eq!(TABLE.with_shared(id, |_| Ok(())), Err(wl_status::InvalidHandle));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::slice::wl_slice;
 use crate::status::wl_status;
 use wireloom_ws::{FrameCompressor, Kind, PreparedFrame, utf8};
 
-/// A message of a server, framed once and sent to many connections.
+/// A message of a server, framed once and sent to many connections. It does not change: any number of threads may use it at once, and
+/// only freeing it meanwhile is `WL_STATUS_BUSY`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct wl_prepared {
@@ -20,7 +21,7 @@ static PREPARED: Table<PreparedFrame> = Table::new(4);
 
 /// The message with this number; a reference, not a copy.
 pub(crate) fn find(prepared: wl_prepared) -> Result<PreparedFrame, wl_status> {
-    PREPARED.with(prepared.id, |frame| Ok(frame.clone()))
+    PREPARED.with_shared(prepared.id, |frame| Ok(frame.clone()))
 }
 
 /// Prepares a message. `kind` is a `wl_kind`. The bytes are copied.
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn wl_prepared_bytes(prepared: wl_prepared, bytes: *mut wl
     call(|| {
         // SAFETY: the caller's promise is passed on.
         let slot = unsafe { memory::out(bytes)? };
-        PREPARED.with(prepared.id, |frame| {
+        PREPARED.with_shared(prepared.id, |frame| {
             slot.write(wl_slice::new(frame.as_bytes()));
             Ok(())
         })

@@ -621,6 +621,23 @@ static void *free_shared(void *unused) {
     return NULL;
 }
 
+/* Threads that send one prepared message on connections of their own: none is refused. */
+static wl_prepared broadcast;
+
+static void *send_broadcast(void *unused) {
+    (void)unused;
+    wl_ws own = server();
+    wl_slice bytes;
+    wl_ws_state state;
+    for (int i = 0; i < 20 * ROUNDS; i++) {
+        CHECK(wl_ws_send_prepared(own, broadcast) == WL_STATUS_OK);
+        CHECK(wl_prepared_bytes(broadcast, &bytes) == WL_STATUS_OK && bytes.len == 7);
+    }
+    CHECK(wl_ws_get_state(own, &state) == WL_STATUS_OK && state.queued_len == 7 * 20 * ROUNDS);
+    CHECK(wl_ws_free(own) == WL_STATUS_OK);
+    return NULL;
+}
+
 static void in_threads(void *(*work)(void *)) {
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)
@@ -652,6 +669,9 @@ int main(void) {
         shared = server();
     }
     CHECK(wl_ws_free(shared) == WL_STATUS_OK);
+    CHECK(wl_prepared_new(WL_KIND_TEXT, (const uint8_t *)"hello", 5, &broadcast) == WL_STATUS_OK);
+    in_threads(send_broadcast);
+    CHECK(wl_prepared_free(broadcast) == WL_STATUS_OK);
     puts("misuse: ok");
     return 0;
 }
