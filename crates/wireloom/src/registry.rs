@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 
-use crate::memory::{Account, Group, Memory, default_max};
+use crate::memory::{Account, CONNECTION_KIB, Group, Memory, WEBSOCKET_KIB, default_max};
 use crate::transport::buffer;
 use crate::websocket::{Shared, SlowCounters};
 
@@ -191,21 +191,21 @@ impl Registry {
         tracing::error!("a handler panicked");
     }
 
-    /// Registers a connection from an address; `None` if that address has `max` connections.
+    /// Registers a connection from an address; `None` if that address has `max` connections, or there is no memory for another one.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Registration> {
+        let account = self.memory.account();
+        let is_counted = account.try_add_idle(CONNECTION_KIB).is_ok();
         let mut members = lock(&self.members);
         let Members { all, clients, .. } = &mut *members;
         let entry = all.vacant_entry();
         let key = entry.key();
-        if let Some(max) = max
-            && !clients.add(key, client_of(address), max)
-        {
+        if !is_counted || max.is_some_and(|max| !clients.add(key, client_of(address), max)) {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         entry.insert(Member { is_open: true, task: None, socket: None });
         self.counters.open.fetch_add(1, Ordering::Relaxed);
-        Some(Registration { registry: self.clone(), key, account: self.memory.account() })
+        Some(Registration { registry: self.clone(), key, account })
     }
 
     /// Waits until there are fewer than `max` connections.
@@ -247,11 +247,14 @@ impl Registry {
         tasks.iter().for_each(AbortHandle::abort);
     }
 
-    /// Registers a WebSocket over a stream of a connection, whose WebSockets share the memory limit of `group`.
-    pub(crate) fn admit_tunnel(self: &Arc<Self>, group: Arc<Group>) -> Registration {
+    /// Registers a WebSocket over a stream of a connection, whose WebSockets share the memory limit of `group`; `None` if there is no memory
+    /// for another one.
+    pub(crate) fn admit_tunnel(self: &Arc<Self>, group: Arc<Group>) -> Option<Registration> {
+        let account = self.memory.account_in(Some(group));
+        account.try_add_idle(CONNECTION_KIB).ok()?;
         let member = Member { is_open: false, task: None, socket: None };
         let key = lock(&self.members).all.insert(member);
-        Registration { registry: self.clone(), key, account: self.memory.account_in(Some(group)) }
+        Some(Registration { registry: self.clone(), key, account })
     }
 
     pub(crate) fn websockets_open(&self) -> usize {
@@ -319,6 +322,7 @@ impl Registration {
         }
         socket.count_slow_in(self.registry.counters.slow.clone());
         socket.set_account(&self.account);
+        self.account.subtract_idle(CONNECTION_KIB - WEBSOCKET_KIB);
         if self.registry.phase() > Phase::Serving {
             socket.request_close();
             socket.go_away();

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpSocket, TcpStream};
 #[cfg(target_os = "linux")]
 use tokio::sync::oneshot;
 use tokio::sync::{Notify, Semaphore};
+use wireloom::server::Listener;
 use wireloom::{
     CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Response, Server, ServerConfig,
     ServerHandle, Tap, TapEvent, WebSocketConfig,
@@ -135,7 +136,63 @@ async fn bodies_stay_under_the_limit() {
         }
     }
     assert!(refused > 0);
-    watch(&server, |memory| memory.total == 0).await;
+    watch(&server, |memory| memory.total == memory.connections).await;
+}
+
+/// Accepts pipes in memory, which cannot tell whether they are readable.
+struct Pipes(tokio::sync::mpsc::Receiver<DuplexStream>);
+
+impl Listener for Pipes {
+    type Transport = DuplexStream;
+
+    async fn accept(&mut self) -> std::io::Result<(DuplexStream, SocketAddr)> {
+        match self.0.recv().await {
+            Some(pipe) => Ok((pipe, (std::net::Ipv4Addr::LOCALHOST, 0).into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+// It must be read to learn whether the client has sent anything.
+#[tokio::test]
+async fn bytes_of_a_connection_that_waits_for_a_permit_are_counted() {
+    const LEN: usize = 16 << 10;
+    let (open, pipes) = tokio::sync::mpsc::channel(1);
+    let config = ServerConfig { handshakes_max: 1, ..ServerConfig::default() };
+    let server = Server::new(Pipes(pipes)).config(config);
+    let server_handle = server.handle();
+    tokio::spawn(server.serve(handle));
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let (mut client, pipe) = tokio::io::duplex(2 * LEN);
+        open.send(pipe).await.unwrap();
+        client.write_all(&[b'x'; LEN - 1]).await.unwrap();
+        clients.push(client);
+    }
+    // The first has the permit, for as long as its head may take.
+    let is_counted = watch(&server_handle, |memory| memory.heads >= 4 * LEN);
+    tokio::time::timeout(ServerConfig::default().handshake_timeout / 2, is_counted).await.unwrap();
+    drop(clients);
+    watch(&server_handle, |memory| memory.total == 0).await;
+}
+
+// They cannot be evicted: a flood of them must not bring others near the limit.
+#[tokio::test]
+async fn silent_connections_use_half_of_the_memory() {
+    const MAX: usize = 1 << 20;
+    let (address, server) = serve(MAX).await;
+    let mut clients = Vec::new();
+    while server.stats().memory.refused == 0 {
+        clients.push(TcpStream::connect(address).await.unwrap());
+        tokio::task::yield_now().await;
+    }
+    let memory = server.stats().memory;
+    assert_eq!((memory.connections, memory.total), (MAX / 2, MAX / 2), "{memory:?}");
+    // The others are served.
+    clients[0].write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert_eq!(status(&mut clients[0]).await, 200);
+    clients.truncate(1);
+    watch(&server, |memory| memory.connections == 4 << 10).await;
 }
 
 // As over HTTP/2: a handler may keep the head, and so does what a client has sent ahead.
@@ -179,7 +236,7 @@ async fn heads_count_until_their_handlers_return() {
         assert_eq!(status(client).await, 200);
     }
     drop(clients);
-    watch(&server, |memory| memory.total == 0).await;
+    watch(&server, |memory| memory.total == memory.connections).await;
 }
 
 #[tokio::test]
@@ -205,7 +262,7 @@ async fn responses_that_are_not_read_are_counted_and_evicted() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(clients);
-    watch(&server, |memory| memory.total == 0).await;
+    watch(&server, |memory| memory.total == memory.connections).await;
 }
 
 // 16 messages of 61 KiB that inflate to 64 MiB each, 1 GiB together, where 256 MiB are allowed.
@@ -296,7 +353,7 @@ async fn inflated_messages_stay_under_the_limit() {
         assert!(is_sanitized || grown <= MAX + MAX / 4, "{grown}");
     }
     drop(other);
-    watch(&server, |memory| memory.total == 0).await;
+    watch(&server, |memory| memory.total == memory.connections).await;
 }
 
 /// Raises the limit on open files as far as this process may; returns it.
@@ -332,7 +389,8 @@ async fn announced_lengths_cost_nothing() {
         // Not captured, as what is printed would be.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
-    let (address, server) = serve(MEMORY_MAX).await;
+    // A WebSocket that is idle holds 1 KiB.
+    let (address, server) = serve(64 << 20).await;
     let mut clients = Vec::new();
     for number in 0..count {
         let mut stream = connect_from(2 + (number % 8) as u8, address).await;
@@ -346,7 +404,8 @@ async fn announced_lengths_cost_nothing() {
     other.send("hello").await.unwrap();
     assert_eq!(other.recv().await.unwrap().unwrap().as_text(), Some("5"));
     let memory = server.stats().memory;
-    assert_eq!((memory.total, server.stats().websockets_open), (0, count + 1), "{memory:?}");
+    let expected = ((count + 1) << 10, (count + 1) << 10, count + 1);
+    assert_eq!((memory.total, memory.connections, server.stats().websockets_open), expected, "{memory:?}");
 }
 
 // 256 WebSockets over one connection of HTTP/2, with 1 MiB of an unfinished message each, where 8 MiB are allowed.
@@ -388,7 +447,7 @@ async fn tunnels_stay_under_the_limit() {
     }
     sending.iter().for_each(|sending| sending.abort());
     drop(http2);
-    watch(&server_handle, |memory| memory.total == 0).await;
+    watch(&server_handle, |memory| memory.total == memory.connections).await;
 }
 
 /// How far the server came with an echo.
@@ -493,7 +552,7 @@ async fn echo_over_tunnels(count: usize, first_len: usize) -> usize {
         assert_eq!(received[number], progress.expected(), "{number}: {progress:?}");
         echoed += usize::from(progress == Progress::Echoed);
     }
-    watch(&server_handle, |memory| memory.total == 0).await;
+    watch(&server_handle, |memory| memory.total == memory.connections).await;
     let memory = server_handle.stats().memory;
     assert!((count - echoed) as u64 <= memory.evicted + memory.refused, "{echoed} of {count}: {memory:?}");
     echoed
@@ -554,7 +613,7 @@ async fn a_handler_that_is_never_polled_frees_its_memory() {
         write
     });
     watch(&server_handle, |memory| memory.evicted > 0).await;
-    watch(&server_handle, |memory| memory.total == 0).await;
+    watch(&server_handle, |memory| memory.total == memory.connections).await;
     // 1013 reaches the peer, and no reset before it.
     let mut received = Vec::new();
     let mut bytes = [0; 1024];
@@ -653,7 +712,7 @@ async fn a_receiver_that_is_dropped_frees_the_message_that_was_arriving() {
     client.flush().await.unwrap();
     watch(&server_handle, |memory| memory.assemblies >= 500_000).await;
     arrived.notify_one();
-    watch(&server_handle, |memory| memory.total == 0).await;
+    watch(&server_handle, |memory| memory.total == memory.connections).await;
 }
 
 // A message that is received in chunks takes no more memory than one chunk, however long it is.
@@ -745,7 +804,7 @@ async fn read_buffers_of_waiting_handlers_are_counted() {
     assert!(server_handle.stats().websockets_open >= 40, "{:?}", server_handle.stats());
     // Handlers that wait for a message have no buffer.
     is_free.send_replace(true);
-    watch(&server_handle, |memory| memory.total == 0).await;
+    watch(&server_handle, |memory| memory.total == memory.connections).await;
     for _ in 0..server_handle.stats().memory.evicted {
         assert_eq!(ends.recv().await, Some(CloseCode::TRY_AGAIN_LATER));
     }

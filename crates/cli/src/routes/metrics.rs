@@ -178,6 +178,7 @@ fn memory(page: &mut Page, routes: &Routes) {
     );
     page.begin("wireloom_memory_bytes", "gauge", "Memory held for clients, by use.");
     for (kind, value) in [
+        ("connections", total(|m| m.connections)),
         ("read_buffers", total(|m| m.read_buffers)),
         ("assemblies", total(|m| m.assemblies)),
         ("inflated", total(|m| m.inflated)),

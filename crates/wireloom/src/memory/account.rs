@@ -1,7 +1,7 @@
 //! The account of one connection.
 
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use super::eviction::Evict;
@@ -14,6 +14,20 @@ use crate::sync::{Arc, AtomicBool, Mutex};
 /// A connection that holds at most this many bytes may read near the limit too: a deflate window, a few messages.
 const SMALL_LEN: usize = 4 * GRANULE;
 
+/// What a connection of HTTP holds while it is idle, in KiB: its task, the registration with the runtime, a short head. Tests count it.
+pub(crate) const CONNECTION_KIB: u8 = 4;
+
+/// As [`CONNECTION_KIB`], for a WebSocket.
+pub(crate) const WEBSOCKET_KIB: u8 = 1;
+
+/// What a connection holds for TLS in addition, in KiB.
+#[cfg(feature = "tls")]
+pub(crate) const TLS_KIB: u8 = 8;
+
+/// As [`TLS_KIB`], until the handshake has ended.
+#[cfg(feature = "tls")]
+pub(crate) const TLS_HANDSHAKE_KIB: u8 = 12;
+
 /// The memory account of one connection. The default is for clients: it counts nothing and has no limit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account(Option<Arc<Inner>>);
@@ -22,6 +36,8 @@ pub(super) struct Inner {
     memory: Arc<Memory>,
     /// The index of this account in [`Memory`].
     key: u32,
+    /// Of what it holds while it is idle.
+    idle_kib: AtomicU8,
     /// Bytes of all its reservations, in granules.
     held: AtomicUsize,
     group: Option<Arc<Group>>,
@@ -122,6 +138,24 @@ impl Account {
         }
     }
 
+    /// Counts what the connection holds while it is idle, until the account ends.
+    ///
+    /// # Errors
+    /// Idle connections hold too much; nothing has changed.
+    pub(crate) fn try_add_idle(&self, kib: u8) -> Result<(), Exhausted> {
+        let Some(inner) = &self.0 else { return Ok(()) };
+        inner.memory.try_add(Category::Connection, usize::from(kib) << 10)?;
+        inner.idle_kib.fetch_add(kib, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The connection holds less while it is idle.
+    pub(crate) fn subtract_idle(&self, kib: u8) {
+        let Some(inner) = &self.0 else { return };
+        inner.idle_kib.fetch_sub(kib, Ordering::Relaxed);
+        inner.memory.subtract(Category::Connection, usize::from(kib) << 10);
+    }
+
     /// Counts `len` bytes that are held already.
     pub(super) fn add(&self, category: Category, len: usize) {
         let Some(inner) = &self.0 else { return };
@@ -158,6 +192,7 @@ impl Inner {
             share: memory.scheduler().share(),
             memory,
             key: key as u32,
+            idle_kib: AtomicU8::new(0),
             held: AtomicUsize::new(0),
             group,
             is_evicted: AtomicBool::new(false),
@@ -235,6 +270,7 @@ impl Drop for Inner {
             group.freed(self.key());
         }
         self.memory.scheduler().remove(&self.share);
+        self.memory.subtract(Category::Connection, usize::from(*self.idle_kib.get_mut()) << 10);
         lock(&self.memory.accounts).try_remove(self.key());
     }
 }

@@ -30,8 +30,10 @@ use std::task::{Context, Poll};
 use slab::Slab;
 use tokio::sync::Notify;
 
-pub(crate) use account::Account;
 use account::Inner;
+pub(crate) use account::{Account, CONNECTION_KIB, WEBSOCKET_KIB};
+#[cfg(feature = "tls")]
+pub(crate) use account::{TLS_HANDSHAKE_KIB, TLS_KIB};
 pub(crate) use eviction::Evict;
 pub(crate) use group::Group;
 pub(crate) use machine::default_max;
@@ -46,6 +48,8 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Category {
+    /// What each connection holds while it is idle.
+    Connection,
     /// Buffers with bytes that were read and not consumed.
     ReadBuffer,
     /// Messages that are still arriving.
@@ -63,7 +67,7 @@ pub(crate) enum Category {
 }
 
 /// Categories.
-const CATEGORIES: usize = 7;
+const CATEGORIES: usize = 8;
 
 /// How close a server is to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -214,13 +218,16 @@ impl Memory {
         self.added(category, before, len);
     }
 
-    /// As [`add`](Self::add), within the limit; heads within half of it.
+    /// As [`add`](Self::add), within the limit; heads within half of it, and so do idle connections.
     fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
         let max = self.max();
         let within = |total: usize| total.checked_add(len).filter(|&total| total <= max);
-        // Heads that do not end cannot be evicted: they must not bring others near the limit.
-        let heads_len = self.categories[Category::Head as usize].load(Ordering::Relaxed);
-        let is_refused = category == Category::Head && heads_len + len > max / 2;
+        // Heads that do not end, and silent connections, cannot be evicted: they must not bring others near the limit.
+        let is_refused = matches!(category, Category::Head | Category::Connection) && {
+            let len_of = |category: Category| self.categories[category as usize].load(Ordering::Relaxed);
+            len_of(category) + len > max / 2
+                || len_of(Category::Head) + len_of(Category::Connection) + len > self.near()
+        };
         let added = self
             .total
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |total| within(total).filter(|_| !is_refused));

@@ -12,6 +12,8 @@ pub struct MemoryStats {
     pub max: usize,
     /// Bytes in use, of all categories.
     pub total: usize,
+    /// Bytes that all connections would hold if they were idle.
+    pub connections: usize,
     /// Bytes of the read buffers of WebSockets whose handlers wait for something else than a message.
     pub read_buffers: usize,
     /// Bytes of messages that are still arriving.
@@ -38,6 +40,7 @@ impl Memory {
         MemoryStats {
             max: self.max(),
             total: self.total.load(Ordering::Relaxed),
+            connections: of(Category::Connection),
             read_buffers: of(Category::ReadBuffer),
             assemblies: of(Category::Assembly),
             inflated: of(Category::Inflated),

@@ -19,6 +19,8 @@ use super::connection::{Connection, READ_LEN_MAX};
 #[cfg(feature = "tls")]
 use super::timeouts::Timeouts;
 use super::timeouts::{Deadline, Stopped};
+#[cfg(feature = "tls")]
+use crate::memory::{TLS_HANDSHAKE_KIB, TLS_KIB};
 use crate::registry::{Handshaking, Phase};
 use crate::transport::Io;
 #[cfg(feature = "tls")]
@@ -35,7 +37,7 @@ impl Connection {
     /// buffer, unless its transport cannot tell that it is readable. With `secured`, bytes that may be TLS stay in the socket. `None` when
     /// the client has disconnected or the server shuts down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
-        let Self { io, bytes, config, registry, timeouts, .. } = self;
+        let Self { io, bytes, bytes_memory, config, registry, timeouts, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         loop {
             let may_read = if secured || io.tells_readiness() {
@@ -53,6 +55,8 @@ impl Connection {
             let turn = match handshakes.clone().try_acquire_owned() {
                 Ok(turn) => turn,
                 Err(_) => {
+                    // Of a transport that cannot tell that it is readable.
+                    bytes_memory.try_set(bytes.capacity()).ok()?;
                     // The wait is this server's doing: the client's deadline begins again after it.
                     deadline = Deadline::after(config.handshake_timeout);
                     let mut turn = Box::pin(handshakes.clone().acquire_owned());
@@ -93,6 +97,7 @@ impl Connection {
             self.refuse(400, "this port requires TLS: use https:// or wss://").await;
             return None;
         }
+        self.origin.account.try_add_idle(TLS_HANDSHAKE_KIB).ok()?;
         let Self { io, origin, config, registry, registration, mut timeouts, bytes, bytes_memory } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         let (info, io) = match io {
@@ -109,6 +114,7 @@ impl Connection {
                 (info, Io::Other(Box::new(stream)))
             }
         };
+        origin.account.subtract_idle(TLS_HANDSHAKE_KIB - TLS_KIB);
         let info = Some(Arc::new(info));
         let origin = Arc::new(Origin {
             tls: info,

@@ -67,8 +67,9 @@ pub struct ServerConfig {
     pub body_len_max: usize,
     /// Bytes that all connections of the server may hold together: messages that are arriving, inflated data, send queues, HTTP
     /// heads and bodies that are collected, unread HTTP/2 data, and 16 KiB for the read buffer of each WebSocket whose handler waits
-    /// for something else than a message. Near the limit (three quarters) connections that hold memory are not
-    /// read from; at the limit new work is refused and the connections that hold the most are closed, WebSockets with 1013,
+    /// for something else than a message, and 4 KiB for each connection, 1 KiB once it is a WebSocket, 8 KiB more over TLS. Idle
+    /// connections may hold half of the limit: further ones are closed at once. Near the limit (three quarters) connections that hold
+    /// memory are not read from; at the limit new work is refused and the connections that hold the most are closed, WebSockets with 1013,
     /// HTTP/1.1 with 503, or a reset within a response, and HTTP/2 with ENHANCE_YOUR_CALM. A quarter of the memory of the machine or of the control group:
     /// the application, the kernel's socket buffers and the allocator's overhead need the rest. So do longer read buffers, which belong
     /// to the threads: at most 64 of 256 KiB in the process. A read buffer whose WebSocket was handed to a task of the application is

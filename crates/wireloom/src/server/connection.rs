@@ -94,8 +94,9 @@ enum StartedRequest<F> {
     Upgraded(Box<Upgraded>),
 }
 
-/// The memory of a connection in addition to its head: its task, and the rounding of allocations. Measured with `conformance/memory/run`.
-const CONNECTION_COST: usize = 4 << 10;
+/// The memory of a request in addition to its head: what is parsed from it, and the rounding of allocations. Measured with
+/// `conformance/memory/run`.
+const REQUEST_COST: usize = 4 << 10;
 
 /// RFC 9110 §15.6.4.
 const OVERLOADED: Refusal = (503, "the server is overloaded");
@@ -512,7 +513,7 @@ impl Connection {
 
 /// The memory of a request whose head has this length, in bytes.
 fn head_cost(len: usize) -> usize {
-    if len > FREE_LEN { len + CONNECTION_COST } else { 0 }
+    if len > FREE_LEN { len + REQUEST_COST } else { 0 }
 }
 
 /// The HTTP/2 settings, with the timeout for a head.

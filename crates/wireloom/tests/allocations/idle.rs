@@ -11,7 +11,7 @@ use crate::counting::HELD;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Config, Connection, Event, Role};
-use wireloom::{DeflateConfig, WebSocket, WebSocketConfig};
+use wireloom::{ClientTls, Connector, DeflateConfig, WebSocket, WebSocketConfig};
 use wireloom_testing::frame::{masked, upgrade_request};
 
 /// Connections of each test, beside those that fill the pools of the thread.
@@ -158,10 +158,69 @@ async fn an_idle_compressed_websocket_holds_4_kib_and_its_windows() {
     }
 }
 
-// Over TCP, with everything that the server and tokio hold for the connection.
-#[tokio::test]
-async fn an_idle_websocket_of_a_server_holds_at_most_1024_bytes() {
-    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+/// How far a client has come when it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// It has sent nothing.
+    Silent,
+    /// It has sent the start of a head.
+    InHead,
+    /// It has received a response.
+    KeepAlive,
+    /// It has received an echo.
+    WebSocket,
+    /// It has sent the start of a TLS handshake.
+    InTls,
+    /// It has opened a WebSocket over TLS.
+    TlsWebSocket,
+}
+
+impl Client {
+    fn is_websocket(self) -> bool {
+        matches!(self, Self::WebSocket | Self::TlsWebSocket)
+    }
+
+    /// The connection, which is open until it is dropped.
+    fn connect(self, address: std::net::SocketAddr) -> Box<dyn std::any::Any> {
+        if self == Self::TlsWebSocket {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let connector = Connector::new().tls(ClientTls::default().insecure());
+            let socket = runtime.block_on(connector.connect(&format!("wss://{address}/"))).unwrap();
+            return Box::new((socket, runtime));
+        }
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        let mut receive = |request: &str| {
+            client.write_all(request.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                answer.push(byte[0]);
+            }
+        };
+        match self {
+            Self::Silent => {}
+            Self::InHead => client.write_all(b"GET / HTTP/1.1\r\n").unwrap(),
+            Self::KeepAlive => receive("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Self::WebSocket => {
+                receive(&upgrade_request("/"));
+                client.write_all(&masked(0x81, "hi")).unwrap();
+                let mut echo = [0; 4];
+                client.read_exact(&mut echo).unwrap();
+                assert_eq!(&echo, b"\x81\x02hi");
+            }
+            Self::InTls | Self::TlsWebSocket => client.write_all(&[0x16, 3, 1, 2, 0, 1]).unwrap(),
+        }
+        Box::new(client)
+    }
+}
+
+/// Bytes that a server and tokio hold for a connection over TCP, and those that the server counts.
+async fn held_by_server(client: Client) -> (usize, usize) {
+    let mut server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    if matches!(client, Client::InTls | Client::TlsWebSocket) {
+        server = server.tls(wireloom::ServerTls::self_signed(&["localhost"]).unwrap().0);
+    }
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
     tokio::spawn(server.serve(|request: wireloom::Request| async move {
         match request.websocket() {
@@ -175,36 +234,49 @@ async fn an_idle_websocket_of_a_server_holds_at_most_1024_bytes() {
     let clients = std::thread::spawn(move || {
         let mut clients = Vec::new();
         while let Ok(()) = opened.recv() {
-            let mut client = std::net::TcpStream::connect(address).unwrap();
-            client.write_all(upgrade_request("/").as_bytes()).unwrap();
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                client.read_exact(&mut byte).unwrap();
-                answer.push(byte[0]);
-            }
-            client.write_all(&masked(0x81, "hi")).unwrap();
-            let mut echo = [0; 4];
-            client.read_exact(&mut echo).unwrap();
-            assert_eq!(&echo, b"\x81\x02hi");
-            clients.push(client);
+            clients.push(client.connect(address));
             report.send(()).unwrap();
         }
     });
-    let mut held_before = 0;
+    let (mut held_before, mut counted_before) = (0, 0);
     // A power of two, so that the tables of the server are full.
     for number in 0..256 {
         if number == 128 {
             held_before = HELD.get();
+            counted_before = handle.stats().memory.total;
         }
         open.send(()).unwrap();
         reported.recv().await.unwrap();
+        while handle.stats().connections_open <= number {
+            tokio::task::yield_now().await;
+        }
+        // The server waits again.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
     }
     let held = (HELD.get() - held_before) as usize / 128;
-    println!("{held} bytes");
-    assert_eq!(handle.stats().websockets_open, 256);
-    // Of these, tokio has 128 for the task and 256 for the registration of the socket.
-    assert!(held <= 1_024, "{held} bytes");
+    let counted = (handle.stats().memory.total - counted_before) / 128;
+    println!("{client:?}: {held} bytes, counted {counted}");
+    assert_eq!(handle.stats().websockets_open, if client.is_websocket() { 256 } else { 0 });
     drop(open);
     clients.join().unwrap();
+    (held, counted)
+}
+
+// Of these, tokio has 128 for the task and 256 for the registration of the socket.
+#[tokio::test]
+async fn an_idle_websocket_of_a_server_holds_at_most_1024_bytes() {
+    let (held, _) = held_by_server(Client::WebSocket).await;
+    assert!(held <= 1_024, "{held} bytes");
+}
+
+// Else idle connections would fill the memory of the machine, whatever the limit is.
+#[tokio::test]
+async fn what_an_idle_connection_holds_is_counted() {
+    use Client::{InHead, InTls, KeepAlive, Silent, TlsWebSocket, WebSocket};
+    for client in [Silent, InHead, KeepAlive, WebSocket, InTls, TlsWebSocket] {
+        let (held, counted) = held_by_server(client).await;
+        assert!((held..held + 4_096).contains(&counted), "{client:?}: {held} bytes, counted {counted}");
+    }
 }
