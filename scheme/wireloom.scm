@@ -60,7 +60,7 @@
   ;;; The connection
 
   (define-record-type websocket
-    (%make-websocket state in out in-fd out-fd role resource subprotocol headers mailbox timer is-reported)
+    (%make-websocket state in out in-fd out-fd role resource subprotocol headers mailbox timer writer is-reported owns-ports)
     websocket?
     (state websocket-state set-websocket-state!) ; a pointer; #f when it is freed
     (in websocket-in)
@@ -73,8 +73,12 @@
     (headers websocket-headers set-websocket-headers!)
     (mailbox websocket-mailbox set-websocket-mailbox!)
     (timer websocket-timer set-websocket-timer!)
+    ;; The thread that writes to a port which is not a socket.
+    (writer websocket-writer set-websocket-writer!)
     ;; Whether an end without a Close frame was reported.
-    (is-reported websocket-is-reported set-websocket-is-reported!))
+    (is-reported websocket-is-reported set-websocket-is-reported!)
+    ;; Whether the ports were made here, and close with the connection.
+    (owns-ports websocket-owns-ports set-websocket-owns-ports!))
 
   (define-foreign-variable %eof int "WLS_EOF")
   (define-foreign-variable %done int "WLS_DONE")
@@ -104,6 +108,12 @@
   (define %close-send
     (foreign-lambda* int ((c-pointer self) (int code) (scheme-pointer reason) (long len))
       "C_return(wl_ws_close(((wls *)self)->ws, wls_now(), (uint16_t)code, reason, (size_t)len));"))
+  (define %has-output?
+    (foreign-lambda* bool ((c-pointer self))
+      "wl_slice slices[WL_SLICES_MAX];
+       size_t count = 0;
+       wl_ws_poll_transmit(((wls *)self)->ws, slices, WL_SLICES_MAX, &count);
+       C_return(count > 0);"))
   (define %event-len
     (foreign-lambda* long ((c-pointer self)) "wls *s = self; C_return(s->events[s->event].len);"))
   (define %event-code
@@ -146,7 +156,7 @@
 
   (define (make-websocket in out role)
     (let* ((state (%new))
-           (ws (%make-websocket state in out (socket-fd in) (socket-fd out) role #f #f '() #f #f #f)))
+           (ws (%make-websocket state in out (socket-fd in) (socket-fd out) role #f #f '() #f #f #f #f #f)))
       (unless state (fail 'out-of-memory "there is no memory for a connection"))
       (set-finalizer! ws release)
       ws))
@@ -155,7 +165,8 @@
     (let ((state (websocket-state ws)))
       (when state
         (set-websocket-state! ws #f)
-        (%free state))))
+        (%free state)
+        (when (websocket-mailbox ws) (close-mailbox (websocket-mailbox ws))))))
 
   ;; The pointer; a condition after the connection was closed.
   (define (open-state ws)
@@ -197,15 +208,30 @@
                           (%handle-timeout state)
                           (and (fx< (%transport state) 2) (flush ws)))))
                      (else #f))))
+            ((let ((writer (websocket-writer ws))) (and writer (not (dead? writer))))
+             #t)
             (else
-             ;; The bytes that one thread takes are written before those of another.
+             ;; A port may wait while it writes. The thread that began also writes what others queue meanwhile.
+             (dynamic-wind
+              (lambda () (set-websocket-writer! ws ##sys#current-thread))
+              (lambda () (write-port ws))
+              (lambda () (set-websocket-writer! ws #f)))))))
+
+  ;; Writes until a flush of the port finds nothing more to write; returns whether the connection still exists.
+  (define (write-port ws)
+    (let loop ((is-flushed #f))
+      (let ((state (websocket-state ws)))
+        (and state
              (let* ((chunk (fresh-string output-chunk))
                     (len (%take-output state chunk output-chunk)))
                (cond ((fx> len 0)
                       (write-string (if (fx= len output-chunk) chunk (substring chunk 0 len))
                                     #f (websocket-out ws))
-                      (flush ws))
-                     (else (flush-output (websocket-out ws)) #t)))))))
+                      (loop #f))
+                     (is-flushed #t)
+                     (else
+                      (flush-output (websocket-out ws))
+                      (loop #t))))))))
 
   ;; RFC 6455 section 7.1.1: the server closes first, and the client waits for that.
   (define (shutdown-if-due ws)
@@ -235,6 +261,12 @@
                (cond ((fx>= status 0)
                       (or (flush ws) (fail 'connection-closed "the peer does not read"))
                       (void))
+                     ((and (fx= status %queue-full) (%has-output? state))
+                      ;; Other threads have filled the queue: waits as they do.
+                      (cond ((flush ws)
+                             (sleep-ms 1.0)
+                             (send-message data type ws))
+                            (else (fail 'connection-closed "the peer does not read"))))
                      ((fx= status %not-open) (fail 'connection-closed "the connection is closed"))
                      ((fx= status %invalid-utf8) (fail 'invalid-data "the text is not valid UTF-8"))
                      (else (fail 'invalid-data (%status-text status)))))))))
@@ -357,7 +389,9 @@
   (define (close-websocket #!optional (ws (current-websocket)) #!key (code 1000) (reason ""))
     (let ((state (open-state ws)))
       (when state
-        (%close-send state code reason (string-length reason))
+        (let ((status (%close-send state code reason (string-length reason))))
+          (unless (or (fx>= status 0) (fx= status %not-open))
+            (abort (websocket-condition 'invalid-data (%status-text status) code reason))))
         (when (flush ws)
           ;; Until the peer's Close frame and the end of its stream, or the timeout.
           (let loop ()
@@ -368,6 +402,7 @@
                   (unless (eof-object? message) (loop))))))))
       (stop-timer ws)
       (release ws)
+      (when (websocket-owns-ports ws) (close-ports ws))
       (void)))
 
   (define (websocket-open? ws)
@@ -376,11 +411,13 @@
   (define (websocket-compressed? ws)
     (let ((state (open-state ws))) (and state (%compressed? state))))
 
-  (define (close-ports ws)
+  (define (close-ports ws) (close-port-pair (websocket-in ws) (websocket-out ws)))
+
+  (define (close-port-pair in out)
     (for-each (lambda (close port)
                 (handle-exceptions exn #f (unless (port-closed? port) (close port))))
               (list close-input-port close-output-port)
-              (list (websocket-in ws) (websocket-out ws))))
+              (list in out)))
 
   ;;; Threads, from what the scheduler has: no egg is needed
 
@@ -429,17 +466,25 @@
 
   ;; A queue between the reader of `with-concurrent-websocket` and its receivers.
   (define-record-type mailbox
-    (%make-mailbox items last waiting reader full?)
+    (%make-mailbox items last waiting reader count is-closed)
     mailbox?
     (items mailbox-items set-mailbox-items!)
     (last mailbox-last set-mailbox-last!)
-    (waiting mailbox-waiting set-mailbox-waiting!)
+    (waiting mailbox-waiting set-mailbox-waiting!) ; each thread once
     (reader mailbox-reader set-mailbox-reader!)
-    (full? mailbox-count set-mailbox-count!))
+    (count mailbox-count set-mailbox-count!)
+    (is-closed mailbox-is-closed set-mailbox-is-closed!))
 
   (define mailbox-max 64)
 
-  (define (make-mailbox) (%make-mailbox '() '() '() #f 0))
+  (define (make-mailbox) (%make-mailbox '() '() '() #f 0 #f))
+
+  ;; After the end of the connection nobody receives, and nothing is kept.
+  (define (close-mailbox mailbox)
+    (set-mailbox-is-closed! mailbox #t)
+    (set-mailbox-items! mailbox '())
+    (set-mailbox-count! mailbox 0)
+    (wake-waiting mailbox))
 
   (define (wake-waiting mailbox)
     (let ((waiting (mailbox-waiting mailbox)))
@@ -448,11 +493,13 @@
 
   ;; Waits until the mailbox changes, or a while, so that nothing hangs when another thread is killed.
   (define (mailbox-wait mailbox)
-    (set-mailbox-waiting! mailbox (cons ##sys#current-thread (mailbox-waiting mailbox)))
+    (unless (memq ##sys#current-thread (mailbox-waiting mailbox))
+      (set-mailbox-waiting! mailbox (cons ##sys#current-thread (mailbox-waiting mailbox))))
     (sleep-ms 100.0))
 
   (define (mailbox-send! mailbox message type)
-    (cond ((fx>= (mailbox-count mailbox) mailbox-max)
+    (cond ((mailbox-is-closed mailbox))
+          ((fx>= (mailbox-count mailbox) mailbox-max)
            (mailbox-wait mailbox)
            (mailbox-send! mailbox message type))
           (else
@@ -471,7 +518,7 @@
              (set-mailbox-count! mailbox (fx- (mailbox-count mailbox) 1))
              (wake-waiting mailbox)
              (values (caar items) (cdar items)))
-            ((dead? (mailbox-reader mailbox)) (values #!eof #!eof))
+            ((or (mailbox-is-closed mailbox) (dead? (mailbox-reader mailbox))) (values #!eof #!eof))
             (else
              (mailbox-wait mailbox)
              (mailbox-receive! mailbox)))))
@@ -585,7 +632,7 @@
   (define (websocket-accept in out #!optional head)
     (let* ((ws (make-websocket in out 'server))
            (state (websocket-state ws)))
-      (%server-new state)
+      (check-made ws (%server-new state))
       (when head (feed-string ws head))
       (let* ((has-input (or (take-buffered ws) head))
              (first (if has-input (%server-step state) %again))
@@ -610,8 +657,15 @@
                   (map (lambda (name) (cons name (request-part state 0 name)))
                        '("Host" "Origin" "Cookie" "Authorization" "User-Agent")))
                  (write-response ws response (%accept state subprotocol (permessage-deflate) response response-max))
-                 (with-config %server-open state)
+                 (check-made ws (with-config %server-open state))
                  ws))))))
+
+  ;; A connection that could not be made, for a parameter that it cannot have for example.
+  (define (check-made ws status)
+    (when (fx< status 0)
+      (release ws)
+      (abort (websocket-condition 'invalid-parameters
+                                  (if (fx= status %failed) "there is no source of randomness" (%status-text status))))))
 
   (define (choose-subprotocol offered)
     (and offered
@@ -721,7 +775,7 @@
               ((fx= progress %done)
                (set-websocket-resource! ws resource)
                (set-websocket-subprotocol! ws (%client-subprotocol state))
-               (with-config %client-open state)
+               (check-made ws (with-config %client-open state))
                ws)
               (else
                (let ((status (%client-status state)))
@@ -751,7 +805,10 @@
   (define (websocket-connect uri #!key origin subprotocol)
     (receive (host port authority resource) (parse-uri uri)
       (receive (in out) (tcp-connect host port)
-        (websocket-client in out authority resource origin: origin subprotocol: subprotocol))))
+        (let ((ws (handle-exceptions exn (begin (close-port-pair in out) (signal exn) #f)
+                    (websocket-client in out authority resource origin: origin subprotocol: subprotocol))))
+          (when ws (set-websocket-owns-ports! ws #t))
+          ws))))
 
   (define (with-client-websocket uri thunk)
     (let ((ws (websocket-connect uri)))

@@ -1,6 +1,6 @@
 ;;; The egg over TCP and over string ports: both ends in one process, and byte streams that break the rules.
 
-(import scheme (chicken base) (chicken condition) (chicken fixnum) (chicken format) (chicken gc) (chicken io) (chicken port)
+(import scheme (chicken base) (chicken condition) (chicken fixnum) (chicken file) (chicken format) (chicken gc) (chicken io) (chicken port)
         (chicken process-context) (chicken string) (chicken tcp) (chicken time) (srfi 4) wireloom)
 
 (define failures 0)
@@ -337,6 +337,134 @@
                     (pause 20)
                     (send-message "after")
                     (receive (message type) (receive-message) message)))))))
+
+;; The end of a session ends its reader, also one that waits because nobody receives.
+(let ((readers (lambda ()
+                 (let loop ((threads (##sys#all-threads)) (count 0))
+                   (cond ((null? threads) count)
+                         ((eq? (##sys#slot (car threads) 6) 'wireloom-reader) (loop (cdr threads) (+ count 1)))
+                         (else (loop (cdr threads) count)))))))
+  (for-each
+   (lambda (body)
+     (let ((counted -1))
+       (check '(left done)
+              (both (lambda (in out)
+                      (handle-exceptions exn 'left
+                        (with-concurrent-websocket (lambda () (set! counted (readers)) (body)) in out)))
+                    (lambda ()
+                      (let ((ws (websocket-connect uri)))
+                        (let loop ((n 0))
+                          (when (< n 200)
+                            (handle-exceptions exn #f (send-message (make-string 1000 #\x) 'text ws))
+                            (loop (+ n 1))))
+                        (handle-exceptions exn #f (close-websocket ws))
+                        'done))))
+       (check #t (> counted 0))
+       (check #t (wait-until (lambda () (= (readers) 0))))))
+   (list (lambda () (receive-message) (pause 200) 'left)
+         (lambda () (receive-message) (pause 200) (error "left")))))
+
+;; A receiver that waits for long.
+(check '((1 connection-close) "late")
+       (both (lambda (in out) (with-concurrent-websocket echo in out))
+             (lambda ()
+               (let* ((ws (websocket-connect uri))
+                      (out (open-output-string)))
+                 (pause 450)
+                 (send-message "late" 'text ws)
+                 (receive (message type) (receive-message ws)
+                   (close-websocket ws)
+                   message)))))
+
+;; Sockets that websocket-connect opened are closed, whether the server accepts or not.
+(let ((open-files (lambda () (length (directory "/proc/self/fd")))))
+  (when (directory-exists? "/proc/self/fd")
+    (for-each
+     (lambda (origin)
+       (parameterize ((accept-connection (lambda (origin) (string=? origin "http://good"))))
+         (let ((before (open-files)))
+           (let loop ((n 0))
+             (when (< n 10)
+               (both echo-on
+                     (lambda ()
+                       (handle-exceptions exn #f (close-websocket (websocket-connect uri origin: origin)))))
+               (loop (+ n 1))))
+           (check before (open-files)))))
+     '("http://good" "http://bad"))))
+
+;; What no Close frame can have is refused at once, and the connection stays.
+(check '((1 connection-close) (invalid-data invalid-data invalid-data invalid-data "still open"))
+       (both echo-on
+             (lambda ()
+               (with-client-websocket
+                uri
+                (lambda ()
+                  (let* ((refused (lambda arguments
+                                    (condition-case (begin (apply close-websocket (current-websocket) arguments) 'closed)
+                                      ((websocket invalid-data) 'invalid-data))))
+                         (results (list (refused reason: (make-string 200 #\a)) (refused code: 1005) (refused code: 5000)
+                                        (refused reason: (bytes 255)))))
+                    (send-message "still open")
+                    (receive (message type) (receive-message)
+                      (append results (list message)))))))))
+
+;; Parameters that no connection can have.
+(parameterize ((ping-interval 1e-10))
+  (check 'invalid-parameters
+         (condition-case (websocket-accept (open-input-string request) (open-output-string)) ((websocket invalid-parameters) 'invalid-parameters)))
+  (check '(refused invalid-parameters)
+         (both (lambda (in out) (handle-exceptions exn 'refused (parameterize ((ping-interval 0)) (with-websocket echo in out)) 'refused))
+               (lambda ()
+                 (condition-case (websocket-connect uri) ((websocket invalid-parameters) 'invalid-parameters))))))
+
+;; A port that waits while it writes: another thread does not write into the middle of a frame.
+(let* ((wire (open-output-string))
+       (out (make-output-port
+             (lambda (text)
+               (let loop ((at 0))
+                 (when (< at (string-length text))
+                   (write-string (substring text at (min (string-length text) (+ at 20000))) #f wire)
+                   (pause 5)
+                   (loop (+ at 20000)))))
+             void))
+       (ws (websocket-accept (open-input-string request) out))
+       (head (string-length (get-output-string wire)))
+       (threads (map (lambda (letter)
+                       (in-thread (lambda ()
+                                    (let loop ((n 0))
+                                      (when (< n 3) (send-message (make-string 100000 letter) 'text ws) (loop (+ n 1)))))))
+                     '(#\a #\b #\c))))
+  (for-each wait-for threads)
+  (check #t (wait-until (lambda () (= (string-length (get-output-string wire)) (+ head (* 9 100010))))))
+  (let ((text (get-output-string wire)))
+    (let loop ((n 0))
+      (when (< n 9)
+        (let* ((at (+ head (* n 100010) 10))
+               (payload (substring text at (+ at 100000))))
+          (check #t (string=? payload (make-string 100000 (string-ref payload 0)))))
+        (loop (+ n 1))))))
+
+;; A queue that other threads have filled is waited for.
+(check '(done #t)
+       (parameterize ((permessage-deflate #f))
+       (let* ((count 0)
+              (begun 0)
+              (thread (in-thread (lambda ()
+                                   (receive (in out) (tcp-accept listener)
+                                     (with-websocket
+                                      (lambda ()
+                                        (wait-until (lambda () (= begun 10)))
+                                        (let loop ()
+                                          (receive (message type) (receive-message)
+                                            (when (eq? type 'binary) (set! count (+ count (string-length message))) (loop))))
+                                        'done)
+                                      in out)))))
+              (ws (websocket-connect uri))
+              (text (make-string (* 10 1024 1024) #\x))
+              (senders (map (lambda (_) (in-thread (lambda () (set! begun (+ begun 1)) (send-message text 'binary ws) 'sent))) '(1 2 3 4 5 6 7 8 9 10))))
+         (let ((sent (map wait-for senders)))
+           (close-websocket ws)
+           (list (wait-for thread) (and (equal? sent '(sent sent sent sent sent sent sent sent sent sent)) (= count (* 10 (string-length text)))))))))
 
 ;; A connection that another thread closes, while the first waits to write in `close-websocket`.
 (let* ((flushes -10)
