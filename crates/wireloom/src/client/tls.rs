@@ -16,7 +16,7 @@ use super::{Protocols, failed};
 use crate::error::Error;
 use crate::transport::counted::Counted;
 use crate::transport::tls::{pem_error, provider};
-use crate::transport::{Io, TlsInfo, Transport};
+use crate::transport::{Io, TlsInfo};
 
 /// The certificates that a client trusts, and its own.
 ///
@@ -291,16 +291,10 @@ async fn handshake(
     // RFC 6066 §3: an IP address is not sent.
     let is_sent = config.enable_sni && matches!(name, ServerName::DnsName(_));
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let (io, mut info) = match io {
-        Io::Tcp(stream) => {
-            let stream = connector.connect(name, Counted::new(stream)).await.map_err(failed)?;
-            let info = agreed(stream.get_ref().1);
-            (Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream))), info)
-        }
-        io => boxed(connector.connect(name, io.into_transport()).await.map_err(failed)?),
-    };
+    let stream = connector.connect(name, Counted::new(io)).await.map_err(failed)?;
+    let mut info = agreed(stream.get_ref().1);
     info.server_name = is_sent.then(|| host.strip_suffix('.').unwrap_or(host).to_owned());
-    Ok((io, info))
+    Ok((Io::Tls(Box::new(stream.into())), info))
 }
 
 /// Shows no certificate.
@@ -315,11 +309,6 @@ impl ResolvesClientCert for NoIdentity {
     fn has_certs(&self) -> bool {
         false
     }
-}
-
-fn boxed(stream: tokio_rustls::client::TlsStream<impl Transport>) -> (Io, TlsInfo) {
-    let info = agreed(stream.get_ref().1);
-    (Io::Other(Box::new(stream)), info)
 }
 
 fn agreed(connection: &ClientConnection) -> TlsInfo {

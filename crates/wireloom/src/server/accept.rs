@@ -4,20 +4,14 @@ use std::future::poll_fn;
 #[cfg(feature = "tls")]
 use std::pin::Pin;
 use std::sync::Arc;
-#[cfg(feature = "tls")]
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::ReadBuf;
-#[cfg(feature = "tls")]
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use super::connection::{Connection, READ_LEN_MAX};
-#[cfg(feature = "tls")]
-use super::timeouts::Timeouts;
 use super::timeouts::{Deadline, Stopped};
 #[cfg(feature = "tls")]
 use crate::memory::{TLS_HANDSHAKE_KIB, TLS_KIB};
@@ -100,22 +94,15 @@ impl Connection {
         self.origin.account.try_add_idle(TLS_HANDSHAKE_KIB).ok()?;
         let Self { io, origin, config, registry, registration, mut timeouts, bytes, bytes_memory } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
-        let (info, io) = match io {
-            Io::Tcp(stream) => {
-                let stream =
-                    handshake(&mut timeouts, &mut deadline, failed, tls.accept(Counted::new(stream))).await?;
-                let info = crate::transport::tls::info(stream.get_ref().1);
-                (info, Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream))))
-            }
-            io => {
-                let accepting = tls.accept(io.into_transport());
-                let stream = handshake(&mut timeouts, &mut deadline, failed, accepting).await?;
-                let info = crate::transport::tls::info(stream.get_ref().1);
-                (info, Io::Other(Box::new(stream)))
-            }
+        let mut accepting = tls.accept(Counted::new(io));
+        let accepted = timeouts.within(&mut deadline, Phase::Aborted, |cx| Pin::new(&mut accepting).poll(cx));
+        let Some(stream) = accepted.await.ok().and_then(Result::ok) else {
+            failed.fetch_add(1, Ordering::Relaxed);
+            return None;
         };
+        let info = Some(Arc::new(crate::transport::tls::info(stream.get_ref().1)));
+        let io = Io::Tls(Box::new(stream.into()));
         origin.account.subtract_idle(TLS_HANDSHAKE_KIB - TLS_KIB);
-        let info = Some(Arc::new(info));
         let origin = Arc::new(Origin {
             tls: info,
             peer: origin.peer,
@@ -124,22 +111,6 @@ impl Connection {
         });
         Some(Self { io, origin, config, registry, registration, timeouts, bytes, bytes_memory })
     }
-}
-
-/// The outcome of a TLS handshake; `None` when it fails or takes too long.
-#[cfg(feature = "tls")]
-async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
-    timeouts: &mut Timeouts,
-    deadline: &mut Deadline,
-    failed: &AtomicU64,
-    mut accepting: tokio_rustls::Accept<T>,
-) -> Option<tokio_rustls::server::TlsStream<T>> {
-    let accepted = timeouts.within(deadline, Phase::Aborted, |cx| Pin::new(&mut accepting).poll(cx));
-    let accepted = accepted.await.ok().and_then(Result::ok);
-    if accepted.is_none() {
-        failed.fetch_add(1, Ordering::Relaxed);
-    }
-    accepted
 }
 
 /// Peeks at the first byte, and reads when it is not TLS.

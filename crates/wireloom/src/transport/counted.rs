@@ -2,53 +2,48 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::Io;
+
 /// A transport that counts the bytes it has accepted.
-#[derive(Debug)]
-pub(crate) struct Counted<T> {
-    io: T,
+pub(crate) struct Counted {
+    io: Io,
     accepted: u64,
 }
 
-impl<T> Counted<T> {
-    pub(crate) fn new(io: T) -> Self {
+impl Counted {
+    pub(crate) fn new(io: Io) -> Self {
         Self { io, accepted: 0 }
     }
 
-    pub(super) fn io(&self) -> &T {
+    pub(super) fn io(&self) -> &Io {
         &self.io
     }
 
-    /// The number of bytes that were written.
-    pub(super) fn accepted(&self) -> u64 {
-        self.accepted
-    }
-
-    fn count(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(len)) = written {
-            self.accepted += len as u64;
-        }
-        written
+    /// The number of bytes that have left, of a TLS connection within another one too.
+    pub(super) fn left_len(&self) -> u64 {
+        self.io.left_len().unwrap_or(self.accepted)
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+impl AsyncRead for Counted {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, into)
+        let len = ready!(self.io.poll_read(cx, into.initialize_unfilled()))?;
+        into.advance(len);
+        Poll::Ready(Ok(()))
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
-        self.count(written)
+impl AsyncWrite for Counted {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -56,19 +51,20 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
-        self.count(written)
+        let len = ready!(self.io.poll_write(cx, slices))?;
+        self.accepted += len as u64;
+        Poll::Ready(Ok(len))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        self.io.poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        self.io.poll_shutdown(cx)
     }
 }

@@ -34,7 +34,7 @@ pub(crate) trait Tunnel: Transport {
 pub(crate) enum Io {
     Tcp(TcpStream),
     #[cfg(feature = "tls")]
-    Tls(Box<tokio_rustls::TlsStream<Counted<TcpStream>>>),
+    Tls(Box<tokio_rustls::TlsStream<Counted>>),
     /// A stream of HTTP/2.
     Tunnel(Box<dyn Tunnel>),
     /// Any of the others, which is observed.
@@ -100,7 +100,7 @@ impl Io {
     pub(crate) fn left_len(&self) -> Option<u64> {
         match self.observed() {
             #[cfg(feature = "tls")]
-            Self::Tls(io) => Some(io.get_ref().0.accepted()),
+            Self::Tls(io) => Some(io.get_ref().0.left_len()),
             _ => None,
         }
     }
@@ -218,7 +218,7 @@ impl Io {
         match self.observed() {
             Self::Tcp(io) => Some(io),
             #[cfg(feature = "tls")]
-            Self::Tls(io) => Some(io.get_ref().0.io()),
+            Self::Tls(io) => io.get_ref().0.io().tcp(),
             _ => None,
         }
     }

@@ -1,13 +1,18 @@
 //! Peers that do not read, over TCP, TLS and streams of HTTP/2: each policy applies by bytes and by time.
 
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
+use wireloom::server::Listener;
 use wireloom::{
     ClientTls, Connector, Request, Response, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer,
-    WebSocket, WebSocketError,
+    WebSocket, WebSocketConfig, WebSocketError,
 };
 
 use crate::pace::Pace;
@@ -290,4 +295,72 @@ async fn waits_for_a_peer_that_reads_slowly() {
             assert!(!in_time && attempt < Pace::ATTEMPTS_MAX, "{received:?} {:?}", handle.stats());
         }
     }
+}
+
+/// Accepts one pipe.
+struct OnePipe(Option<DuplexStream>);
+
+impl Listener for OnePipe {
+    type Transport = DuplexStream;
+
+    async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
+        match self.0.take() {
+            Some(pipe) => Ok((pipe, (Ipv4Addr::LOCALHOST, 0).into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+// rustls has all bytes of the message at once, and passes them on as the peer reads.
+#[tokio::test(start_paused = true)]
+async fn a_peer_over_tls_that_reads_slowly_is_waited_for_over_any_transport() {
+    const MESSAGE_LEN: usize = 20_000;
+    const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+    let (near, pipe) = tokio::io::duplex(1_000);
+    let (far, client) = tokio::io::duplex(1_000);
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let mut config = ServerConfig::default();
+    config.websocket.slow_peer = SlowPeer::Wait { stall_timeout: STALL_TIMEOUT };
+    let server = Server::new(OnePipe(Some(pipe))).config(config).tls(tls);
+    let handle = server.handle();
+    tokio::spawn(server.serve(|request: Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(|mut socket| async move {
+                while let Ok(Some(_)) = socket.recv().await {
+                    let _ = socket.send(vec![1; MESSAGE_LEN]).await;
+                }
+            }),
+            Err(refusal) => refusal,
+        }
+    }));
+    let is_slow = Arc::new(AtomicBool::new(false));
+    tokio::spawn({
+        let is_slow = is_slow.clone();
+        async move {
+            let ((mut from_server, mut to_server), (mut from_client, mut to_client)) =
+                (tokio::io::split(near), tokio::io::split(far));
+            tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+            let mut bytes = [0; 500];
+            while let Ok(len @ 1..) = from_server.read(&mut bytes).await {
+                if is_slow.load(Ordering::Relaxed) {
+                    // 2 KiB in the time of the stall timeout.
+                    tokio::time::sleep(STALL_TIMEOUT / 4).await;
+                }
+                to_client.write_all(&bytes[..len]).await.unwrap();
+            }
+        }
+    });
+    let client = Mutex::new(Some(client));
+    // Without keepalive: nothing is received before a record of TLS is complete.
+    let connector = Connector::new()
+        .config(WebSocketConfig::default())
+        .tls(ClientTls::default().with_root(certificate.der()))
+        .dial_with(move |_, _| std::future::ready(Ok(client.lock().unwrap().take().unwrap())));
+    let mut client = connector.connect("wss://localhost/").await.unwrap();
+    is_slow.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    client.send("send").await.unwrap();
+    assert_eq!(client.recv().await.unwrap().unwrap().as_bytes().len(), MESSAGE_LEN);
+    assert!(begin.elapsed() > STALL_TIMEOUT * 2, "{:?}", begin.elapsed());
+    assert_eq!(handle.stats().slow_peers_disconnected, 0);
 }
