@@ -641,6 +641,35 @@ class ConnectionTest < Wireloom::TestCase
     end
   end
 
+  def test_a_message_has_a_bound_of_fragments
+    gap_of_the_original
+    ours, theirs = UNIXSocket.pair
+    writer = Thread.new { theirs.write("\x02\x00".b, "\x00\x00".b * 20_000) rescue nil }
+    error = assert_raises(WS::ProtocolError) { WS::Connection.new(WS::Framer.new(ours), maximum_message_size: 1000).read }
+    assert_equal ["Message has too many fragments!", 1009], [error.message, error.code]
+  ensure
+    [ours, theirs].each { |socket| socket&.close }
+    writer&.join
+  end
+
+  # A peer that broke a message off and says nothing more: on a stream that cannot wait for a limited time, and within a frame.
+  def test_refused_text_does_not_wait_for_a_silent_peer
+    wrapped = Struct.new(:io) do
+      def read(length) = io.read(length)
+      def write(bytes) = io.write(bytes)
+      def flush = nil
+      def close = io.close
+    end
+    [["", wrapped], ["\x00".b, :itself.to_proc], ["\x00\x05ab".b, :itself.to_proc]].each do |rest, stream|
+      ours, theirs = UNIXSocket.pair
+      theirs.write("\x01\x02\xff\xff".b + rest)
+      stream = stream == wrapped ? wrapped.new(ours) : ours
+      assert_raises(WS::ProtocolError) { Timeout.timeout(5) { WS::Connection.new(WS::Framer.new(stream)).read } }
+    ensure
+      [ours, theirs].each { |socket| socket&.close }
+    end
+  end
+
   # They are for the reader, whichever way the message takes.
   def test_options_of_a_read
     reader = Struct.new(:seen) do

@@ -381,6 +381,9 @@ module Protocol
         if @maximum_message_size && @wireloom_size > @maximum_message_size
           raise ProtocolError.new("Message is longer than #{@maximum_message_size} bytes!", Error::MESSAGE_TOO_LARGE)
         end
+        if @frames.size > FRAGMENTS_SPARE + (@wireloom_size / FRAGMENT_LENGTH)
+          raise ProtocolError.new("Message has too many fragments!", Error::MESSAGE_TOO_LARGE)
+        end
 
         wireloom_leave(frame.finished? ? 0 : @wireloom_size)
       end
@@ -393,6 +396,11 @@ module Protocol
         @framer.instance_variable_set(:@wireloom_message_left, @maximum_message_size - size)
       end
 
+      # A message may have so many fragments of any length, and one more for so many bytes: each is an object. As in the core.
+      FRAGMENTS_SPARE = 16_384
+      FRAGMENT_LENGTH = 16
+      private_constant :FRAGMENTS_SPARE, :FRAGMENT_LENGTH
+
       # Fragmented text is refused in the fragment that is invalid, not at its end.
       def wireloom_validate(frame)
         return if @wireloom_utf8.push(frame.payload || "", frame.mask)
@@ -402,27 +410,24 @@ module Protocol
         raise error
       end
 
-      # How long a peer may be silent that was refused in the midst of a message, in seconds.
+      # How long a peer that was refused in the midst of a message may go on writing it, in seconds.
       DRAIN_TIMEOUT = 0.5
       private_constant :DRAIN_TIMEOUT
 
-      # Sends the Close, and reads the message to its end, or the peer's Close: a peer that is still writing it must not find
-      # the connection reset before it reads the Close.
+      # Sends the Close, and reads from a socket until the peer has ended its side, or for a while: a peer that is still writing the message
+      # must not find the connection reset before it reads the Close. Other streams, such as TLS, cannot be read for a limited time.
       def wireloom_drain(error)
         close!(error.code, error.message)
-        size = @wireloom_size
         stream = @framer.instance_variable_get(:@stream)
-        until @maximum_message_size && size > @maximum_message_size
-          wireloom_leave(size)
-          break unless !stream.is_a?(IO) || stream.wait_readable(DRAIN_TIMEOUT)
+        return unless stream.is_a?(IO)
 
-          frame = @framer.read_frame
-          break if frame.is_a?(CloseFrame) || (frame.finished? && !frame.control?)
-
-          size += frame.length || 0
+        deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + DRAIN_TIMEOUT
+        chunk = +""
+        while (rest = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)).positive? && stream.wait_readable(rest)
+          break unless stream.read_nonblock(64 << 10, chunk, exception: false)
         end
       rescue StandardError
-        # The peer has gone, or breaks the protocol: nothing is left to be read.
+        # The peer has gone: nothing is left to be read.
       end
     end
   end
