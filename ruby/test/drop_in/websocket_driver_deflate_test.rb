@@ -105,6 +105,21 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
+  # The start of a frame that came with a message, which inflated to more.
+  def test_what_is_behind_a_message_takes_its_own_length
+    gap_of_the_original
+    needs_the_usual_allocator
+    require "objspace"
+    bytes = frame(0xC1, Zlib::Deflate.new(9, -15).deflate("x" * 100_000, Zlib::SYNC_FLUSH).delete_suffix(TAIL), mask: true)
+    alone, with_more = ["", "\x81".b].map do |rest|
+      driver = deflated("; client_no_context_takeover")
+      driver.parse(bytes + rest)
+      assert_equal ["x" * 100_000], messages
+      ObjectSpace.memsize_of(driver.instance_variable_get(:@codec))
+    end
+    assert_operator with_more - alone, :<, 200
+  end
+
   # A socket may send again while it writes.
   def test_a_socket_that_sends_while_it_writes
     driver = deflated

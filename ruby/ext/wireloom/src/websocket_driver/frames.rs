@@ -60,6 +60,9 @@ pub(crate) struct Rules {
     pub(crate) raw: bool,
 }
 
+/// What [`Frames::next`] may leave, in bytes: a header and the payload of a control frame.
+const REMAINDER_MAX: usize = 138;
+
 struct Frame {
     opcode: u8,
     fin: bool,
@@ -132,7 +135,9 @@ impl Frames {
             return;
         }
         if self.kept.capacity() < self.kept.len() + input.len() {
-            let mut wider = scratch::take();
+            let len = self.kept.len() - self.at + input.len();
+            // A remainder stays until more arrives: an idle connection has no more than that. The shared buffer is for what is used at once.
+            let mut wider = if len <= REMAINDER_MAX { Vec::with_capacity(len) } else { scratch::take() };
             wider.extend_from_slice(&self.kept[self.at..]);
             self.kept = wider;
             self.at = 0;
