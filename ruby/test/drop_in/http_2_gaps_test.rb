@@ -46,6 +46,31 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_equal "invalid pseudo-headers", accepted(REQUEST + [[":method", "GET"]])
   end
 
+  # DATA that waits for the connection's window goes with its stream, if that is reset by either end.
+  def test_data_of_reset_streams_is_dropped
+    server, sent = connected_server
+    server << settings_frame([[:settings_initial_window_size, (2**31) - 1]])
+    streams = []
+    server.on(:stream) do |stream|
+      streams << stream
+      stream.on(:half_close) do
+        stream.headers(RESPONSE)
+        stream.data(stream.id.to_s * 60_000, end_stream: stream.id == 9)
+      end
+    end
+    [1, 3, 5, 7, 9].each { |id| server << headers_frame(REQUEST, stream: id, names: %i[end_headers end_stream]) }
+    assert_operator server.buffered_amount, :>=, 4 * 60_000 - 5535
+    [1, 3, 7].each { |id| server << frame(:rst_stream, stream: id, error: :cancel) }
+    streams[2].close(:cancel)
+    assert_equal 60_000, server.buffered_amount
+    sent.clear
+    server << frame(:window_update, stream: 0, increment: 1_000_000)
+    data = sent.map { |bytes| parsed(bytes) }.select { |frame| frame[:type] == :data }
+    assert_equal [9], data.map { |frame| frame[:stream] }.uniq
+    assert_equal 60_000, data.sum { |frame| frame[:payload].bytesize }
+    assert_equal 0, server.buffered_amount
+  end
+
   def test_header_tables_of_any_size
     [0, 64, 1000, 65_536].product([0, 64, 65_536]).each do |ours, theirs|
       client, server = pair(client_settings: { settings_header_table_size: ours },

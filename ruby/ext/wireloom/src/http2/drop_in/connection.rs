@@ -13,6 +13,7 @@ use rb_sys::VALUE;
 use wireloom_http2::rate_limit::RateLimit;
 
 use super::frame::{NIL, Stored, value};
+use super::frame_buffer::FrameBuffer;
 use super::listeners::{Emitter, Listeners, emit};
 use super::names::{self, classes, is_class, sym};
 use super::receive::Input;
@@ -451,8 +452,12 @@ pub(crate) fn remember_reset(this: Obj<Connection>, id: u32) {
 pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stream>) -> Result<(), Error> {
     let id = stream.id.get();
     let gone = this.streams.with(|streams| streams.remove(&id)).is_some();
-    if gone && stream.closed.get().raw() == sym().local_rst {
+    let why = stream.closed.get().raw();
+    if gone && why == sym().local_rst {
         remember_reset(this, id);
+    }
+    if (why == sym().local_rst || why == sym().remote_rst) && !FrameBuffer::is_empty(&this.buffer) {
+        FrameBuffer::discard(&this.buffer, id);
     }
     if gone && !stream.parent.get().is_nil() {
         this.promised_streams.set(this.promised_streams.get() - 1);

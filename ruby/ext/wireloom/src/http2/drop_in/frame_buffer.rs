@@ -40,6 +40,13 @@ impl FrameBuffer {
                 .is_ok_and(|buffer| buffer.frames.with(|frames| frames.is_empty()))
     }
 
+    /// Drops the frames of a stream that was reset: none may follow RST_STREAM (RFC 9113 §5.4.2).
+    pub(crate) fn discard(place: &Cell<Held>, stream: u32) {
+        if let Ok(buffer) = Obj::<Self>::try_convert(place.get().value()) {
+            buffer.frames.with(|frames| frames.retain(|stored| stored.frame().stream != Some(stream)));
+        }
+    }
+
     pub(crate) fn bytesize_of(place: &Cell<Held>) -> usize {
         if place.get().is_nil() {
             return 0;
