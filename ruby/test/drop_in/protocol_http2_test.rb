@@ -47,6 +47,19 @@ class ProtocolHPACKTest < Wireloom::TestCase
     assert_raises(Protocol::HPACK::CompressionError) { decoded("\x2a".b) }
   end
 
+  # async-http passes the peer's setting on: it allows a table of that size and asks for none.
+  def test_the_peer_does_not_choose_how_much_the_encoder_keeps
+    gap_of_the_original
+    context, reader = Context.new, Context.new
+    3000.times do |at|
+      fields = [["x-request-id", at.to_s * 20]]
+      block = encoded(fields, context, table_size_limit: 0xffffffff)
+      assert_equal fields, decoded(block, reader, table_size_limit: 0xffffffff)
+    end
+    assert_equal [65_536, 65_536], [context.table_size, reader.table_size]
+    assert_operator context.compute_current_table_size, :<=, 65_536
+  end
+
   def test_what_breaks_the_rules
     ["\xff\xff\xff\xff\xff\x0f", "\x80", "\x41\x85abc", "\x00\x81\x00\x00"].each do |block|
       assert_raises(Protocol::HPACK::CompressionError, block.inspect) { decoded(block.b) }

@@ -280,13 +280,18 @@ module Protocol
         @buffer.setbyte(first, @buffer.getbyte(first) | representation[:pattern])
       end
 
+      # The peer's setting allows a table of that size, and asks for none (RFC 7541 §4.2): it is this end's memory.
+      LONGEST_TABLE = 1 << 16
+      private_constant :LONGEST_TABLE
+
       # Appends the block of +headers+.
       #
       # @param headers [Enumerable<Array(String, String)>]
-      # @param table_size [Integer, nil] announced when it is another one
+      # @param table_size [Integer, nil] announced when it is another one; up to 65,536 is used
       # @return [String] the buffer
       # @raise [TypeError] when a name or a value is not a String; the table is as before
       def encode(headers, table_size = @table_size_limit)
+        table_size = [table_size, LONGEST_TABLE].min if table_size
         if table_size && table_size != @context.table_size
           write_header(@context.change_table_size(table_size))
         end
