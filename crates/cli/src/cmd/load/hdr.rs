@@ -57,16 +57,21 @@ impl Log {
     }
 }
 
+/// The sum of counts, which a file may hold in any size.
+pub(super) fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
 /// All parts as a log with one histogram.
 pub(super) fn text(latencies: &Histogram<u64>, parts: &[Part], time: Duration) -> Vec<u8> {
     let mut log = Log::default();
     log.add(latencies, Duration::ZERO, time);
     let mut errors = Map::new();
     for (kind, count) in parts.iter().flat_map(|part| &part.errors) {
-        let sum = errors.get(kind).and_then(Value::as_u64).unwrap_or_default() + count;
+        let sum = errors.get(kind).and_then(Value::as_u64).unwrap_or_default().saturating_add(*count);
         errors.insert(kind.clone(), json!(sum));
     }
-    let sum = |count: fn(&Part) -> u64| parts.iter().map(count).sum();
+    let sum = |count: fn(&Part) -> u64| sum(parts.iter().map(count));
     let head = Head {
         connections: sum(|part| part.connections),
         time,
@@ -150,8 +155,9 @@ impl Part {
                     latencies
                         .add(&histogram)
                         .map_err(|error| format!("a histogram cannot be added: {error}"))?;
-                    begin = Some(begin.unwrap_or(interval.start_timestamp()).min(interval.start_timestamp()));
-                    end = end.max(interval.start_timestamp() + interval.duration());
+                    let start = interval.start_timestamp();
+                    begin = Some(begin.unwrap_or(start).min(start));
+                    end = end.max(start.checked_add(interval.duration()).ok_or("a time is too large")?);
                 }
             }
         }
@@ -214,6 +220,11 @@ mod tests {
             .collect();
         let part = Part::parse("b".into(), &foreign.concat()).unwrap();
         assert_eq!((part.received, part.time, part.latencies.len()), (3_000, Duration::from_secs(3), 3_000));
+        // An interval that ends after the end of time.
+        let last = text.split_inclusive(|&byte| byte == b'\n').next_back().unwrap();
+        let late = [b"18446744073709551615.0", &last[last.iter().position(|&byte| byte == b',').unwrap()..]]
+            .concat();
+        assert_eq!(Part::parse("d".into(), &late).err(), Some("a time is too large".into()));
         for wrong in [&b""[..], b"hello\n", b"0.1,1.0,2.0,!!!!\n", b"0.1,1.0,2.0,AAAA\n"] {
             assert!(Part::parse("c".into(), wrong).is_err(), "{wrong:?}");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::hdr::Part;
+use super::hdr::{Part, sum};
 use super::recorder::histogram;
 use super::report::{Checked, Latency};
 use crate::args::Merge;
@@ -45,11 +45,12 @@ impl Merged {
             let _ = latencies.add(&part.latencies);
             rate += part.received as f64 / part.time.as_secs_f64().max(1e-9);
             for (kind, count) in &part.errors {
-                *errors.entry(kind.clone()).or_default() += count;
+                let sum = errors.entry(kind.clone()).or_default();
+                *sum = sum.saturating_add(*count);
             }
         }
         let latency = Latency::expected(&latencies, &args.expect);
-        let sum = |count: fn(&Part) -> u64| parts.iter().map(count).sum();
+        let sum = |count: fn(&Part) -> u64| sum(parts.iter().map(count));
         let mut merged = Self {
             files: parts.iter().map(|part| part.name.clone()).collect(),
             connections: sum(|part| part.connections),
@@ -69,7 +70,7 @@ impl Merged {
     }
 
     pub(super) fn errors_total(&self) -> u64 {
-        self.errors.iter().map(|(_, count)| count).sum()
+        sum(self.errors.iter().map(|(_, count)| *count))
     }
 }
 
@@ -77,7 +78,8 @@ impl Merged {
 fn warning(parts: &[Part]) -> Option<String> {
     let starts: Option<Vec<Duration>> = parts.iter().map(|part| part.started).collect();
     let last_start = starts?.into_iter().max()?;
-    let ended =
-        parts.iter().find(|part| part.started.is_some_and(|started| started + part.time < last_start))?;
+    let ended = parts
+        .iter()
+        .find(|part| part.started.is_some_and(|started| started.saturating_add(part.time) < last_start))?;
     Some(format!("{} had ended before the last one began: their rates do not add up", ended.name))
 }

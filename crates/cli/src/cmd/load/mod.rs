@@ -39,7 +39,7 @@ use crate::{descriptors, terminal};
 use comparison::{Comparison, Samples};
 use merged::Merged;
 use progress::Progress;
-use report::Report;
+use report::{Checked, Report};
 use runner::Outcome;
 use target::{Failure, Opener};
 use work::Work;
@@ -105,7 +105,7 @@ async fn load(mut args: Load) -> Exit {
         terminal::print_error(terminal::visible_line(&error));
         return Exit::Broken;
     }
-    exit(args, &report)
+    exit(args, &report, against.as_ref())
 }
 
 /// Adds up the files of several processes.
@@ -131,7 +131,13 @@ fn merge(args: &Merge) -> Exit {
         terminal::print_error(terminal::visible_line(&error));
         return Exit::Broken;
     }
-    if merged.expectations.iter().all(|checked| checked.is_met) { Exit::Success } else { Exit::Unmet }
+    if !Checked::all_are_met(&merged.expectations) {
+        Exit::Unmet
+    } else if Checked::has_errors(&merged.expectations, merged.errors_total()) {
+        Exit::Broken
+    } else {
+        Exit::Success
+    }
 }
 
 /// Prints why there was no load, on one line.
@@ -153,7 +159,8 @@ fn print_failure(url: &str, failure: Failure) -> Exit {
     }
 }
 
-fn exit(args: &Load, report: &Report) -> Exit {
+fn exit(args: &Load, report: &Report, against: Option<&Report>) -> Exit {
+    let errors: u64 = [report].into_iter().chain(against).map(|report| report.counts.errors.total()).sum();
     let is_slower = args.comparison.fail_if_slower.is_some_and(|fraction| match &report.comparison {
         Some(comparison) if comparison.is_conclusive() => comparison.is_slower_by(fraction),
         // If the check could not be made, it must not pass.
@@ -164,9 +171,9 @@ fn exit(args: &Load, report: &Report) -> Exit {
             true
         }
     });
-    if is_slower || !report.is_as_expected() {
+    if is_slower || !Checked::all_are_met(&report.expectations) {
         Exit::Unmet
-    } else if report.has_errors() {
+    } else if Checked::has_errors(&report.expectations, errors) {
         Exit::Broken
     } else {
         Exit::Success

@@ -201,10 +201,26 @@ impl Recorder {
         }
     }
 
-    /// Ends the last second of the series early if there were errors in it, which the series would not show otherwise.
-    pub(super) fn end_errors(&mut self, at: Duration) {
+    /// Ends the last second early: in the log, and in the series if there were errors, which it would not show otherwise.
+    pub(super) fn end(&mut self, at: Duration) {
         if self.counts.errors.total() > self.before.errors.total() {
             self.end_second(at);
+        } else {
+            self.log(at);
+            self.merge();
+        }
+    }
+
+    /// When the current second began.
+    fn second_begin(&self) -> Duration {
+        self.series.last().map_or(Duration::ZERO, |second| second.at)
+    }
+
+    /// Adds the current second, which ends now, to the log.
+    fn log(&mut self, at: Duration) {
+        let begin = self.second_begin();
+        if let Some(log) = &mut self.log {
+            log.add(&self.second, begin, at);
         }
     }
 
@@ -215,7 +231,7 @@ impl Recorder {
         counts.received += self.warmup.received;
         let percentile =
             |quantile| if self.second.is_empty() { 0 } else { self.second.value_at_quantile(quantile) };
-        let begin = self.series.last().map_or(Duration::ZERO, |second| second.at);
+        let begin = self.second_begin();
         let second = Second {
             at,
             time: at.saturating_sub(begin),
@@ -227,9 +243,7 @@ impl Recorder {
             p99: percentile(0.99),
             max: if self.second.is_empty() { 0 } else { self.second.max() },
         };
-        if let Some(log) = &mut self.log {
-            log.add(&self.second, begin, at);
-        }
+        self.log(at);
         self.before = counts;
         self.merge();
         self.series.push(second.clone());
@@ -262,7 +276,7 @@ impl Recorder {
         errors.connect_failed += more.connect_failed;
         errors.closed += more.closed;
         errors.broken += more.broken;
-        let begin = self.series.last().map_or(Duration::ZERO, |second| second.at);
+        let begin = self.second_begin();
         self.series.extend(later.series.into_iter().map(|second| Second { at: begin + second.at, ..second }));
         self.first_error = self.first_error.take().or(later.first_error);
     }

@@ -139,6 +139,15 @@ impl Checked {
         };
         expectations.iter().map(check).collect()
     }
+
+    pub(super) fn all_are_met(all: &[Self]) -> bool {
+        all.iter().all(|checked| checked.is_met)
+    }
+
+    /// Whether there are errors that no expectation is about.
+    pub(super) fn has_errors(all: &[Self], errors: u64) -> bool {
+        errors > 0 && all.iter().all(|checked| checked.expectation.metric != Metric::Errors)
+    }
 }
 
 impl Report {
@@ -175,18 +184,6 @@ impl Report {
             Checked::all(&args.output.expect, &report.latency, rate, report.counts.errors.total());
         report.warnings = report.find_warnings(args);
         report
-    }
-
-    /// Whether each `--expect` was met.
-    pub(super) fn is_as_expected(&self) -> bool {
-        self.expectations.iter().all(|checked| checked.is_met)
-    }
-
-    /// Whether there were errors that no `--expect` is about.
-    pub(super) fn has_errors(&self) -> bool {
-        let is_expected =
-            self.expectations.iter().any(|checked| checked.expectation.metric == Metric::Errors);
-        self.counts.errors.total() > 0 && !is_expected
     }
 
     fn find_warnings(&self, args: &Load) -> Vec<String> {

@@ -131,7 +131,7 @@ pub(super) async fn run(
     let elapsed = begin.elapsed();
     let cpu = process::cpu_time().saturating_sub(cpu_before);
     let mut recorder = std::mem::replace(&mut *lock(&recorder), Recorder::new());
-    recorder.end_errors(elapsed);
+    recorder.end(elapsed);
     // The server may have closed all connections before the end.
     let ended = Instant::now();
     let sending_end = match run.plan.end {

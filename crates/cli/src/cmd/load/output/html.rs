@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::comparison::Direction;
-use super::super::report::Report;
+use super::super::report::{Checked, Report};
 use super::super::units::time;
 use super::plot::{LINES, Plot, hex};
 use super::table;
@@ -92,7 +92,8 @@ fn cards(out: &mut String, report: &Report) {
     let errors = report.counts.errors.total();
     card("Errors", &errors.to_string(), if errors > 0 { "bad" } else { "good" });
     if !report.expectations.is_empty() {
-        let (value, class) = if report.is_as_expected() { ("met", "good") } else { ("not met", "bad") };
+        let (value, class) =
+            if Checked::all_are_met(&report.expectations) { ("met", "good") } else { ("not met", "bad") };
         card("Expectations", value, class);
     }
     out.push_str("</dl>\n");
