@@ -51,7 +51,8 @@ Steps of --script, one a line; each connection repeats them:
   send-binary HEX       send a binary message
   expect TEXT           the next message is this text
   expect-prefix TEXT    the next message begins with this text
-  expect-any            the next message, whatever it is
+  expect-any            the next message, whatever it is; one that is not there within --timeout
+                        ends the round
   wait TIME             pause
   # COMMENT
 

@@ -149,6 +149,12 @@ async fn scripts_send_expect_and_wait() {
     let never = file("never", "expect-any\n");
     let (code, report) = measure(&url, &["--script", &never, "--count", "1", "--timeout", "200ms"]).await;
     assert_eq!((code, &report["errors"]["lost"]), (5, &1.into()), "{report}");
+    // A server that stops answering delays the end by one timeout, not by one for each step.
+    let silent = start(Fault::NoAnswer).await;
+    let steps = file("silent", &format!("send a\n{}", "expect a\n".repeat(20)));
+    let args = ["--script", &steps, "--duration", "500ms", "--timeout", "1s", "--connections", "1"];
+    let (code, report) = measure(&silent, &args).await;
+    assert_eq!((code, &report["sent"], &report["errors"]["lost"]), (5, &1.into(), &1.into()), "{report}");
     let (code, _, errors) = run(&[&url, "--script", &file("none", "sing\n")]).await;
     assert!(code == 2 && errors.contains("line 1: \"sing\" is not a step"), "{errors}");
 }

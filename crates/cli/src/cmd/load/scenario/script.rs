@@ -25,8 +25,8 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     connection.finish(ended, 0, sender, receiver, |_| {}).await;
 }
 
-/// Runs the steps once, unless the run or the connection ends before. The latency of an expected message is the time
-/// since the last message was sent.
+/// Runs the steps once, unless the run or the connection ends before, or a message does not arrive: what follows would
+/// belong to other steps. The latency of an expected message is the time since the last message was sent.
 async fn play(
     connection: &Connection,
     round: u64,
@@ -38,8 +38,13 @@ async fn play(
     let numbered = |text: &str| {
         text.replace("{connection}", &connection.index.to_string()).replace("{round}", &round.to_string())
     };
+    // After the end of the run, nothing is sent, and answers have the same time as those of other scenarios.
+    let answered_until = run.plan.end.map(|end| end + timeout);
     let mut sent_at = Instant::now();
     for step in &run.work.script.0 {
+        if matches!(step, Step::Send(_) | Step::SendBinary(_)) && run.plan.is_over(Instant::now()) {
+            return Ok(ControlFlow::Break(Ended::Done));
+        }
         let expected = match step {
             Step::Wait(time) => {
                 if pause(run.plan.end, *time).await.is_break() {
@@ -64,7 +69,9 @@ async fn play(
             Step::ExpectPrefix(text) => Expected::Prefix(numbered(text)),
             Step::ExpectAny => Expected::Any,
         };
-        match tokio::time::timeout(timeout, receiver.recv()).await {
+        let until = Instant::now() + timeout;
+        let until = answered_until.map_or(until, |end| until.min(end));
+        match tokio::time::timeout_at(until.into(), receiver.recv()).await {
             Ok(Ok(Some(message))) => {
                 let now = Instant::now();
                 let mut recorder = run.recorder();
@@ -80,11 +87,18 @@ async fn play(
             }
             Ok(Ok(None)) => return Ok(ControlFlow::Break(Ended::Closed)),
             Ok(Err(error)) => return Err(error),
-            Err(_) => run.recorder().error(
-                |errors| &mut errors.lost,
-                1,
-                || format!("a message that the script expects did not arrive within {timeout:?}: {step:?}"),
-            ),
+            Err(_) => {
+                run.recorder().error(
+                    |errors| &mut errors.lost,
+                    1,
+                    || {
+                        format!(
+                            "a message that the script expects did not arrive within {timeout:?}: {step:?}"
+                        )
+                    },
+                );
+                return Ok(ControlFlow::Continue(()));
+            }
         }
     }
     Ok(ControlFlow::Continue(()))
