@@ -83,6 +83,17 @@ async fn a_signal_before_the_connections_are_open_is_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_subscribers_join_is_a_failure() {
+    // It is no room: subscribers receive nothing.
+    let (url, mut count) = start_counting().await;
+    let child = spawn(&[&url, "--scenario", "rooms", "--rate", "1", "--connections", "3", "--timeout", "1h"]);
+    timeout(DEADLINE, count.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+    signal(&child, "-INT").await;
+    let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_signal_between_two_servers_is_reported() {
     let url = start(Fault::None).await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -230,6 +230,31 @@ async fn requests_have_the_token_of_their_connection() {
     assert_eq!(seen, ["/ Bearer a", "/ Bearer b", "/a?t=a ", "/b?t=b "]);
 }
 
+// The target and the fields of a request have the same token, in whichever order the connections were opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_token() {
+    use std::sync::{Arc, Mutex};
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/{{token}}", server.local_addr().unwrap());
+    let others = Arc::new(Mutex::new(Vec::new()));
+    let noted = others.clone();
+    let handle = move |request: wireloom::Request| {
+        let header = String::from_utf8_lossy(request.header("x-token").unwrap_or_default()).into_owned();
+        if request.target() != format!("/{header}") {
+            noted.lock().unwrap().push(format!("{} {header}", request.target()));
+        }
+        async { wireloom::Response::new(200) }
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    let tokens = file("one-token", &(0..100).map(|number| format!("t{number}\n")).collect::<String>());
+    for version in [&[][..], &["--http1.1"]] {
+        let args = ["--tokens", &tokens, "-H", "X-Token: {token}", "--connections", "60", "--count", "600"];
+        let (code, report) = measure(&url, &[&args[..], version].concat()).await;
+        assert_eq!(code, 0, "{report}");
+        assert_eq!(*others.lock().unwrap(), [""; 0], "{version:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_and_subprotocols_reach_the_server() {
     use std::sync::{Arc, Mutex};

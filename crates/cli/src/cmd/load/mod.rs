@@ -51,7 +51,12 @@ pub(crate) fn run(args: Load) -> Exit {
     descriptors::raise_limit();
     // One thread, so that the load is that of one core and tasks do not move between cores.
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(load(args)),
+        Ok(runtime) => {
+            let exit = runtime.block_on(load(args));
+            // A thread may be resolving a name.
+            runtime.shutdown_background();
+            exit
+        }
         Err(error) => {
             terminal::print_error(error);
             Exit::NoConnection
@@ -180,6 +185,14 @@ fn exit(args: &Load, report: &Report, against: Option<&Report>) -> Exit {
     }
 }
 
+/// The opener for a server, unless a signal comes while its name is resolved.
+async fn open(args: &Load, url: &str, signals: &mut Signals) -> Result<Opener, Failure> {
+    tokio::select! {
+        opener = Opener::new(args, url) => opener,
+        () = signals.recv() => Err(Failure::Interrupted),
+    }
+}
+
 /// The report on the URL, and with `--against` that on the other server.
 async fn measure(
     args: &Load,
@@ -191,14 +204,14 @@ async fn measure(
         let url = url.to_owned();
         |error| (url, error)
     };
-    let own = Arc::new(Opener::new(args, args.url()).await.map_err(failed(args.url()))?);
+    let own = Arc::new(open(args, args.url(), signals).await.map_err(failed(args.url()))?);
     let Some(other_url) = &args.comparison.against else {
         let outcome = runner::run(args, work.clone(), own, args.duration(), progress, signals).await;
         let outcome = outcome.map_err(|error| (args.url().to_owned(), Failure::Connect(error)))?;
         let outcome = outcome.ok_or_else(|| (args.url().to_owned(), Failure::Interrupted))?;
         return Ok((Report::new(args, args.url(), outcome), None));
     };
-    let other = Arc::new(Opener::new(args, other_url).await.map_err(failed(other_url))?);
+    let other = Arc::new(open(args, other_url, signals).await.map_err(failed(other_url))?);
     let mut sides = [Side::new(own), Side::new(other)];
     let rounds = args.comparison.rounds;
     let duration = args.duration() / u32::try_from(rounds).unwrap_or(u32::MAX);

@@ -76,12 +76,19 @@ pub(super) async fn run(
     recorder.log = args.output.hdr.is_some().then(Log::default);
     let recorder = Arc::new(Mutex::new(recorder));
     let mut links = Vec::with_capacity(volume.connections());
+    let opening = async {
+        open_all(args, &opener, &mut links, &recorder, &mut memory_before).await?;
+        // They were opened in another order. Publishers are the first ones.
+        links.sort_by_key(|(opened_as, _)| *opened_as);
+        if work.scenario == Scenario::Rooms {
+            let sockets = links.iter_mut().map(|(_, link)| link);
+            scenario::wait_until_joined(&work, volume.timeout, sockets).await?;
+        }
+        Ok::<(), Error>(())
+    };
     tokio::select! {
-        opened = open_all(args, &opener, &mut links, &recorder, &mut memory_before) => opened?,
+        opened = opening => opened?,
         () = signals.recv() => return Ok(None),
-    }
-    if work.scenario == Scenario::Rooms {
-        scenario::wait_until_joined(&work, volume.timeout, &mut links).await?;
     }
     let begin = Instant::now();
     let warmup = volume.warmup.unwrap_or_default();
@@ -118,8 +125,9 @@ pub(super) async fn run(
     let mut links = links.into_iter();
     for index in 0..count {
         let opens_at = begin + volume.ramp_up.unwrap_or_default().mul_f64(index as f64 / count as f64);
-        let connection = Connection { run: run.clone(), index, opens_at };
-        match links.next() {
+        let (opened_as, link) = links.next().map_or((index, None), |(index, link)| (index, Some(link)));
+        let connection = Connection { run: run.clone(), index, opened_as, opens_at };
+        match link {
             Some(link) => tasks.spawn(scenario::run(connection, link)),
             None => tasks.spawn(Box::pin(open_later(connection))),
         };
@@ -158,15 +166,15 @@ fn stages(args: &Load, warmup: Duration, duration: Duration) -> Option<Vec<Stage
     Some(std::iter::once(Stage { time: warmup, rate: first }).chain(stages).collect())
 }
 
-/// Opens the connections before the run begins; with a ramp only the first. `memory_before` is the memory of this process
-/// with few connections, and their number.
+/// Opens the connections before the run begins; with a ramp only the first. Each has the number that chose its token.
+/// `memory_before` is the memory of this process with few connections, and their number.
 ///
 /// # Errors
 /// The first connection could not be opened.
 async fn open_all(
     args: &Load,
     opener: &Arc<Opener>,
-    links: &mut Vec<Link>,
+    links: &mut Vec<(usize, Link)>,
     recorder: &Mutex<Recorder>,
     memory_before: &mut Option<(u64, usize)>,
 ) -> Result<(), Error> {
@@ -174,12 +182,12 @@ async fn open_all(
         // Open the first one alone: if it fails, the others would too.
         let mut socket = opener.websocket(0).await?;
         let _ = socket.close(wireloom::CloseCode::NORMAL, "").await;
-        links.extend((0..args.volume.connections()).map(|_| Link::None));
+        links.extend((0..args.volume.connections()).map(|index| (index, Link::None)));
         return Ok(());
     }
     let opened = timed_open(opener.clone(), 0).await;
     lock(recorder).connected(opened.1);
-    links.push(opened.0?);
+    links.push((0, opened.0?));
     *memory_before = process::memory().map(|memory| (memory, links.len()));
     if args.volume.ramp_up.is_some() {
         return Ok(());
@@ -188,20 +196,21 @@ async fn open_all(
     let mut next = 1;
     loop {
         while next < args.volume.connections() && opening.len() < HANDSHAKES_MAX {
-            opening.spawn(timed_open(opener.clone(), next));
+            let (opener, index) = (opener.clone(), next);
+            opening.spawn(async move { (index, timed_open(opener, index).await) });
             next += 1;
         }
         match opening.join_next().await {
             None => return Ok(()),
-            Some(Ok((Ok(link), time))) => {
+            Some(Ok((index, (Ok(link), time)))) => {
                 lock(recorder).connected(time);
-                links.push(link);
+                links.push((index, link));
                 // The buffers of this many concurrent handshakes are reused by later ones.
                 if links.len() == HANDSHAKES_MAX {
                     *memory_before = process::memory().map(|memory| (memory, links.len()));
                 }
             }
-            Some(Ok((Err(error), _))) => lock(recorder).connect_failed(&error),
+            Some(Ok((_, (Err(error), _)))) => lock(recorder).connect_failed(&error),
             Some(Err(_)) => {}
         }
     }
@@ -216,7 +225,7 @@ async fn timed_open(opener: Arc<Opener>, index: usize) -> (Result<Link, Error>, 
 /// A connection that is opened during the run.
 async fn open_later(connection: Connection) {
     tokio::time::sleep_until(connection.opens_at.into()).await;
-    let (opened, time) = timed_open(connection.run.opener.clone(), connection.index).await;
+    let (opened, time) = timed_open(connection.run.opener.clone(), connection.opened_as).await;
     match opened {
         Ok(link) => {
             connection.run.recorder().connected(time);

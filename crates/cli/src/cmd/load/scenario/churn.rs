@@ -29,7 +29,7 @@ pub(super) async fn run(connection: Connection) {
         pace.sent();
         let (now, is_measured) = (Instant::now(), run.plan.is_measured(intended));
         run.recorder().sent(now, now.saturating_duration_since(intended), 0, is_measured);
-        match run.opener.websocket(connection.index).await {
+        match run.opener.websocket(connection.opened_as).await {
             Ok(mut socket) => {
                 failures.succeeded();
                 let now = Instant::now();

@@ -18,8 +18,10 @@ pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(in crate::cmd::load) struct Connection {
     pub(in crate::cmd::load) run: Arc<Run>,
-    /// The index of the connection, from 0.
+    /// The index of the connection among those of the run, from 0.
     pub(in crate::cmd::load) index: usize,
+    /// The number with which it was opened, which chose its token: greater where an earlier one could not be opened.
+    pub(in crate::cmd::load) opened_as: usize,
     /// When the connection opens. Messages that are due earlier are sent by other connections.
     pub(in crate::cmd::load) opens_at: Instant,
 }

@@ -58,7 +58,7 @@ impl Client {
 pub(super) async fn run(connection: Connection, client: Client) {
     let run = connection.run.clone();
     let mut pace = connection.pace();
-    let path: Arc<str> = run.opener.path(connection.index).into();
+    let path: Arc<str> = run.opener.path(connection.opened_as).into();
     let mut number = 0;
     let mut requests = JoinSet::new();
     let mut is_sending = true;

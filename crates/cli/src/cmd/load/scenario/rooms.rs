@@ -35,14 +35,14 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// A connection ended, or a subscriber has received nothing in time.
-pub(in crate::cmd::load) async fn wait_until_joined(
+pub(in crate::cmd::load) async fn wait_until_joined<'a>(
     work: &Work,
     time_max: Duration,
-    links: &mut [Link],
+    links: impl Iterator<Item = &'a mut Link>,
 ) -> Result<(), WebSocketError> {
     const INTERVAL: Duration = Duration::from_millis(100);
     let deadline = Instant::now() + time_max;
-    let mut sockets = links.iter_mut().filter_map(|link| match link {
+    let mut sockets = links.filter_map(|link| match link {
         Link::WebSocket(socket) => Some(socket),
         _ => None,
     });
@@ -64,7 +64,8 @@ pub(in crate::cmd::load) async fn wait_until_joined(
             };
             // If it is not queued, the server does not read; the next iteration tries again.
             if is_queued {
-                publisher.flush().await?;
+                // It is flushed by the next iteration too.
+                timeout(INTERVAL, publisher.flush()).await.unwrap_or(Ok(()))?;
             }
         }
     }
