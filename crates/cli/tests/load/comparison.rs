@@ -33,6 +33,45 @@ async fn a_slower_server_is_shown_to_be_slower() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rounds_before_a_server_was_gone_are_reported() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let gone = format!("ws://{}/", server.local_addr().unwrap());
+    let third = Arc::new(tokio::sync::Notify::new());
+    let (opened, stop) = (AtomicUsize::new(0), third.clone());
+    // One connection in each round.
+    let handle = move |request: wireloom::Request| {
+        if opened.fetch_add(1, Ordering::Relaxed) == 2 {
+            stop.notify_one();
+        }
+        async move {
+            request.websocket().map(|upgrade| {
+                upgrade.on_open(async |mut socket| {
+                    while let Ok(Some(message)) = socket.recv_owned().await {
+                        let _ = socket.send(&message).await;
+                    }
+                })
+            })
+        }
+    };
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = server.serve(handle) => {}
+            () = third.notified() => {}
+        }
+    });
+    let url = start(Fault::None).await;
+    let (code, report) =
+        measure(&url, &["--against", &gone, "--rounds", "8", "--duration", "2", "--connections", "1"]).await;
+    assert_eq!(code, 5, "{report}");
+    let other = &report["against"];
+    assert_eq!((&report["interrupted"], &other["interrupted"]), (&true.into(), &true.into()), "{report}");
+    assert_eq!(other["errors"]["not_connected"], 1, "{report}");
+    assert!(report["answered"].as_u64() > Some(0) && other["answered"].as_u64() > Some(0), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn compares_with_an_earlier_result() {
     let path = std::env::temp_dir().join(format!("wireloom-old-{}.json", std::process::id()));
     let path = path.to_str().unwrap();

@@ -16,14 +16,23 @@ const ERROR_MAX: f64 = 0.05;
 /// The same for one metric and one direction: whatever the metrics have to do with each other, together they err no more often.
 const TAIL_MAX: f64 = ERROR_MAX / 3.0 / 2.0;
 
-/// Values to compare, each measured several times.
+/// Values to compare, each measured several times. `None` stands for a second or a round without answers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
     /// Answers per second; empty in an open loop, where the rate is given.
-    pub(super) rate: Vec<f64>,
+    rate: Vec<Option<f64>>,
     /// Latencies, in any unit.
-    pub(super) p50: Vec<f64>,
-    pub(super) p99: Vec<f64>,
+    p50: Vec<Option<f64>>,
+    p99: Vec<Option<f64>>,
+}
+
+/// What a round without answers counts as, in the units of [`Samples`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoAnswer {
+    /// At most this rate.
+    pub(super) rate: f64,
+    /// At least this latency.
+    pub(super) latency: f64,
 }
 
 impl Samples {
@@ -78,16 +87,15 @@ impl Samples {
 
     /// Adds a second or a round. A latency of 0 means that there were no answers.
     pub(super) fn push(&mut self, rate: f64, p50: f64, p99: f64, is_open_loop: bool) {
+        let answered = |value: f64| (value > 0.0).then_some(value);
         if !is_open_loop {
-            self.rate.push(rate);
+            self.rate.push(answered(rate));
         }
-        if p50 > 0.0 {
-            self.p50.push(p50);
-            self.p99.push(p99);
-        }
+        self.p50.push(answered(p50));
+        self.p99.push(answered(p99));
     }
 
-    fn metrics(&self) -> [(&'static str, &[f64], bool); 3] {
+    fn metrics(&self) -> [(&'static str, &[Option<f64>], bool); 3] {
         [("rate", &self.rate, true), ("p50", &self.p50, false), ("p99", &self.p99, false)]
     }
 }
@@ -145,14 +153,16 @@ impl Change {
 
 impl Comparison {
     /// Compares rounds in which the servers took turns, in an order by chance: each round of one with that of the other.
-    pub(super) fn paired(with: &str, own: &Samples, other: &Samples) -> Self {
+    /// A round without answers of one of them counts as `no_answer`.
+    pub(super) fn paired(with: &str, own: &Samples, other: &Samples, no_answer: NoAnswer) -> Self {
         let changes = own.metrics().into_iter().zip(other.metrics()).filter_map(
             |((metric, own, is_better_high), (_, other, _))| {
+                let worst = if is_better_high { no_answer.rate } else { no_answer.latency };
                 let mut ratios: Vec<f64> = own
                     .iter()
                     .zip(other)
-                    .filter(|(_, other)| **other > 0.0)
-                    .map(|(own, other)| own / other - 1.0)
+                    .filter(|(own, other)| own.is_some() || other.is_some())
+                    .map(|(own, other)| own.unwrap_or(worst) / other.unwrap_or(worst) - 1.0)
                     .collect();
                 if ratios.len() < ROUNDS_MIN {
                     return None;
@@ -170,10 +180,13 @@ impl Comparison {
     pub(super) fn unpaired(with: &str, own: &Samples, other: &Samples) -> Self {
         let changes = own.metrics().into_iter().zip(other.metrics()).filter_map(
             |((metric, own, is_better_high), (_, other, _))| {
+                let answered =
+                    |samples: &[Option<f64>]| samples.iter().copied().flatten().collect::<Vec<f64>>();
+                let (own, other) = (answered(own), answered(other));
                 if own.len() < SECONDS_MIN || other.len() < SECONDS_MIN {
                     return None;
                 }
-                let (median, low, high) = bootstrap(own, other);
+                let (median, low, high) = bootstrap(&own, &other);
                 Some(Change { metric, is_better_high, median, low, high })
             },
         );
@@ -207,7 +220,7 @@ impl Comparison {
 
 impl Samples {
     fn lens(&self, other: &Self) -> [usize; 2] {
-        [self.rate.len().max(self.p50.len()), other.rate.len().max(other.p50.len())]
+        [self.p50.len(), other.p50.len()]
     }
 }
 
@@ -275,6 +288,34 @@ mod tests {
         assert_eq!(ranks, [0, 0, 0, 1, 4, 37]);
     }
 
+    fn paired(with: &str, own: &Samples, other: &Samples) -> Comparison {
+        Comparison::paired(with, own, other, NoAnswer { rate: 1.0, latency: 10.0 })
+    }
+
+    // Each round of one server is compared with that of the other, also after a round without answers.
+    #[test]
+    fn a_round_without_answers_is_the_slowest() {
+        let mut sides = [Samples::default(), Samples::default()];
+        for round in 0..8 {
+            // The machine is slower in each round. The other server is always faster by a tenth, and hangs in the third.
+            let slowdown = f64::from(round + 1);
+            let (rate, p50) = (1000.0 / slowdown, slowdown / 1000.0);
+            sides[0].push(rate, p50, p50, false);
+            match round {
+                2 => sides[1].push(0.0, 0.0, 0.0, false),
+                _ => sides[1].push(rate / 0.9, p50 * 0.9, p50 * 0.9, false),
+            }
+        }
+        let comparison = paired("x", &sides[0], &sides[1]);
+        assert_eq!(comparison.samples, [8, 8]);
+        let [rate, p50, _] = &comparison.changes[..] else { panic!("{comparison:?}") };
+        assert!((rate.median + 0.1).abs() < 0.001 && rate.low > -0.101 && rate.high > 300.0, "{rate:?}");
+        assert!((p50.median - 1.0 / 9.0).abs() < 0.001 && p50.high < 0.112 && p50.low < -0.999, "{p50:?}");
+        // What neither server measures is not compared.
+        let none = Samples { p50: vec![None; 8], p99: vec![None; 8], ..Samples::default() };
+        assert_eq!(paired("x", &none, &none).changes.len(), 0);
+    }
+
     fn samples(rate: f64, p50: f64, spread: f64, seed: u64) -> Samples {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut samples = Samples::default();
@@ -287,7 +328,7 @@ mod tests {
 
     #[test]
     fn shows_known_differences() {
-        for compare in [Comparison::paired, Comparison::unpaired] {
+        for compare in [paired, Comparison::unpaired] {
             let faster = compare("x", &samples(1100.0, 0.9, 0.02, 1), &samples(1000.0, 1.0, 0.02, 2));
             assert_eq!(faster.result(), "faster");
             let change = &faster.changes[0];
@@ -312,7 +353,7 @@ mod tests {
         let mut shown = [0, 0];
         for seed in 0..40 {
             let (own, other) = (samples(1000.0, 1.0, 0.2, seed), samples(1000.0, 1.0, 0.2, seed + 1000));
-            for (shown, compare) in shown.iter_mut().zip([Comparison::paired, Comparison::unpaired]) {
+            for (shown, compare) in shown.iter_mut().zip([paired, Comparison::unpaired]) {
                 let comparison = compare("x", &own, &other);
                 *shown +=
                     comparison.changes.iter().filter(|change| change.result() != Direction::NotShown).count();
@@ -342,9 +383,7 @@ mod tests {
                     }
                 }
                 let [own, other] = &sides;
-                shown += usize::from(
-                    !Comparison::paired("x", own, other).result().starts_with("no difference shown"),
-                );
+                shown += usize::from(!paired("x", own, other).result().starts_with("no difference shown"));
             }
             assert!(shown <= 5, "{rounds} rounds: {shown} of 100");
         }
@@ -352,8 +391,9 @@ mod tests {
 
     #[test]
     fn too_few_samples_show_nothing() {
-        let few = Samples { rate: vec![1.0; 5], p50: vec![1.0; 5], p99: vec![1.0; 5] };
-        assert_eq!(Comparison::paired("x", &few, &few).result(), "no difference shown: too few samples");
+        let few = [Some(1.0); 5].to_vec();
+        let few = Samples { rate: few.clone(), p50: few.clone(), p99: few };
+        assert_eq!(paired("x", &few, &few).result(), "no difference shown: too few samples");
         assert_eq!(Comparison::unpaired("x", &few, &few).result(), "no difference shown: too few samples");
     }
 
@@ -365,13 +405,13 @@ mod tests {
             second(1.0),
             second(2.0)
         );
-        assert_eq!(Samples::of_json(&text).unwrap().rate, [9.0]);
+        assert_eq!(Samples::of_json(&text).unwrap().rate, [Some(9.0)]);
         // A process that was stopped records a longer second.
         let long = text.replace("]}", &format!(",{}]}}", second(5.0)));
-        assert_eq!(Samples::of_json(&long).unwrap().rate, [9.0, 3.0]);
+        assert_eq!(Samples::of_json(&long).unwrap().rate, [Some(9.0), Some(3.0)]);
         // A second that errors ended early is not a sample.
         let cut = text.replace("]}", &format!(",{}]}}", second(2.4)));
-        assert_eq!(Samples::of_json(&cut).unwrap().rate, [9.0]);
+        assert_eq!(Samples::of_json(&cut).unwrap().rate, [Some(9.0)]);
         for wrong in ["", "{}", "[1]", "{\"config\":{\"warmup\":1},\"series\":[{}]}"] {
             assert!(Samples::of_json(wrong).is_err(), "{wrong}");
         }

@@ -36,7 +36,7 @@ use crate::args::{Load, LoadCommand, Merge, Scenario};
 use crate::exit::Exit;
 use crate::signals::Signals;
 use crate::{descriptors, terminal};
-use comparison::{Comparison, Samples};
+use comparison::{Comparison, NoAnswer, Samples};
 use merged::Merged;
 use progress::Progress;
 use report::{Checked, Report};
@@ -222,7 +222,15 @@ async fn measure(
             let side = &mut sides[side];
             let outcome =
                 runner::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
-            let outcome = outcome.map_err(|error| (side.opener.url().to_owned(), Failure::Connect(error)))?;
+            let outcome = match (outcome, &mut side.outcome) {
+                (Ok(outcome), _) => outcome,
+                // What was measured before is reported.
+                (Err(error), Some(before)) => {
+                    before.recorder.connect_failed(&error);
+                    None
+                }
+                (Err(error), None) => return Err((side.opener.url().to_owned(), Failure::Connect(error))),
+            };
             let Some(outcome) = outcome else {
                 sides.iter_mut().filter_map(|side| side.outcome.as_mut()).for_each(|outcome| {
                     outcome.is_interrupted = true;
@@ -236,7 +244,11 @@ async fn measure(
         }
     }
     let [own, other] = sides;
-    let comparison = Comparison::paired(&without_secrets(other_url), &own.samples, &other.samples);
+    // Fewer answers than one in the round, and later than --timeout.
+    let no_answer =
+        NoAnswer { rate: 1.0 / duration.as_secs_f64(), latency: args.volume.timeout.as_secs_f64() };
+    let with = without_secrets(other_url);
+    let comparison = Comparison::paired(&with, &own.samples, &other.samples, no_answer);
     match (own.outcome, other.outcome) {
         (Some(own), Some(other)) => {
             let mut report = Report::new(args, args.url(), own);
