@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Semaphore};
 use tracing::warn;
 use wireloom::client::{Http2, Pool, Request, Response};
-use wireloom::{Connector, Error};
+use wireloom::{Connector, Error, HttpError};
 
 use crate::clock::{Clock, WarningLimit};
 use crate::config::ProxyConfig;
@@ -116,7 +116,8 @@ impl Endpoint {
     ) -> Result<Option<T>, Failure> {
         let span = Span::sent(self.name, headers);
         let context = span.context();
-        let answered = tokio::time::timeout(self.timeout, self.exchange(headers, &context, body)).await;
+        let exchange = self.exchange(headers, &context, body.into());
+        let answered = tokio::time::timeout(self.timeout, exchange).await;
         let answered = answered.unwrap_or_else(|_| Err("it took too long".into()));
         let body = answered.map_err(|reason| {
             span.fail(&reason);
@@ -144,21 +145,21 @@ impl Endpoint {
         &self,
         headers: &[(String, String)],
         context: &[(String, String)],
-        body: Vec<u8>,
+        body: Bytes,
     ) -> Result<Bytes, String> {
         let _call = self.calls.acquire().await.map_err(|error| error.to_string())?;
-        let request = Request::post(&self.url, body).header("content-type", "application/json");
-        let request = if self.calls_again == CallsAgain::Yes { request.idempotent() } else { request };
         // No header of a client stands beside one of the configuration.
         let is_own = |name: &str| self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
         // The context of the call's span replaces that of the client, which the span continues.
         let is_replaced = |name: &str| is_own(name) || !context.is_empty() && is_context(name);
         let forwarded = headers.iter().filter(|(name, _)| !is_replaced(name));
         let context = context.iter().filter(|(name, _)| !is_own(name));
-        let request = forwarded
-            .chain(context)
-            .chain(&self.headers)
-            .fold(request, |request, (name, value)| request.header(name, value));
+        let headers: Vec<_> = forwarded.chain(context).chain(&self.headers).collect();
+        let request = || {
+            let request = Request::post(&self.url, body.clone()).header("content-type", "application/json");
+            let request = if self.calls_again == CallsAgain::Yes { request.idempotent() } else { request };
+            headers.iter().fold(request, |request, (name, value)| request.header(name, value))
+        };
         let response = self.send(request).await.map_err(|error| error.to_string())?;
         if response.status != 200 {
             return Err(format!("status {}", response.status));
@@ -166,10 +167,27 @@ impl Endpoint {
         response.body.with_len_max(RESPONSE_LEN_MAX).bytes().await.map_err(|error| error.to_string())
     }
 
-    async fn send(&self, request: Request) -> Result<Response, Error> {
-        match self.http2().await? {
-            Some(http2) => http2.request(request).await,
-            None => self.pool.request(request).await,
+    /// Sends a request, and once more over HTTP/2 if its connection ended and that is safe. The pool does the same over HTTP/1.1.
+    async fn send(&self, request: impl Fn() -> Request) -> Result<Response, Error> {
+        let mut is_repeated = false;
+        loop {
+            let Some(http2) = self.http2().await? else { return self.pool.request(request()).await };
+            let answered = http2.request(request()).await;
+            match &answered {
+                Err(Error::Http(error)) if !is_repeated && self.may_repeat(error) => is_repeated = true,
+                _ => return answered,
+            }
+        }
+    }
+
+    fn may_repeat(&self, error: &HttpError) -> bool {
+        match error {
+            // RFC 9113 §8.7: such as one that has crossed a GOAWAY.
+            HttpError::NotProcessed => true,
+            HttpError::Closed | HttpError::ConnectionLost | HttpError::GoAway(_) | HttpError::Io(_) => {
+                self.calls_again == CallsAgain::Yes
+            }
+            _ => false,
         }
     }
 
@@ -208,5 +226,105 @@ pub(crate) fn payload(json: Option<Box<serde_json::value::RawValue>>, base64: Op
     match base64.filter(|text| !text.is_empty()) {
         Some(text) => base64::engine::general_purpose::STANDARD.decode(text).ok().map(Bytes::from),
         None => Some(json.map(|json| Bytes::from(String::from(Box::<str>::from(json)))).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// What a backend does with a call over HTTP/2.
+    #[derive(Clone, Copy, Debug)]
+    enum Does {
+        Answer,
+        /// REFUSED_STREAM.
+        Refuse,
+        Disconnect,
+    }
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let len = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, len, kind, flags], &stream.to_be_bytes()[..], payload].concat()
+    }
+
+    /// Serves one connection, and reports its calls.
+    async fn serve(mut stream: TcpStream, does: Vec<Does>, calls: mpsc::UnboundedSender<Does>) {
+        const PREFACE_LEN: usize = 24;
+        const SETTINGS: u8 = 4;
+        const END_STREAM: u8 = 1;
+        stream.read_exact(&mut [0; PREFACE_LEN]).await.unwrap();
+        stream.write_all(&frame(SETTINGS, 0, 0, b"")).await.unwrap();
+        let mut does = does.into_iter();
+        let mut head = [0; 9];
+        while stream.read_exact(&mut head).await.is_ok() {
+            let [_, high, low, kind, flags, a, b, c, d] = head;
+            let mut payload = vec![0; u16::from_be_bytes([high, low]).into()];
+            stream.read_exact(&mut payload).await.unwrap();
+            let stream_id = u32::from_be_bytes([a, b, c, d]);
+            if kind == SETTINGS && flags == 0 {
+                stream.write_all(&frame(SETTINGS, 1, 0, b"")).await.unwrap();
+            }
+            if !matches!(kind, 0 | 1) || flags & END_STREAM == 0 {
+                continue;
+            }
+            let next = does.next().unwrap();
+            calls.send(next).unwrap();
+            match next {
+                Does::Answer => {
+                    // `:status: 200` is in HPACK's table.
+                    let answer = [
+                        frame(1, 4, stream_id, &[0x88]),
+                        frame(0, END_STREAM, stream_id, br#"{"result":7}"#),
+                    ];
+                    stream.write_all(&answer.concat()).await.unwrap();
+                }
+                Does::Refuse => stream.write_all(&frame(3, 0, stream_id, &[0, 0, 0, 7])).await.unwrap(),
+                Does::Disconnect => return,
+            }
+        }
+    }
+
+    /// An endpoint that speaks HTTP/2, of a backend that does this on one connection after the other, and its calls.
+    async fn endpoint(
+        calls_again: CallsAgain,
+        connections: Vec<Vec<Does>>,
+    ) -> (Endpoint, mpsc::UnboundedReceiver<Does>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (calls, called) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            for does in connections {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve(stream, does, calls.clone()));
+            }
+        });
+        let config =
+            ProxyConfig { url: Some(url), timeout: Duration::from_secs(60), ..ProxyConfig::default() };
+        let mut endpoint = Endpoint::new("test", &config, calls_again).unwrap();
+        // As of `https`.
+        endpoint.kept = Mutex::new(Kept::Nothing);
+        (endpoint, called)
+    }
+
+    #[tokio::test]
+    async fn a_call_is_repeated_where_that_is_safe() {
+        use Does::{Answer, Disconnect, Refuse};
+        for (calls_again, connections, succeeds) in [
+            (CallsAgain::No, vec![vec![Answer, Refuse, Answer]], true),
+            (CallsAgain::No, vec![vec![Answer, Disconnect], vec![Answer]], false),
+            (CallsAgain::Yes, vec![vec![Answer, Disconnect], vec![Answer]], true),
+            (CallsAgain::Yes, vec![vec![Answer, Disconnect], vec![Disconnect], vec![Answer]], false),
+        ] {
+            let case = format!("{calls_again:?} {connections:?}");
+            let (endpoint, _called) = endpoint(calls_again, connections).await;
+            assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+            let called = endpoint.call::<Value>(&[], b"{}".to_vec()).await;
+            assert_eq!(called.is_ok(), succeeds, "{case}");
+        }
     }
 }
