@@ -116,9 +116,16 @@ impl Endpoint {
     ) -> Result<Option<T>, Failure> {
         let span = Span::sent(self.name, headers);
         let context = span.context();
-        let exchange = self.exchange(headers, &context, body.into());
+        let mut used = None;
+        let exchange = self.exchange(&mut used, headers, &context, body.into());
         let answered = tokio::time::timeout(self.timeout, exchange).await;
-        let answered = answered.unwrap_or_else(|_| Err("it took too long".into()));
+        let answered = answered.unwrap_or_else(|_| {
+            // The backend may be gone without a word: the next call opens another connection. Calls in progress keep this one.
+            if let Some(http2) = used {
+                http2.shut_down();
+            }
+            Err("it took too long".into())
+        });
         let body = answered.map_err(|reason| {
             span.fail(&reason);
             self.failed(&reason)
@@ -141,8 +148,10 @@ impl Endpoint {
         Ok(answer.result)
     }
 
+    /// `used` is the connection of HTTP/2 that the call is made over.
     async fn exchange(
         &self,
+        used: &mut Option<Http2>,
         headers: &[(String, String)],
         context: &[(String, String)],
         body: Bytes,
@@ -160,7 +169,7 @@ impl Endpoint {
             let request = if self.calls_again == CallsAgain::Yes { request.idempotent() } else { request };
             headers.iter().fold(request, |request, (name, value)| request.header(name, value))
         };
-        let response = self.send(request).await.map_err(|error| error.to_string())?;
+        let response = self.send(used, request).await.map_err(|error| error.to_string())?;
         if response.status != 200 {
             return Err(format!("status {}", response.status));
         }
@@ -168,11 +177,11 @@ impl Endpoint {
     }
 
     /// Sends a request, and once more over HTTP/2 if its connection ended and that is safe. The pool does the same over HTTP/1.1.
-    async fn send(&self, request: impl Fn() -> Request) -> Result<Response, Error> {
+    async fn send(&self, used: &mut Option<Http2>, request: impl Fn() -> Request) -> Result<Response, Error> {
         let mut is_repeated = false;
         loop {
             let Some(http2) = self.http2().await? else { return self.pool.request(request()).await };
-            let answered = http2.request(request()).await;
+            let answered = used.insert(http2).request(request()).await;
             match &answered {
                 Err(Error::Http(error)) if !is_repeated && self.may_repeat(error) => is_repeated = true,
                 _ => return answered,
@@ -245,6 +254,7 @@ mod tests {
         /// REFUSED_STREAM.
         Refuse,
         Disconnect,
+        Nothing,
     }
 
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -285,6 +295,7 @@ mod tests {
                 }
                 Does::Refuse => stream.write_all(&frame(3, 0, stream_id, &[0, 0, 0, 7])).await.unwrap(),
                 Does::Disconnect => return,
+                Does::Nothing => {}
             }
         }
     }
@@ -326,5 +337,17 @@ mod tests {
             let called = endpoint.call::<Value>(&[], b"{}".to_vec()).await;
             assert_eq!(called.is_ok(), succeeds, "{case}");
         }
+    }
+
+    // Its host has vanished: nothing says so.
+    #[tokio::test]
+    async fn a_connection_on_which_a_call_times_out_is_not_used_again() {
+        let connections = vec![vec![Does::Nothing; 9], vec![Does::Answer]];
+        let (mut endpoint, mut called) = endpoint(CallsAgain::No, connections).await;
+        endpoint.timeout = Duration::from_secs(1);
+        assert!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.is_err());
+        assert!(matches!(called.recv().await, Some(Does::Nothing)));
+        endpoint.timeout = Duration::from_secs(60);
+        assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
     }
 }
