@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::config::{ConfigError, TokenConfig};
 use crate::jwks::RemoteKeys;
+use crate::url::without_secrets;
 
 /// Verifies tokens.
 pub(crate) struct Verifier {
@@ -256,9 +257,9 @@ impl Keys {
         let remote =
             config.jwks_url.as_deref().map(|url| match known.iter().find(|known| known.url() == url) {
                 Some(known) => Ok(known.clone()),
-                None => RemoteKeys::new(url)
-                    .map(Arc::new)
-                    .map_err(|error| ConfigError(format!("{section}.jwks_url {url}: {error}"))),
+                None => RemoteKeys::new(url).map(Arc::new).map_err(|error| {
+                    ConfigError(format!("{section}.jwks_url {}: {error}", without_secrets(url)))
+                }),
             });
         Ok(Self {
             keys,

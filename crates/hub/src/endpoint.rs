@@ -15,6 +15,7 @@ use crate::config::ProxyConfig;
 use crate::hooks::{Failure, Refusal};
 use crate::protocol::{Disconnect, ErrorCode};
 use crate::spans::{Span, is_context};
+use crate::url::without_secrets;
 
 /// The maximum length of a response, in bytes.
 const RESPONSE_LEN_MAX: usize = 1 << 20;
@@ -223,7 +224,7 @@ impl Endpoint {
 
     pub(crate) fn failed(&self, reason: &str) -> Failure {
         if self.warnings.may_warn(self.clock.now()) {
-            warn!(url = self.url, reason, "an endpoint of the backend failed");
+            warn!(url = without_secrets(&self.url), reason, "an endpoint of the backend failed");
         }
         ErrorCode::Internal.into()
     }

@@ -10,6 +10,7 @@ use wireloom::Connector;
 use wireloom::client::Request;
 
 use crate::shards::lock;
+use crate::url::without_secrets;
 
 /// The maximum length of a key set, in bytes.
 const LEN_MAX: usize = 256 << 10;
@@ -102,7 +103,7 @@ impl RemoteKeys {
             Err(reason) => {
                 // At most once in `INTERVAL_MIN`.
                 warn!(
-                    url = self.url,
+                    url = without_secrets(&self.url),
                     reason, "the keys of tokens were not fetched; those that are known stay in use"
                 );
             }

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `subscriptions`, `pattern`, `filter`, `fossil`, `spans`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
+//! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `subscriptions`, `pattern`, `filter`, `fossil`, `spans`, `url`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
 //! `batch`, `encoded`, `changes`, `connecting` → `clients`, `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -60,6 +60,7 @@ mod subscribe;
 mod subscriptions;
 mod token;
 mod transport;
+mod url;
 
 pub use centrifugo::{Converted, convert_centrifugo};
 pub use config::{

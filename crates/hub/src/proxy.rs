@@ -14,6 +14,7 @@ use crate::config::{ConfigError, HubConfig, ProxyConfig};
 use crate::endpoint::{CallsAgain, Endpoint, payload};
 use crate::hooks::Failure;
 use crate::protocol::{ConnectRequest, Encoding};
+use crate::url::without_secrets;
 
 /// The endpoints of the application, by operation.
 pub(crate) struct Proxies {
@@ -205,6 +206,7 @@ fn check(section: &str, proxy: &ProxyConfig) -> Result<(), ConfigError> {
     let Some(url) = &proxy.url else { return Ok(()) };
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/')) {
+        let url = without_secrets(url);
         return Err(ConfigError(format!("{section}.url {url:?} is not a URL of http or https")));
     }
     if proxy.timeout.is_zero() {
