@@ -274,9 +274,12 @@ async fn a_connection_ends_when_the_server_lets_it_expire() {
         let request = wireloom::client::Request::post(&url, body.to_string()).header("x-api-key", "key");
         async { Connector::new().request(request).await.unwrap() }
     };
-    refresh(json!({ "user": "7" })).await;
-    let push = client.receive().await;
-    assert_eq!(push["push"]["refresh"], json!({}), "{push}");
+    // As in tokens and in answers of the backend, 0 is never.
+    for body in [json!({ "user": "7" }), json!({ "user": "7", "expire_at": 0 })] {
+        refresh(body).await;
+        let push = client.receive().await;
+        assert_eq!(push["push"]["refresh"], json!({}), "{push}");
+    }
     refresh(json!({ "user": "7", "expired": true })).await;
     let ended = tokio::time::timeout(Duration::from_secs(20), client.ended()).await;
     assert_eq!(ended.unwrap(), 3005);
