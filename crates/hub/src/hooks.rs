@@ -26,6 +26,10 @@ pub struct ConnectEvent {
     pub user: String,
     /// Whether there was a valid token.
     pub has_token: bool,
+    /// When the token expires, since 1970. The connection does not outlast it, whatever is granted.
+    pub expires_at: Option<Duration>,
+    /// The channels that the token names, in its claims `channels` and `subs`. Those are subscribed to that are granted.
+    pub channels: Vec<String>,
     /// The data of the client's command.
     pub data: Bytes,
     /// Headers that the client sent within its connect command.

@@ -572,15 +572,20 @@ impl Session {
             );
         }
         if let Some(hook) = &self.node.hooks.connect {
+            let expires_at = grant.expires_at;
             let event = ConnectEvent {
                 client: self.client.id.to_string(),
                 user: grant.user.clone(),
                 has_token,
+                expires_at,
+                channels: grant.channels.iter().chain(subs.iter().map(|(name, _)| name)).cloned().collect(),
                 data: request.data.clone(),
                 headers: request.headers.clone(),
                 peer: self.client.peer,
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
+            grant.expires_at = [grant.expires_at, expires_at].into_iter().flatten().min();
+            subs.retain(|(name, _)| grant.channels.contains(name));
         } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {
             let asked = self.caller().connect(endpoint, &settings.config, request).await;
             let mut outcome = asked.map_err(|failure| match failure {

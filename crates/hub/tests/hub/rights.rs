@@ -259,6 +259,35 @@ async fn a_new_configuration_applies_to_open_connections() {
 }
 
 #[tokio::test]
+async fn a_callback_grants_no_longer_than_the_token_and_decides_about_its_channels() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let hour = Duration::from_secs(3_600);
+    for (granted, ttl_max) in [(None, 3_600), (Some(now + 9 * hour), 3_600), (Some(now + hour / 2), 1_800)] {
+        let served = Served::start(CONFIG, |hub| {
+            hub.on_connect(move |event| async move {
+                let mut channels = event.channels;
+                channels.sort();
+                assert_eq!(channels, ["chat:a", "chat:b", "chat:c"]);
+                assert_eq!(event.expires_at.map(|at| at.as_secs()), Some((now + hour).as_secs()));
+                let (user, channels) = (event.user, vec!["chat:c".into()]);
+                Ok(ConnectGrant { user, channels, expires_at: granted, ..ConnectGrant::default() })
+            })
+        })
+        .await;
+        let claims = json!({
+            "sub": "7", "exp": (now + hour).as_secs(), "channels": ["chat:a"],
+            "subs": { "chat:b": {}, "chat:c": { "data": 3 } },
+        });
+        let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap();
+        let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+        let connected = client.call("connect", json!({ "token": token })).await;
+        assert!((1..=ttl_max).contains(&connected["ttl"].as_u64().unwrap_or_default()), "{connected}");
+        let subs = connected["subs"].as_object().unwrap();
+        assert_eq!((subs.len(), &subs["chat:c"]["data"]), (1, &json!(3)), "{connected}");
+    }
+}
+
+#[tokio::test]
 async fn a_connection_ends_when_the_server_lets_it_expire() {
     let config = format!(
         "{}\n[api]\nkey = \"key\"\n",
