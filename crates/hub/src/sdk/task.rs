@@ -685,8 +685,10 @@ impl Task {
             if self.server_side.remove(&channel).is_some() {
                 return self.emit(ClientEvent::Unsubscribed { channel });
             }
+            // Without a result yet, it is the subscription before this one that has ended.
+            let is_new = self.entries.get(&channel).is_some_and(|entry| entry.done.is_some());
             // The protocol: from 2500 on the client subscribes again.
-            if unsubscribe.code >= 2500 {
+            if unsubscribe.code >= 2500 || is_new {
                 self.update(&channel, |entry| match entry.state {
                     State::Subscribed => {
                         entry.subscribe_at(Instant::now());

@@ -198,6 +198,38 @@ async fn a_source_that_fails_is_asked_again() {
     assert_eq!(subscribe_in(&commands).1.token, "second");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_subscription_does_not_end_the_next_one() {
+    for is_sent in [false, true] {
+        let (mut task, _handles) = task();
+        let events = add(&mut task, SubscribeOptions::default());
+        let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+        reply(&mut task, id, SubscribeResult::default());
+        drop(events);
+        let (sender, mut events) = mpsc::channel(100);
+        let (done, mut result) = oneshot::channel();
+        task.add(CHANNEL.into(), SubscribeOptions::default(), sender, done);
+        let mut commands = Vec::new();
+        if is_sent {
+            commands = commands_after(&mut task, Duration::ZERO).await;
+        }
+        // The push was on its way.
+        let unsubscribe = Some(UnsubscribePush { code: 2000, reason: String::new() });
+        push(&mut task, Push { unsubscribe: unsubscribe.clone(), ..Push::default() });
+        if !is_sent {
+            commands = commands_after(&mut task, Duration::ZERO).await;
+        }
+        assert_eq!(commands.iter().any(|command| command.unsubscribe.is_some()), is_sent, "{commands:?}");
+        let (id, _) = subscribe_in(&commands);
+        reply(&mut task, id, SubscribeResult::default());
+        assert_eq!(result.try_recv(), Ok(Ok(())));
+        // The next one is its own.
+        push(&mut task, Push { unsubscribe, ..Push::default() });
+        assert!(matches!(events.try_recv(), Ok(SubscriptionEvent::Subscribed(_))));
+        assert!(matches!(events.try_recv(), Ok(SubscriptionEvent::Unsubscribed { code: 2000, .. })));
+    }
+}
+
 fn lost() -> Lost {
     Lost::Retry { code: 0, reason: "lost".into() }
 }
