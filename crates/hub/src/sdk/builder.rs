@@ -99,7 +99,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a command may take, and the opening of a connection. The default is 5 s.
+    /// How long a command may take, and the opening of a connection. A connection is not given up while bytes of a message arrive or leave.
+    /// The default is 5 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use wireloom::{CloseCode, WebSocket};
 
 use super::builder::ClientBuilder;
@@ -17,12 +17,14 @@ const PING_DELAY_MAX: Duration = Duration::from_secs(10);
 /// An open connection, on which `connect` has succeeded.
 pub(super) struct Connection {
     socket: WebSocket,
-    /// How long a write may take.
+    /// How long no byte may arrive or leave while a message is on its way.
     timeout: Duration,
     ping_interval: Duration,
     has_pong: bool,
-    /// When the server is taken for lost, unless a message arrives.
+    /// When the server is taken for lost, unless bytes arrive.
     pub(super) silent_at: Option<Instant>,
+    /// The bytes that had arrived when `silent_at` was set.
+    received_len: u64,
 }
 
 /// Why a connection could not be opened, or has ended.
@@ -43,9 +45,9 @@ impl Lost {
 
     /// By a close code of the server.
     fn closed(code: u32, reason: String) -> Self {
-        // The protocol: codes 3500 to 3999 and 4500 to 4999 are final.
+        // The protocol: codes 3500 to 3999 and 4500 to 4999 are final. A message that was too long (RFC 6455 §7.4.1) is so the next time.
         match code {
-            3500..=3999 | 4500..=4999 => Self::Final { code, reason },
+            1009 | 3500..=3999 | 4500..=4999 => Self::Final { code, reason },
             _ => Self::Retry { code, reason },
         }
     }
@@ -73,40 +75,54 @@ impl Connection {
         token: String,
         subs: HashMap<String, Position>,
     ) -> Result<Opened, Lost> {
-        let opening = async {
-            let socket = builder.connector.connect(&builder.url).await.map_err(Lost::retry)?;
-            let (has_pong, ping_interval) = (false, Duration::ZERO);
-            let mut connection =
-                Self { socket, timeout: builder.timeout, ping_interval, has_pong, silent_at: None };
-            let recovered = |position: Position| SubscribeRequest {
-                recover: true,
-                epoch: position.epoch,
-                offset: position.offset,
-                ..SubscribeRequest::default()
-            };
-            let connect = ConnectRequest {
-                token,
-                data: builder.data.clone(),
-                name: builder.name.clone(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                subs: subs.into_iter().map(|(channel, position)| (channel, recovered(position))).collect(),
-                ..ConnectRequest::default()
-            };
-            connection.send(&[Command { id: 1, connect: Some(connect), ..Command::default() }]).await?;
-            loop {
-                let mut replies = connection.recv().await?.into_iter();
-                let Some(reply) = replies.find(|reply| reply.id == 1) else { continue };
-                if let Some(error) = reply.error {
-                    return Err(Lost::refused(error));
-                }
-                let result = reply.connect.unwrap_or_default();
-                connection.ping_interval = Duration::from_secs(result.ping.into());
-                connection.has_pong = result.pong;
-                connection.note_message();
-                return Ok(Opened { connection, result, rest: replies.collect() });
-            }
+        let opened = timeout(builder.timeout, builder.connector.connect(&builder.url)).await;
+        let socket = opened.map_err(|_| Lost::retry("no answer in time"))?.map_err(Lost::retry)?;
+        let recovered = |position: Position| SubscribeRequest {
+            recover: true,
+            epoch: position.epoch,
+            offset: position.offset,
+            ..SubscribeRequest::default()
         };
-        timeout(builder.timeout, opening).await.unwrap_or_else(|_| Err(Lost::retry("no answer in time")))
+        let connect = ConnectRequest {
+            token,
+            data: builder.data.clone(),
+            name: builder.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            subs: subs.into_iter().map(|(channel, position)| (channel, recovered(position))).collect(),
+            ..ConnectRequest::default()
+        };
+        Self::new(socket, builder.timeout).connect(connect).await
+    }
+
+    fn new(socket: WebSocket, timeout: Duration) -> Self {
+        let (has_pong, ping_interval) = (false, Duration::ZERO);
+        Self { socket, timeout, ping_interval, has_pong, silent_at: None, received_len: 0 }
+    }
+
+    async fn connect(mut self, connect: ConnectRequest) -> Result<Opened, Lost> {
+        self.send(&[Command { id: 1, connect: Some(connect), ..Command::default() }]).await?;
+        let mut deadline = Instant::now() + self.timeout;
+        loop {
+            let received_len = self.socket.traffic().bytes_received;
+            let Ok(replies) = timeout_at(deadline, self.recv()).await else {
+                if self.socket.traffic().bytes_received == received_len {
+                    return Err(Lost::retry("no answer in time"));
+                }
+                // The reply may be long: it has what the client has missed.
+                deadline = Instant::now() + self.timeout;
+                continue;
+            };
+            let mut replies = replies?.into_iter();
+            let Some(reply) = replies.find(|reply| reply.id == 1) else { continue };
+            if let Some(error) = reply.error {
+                return Err(Lost::refused(error));
+            }
+            let result = reply.connect.unwrap_or_default();
+            self.ping_interval = Duration::from_secs(result.ping.into());
+            self.has_pong = result.pong;
+            self.note_bytes();
+            return Ok(Opened { connection: self, result, rest: replies.collect() });
+        }
     }
 
     /// Sends commands as one message.
@@ -114,9 +130,17 @@ impl Connection {
         // Serialization fails only for maps whose keys are not strings; there are none.
         let texts: Vec<_> =
             commands.iter().map(|command| serde_json::to_string(command).unwrap_or_default()).collect();
-        match timeout(self.timeout, self.socket.send(&*texts.join("\n"))).await {
-            Ok(sent) => sent.map_err(Lost::retry),
-            Err(_) => Err(Lost::retry("the server does not read")),
+        // The message before has left, so that this one finds room.
+        self.socket.feed(&*texts.join("\n")).await.map_err(Lost::retry)?;
+        loop {
+            let sent_len = self.socket.traffic().bytes_sent;
+            match timeout(self.timeout, self.socket.flush()).await {
+                Ok(flushed) => return flushed.map_err(Lost::retry),
+                Err(_) if self.socket.traffic().bytes_sent == sent_len => {
+                    return Err(Lost::retry("the server does not read"));
+                }
+                Err(_) => {}
+            }
         }
     }
 
@@ -131,7 +155,7 @@ impl Connection {
         };
         let replies = serde_json::Deserializer::from_slice(message.as_bytes()).into_iter::<Reply>();
         let replies: Result<Vec<_>, _> = replies.collect();
-        self.note_message();
+        self.note_bytes();
         replies.map_err(|error| Lost::retry(format_args!("a message is malformed: {error}")))
     }
 
@@ -140,9 +164,18 @@ impl Connection {
         self.has_pong && *reply == Reply::default()
     }
 
-    fn note_message(&mut self) {
+    /// Whether no byte has arrived for longer than the server's pings allow. A message that is on its way is a sign of life.
+    pub(super) fn is_silent(&mut self) -> bool {
+        if self.socket.traffic().bytes_received > self.received_len {
+            self.note_bytes();
+        }
+        self.silent_at.is_some_and(|at| at <= Instant::now())
+    }
+
+    fn note_bytes(&mut self) {
         if !self.ping_interval.is_zero() {
             self.silent_at = Some(Instant::now() + self.ping_interval + PING_DELAY_MAX);
+            self.received_len = self.socket.traffic().bytes_received;
         }
     }
 
@@ -161,5 +194,108 @@ impl Connection {
             while let Ok(Some(_)) = self.socket.recv_owned().await {}
         };
         let _ = timeout(self.timeout, closing).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+    use tokio::time::{sleep, sleep_until};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// A link of 100 bytes per second.
+    async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+        let mut bytes = [0; 100];
+        while let Ok(len @ 1..) = from.read(&mut bytes).await {
+            to.write_all(&bytes[..len]).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// A connection over a slow link, and its server.
+    async fn connection() -> (Connection, WebSocket) {
+        let (near, link) = tokio::io::duplex(100);
+        let (other_link, far) = tokio::io::duplex(100);
+        let ((from_near, to_near), (from_far, to_far)) =
+            (tokio::io::split(link), tokio::io::split(other_link));
+        tokio::spawn(pass(from_near, to_far));
+        tokio::spawn(pass(from_far, to_near));
+        let client = wireloom::connect_over(near, "ws://localhost/");
+        let (client, server) = tokio::join!(client, wireloom::accept(far));
+        (Connection::new(client.unwrap(), TIMEOUT), server.unwrap())
+    }
+
+    /// A text that takes 100 s.
+    fn long() -> String {
+        "x".repeat(10_000)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_answer_may_take_its_time() {
+        let (connection, mut server) = connection().await;
+        let serving = async {
+            assert!(server.recv().await.unwrap().is_some());
+            let reply = json!({ "id": 1, "connect": { "client": "7", "ping": 1, "data": long() } });
+            server.send(&*reply.to_string()).await.unwrap();
+            let publication = json!({ "push": { "channel": "a", "pub": { "data": long() } } });
+            server.send(&*publication.to_string()).await.unwrap();
+            server
+        };
+        let client = async {
+            let mut connection = connection.connect(ConnectRequest::default()).await.ok().unwrap().connection;
+            loop {
+                let silent_at = connection.silent_at.unwrap();
+                tokio::select! {
+                    replies = connection.recv() => {
+                        assert!(replies.unwrap()[0].push.is_some());
+                        return connection;
+                    }
+                    () = sleep_until(silent_at) => assert!(!connection.is_silent()),
+                }
+            }
+        };
+        let (_server, mut connection) = tokio::join!(serving, client);
+        sleep_until(connection.silent_at.unwrap()).await;
+        assert!(connection.is_silent());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_command_may_take_its_time() {
+        let (mut connection, mut server) = connection().await;
+        let connect = Some(ConnectRequest { name: long(), ..ConnectRequest::default() });
+        let commands = [Command { id: 1, connect, ..Command::default() }];
+        let (received, sent) = tokio::join!(server.recv_owned(), connection.send(&commands));
+        assert!(received.unwrap().is_some() && sent.is_ok());
+        // Now nobody reads.
+        let refused = connection.send(&commands).await;
+        assert!(matches!(refused, Err(Lost::Retry { code: 0, .. })), "{refused:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_given_up() {
+        let (connection, _server) = connection().await;
+        let began = Instant::now();
+        let lost = connection.connect(ConnectRequest::default()).await.err();
+        assert_eq!(lost, Some(Lost::retry("no answer in time")));
+        assert!(began.elapsed() < 3 * TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    // It would be as long the next time.
+    #[tokio::test]
+    async fn a_message_that_is_too_long_is_the_end() {
+        let (near, far) = tokio::io::duplex(1 << 10);
+        let mut config = wireloom::WebSocketConfig::default();
+        config.core.limits.message_len_max = 100;
+        let connector = wireloom::Connector::new().config(config);
+        let client = connector.connect_over(near, "ws://localhost/");
+        let (client, server) = tokio::join!(client, wireloom::accept(far));
+        let (mut connection, mut server) = (Connection::new(client.unwrap(), TIMEOUT), server.unwrap());
+        let text = long();
+        let (_, lost) = tokio::join!(server.send(&*text), connection.recv());
+        assert!(matches!(lost, Err(Lost::Final { code: 1009, .. })), "{lost:?}");
     }
 }

@@ -366,7 +366,7 @@ impl Task {
                 },
                 () = tokio::time::sleep_until(deadline) => {
                     // While the application takes no events, the server's pings wait unread.
-                    if self.stalled.is_empty() && connection.silent_at.is_some_and(|at| at <= Instant::now()) {
+                    if self.stalled.is_empty() && connection.is_silent() {
                         return Ok(Lost::Retry { code: 0, reason: "the server is silent".into() });
                     }
                 }
