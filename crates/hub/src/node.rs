@@ -635,6 +635,8 @@ impl Delivery for Node {
                     self.unsubscribe(channel, &client, UnsubscribeCode::Server);
                 }
                 Action::Subscribe { channel } => {
+                // A room has one channel.
+                Action::Subscribe { .. } if client.format == Format::Bare => {}
                     self.change(&mut lock(&self.changes), channel, &client, Change::Subscribe);
                 }
                 Action::Refresh { expire_at } => {

@@ -481,7 +481,11 @@ impl Session {
             return Err(Disconnect::BadRequest.into());
         }
         self.emulate_headers(&request.headers);
-        let (mut grant, subs) = self.authenticate(&request).await?;
+        let (mut grant, mut subs) = self.authenticate(&request).await?;
+        // A room has one channel, whose publications do not name it.
+        if self.client.format == Format::Bare {
+            subs.retain(|(channel, _)| request.subs.contains_key(channel));
+        }
         let identity = Identity { user: std::mem::take(&mut grant.user), info: grant.info.clone() };
         if !self.client.connect(identity) || !self.node.identify(&self.client) {
             return Err(Disconnect::ConnectionLimit.into());

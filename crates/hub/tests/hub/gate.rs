@@ -276,3 +276,28 @@ async fn a_room_of_a_closed_namespace_is_closed() {
     served.has_ended(3500, 1).await;
     assert_eq!(served.hub.stats().publications, 0);
 }
+
+#[tokio::test]
+async fn a_room_receives_nothing_of_other_channels() {
+    let config =
+        config(true, "anyone", "anyone", false).replacen("[token]", "personal_channel = true\n[token]", 1);
+    let served = Served::start(&config, |hub| hub).await;
+    let token = sign(&json!({ "sub": "7", "channels": ["rooms:y"], "subs": { "rooms:z": {} } }));
+    let url = served.url.replace("/connection/websocket", &format!("/rooms/x?token={token}"));
+    let mut room = wireloom::connect(&url).await.unwrap();
+    room.send("0").await.unwrap();
+    assert_eq!(outcome(&mut room).await, Ok("0".to_owned()));
+    let body = json!({ "user": "7", "channel": "rooms:v" }).to_string();
+    let request = Request::post(http(&served, "/api/subscribe"), body).header("x-api-key", "key");
+    assert_eq!(Connector::new().request(request).await.unwrap().status, 200);
+    for channel in ["#7", "rooms:y", "rooms:z", "rooms:v", "rooms:x"] {
+        served.hub.publish(channel, json!(channel).to_string()).await.unwrap();
+    }
+    assert_eq!(outcome(&mut room).await, Ok("\"rooms:x\"".to_owned()));
+    // Nor does it end with such a subscription.
+    let body = json!({ "user": "7", "channel": "rooms:y" }).to_string();
+    let request = Request::post(http(&served, "/api/unsubscribe"), body).header("x-api-key", "key");
+    assert_eq!(Connector::new().request(request).await.unwrap().status, 200);
+    room.send("1").await.unwrap();
+    assert_eq!(outcome(&mut room).await, Ok("1".to_owned()));
+}
