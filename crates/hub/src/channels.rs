@@ -143,6 +143,11 @@ impl Channels {
         lock(&self.by_namespace).get(namespace).copied().unwrap_or(0)
     }
 
+    /// The number of a channel's subscribers.
+    pub(crate) fn subscribers(&self, channel: &str) -> usize {
+        self.channels.lock(channel).get(channel).map_or(0, |channel| channel.subscribers.len())
+    }
+
     pub(crate) fn contains(&self, channel: &str) -> bool {
         self.channels.lock(channel).contains_key(channel)
     }

@@ -39,6 +39,16 @@ use crate::shards::lock;
 /// The maximum number of concurrent refreshes of presence.
 const REFRESHES_MAX: usize = 64;
 
+/// The number of deliveries that cost one unit of tokio's budget for one turn of a task, which is 128.
+const DELIVERIES_PER_UNIT: usize = 512;
+
+/// Charges work to the turn of the task, in units of tokio's budget: others should not wait for all that this task has to do.
+pub(crate) async fn charge(units: usize) {
+    for _ in 0..units {
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
 /// Everything that the connections of a node share.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -211,10 +221,9 @@ impl Node {
         let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
         let retention = retention(options).filter(|_| !skip_history);
         self.metrics.publications.increment();
-        self.engine
-            .publish(channel, publication, retention, idempotency_key)
-            .await
-            .map_err(PublishError::Engine)
+        let published = self.engine.publish(channel, publication, retention, idempotency_key).await;
+        charge(1 + self.channels.subscribers(channel) / DELIVERIES_PER_UNIT).await;
+        published.map_err(PublishError::Engine)
     }
 
     /// Adds a connection. An error if there are too many, or the hub is shutting down.
@@ -719,6 +728,8 @@ pub(crate) struct Origin {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -910,5 +921,26 @@ mod tests {
         changes_are_made(node).await;
         assert!(!client.is_subscribed("b"));
         assert_eq!(node.channels.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_task_does_not_make_many_deliveries_in_one_turn() {
+        let hub = Hub::builder().build().unwrap();
+        let client = connected(&hub.0);
+        (0..5_000).for_each(|_| drop(hub.0.channels.add("a", client.clone(), false)));
+        for (channel, at_least) in [("a", 7), ("b", 0)] {
+            let mut all = pin!(async {
+                for _ in 0..100 {
+                    hub.0.publish(channel, Publication::default(), false, "").await.unwrap();
+                }
+            });
+            let mut turns = 0;
+            poll_fn(|cx| {
+                turns += 1;
+                all.as_mut().poll(cx)
+            })
+            .await;
+            assert!((at_least..=2 * at_least + 2).contains(&turns), "{channel}: {turns}");
+        }
     }
 }

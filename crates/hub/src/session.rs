@@ -20,7 +20,7 @@ use crate::clock::seconds;
 use crate::config::ChannelOptions;
 use crate::encoded::publication_of;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
-use crate::node::{Node, Origin};
+use crate::node::{Node, Origin, charge};
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
     Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode, Push,
@@ -92,9 +92,7 @@ const READ_COST: usize = 32;
 /// Charges what reads from a channel to the turn of the task: nothing of it may have waited, and others should not wait for all that
 /// this task has to read. `yield_now` would be ready when the task polls it again after it has written the reply.
 pub(crate) async fn charge_read() {
-    for _ in 0..READ_COST {
-        tokio::task::coop::consume_budget().await;
-    }
+    charge(READ_COST).await;
 }
 
 /// The shortest time between two requests to the backend for a renewal.
