@@ -35,6 +35,37 @@ impl Clock {
     }
 }
 
+/// A deadline for a client, waited for in parts, of which a pause of this process takes one: the client has the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Duration,
+    part: Duration,
+    left: u32,
+}
+
+impl Deadline {
+    const PARTS: u32 = 2;
+
+    pub(crate) fn new(now: Duration, timeout: Duration) -> Self {
+        let part = timeout / Self::PARTS;
+        Self { at: now.saturating_add(part), part, left: Self::PARTS }
+    }
+
+    /// The end of the part that has begun.
+    pub(crate) fn at(&self) -> Duration {
+        self.at
+    }
+
+    /// Begins the next part if one has passed. Returns whether it was the last one.
+    pub(crate) fn is_over(&mut self, now: Duration) -> bool {
+        if self.at <= now && self.left > 0 {
+            self.left -= 1;
+            self.at = now.saturating_add(self.part);
+        }
+        self.left == 0
+    }
+}
+
 /// Lets a warning pass once per second, so that clients cannot fill the log.
 #[derive(Debug, Default)]
 pub(crate) struct WarningLimit {

@@ -635,6 +635,8 @@ impl Delivery for Node {
         }
         for client in self.clients_of(&control.user, &control.client) {
             match &control.action {
+                // A room has one channel.
+                Action::Subscribe { .. } if client.format == Format::Bare => {}
                 Action::Disconnect { .. } => {
                     if let Some(reason) = control.ends(&client) {
                         client.outbox.end(reason);
@@ -644,8 +646,6 @@ impl Delivery for Node {
                     self.unsubscribe(channel, &client, UnsubscribeCode::Server);
                 }
                 Action::Subscribe { channel } => {
-                // A room has one channel.
-                Action::Subscribe { .. } if client.format == Format::Bare => {}
                     self.change(&mut lock(&self.changes), channel, &client, Change::Subscribe);
                 }
                 Action::Refresh { expire_at } => {

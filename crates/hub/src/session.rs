@@ -16,7 +16,7 @@ use wireloom::OwnedMessage;
 
 use crate::auth::TokenError;
 use crate::client::{Client, Format, Identity};
-use crate::clock::seconds;
+use crate::clock::{Deadline, seconds};
 use crate::config::ChannelOptions;
 use crate::encoded::publication_of;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
@@ -70,7 +70,7 @@ pub(crate) struct Room {
 enum State {
     /// The connect command must come first.
     Connecting {
-        stale_at: Duration,
+        stale: Deadline,
     },
     Connected {
         ping: Ping,
@@ -82,8 +82,8 @@ enum State {
 enum Ping {
     /// The next ping is due at this time.
     DueAt(Duration),
-    /// A ping was sent, and must be answered by this time.
-    MissingAt(Duration),
+    /// A ping was sent, and must be answered.
+    Missing(Deadline),
 }
 
 /// The cost of a command that reads from a channel, in units of tokio's budget for one turn of a task, which is 128.
@@ -163,15 +163,18 @@ impl Session {
         let settings = node.settings();
         let config = &settings.config.client;
         let now = node.clock.now();
-        let state = State::Connecting { stale_at: now + config.stale_after };
+        let state = State::Connecting { stale: Deadline::new(now, config.stale_after) };
         Self { client, origin, kind: Kind::Protocol, state, commands: CellRate::default(), rare: None, node }
     }
 
-    /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970.
-    pub(crate) fn poll_timeout(&self) -> Duration {
+    /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970. A client whose messages are not read while it has others
+    /// to accept need not answer pings.
+    pub(crate) fn poll_timeout(&self, is_reading: bool) -> Duration {
         let ping = match self.state {
-            State::Connecting { stale_at } => return stale_at,
-            State::Connected { ping: Ping::DueAt(at) | Ping::MissingAt(at) } => at,
+            State::Connected { .. } if !is_reading => Duration::MAX,
+            State::Connecting { stale } => return stale.at(),
+            State::Connected { ping: Ping::DueAt(at) } => at,
+            State::Connected { ping: Ping::Missing(deadline) } => deadline.at(),
         };
         [self.expires_at(), self.renewal_at()].into_iter().flatten().fold(ping, Duration::min)
     }
@@ -232,27 +235,32 @@ impl Session {
         expiries.min().map(|at| at.saturating_add(self.node.settings().config.client.expired_grace))
     }
 
-    pub(crate) fn handle_timeout(&mut self) {
+    pub(crate) fn handle_timeout(&mut self, is_reading: bool) {
         let settings = self.node.settings();
         let config = &settings.config.client;
         let now = self.node.clock.now();
-        match self.state {
-            State::Connecting { stale_at } => {
-                if stale_at <= now {
+        match &mut self.state {
+            State::Connecting { stale } => {
+                if stale.is_over(now) {
                     self.end(Disconnect::Stale);
                 }
                 return;
             }
-            State::Connected { ping: Ping::DueAt(at) } if at <= now => {
+            State::Connected { .. } if !is_reading => {}
+            State::Connected { ping: Ping::DueAt(at) } if *at <= now => {
                 self.client.send(&Reply::default());
                 let ping = match self.client.format {
                     // The client cannot send a pong.
                     Format::OneWay | Format::Bare => Ping::DueAt(now + config.ping_interval),
-                    Format::Protocol(_) => Ping::MissingAt(now + config.pong_timeout),
+                    Format::Protocol(_) => Ping::Missing(Deadline::new(now, config.pong_timeout)),
                 };
                 self.state = State::Connected { ping };
             }
-            State::Connected { ping: Ping::MissingAt(at) } if at <= now => self.end(Disconnect::NoPong),
+            State::Connected { ping: Ping::Missing(deadline) } => {
+                if deadline.is_over(now) {
+                    self.end(Disconnect::NoPong);
+                }
+            }
             State::Connected { .. } => {}
         }
         self.check_expiry(now);
@@ -402,7 +410,7 @@ impl Session {
             State::Connecting { .. } => Err(Disconnect::BadRequest),
             State::Connected { ping } => {
                 // An unsolicited pong is ignored.
-                if let Ping::MissingAt(_) = ping {
+                if let Ping::Missing(_) = ping {
                     let interval = self.node.settings().config.client.ping_interval;
                     *ping = Ping::DueAt(self.node.clock.now() + interval);
                 }
@@ -689,6 +697,9 @@ impl From<Disconnect> for Denied {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Transport;
+    use crate::config::HubConfig;
+    use crate::hub::Hub;
 
     #[test]
     fn publications_are_paced_after_a_burst() {
@@ -715,5 +726,37 @@ mod tests {
         }
         let mut pace = Pace::default();
         assert!((0..1_000).all(|_| pace.delay(&options(0, 0), QUEUE, 1_000_000, second).is_zero()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_of_this_process_ends_no_connection() {
+        let hub = Hub::builder().config(HubConfig::from_toml("[client]\nanonymous = true\n").unwrap());
+        let node = hub.build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let origin = Origin { encoding: Encoding::Json, headers: Vec::new() };
+        let mut session = Session::new(node.clone(), client.clone(), origin);
+        let pause = Duration::from_secs(3_600);
+        let timeout = async |session: &mut Session, pause| {
+            tokio::time::sleep_until(node.clock.instant(session.poll_timeout(true))).await;
+            tokio::time::advance(pause).await;
+            session.handle_timeout(true);
+        };
+        let has_ended = || client.outbox.has_ended();
+        timeout(&mut session, pause).await;
+        assert!(!has_ended());
+        session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
+        timeout(&mut session, Duration::ZERO).await;
+        assert!(matches!(session.state, State::Connected { ping: Ping::Missing(_) }));
+        timeout(&mut session, pause).await;
+        assert!(!has_ended());
+        // What has arrived meanwhile is handled after that.
+        session.handle_message("{}".into()).await;
+        let pinged = node.clock.now() + session.node.settings().config.client.ping_interval;
+        timeout(&mut session, Duration::ZERO).await;
+        // No pong.
+        while !has_ended() {
+            timeout(&mut session, Duration::ZERO).await;
+        }
+        assert_eq!(node.clock.now() - pinged, node.settings().config.client.pong_timeout);
     }
 }

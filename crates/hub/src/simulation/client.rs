@@ -273,13 +273,13 @@ impl Roaming {
 /// Executes the commands of a connection.
 async fn serve(mut session: Session, mut commands: mpsc::UnboundedReceiver<Bytes>) {
     loop {
-        let deadline = session.node.clock.instant(session.poll_timeout());
+        let deadline = session.node.clock.instant(session.poll_timeout(true));
         tokio::select! {
             command = commands.recv() => match command {
                 Some(command) => session.handle_message(wireloom::OwnedMessage::Binary(command)).await,
                 None => return,
             },
-            () = tokio::time::sleep_until(deadline) => session.handle_timeout(),
+            () = tokio::time::sleep_until(deadline) => session.handle_timeout(true),
         }
     }
 }

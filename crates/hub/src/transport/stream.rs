@@ -6,11 +6,12 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use tokio::time::Sleep;
 use wireloom::{Body, BodySender, PreparedMessage, Response};
 
 use super::clean_up::CleanUp;
@@ -156,19 +157,13 @@ async fn run(
     let mut messages = Vec::new();
     let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
     loop {
-        let mut is_idle = false;
-        if let Work::Idle(session) = &work {
-            is_idle = true;
-            let deadline = node.clock.instant(session.poll_timeout());
-            if timer.deadline() != deadline {
-                timer.as_mut().reset(deadline);
-            }
-        }
+        let is_idle = set_timer(node, &work, timer.as_mut(), true);
         tokio::select! {
             biased;
             taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
                 Taken::Messages => {
-                    if let Err(reason) = output.send(node, client, framing.join(&mut messages)).await {
+                    let sending = output.send(node, client, framing.join(&mut messages));
+                    if let Err(reason) = while_working(node, &mut work, timer.as_mut(), sending).await {
                         return reason;
                     }
                 }
@@ -176,7 +171,36 @@ async fn run(
             },
             () = output.body.closed() => return Disconnect::ConnectionClosed,
             () = proceed(&mut work, inbox.as_mut()) => {}
-            () = timer.as_mut(), if is_idle => work.handle_timeout(),
+            () = timer.as_mut(), if is_idle => work.handle_timeout(true),
+        }
+    }
+}
+
+/// Sets the timer to the deadline of a session. Returns whether the session is idle; a busy one has no deadline.
+fn set_timer(node: &Node, work: &Work, mut timer: Pin<&mut Sleep>, is_reading: bool) -> bool {
+    let Work::Idle(session) = work else { return false };
+    let deadline = node.clock.instant(session.poll_timeout(is_reading));
+    if timer.deadline() != deadline {
+        timer.as_mut().reset(deadline);
+    }
+    true
+}
+
+/// Waits for a write. A command goes on meanwhile: others may wait for what it holds, or for what it is the next to get.
+async fn while_working<T>(
+    node: &Node,
+    work: &mut Work,
+    mut timer: Pin<&mut Sleep>,
+    writing: impl Future<Output = T>,
+) -> T {
+    let mut writing = pin!(writing);
+    loop {
+        let is_idle = set_timer(node, work, timer.as_mut(), false);
+        tokio::select! {
+            biased;
+            () = proceed(work, None) => {}
+            written = writing.as_mut() => return written,
+            () = timer.as_mut(), if is_idle => work.handle_timeout(false),
         }
     }
 }

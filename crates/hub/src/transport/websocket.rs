@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
-use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket, WebSocketError};
+use wireloom::{CloseCode, OwnedMessage, PreparedMessage, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::clean_up::CleanUp;
 use super::progress::while_accepted;
@@ -131,34 +131,43 @@ impl Connection {
 }
 
 impl Open {
-    /// One step; an error at the end of the connection.
+    /// One step; an error at the end of the connection. A command goes on while a write waits for the client: others may wait for what it
+    /// holds, or for what it is the next to get.
     fn poll_step(
         &mut self,
         mut timer: Pin<&mut Sleep>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Disconnect>> {
-        ready!(self.writer.poll(cx))?;
+        self.work.poll_busy(cx);
         let CleanUp { node, client, .. } = &self.clean_up;
-        let mut messages = Vec::new();
-        match client.outbox.poll_take(cx, &mut messages) {
-            Poll::Ready(Taken::Messages) => {
-                self.writer.begin(node, client, messages);
-                return Poll::Ready(Ok(()));
+        let is_writing = self.writer.poll(cx)?.is_pending();
+        if !is_writing {
+            let mut messages = Vec::new();
+            match client.outbox.poll_take(cx, &mut messages) {
+                Poll::Ready(Taken::Messages) => {
+                    self.writer.begin(node, client, messages);
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(Taken::End(reason)) => return Poll::Ready(Err(reason)),
+                Poll::Pending => {}
             }
-            Poll::Ready(Taken::End(reason)) => return Poll::Ready(Err(reason)),
-            Poll::Pending => {}
-        }
-        if let Poll::Ready(proceeded) = poll_proceed(&mut self.work, &mut self.receiver, cx) {
-            return Poll::Ready(proceeded);
         }
         let Work::Idle(session) = &self.work else { return Poll::Pending };
+        if !is_writing && let Poll::Ready(received) = poll_receive(&mut self.receiver, cx) {
+            return Poll::Ready(received.map(|message| {
+                self.work.begin(|mut session| async move {
+                    session.handle_message(message).await;
+                    session
+                });
+            }));
+        }
         // Most deliveries do not change the deadline: the timer is reset only if it changes.
-        let deadline = node.clock.instant(session.poll_timeout());
+        let deadline = node.clock.instant(session.poll_timeout(!is_writing));
         if timer.deadline() != deadline {
             timer.as_mut().reset(deadline);
         }
         ready!(timer.poll(cx));
-        self.work.handle_timeout();
+        self.work.handle_timeout(!is_writing);
         Poll::Ready(Ok(()))
     }
 
@@ -180,27 +189,13 @@ impl Open {
     }
 }
 
-/// One step: an idle session receives a message, a busy one finishes its command. An error at the end of the connection.
-fn poll_proceed(
-    work: &mut Work,
-    receiver: &mut Receiver,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), Disconnect>> {
-    match work {
-        Work::Busy(busy) => *work = Work::Idle(ready!(busy.as_mut().poll(cx))),
-        Work::Idle(_) => {
-            let message = match ready!(receiver.poll_recv_owned(cx)) {
-                Ok(Some(message)) => message,
-                Ok(None) => return Poll::Ready(Err(Disconnect::ConnectionClosed)),
-                Err(error) => return Poll::Ready(Err(broken(&error))),
-            };
-            work.begin(|mut session| async move {
-                session.handle_message(message).await;
-                session
-            });
-        }
-    }
-    Poll::Ready(Ok(()))
+/// The next message; an error at the end of the connection.
+fn poll_receive(receiver: &mut Receiver, cx: &mut Context<'_>) -> Poll<Result<OwnedMessage, Disconnect>> {
+    Poll::Ready(match ready!(receiver.poll_recv_owned(cx)) {
+        Ok(Some(message)) => Ok(message),
+        Ok(None) => Err(Disconnect::ConnectionClosed),
+        Err(error) => Err(broken(&error)),
+    })
 }
 
 /// The reason for a connection that the WebSocket failed with a close code.

@@ -1,6 +1,7 @@
 //! What the task of a connection does with its session.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use crate::session::Session;
 
@@ -26,10 +27,19 @@ impl Work {
         };
     }
 
+    /// A busy session goes on, and may become idle.
+    pub(super) fn poll_busy(&mut self, cx: &mut Context<'_>) {
+        if let Self::Busy(busy) = self
+            && let Poll::Ready(session) = busy.as_mut().poll(cx)
+        {
+            *self = Self::Idle(session);
+        }
+    }
+
     /// What is due at a session's deadline.
-    pub(super) fn handle_timeout(&mut self) {
+    pub(super) fn handle_timeout(&mut self, is_reading: bool) {
         let Self::Idle(session) = self else { return };
-        session.handle_timeout();
+        session.handle_timeout(is_reading);
         if session.needs_renewal() {
             self.begin(|mut session| async move {
                 session.renew().await;

@@ -1,5 +1,6 @@
 //! Clients that do not read: bounded by bytes and by time, by each policy, while the others receive everything.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -278,5 +279,58 @@ async fn publications_are_dropped_where_that_is_the_policy() {
         assert!(missed > 10, "{policy}: {missed} missed");
         assert_eq!(received.contains(&last), policy == "drop-oldest", "{policy}");
         assert_eq!(served.hub.stats().evicted_slow, 0);
+    }
+}
+
+/// The client of a command that waits for a lock stops reading. When the lock is free, the command gets it, and gives it back.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_up_no_other() {
+    let held = Arc::new(tokio::sync::Mutex::new(()));
+    let lock = held.clone();
+    let served = Served::start(CONFIG, |hub| {
+        hub.on_rpc(move |_| {
+            let lock = lock.clone();
+            async move {
+                drop(lock.lock().await);
+                Ok("{}".into())
+            }
+        })
+    })
+    .await;
+    let address = served.url.strip_prefix("ws://").unwrap().split_once('/').unwrap().0.to_owned();
+    let body =
+        "{\"id\":1,\"connect\":{}}\n{\"id\":2,\"subscribe\":{\"channel\":\"chat:x\"}}\n{\"id\":3,\"rpc\":{}}";
+    for is_stream in [false, true] {
+        let guard = held.lock().await;
+        let stalled = if is_stream {
+            let mut stalled = tokio::net::TcpStream::connect(&address).await.unwrap();
+            let head = format!(
+                "POST /connection/http_stream HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stalled.write_all(head.as_bytes()).await.unwrap();
+            (None, Some(stalled))
+        } else {
+            let mut socket = wireloom::connect(&served.url).await.unwrap();
+            socket.send(body).await.unwrap();
+            (Some(socket), None)
+        };
+        // Until the buffers of the system are full, and a write waits.
+        let padding = format!("\"{}\"", "x".repeat(32 << 10));
+        let mut stuck = 0;
+        while stuck < 20 {
+            let before = served.hub.slowest(1).first().map(|one| one.queued_len);
+            served.hub.publish("chat:x", padding.clone()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let after = served.hub.slowest(1).first().map(|one| one.queued_len);
+            stuck = if after > before && before.is_some() { stuck + 1 } else { 0 };
+        }
+        drop(guard);
+        let locked = tokio::time::timeout(Duration::from_secs(5), held.lock()).await;
+        assert!(locked.is_ok(), "{is_stream}");
+        drop(stalled);
+        while served.hub.stats().clients > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }

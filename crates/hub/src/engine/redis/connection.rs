@@ -300,7 +300,8 @@ impl Connection {
     }
 
     async fn get(&self) -> RedisResult<Open> {
-        let mut open = self.open.lock().await;
+        // The one before this connects, or waits until its task runs.
+        let mut open = tokio::time::timeout(TIMEOUT, self.open.lock()).await.map_err(|_| timed_out())?;
         if let Some(connection) = &*open {
             return Ok(connection.clone());
         }
