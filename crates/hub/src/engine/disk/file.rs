@@ -182,10 +182,8 @@ fn check_len(path: &Path) -> Result<(), DiskError> {
     if len == 0 {
         return Ok(());
     }
-    // Its head is the last that is written when it is created: it has no histories yet.
-    if head.iter().all(|byte| *byte == 0) {
-        let file = std::fs::OpenOptions::new().write(true).open(path).map_err(io)?;
-        return file.set_len(0).map_err(io);
+    if !head.starts_with(b"redb") && discard_unfinished(path)? {
+        return Ok(());
     }
     let number = |at: usize| -> Option<u64> {
         Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?).into())
@@ -204,6 +202,38 @@ fn check_len(path: &Path) -> Result<(), DiskError> {
         return damaged(format!("it was cut to {len} bytes of {expected}"));
     }
     Ok(())
+}
+
+/// The length of what every file begins with.
+const MAGIC_LEN: usize = 9;
+
+/// The length of a page, the first of which is the head.
+const PAGE_LEN: usize = 4096;
+
+/// No file is longer before it has its head.
+const UNFINISHED_LEN_MAX: u64 = 4 << 20;
+
+/// Empties a file whose creation was cut off, which has no histories: zeros are where the head begins, which is written last, and
+/// everywhere after it. Returns whether it was one.
+fn discard_unfinished(path: &Path) -> Result<bool, DiskError> {
+    use std::io::Read as _;
+    let io = |error: std::io::Error| io_error(path, &error);
+    let mut file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
+    // Another process may create it now. The lock is that of redb.
+    file.try_lock().map_err(|error| io(error.into()))?;
+    let mut bytes = Vec::new();
+    (&mut file).take(UNFINISHED_LEN_MAX + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.starts_with(b"redb") {
+        return Ok(true);
+    }
+    let is_zero = |bytes: Option<&[u8]>| bytes.is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0));
+    let is_unfinished = bytes.len() as u64 <= UNFINISHED_LEN_MAX
+        && is_zero(bytes.get(..bytes.len().min(MAGIC_LEN)))
+        && is_zero(bytes.get(PAGE_LEN..));
+    if is_unfinished {
+        file.set_len(0).map_err(io)?;
+    }
+    Ok(is_unfinished)
 }
 
 /// The publications of a channel in the order of their offsets, with the time at which each expires; `None` for one that

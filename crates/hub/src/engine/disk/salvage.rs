@@ -336,6 +336,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_file_that_has_lost_its_head_is_damaged() {
+        let (directory, _) = stored().await;
+        let path = directory.path().join("history.redb");
+        let mut damaged = std::fs::read(&path).unwrap();
+        damaged[..4096].fill(0);
+        std::fs::write(&path, &damaged).unwrap();
+        assert!(matches!(DiskEngine::check(directory.path()), Err(DiskError::Damaged { .. })));
+        let opened = DiskEngine::open(directory.path(), MemoryEngine::new(100));
+        assert!(matches!(opened, Err(DiskError::Damaged { .. })));
+        assert!(std::fs::read(&path).unwrap() == damaged);
+    }
+
+    #[test]
+    fn a_file_whose_creation_was_cut_off_is_created_again_unless_it_is_being_created() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history.redb");
+        // redb sets the length, then writes the head, then that again with its beginning.
+        for (len, head) in [(1, 0), (1 << 20, 0), (1 << 20, 1)] {
+            let mut unfinished = vec![0; len];
+            unfinished.iter_mut().skip(9).take(300).for_each(|byte| *byte = head);
+            std::fs::write(&path, &unfinished).unwrap();
+            let creating = File::options().write(true).open(&path).unwrap();
+            creating.try_lock().unwrap();
+            let opened = DiskEngine::open(directory.path(), MemoryEngine::new(100));
+            assert!(matches!(opened, Err(DiskError::InUse { .. })));
+            assert!(std::fs::read(&path).unwrap() == unfinished);
+            drop(creating);
+            drop(DiskEngine::open(directory.path(), MemoryEngine::new(100)).unwrap());
+        }
+        std::fs::write(&path, "notes").unwrap();
+        assert!(matches!(DiskEngine::check(directory.path()), Err(DiskError::Damaged { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"notes");
+    }
+
+    #[tokio::test]
     async fn a_file_in_use_is_left_alone() {
         let (directory, _) = stored().await;
         let engine = DiskEngine::open(directory.path(), MemoryEngine::new(100)).unwrap();
