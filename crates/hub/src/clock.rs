@@ -1,27 +1,34 @@
 //! The time since 1970 by the runtime's clock, which tests may pause.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// The time since 1970. Unlike the system's clock, it never goes back.
-#[derive(Clone, Copy, Debug)]
+/// The time since 1970. Unlike the system's clock, it never goes back. Its clones are the same clock.
+#[derive(Clone, Debug)]
 pub(crate) struct Clock {
     started: Instant,
     started_at: Duration,
+    /// The same moment, not by the runtime's clock.
+    monotonic: std::time::Instant,
+    /// What the runtime's clock has missed, in nanoseconds: it stands still while the machine is suspended.
+    missed: Arc<AtomicU64>,
 }
+
+/// The clock is set forward when it is behind the system's by this or more.
+const STEP_MIN: Duration = Duration::from_secs(1);
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        let started_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), started_at }
+        let (started, monotonic) = (Instant::now(), std::time::Instant::now());
+        Self { started, started_at: system_time(), monotonic, missed: Arc::default() }
     }
 
     /// Since 1970.
     pub(crate) fn now(&self) -> Duration {
-        self.started_at + self.started.elapsed()
+        self.started_at + self.missed() + self.started.elapsed()
     }
 
     /// The time since the clock was made.
@@ -31,8 +38,30 @@ impl Clock {
 
     /// The instant of a time since 1970; the start of the clock for earlier ones.
     pub(crate) fn instant(&self, at: Duration) -> Instant {
-        self.started + at.saturating_sub(self.started_at).min(FAR)
+        self.started + at.saturating_sub(self.started_at + self.missed()).min(FAR)
     }
+
+    fn missed(&self) -> Duration {
+        Duration::from_nanos(self.missed.load(Ordering::Relaxed))
+    }
+
+    /// Sets the clock forward if it is behind the system's: the machine was suspended, or its time was set. Returns by how much.
+    pub(crate) fn correct(&self) -> Option<Duration> {
+        self.follow(system_time().saturating_sub(self.started_at), self.monotonic.elapsed())
+    }
+
+    fn follow(&self, by_system: Duration, by_monotonic: Duration) -> Option<Duration> {
+        let missed = by_system.saturating_sub(by_monotonic);
+        let step = missed.saturating_sub(self.missed());
+        (step >= STEP_MIN).then(|| {
+            self.missed.fetch_max(u64::try_from(missed.as_nanos()).unwrap_or_default(), Ordering::Relaxed);
+            step
+        })
+    }
+}
+
+fn system_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A deadline for a client, waited for in parts, of which a pause of this process takes one: the client has the others.
@@ -115,4 +144,27 @@ const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Whole seconds, rounded up, so that a client does not refresh too early.
 pub(crate) fn seconds(time: Duration) -> u32 {
     time.as_millis().div_ceil(1000).try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn follows_the_system_after_a_suspension() {
+        let clock = Clock::new();
+        let (other, begun, hour) = (clock.clone(), clock.now(), Duration::from_secs(3_600));
+        let second = Duration::from_secs(1);
+        // Set back by a day, slowed, and suspended.
+        assert_eq!(clock.follow(Duration::ZERO, 24 * hour), None);
+        assert_eq!(clock.follow(hour, hour - second / 2), None);
+        assert_eq!(clock.now(), begun);
+        assert_eq!(clock.follow(2 * hour, hour), Some(hour));
+        assert_eq!(other.now(), begun + hour);
+        assert_eq!(clock.instant(clock.now() + second), Instant::now() + second);
+        // Once, and never back.
+        assert_eq!([clock.follow(3 * hour, 2 * hour), clock.follow(2 * hour, 2 * hour)], [None; 2]);
+        assert_eq!(clock.now(), begun + hour);
+        assert_eq!(clock.correct(), None);
+    }
 }

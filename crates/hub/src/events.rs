@@ -79,10 +79,10 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    pub(crate) fn new(engine: Arc<dyn Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<dyn Engine>, clock: Clock) -> Self {
         Self {
             engine,
-            clock: Clock::new(),
+            clock,
             lease: Mutex::new(token().into()),
             ended: Mutex::default(),
             queueing: AtomicUsize::new(0),

@@ -132,9 +132,10 @@ impl std::error::Error for PublishError {
 
 impl Node {
     pub(crate) fn new(hooks: Hooks, engine: Arc<dyn Engine>, settings: Settings) -> Arc<Self> {
+        let clock = Clock::new();
         Arc::new_cyclic(|this| Self {
             name: engine.node_name().map_or_else(token, str::to_owned),
-            clock: Clock::new(),
+            clock: clock.clone(),
             channels: Channels::new(),
             hooks,
             metrics: Metrics::default(),
@@ -145,7 +146,7 @@ impl Node {
             slow_warnings: WarningLimit::default(),
             logins: Logins::default(),
             channel_limits: ChannelLimits::default(),
-            events: Arc::new(Events::new(engine.clone())),
+            events: Arc::new(Events::new(engine.clone(), clock)),
             sessions: Arc::default(),
             calls: Calls::default(),
             engine,
@@ -686,6 +687,9 @@ async fn maintain(node: Weak<Node>) {
     loop {
         ticks.tick().await;
         let Some(node) = node.upgrade() else { return };
+        if let Some(step) = node.clock.correct() {
+            warn!(?step, "the clock was behind that of the system, and is set forward");
+        }
         node.engine.maintain();
         node.idempotency.expire(node.clock.now());
     }

@@ -54,6 +54,11 @@ impl MemoryEngine {
         self.clock.now()
     }
 
+    /// The node, which has a clock of its own, logs it.
+    pub(super) fn correct_clock(&self) {
+        self.clock.correct();
+    }
+
     pub(super) fn logs(&self) -> &Logs {
         &self.logs
     }
@@ -214,6 +219,7 @@ impl Engine for MemoryEngine {
     }
 
     fn maintain(&self) {
+        self.correct_clock();
         for (channel, decision) in self.logs.overdue(self.now()) {
             self.drop_if(&channel, &decision);
         }

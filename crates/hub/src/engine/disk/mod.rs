@@ -307,6 +307,7 @@ impl Engine for DiskEngine {
     }
 
     fn maintain(&self) {
+        self.memory.correct_clock();
         // Nothing new is decided before everything is dropped.
         let Ok(permit) = self.maintaining.clone().try_acquire_owned() else { return };
         let drops = self.memory.logs().overdue(self.memory.now()).into();
