@@ -33,7 +33,7 @@ Routes without --hub and --dir, and with --demo:
   /echo         sends each message back, or the body of a POST
   /sink         counts and discards messages, or the body of a POST
   /source       sends messages, or the body of the response to a GET:
-                ?size=BYTES (1024)
+                ?size=BYTES (1024; at least 1 in a body)
                 &rate=MESSAGES PER SECOND (0: as fast as the client takes them)
                 &count=MESSAGES (0: no end)
   /live         the state of the server as JSON, each second; see --live-stats

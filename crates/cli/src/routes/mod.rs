@@ -179,7 +179,8 @@ impl Routes {
             }
             "/source" => match Source::from_query(request) {
                 Some(source) if request.is_websocket() => self.open(request, Service::Source(source)),
-                Some(source) => page(request, source.response()),
+                Some(source) if source.has_content() => page(request, source.response()),
+                Some(_) => Response::text(400, "size is at least 1 for a body\n"),
                 None => {
                     Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
                 }

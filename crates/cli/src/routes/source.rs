@@ -38,6 +38,11 @@ impl Source {
         (size <= SIZE_MAX).then_some(source)
     }
 
+    /// Whether a response can have the messages as its body, which has no bounds between them.
+    pub(super) fn has_content(self) -> bool {
+        self.size > 0
+    }
+
     /// A message. Long messages are slices of one shared buffer.
     fn message(self) -> Bytes {
         static LONGEST: OnceLock<Bytes> = OnceLock::new();

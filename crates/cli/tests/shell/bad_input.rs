@@ -51,6 +51,7 @@ async fn malformed_requests_are_answered_with_a_status_and_a_reason() {
         ("GET /rooms/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), "404"),
         ("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n".into(), "426"),
         ("GET /source?size=-1 HTTP/1.1\r\nHost: a\r\n\r\n".into(), "400"),
+        ("GET /source?size=0 HTTP/1.1\r\nHost: a\r\n\r\n".into(), "400"),
         (format!("GET /echo HTTP/1.1\r\nHost: a\r\n{websocket}{key}\r\n"), "400"),
         (
             format!("GET /echo HTTP/1.1\r\nHost: a\r\n{websocket}Sec-WebSocket-Version: 12\r\n{key}\r\n"),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, Sleep};
 #[cfg(feature = "http2")]
 use wireloom_http2::error::ErrorCode;
@@ -373,11 +374,17 @@ impl Body {
                 // The sender was dropped, or is being dropped.
                 None => ready!(aborted.poll(cx)).then_some(Err(HttpError::ConnectionLost)),
             },
-            Source::Stream(stream) => match ready!(stream.as_mut().poll_next(cx)) {
-                Some(Ok(frame)) => frame.data(&mut trailers).map(Ok),
-                Some(Err(error)) => Some(Err(error)),
-                None => None,
-            },
+            Source::Stream(stream) => {
+                // The task yields also to a stream that is always ready, with chunks that are empty.
+                let budget = ready!(poll_proceed(cx));
+                let next = ready!(stream.as_mut().poll_next(cx));
+                budget.made_progress();
+                match next {
+                    Some(Ok(frame)) => frame.data(&mut trailers).map(Ok),
+                    Some(Err(error)) => Some(Err(error)),
+                    None => None,
+                }
+            }
         };
         if !matches!(&chunk, Some(Ok(_))) || matches!(self.source, Source::Whole(_)) {
             self.source = Source::Empty;
@@ -552,7 +559,8 @@ pub struct BodySender {
 }
 
 impl BodySender {
-    /// Sends a chunk; waits while the peer reads more slowly than chunks are sent.
+    /// Sends a chunk; waits while the peer reads more slowly than chunks are sent. Nothing is sent for an empty one, which waits and
+    /// fails as others do.
     ///
     /// # Cancel safety
     /// If the future is dropped, the chunk was either sent completely or not at all.
@@ -561,10 +569,11 @@ impl BodySender {
     /// [`HttpError::Closed`] when the receiver was dropped.
     pub async fn send(&mut self, data: impl Into<Bytes>) -> Result<(), HttpError> {
         let data = data.into();
-        if data.is_empty() {
-            return Ok(());
+        let permit = self.sender.reserve().await.map_err(|_| HttpError::Closed)?;
+        if !data.is_empty() {
+            permit.send(BodyFrame::Data(data));
         }
-        self.sender.send(BodyFrame::Data(data)).await.map_err(|_| HttpError::Closed)
+        Ok(())
     }
 
     /// Ends the content with trailers. HTTP/1.1 sends them to clients with `TE: trailers`.
@@ -619,6 +628,9 @@ impl fmt::Debug for BodyFrame {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::memory::Memory;
 
@@ -662,6 +674,34 @@ mod tests {
         }
         // A look is due each 2.5 s.
         assert_eq!(seconds, 8);
+    }
+
+    // More often than a task may go on without yielding.
+    const TIMES: usize = 10_000;
+
+    #[tokio::test]
+    async fn a_producer_of_nothing_yields_and_learns_of_the_end() {
+        let (mut sender, body) = Body::channel();
+        tokio::spawn(async move { drop(body) });
+        for _ in 0..TIMES {
+            if let Err(error) = sender.send("").await {
+                assert_eq!(error, HttpError::Closed);
+                return;
+            }
+        }
+        panic!("the receiver could not run, or its end was not noticed");
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_nothing_yields() {
+        let mut body = Body::from_stream(futures_util::stream::repeat(Ok::<_, HttpError>(Bytes::new())));
+        let has_run = Arc::new(AtomicBool::new(false));
+        let running = has_run.clone();
+        tokio::spawn(async move { running.store(true, Ordering::Relaxed) });
+        for _ in 0..TIMES {
+            assert_eq!(body.chunk().await.unwrap().as_deref(), Some(&b""[..]));
+        }
+        assert!(has_run.load(Ordering::Relaxed));
     }
 
     #[tokio::test]
