@@ -39,10 +39,10 @@ pub(crate) struct Routes {
     files: Option<Files>,
     /// `/metrics` has an address of its own.
     has_admin: bool,
-    /// The pages that may open WebSockets other than those of the hub, and the hosts by which figures may be asked for.
+    /// The pages that may open WebSockets other than those of the hub and the server's state.
     pages: OriginPolicy,
-    /// The pages that may use the admin page's session: those of its own address.
-    admin_pages: OriginPolicy,
+    /// The server's own pages, and the hosts by which it may be asked: for figures, and for everything at the admin address.
+    own_pages: OriginPolicy,
     live_stats: LiveStats,
     clients: Arc<Clients>,
     figures: Arc<Figures>,
@@ -73,7 +73,7 @@ impl Routes {
                 true => OriginPolicy::any(),
                 false => OriginPolicy::listed(&args.allow_origin).with_same_origin(&args.allow_host),
             },
-            admin_pages: OriginPolicy::listed([""; 0]).with_same_origin(&args.allow_host),
+            own_pages: OriginPolicy::listed([""; 0]).with_same_origin(&args.allow_host),
             live_stats: args.live_stats.unwrap_or(match args.admin {
                 None => LiveStats::Local,
                 Some(_) => LiveStats::None,
@@ -119,11 +119,11 @@ impl Routes {
         match request.path() {
             "/metrics" => self.metrics(&request),
             "/live" => {
-                self.live(&request, self.allows_page(&request), Access { has_metrics: true, is_admin: true })
+                self.live(&request, self.is_own_page(&request), Access { has_metrics: true, is_admin: true })
             }
             _ => match assets::find(&request) {
                 Some(file) => page(&request, file),
-                None => match self.hub.answer_admin(&mut request, &self.admin_pages).await {
+                None => match self.hub.answer_admin(&mut request, &self.own_pages).await {
                     Some(response) => response,
                     None => self.hub.answer_api(&mut request).await.unwrap_or_else(Response::not_found),
                 },
@@ -150,11 +150,12 @@ impl Routes {
 
     /// Whether `Host` is a name that no page can have rebound to this server.
     fn allows_host(&self, request: &Request) -> bool {
-        self.pages.allows_host(text_of(request, "host").unwrap_or_default())
+        self.own_pages.allows_host(text_of(request, "host").unwrap_or_default())
     }
 
-    fn allows_page(&self, request: &Request) -> bool {
-        self.pages.allows_page(text_of(request, "origin"), text_of(request, "host").unwrap_or_default())
+    /// Whether a request is not of a page of another site.
+    fn is_own_page(&self, request: &Request) -> bool {
+        self.own_pages.allows_page(text_of(request, "origin"), text_of(request, "host").unwrap_or_default())
     }
 
     /// `None` where there is no route.

@@ -176,6 +176,61 @@ async fn a_session_is_used_by_the_page_of_its_own_address_alone() {
     }
 }
 
+/// --allow-origin names pages that may open WebSockets; the server's state is not for them, and figures are not for other hosts.
+#[tokio::test]
+async fn figures_and_state_are_for_own_pages_by_known_hosts_whatever_origins_are_allowed() {
+    for allowed in [None, Some("https://a.example"), Some("*")] {
+        let option = allowed.map_or_else(Vec::new, |allowed| vec!["--allow-origin", allowed]);
+        let public = Server::start(&[&["--allow-host", "admin.example"], &*option].concat()).await;
+        let admin =
+            Admin::start("admin-figures", &[&["--allow-host", "admin.example"], &*option].concat()).await;
+        for (address, is_admin) in [(&public.addresses[0], false), (&admin.server.addresses[1], true)] {
+            for (host, is_known) in [
+                (&**address, true),
+                ("wireloom:9090", true),
+                ("admin.example", true),
+                ("a.example", false),
+                ("evil.example", false),
+            ] {
+                let own = format!("http://{host}");
+                for (origin, is_own) in [
+                    (None, true),
+                    // A name without a dot is known, but is not that of this server.
+                    (Some(&*own), host == &**address || host == "admin.example"),
+                    (Some("https://a.example"), false),
+                    (Some("https://b.example"), false),
+                ] {
+                    let case = format!("{origin:?} at {host}, admin: {is_admin}, allowed: {allowed:?}");
+                    let connector = match origin {
+                        Some(origin) => Connector::new().host(host).origin(origin),
+                        None => Connector::new().host(host),
+                    };
+                    let get = async |path: &str| {
+                        let request = Request::get(format!("http://{address}{path}"));
+                        let request =
+                            origin.iter().fold(request, |request, origin| request.header("origin", *origin));
+                        connector.request(request).await.unwrap()
+                    };
+                    let status = if is_known { 200 } else { 403 };
+                    assert_eq!(get("/metrics").await.status, status, "{case}");
+                    if !is_admin {
+                        continue;
+                    }
+                    let mut live = get("/live").await;
+                    assert_eq!(live.status, status, "{case}");
+                    if is_known {
+                        let access: Value =
+                            serde_json::from_slice(&live.body.bytes().await.unwrap()).unwrap();
+                        assert_eq!(access["allowed"], is_own, "{case}");
+                    }
+                    let opened = connector.connect(&format!("ws://{address}/live")).await;
+                    assert_eq!(opened.is_ok(), is_known && is_own, "{case}");
+                }
+            }
+        }
+    }
+}
+
 /// A browser may send a page over http the cookie of the same host over https.
 #[tokio::test]
 async fn a_session_is_not_for_the_page_over_another_scheme() {
