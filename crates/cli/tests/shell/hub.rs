@@ -33,6 +33,29 @@ async fn directory_with(texts: &[&str]) -> tempfile::TempDir {
     directory
 }
 
+// A URL may have a password.
+#[tokio::test]
+async fn urls_are_shown_without_their_secrets() {
+    for log in ["text", "json"] {
+        let url = "nats://user:SECRET@127.0.0.1:1";
+        let output = Command::new(WIRELOOM)
+            .args(["serve", "--listen", "127.0.0.1:0", "--nats", url, "--log", log])
+            .output()
+            .unwrap();
+        let (stdout, stderr) = texts(&output);
+        assert!(stderr.contains("--nats: ") && !(stdout + &stderr).contains("SECRET"), "{stderr}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hub.toml");
+    std::fs::write(&file, "proxy.connect.url = \"http://user:SECRET@127.0.0.1:1/connect?token=SECRET\"\n")
+        .unwrap();
+    let mut server = Server::start(&["--hub", file.to_str().unwrap()]).await;
+    let mut client = wireloom::connect(&server.url("/connection/websocket")).await.unwrap();
+    client.send(r#"{"id":1,"connect":{}}"#).await.unwrap();
+    let line = server.logged("an endpoint of the backend failed").await;
+    assert!(line.contains("http://127.0.0.1:1/connect") && !line.contains("SECRET"), "{line}");
+}
+
 #[tokio::test]
 async fn hub_check_counts_what_a_killed_server_has_stored() {
     let directory = directory_of_a_killed_server().await;

@@ -50,11 +50,11 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
             };
             builder.engine(DiskEngine::open(directory, memory).map_err(named)?)
         }
+        // A URL may have a password.
         (None, Some(url), _) => {
-            builder.engine(NatsEngine::connect(url).await.map_err(|error| format!("--nats {url}: {error}"))?)
+            builder.engine(NatsEngine::connect(url).await.map_err(|error| format!("--nats: {error}"))?)
         }
         (None, None, Some(url)) => {
-            // The URL may have a password.
             builder.engine(RedisEngine::connect(url).await.map_err(|error| format!("--redis: {error}"))?)
         }
         (None, None, None) => builder.engine(memory),
