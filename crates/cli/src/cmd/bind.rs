@@ -26,3 +26,66 @@ pub(super) async fn bind(address: &str) -> Result<TcpListener, String> {
         _ => format!("cannot listen on {address}: {error}"),
     })
 }
+
+/// A listener on a Unix socket. The file of the socket is removed with it, unless it is that of another server by then.
+#[cfg(unix)]
+pub(super) struct UnixSocket {
+    // Dropped first: nobody replaces a socket that is listened on, so that the file with this identity is still this one's.
+    _file: SocketFile,
+    pub(super) listener: tokio::net::UnixListener,
+}
+
+#[cfg(unix)]
+impl UnixSocket {
+    /// # Errors
+    /// The path cannot be used, or another process listens there; the text names it.
+    pub(super) fn bind(name: &str, path: &str) -> Result<Self, String> {
+        let bound = server::bind_unix(path).and_then(|listener| Ok((SocketFile::new(path)?, listener)));
+        let (file, listener) = bound.map_err(|error| format!("cannot listen on {name}: {error}"))?;
+        Ok(Self { _file: file, listener })
+    }
+}
+
+#[cfg(unix)]
+impl server::Listener for UnixSocket {
+    type Transport = tokio::net::UnixStream;
+
+    async fn accept(&mut self) -> io::Result<(Self::Transport, std::net::SocketAddr)> {
+        server::Listener::accept(&mut self.listener).await
+    }
+}
+
+/// The file of a Unix socket, which outlives its listener.
+#[cfg(unix)]
+struct SocketFile {
+    path: std::path::PathBuf,
+    identity: FileIdentity,
+}
+
+/// The device and the inode of a file.
+#[cfg(unix)]
+type FileIdentity = (u64, u64);
+
+#[cfg(unix)]
+impl SocketFile {
+    fn new(path: &str) -> io::Result<Self> {
+        // The working directory may change.
+        let path = std::path::absolute(path)?;
+        Ok(Self { identity: Self::identity(&path)?, path })
+    }
+
+    fn identity(path: &std::path::Path) -> io::Result<FileIdentity> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = std::fs::symlink_metadata(path)?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+}
+
+#[cfg(unix)]
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if Self::identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

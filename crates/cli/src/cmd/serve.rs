@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{error, info, warn};
-use wireloom::server;
 use wireloom::{
     DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls,
     SlowPeer,
@@ -169,16 +168,10 @@ async fn serve(args: &Serve) -> Result<(), String> {
     for (path, server) in sockets {
         info!(path, "listening");
         let routes = routes.clone();
-        tasks.spawn(async move {
-            let ended = server.serve(move |request| {
-                let routes = routes.clone();
-                async move { routes.handle(request).await }
-            });
-            let ended = ended.await;
-            // The file of a socket outlives its listener.
-            let _ = std::fs::remove_file(path);
-            ended
-        });
+        tasks.spawn(server.serve(move |request| {
+            let routes = routes.clone();
+            async move { routes.handle(request).await }
+        }));
     }
     for server in servers {
         let routes = routes.clone();
@@ -212,12 +205,11 @@ async fn server_at(address: &str, config: &ServerConfig) -> Result<Server, Strin
 fn bind_unix(
     sockets: &[String],
     config: &ServerConfig,
-) -> Result<Vec<(String, Server<tokio::net::UnixListener>)>, String> {
+) -> Result<Vec<(String, Server<bind::UnixSocket>)>, String> {
     let paths = sockets.iter().filter_map(|socket| socket.strip_prefix("unix:"));
     let bound = paths.map(|path| {
-        let listener =
-            server::bind_unix(path).map_err(|error| format!("cannot listen on unix:{path}: {error}"))?;
-        Ok((path.to_owned(), Server::new(listener).config(config.clone())))
+        let socket = bind::UnixSocket::bind(&format!("unix:{path}"), path)?;
+        Ok((path.to_owned(), Server::new(socket).config(config.clone())))
     });
     bound.collect()
 }

@@ -368,6 +368,14 @@ async fn unix_sockets_are_joined_both_ways() {
         assert_eq!(listening.exit_code().await, Some(0));
     }
     assert!(!folder.join("bridge").exists() && !folder.join("ws").exists());
+    // The second signal ends at once.
+    let mut listening = Listening::start(&[&websockets, "--exec", "exec sleep 1000"]).await;
+    let _open = connect(&format!("{websockets}:/")).await.unwrap();
+    signal(&listening.child, "-TERM");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    signal(&listening.child, "-TERM");
+    assert_eq!(listening.exit_code().await, Some(0));
+    assert!(!folder.join("ws").exists());
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use wireloom::{ClientTls, Connector};
 
-use crate::process::{DEADLINE, Server, connect, folder};
+use crate::process::{DEADLINE, Server, WIRELOOM, connect, folder};
 
 /// Writes a new certificate and its key to the files, and returns the certificate.
 fn renew(certificate: &Path, key: &Path) -> Vec<u8> {
@@ -120,4 +120,39 @@ async fn serves_and_connects_at_a_unix_socket() {
     let health = connect(&[&format!("http+unix:{path_text}:/healthz")], "").await;
     assert_eq!((health.0, &*health.1), (0, "ok\n"), "{health:?}");
     drop(server);
+}
+
+// A server that drains has closed its listener, so that another one may have taken the path.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_file_of_a_unix_socket_is_removed_with_its_listener_and_never_that_of_another_server() {
+    let folder = folder("unix-files");
+    let path = folder.join("socket");
+    let listen = format!("--listen=unix:{}", path.to_str().unwrap());
+    let args = ["--listen", "127.0.0.1:0", &*listen, "--grace", "60s"];
+    let mut first = Server::start(&args).await;
+    let mut kept = wireloom::connect(&first.url("/echo")).await.unwrap();
+    first.signal("-TERM");
+    let is_closed = async {
+        while tokio::net::UnixStream::connect(&path).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(DEADLINE, is_closed).await.unwrap();
+    let second = Server::start(&args).await;
+    assert!(first.is_running());
+    // It answers Close.
+    while kept.recv().await.is_ok_and(|message| message.is_some()) {}
+    assert_eq!(first.exit_code().await, Some(0));
+    assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
+    drop(second);
+
+    // A server that cannot start leaves no file.
+    let taken = Server::start(&[]).await;
+    let server = std::process::Command::new(WIRELOOM)
+        .args(["serve", &listen, "--admin", &taken.addresses[0]])
+        .output()
+        .unwrap();
+    assert!(!server.status.success() && !path.exists(), "{server:?}");
+    std::fs::remove_dir_all(folder).unwrap();
 }

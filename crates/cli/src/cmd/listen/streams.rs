@@ -13,6 +13,8 @@ use wireloom::{Connector, DeflateConfig, WebSocketConfig};
 use super::notes::Notes;
 use super::{Failure, not_bound, usage};
 use crate::args::{Endpoint, Listen};
+#[cfg(unix)]
+use crate::cmd::bind::UnixSocket;
 use crate::cmd::bind::bind;
 use crate::cmd::connect::connector;
 use crate::cmd::join::{Joining, Stream};
@@ -129,7 +131,7 @@ struct Listener {
 enum Socket {
     Tcp(TcpListener),
     #[cfg(unix)]
-    Unix(tokio::net::UnixListener, String),
+    Unix(UnixSocket),
 }
 
 impl Listener {
@@ -143,9 +145,8 @@ impl Listener {
             #[cfg(unix)]
             Endpoint::Unix(path) => {
                 let name = format!("unix:{path}");
-                let listener = wireloom::server::bind_unix(path)
-                    .map_err(|error| not_bound(format!("cannot listen on {name}: {error}")))?;
-                Ok(Self { name, socket: Socket::Unix(listener, path.clone()) })
+                let socket = UnixSocket::bind(&name, path).map_err(not_bound)?;
+                Ok(Self { name, socket: Socket::Unix(socket) })
             }
             _ => Err(usage("ADDRESS is no stream")),
         }
@@ -158,22 +159,12 @@ impl Listener {
                 listener.poll_accept(cx).map_ok(|(stream, peer)| (Stream::tcp(stream), peer.to_string()))
             }
             #[cfg(unix)]
-            Socket::Unix(listener, _) => match listener.poll_accept(cx) {
+            Socket::Unix(socket) => match socket.listener.poll_accept(cx) {
                 Poll::Ready(Ok((stream, _))) => Poll::Ready(Ok((Stream::unix(stream), self.name.clone()))),
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 Poll::Pending => Poll::Pending,
             },
         })
         .await
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Socket::Unix(_, path) = &self.socket {
-            // The file of a socket outlives its listener.
-            let _ = std::fs::remove_file(path);
-        }
     }
 }

@@ -7,12 +7,14 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use wireloom::{
-    DeflateConfig, OriginPolicy, Request, Response, Server, ServerConfig, ServerHandle, ServerTls, server,
+    DeflateConfig, OriginPolicy, Request, Response, Server, ServerConfig, ServerHandle, ServerTls,
 };
 
 use super::notes::Notes;
 use super::{Failure, not_bound, usage};
 use crate::args::{Endpoint, Listen, has_scheme};
+#[cfg(unix)]
+use crate::cmd::bind::UnixSocket;
 use crate::cmd::bind::bind;
 use crate::cmd::connect::connector;
 use crate::cmd::join::{Ended, Joining, Stream};
@@ -142,18 +144,10 @@ async fn serving(
     };
     #[cfg(unix)]
     if let Some(path) = url.strip_prefix("ws+unix:") {
-        let listener =
-            server::bind_unix(path).map_err(|error| not_bound(format!("cannot listen on {url}: {error}")))?;
-        let server = Server::new(listener).config(config);
+        let socket = UnixSocket::bind(url, path).map_err(not_bound)?;
+        let server = Server::new(socket).config(config);
         routes.notes.listening(url);
-        let (handle, path) = (server.handle(), path.to_owned());
-        let serving = async move {
-            let served = server.serve(handler).await;
-            // The file of a socket outlives its listener.
-            let _ = std::fs::remove_file(path);
-            served
-        };
-        return Ok((handle, Box::pin(serving)));
+        return Ok((server.handle(), Box::pin(server.serve(handler))));
     }
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let (authority, resource) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
