@@ -30,7 +30,8 @@ At the ends:
   the stream fails           Close 1011; a reset connection, a line that is not UTF-8 or too long
   a program exits with N     Close 1000 if N is 0, otherwise 1011 with the reason \"exit code N\"
   a program outlives --grace SIGTERM, and a second later SIGKILL, to its process group
-  it does not read its input what arrives for it is discarded until it ends
+  it closes its input        what arrives for it is discarded until it ends
+  it does not read its input the peer is held up; one that has left meanwhile is noticed
   TO cannot be reached       WebSockets are answered with 502, accepted streams are reset
   SIGINT or SIGTERM          Close 1001, and no new connections; the second signal ends at once
 

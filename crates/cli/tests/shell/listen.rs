@@ -277,6 +277,32 @@ async fn a_program_may_ignore_its_input() {
     assert_eq!(receive(&mut socket).await, (b"123".to_vec(), CloseCode::NORMAL));
 }
 
+// More than the pipe holds was sent, and waits before the end of the connection.
+#[tokio::test]
+async fn a_peer_that_leaves_is_noticed_while_the_program_reads_nothing() {
+    let args = ["127.0.0.1:0", "--exec", "sleep 1000", "--max-connections", "1", "--grace", "100ms"];
+    let mut listening = Listening::start(&args).await;
+    let mut socket = listening.connect().await;
+    socket.send(vec![7; 200_000]).await.unwrap();
+    assert!(connect(&listening.url).await.is_err(), "one may be open");
+    // Without a Close frame.
+    drop(socket.into_inner());
+    let next = async {
+        loop {
+            match connect(&listening.url).await {
+                Ok(next) => return next,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    };
+    let mut next = timeout(DEADLINE, next).await.expect("the place is free again");
+    // A signal is obeyed, too.
+    next.send(vec![7; 200_000]).await.unwrap();
+    signal(&listening.child, "-TERM");
+    assert_eq!(receive(&mut next).await.1, CloseCode::GOING_AWAY);
+    assert_eq!(listening.exit_code().await, Some(0));
+}
+
 #[tokio::test]
 async fn prefixed_messages_keep_their_bounds() {
     let listening = Listening::start(&["127.0.0.1:0", "--exec", "cat", "--framing", "prefixed"]).await;

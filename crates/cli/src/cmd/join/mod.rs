@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wireloom::wireloom_ws::{Config, Delivery, Initiator};
 use wireloom::{CloseCode, Receiver, Sender, WebSocket, WebSocketError};
 
@@ -25,6 +25,10 @@ pub(super) use stream::Stream;
 
 /// RFC 6455 §5.5.1: in bytes.
 const REASON_LEN_MAX: usize = 123;
+
+/// How often a peer is pinged while the stream does not accept what it has sent: then its Close frame, and the end of its connection,
+/// may be behind what is not read.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How to join.
 #[derive(Clone, Copy, Debug)]
@@ -88,14 +92,14 @@ impl Joining {
         let cause = OnceLock::new();
         let (unwritable, is_unwritable) = oneshot::channel();
         let ended = {
+            let mut inbound = pin!(self.inbound(receiver, sender.clone(), &mut writer, unwritable));
             let outbound =
                 self.outbound(&mut decoder, sender, program.as_mut(), is_unwritable, interrupted, &cause);
-            let mut inbound = pin!(self.inbound(receiver, &mut writer, unwritable));
             tokio::select! {
                 biased;
                 ended = &mut inbound => ended,
                 // Close was sent. The peer's own follows within the core's timeout; a stream that takes nothing does not delay it.
-                () = outbound => timeout(self.grace, &mut inbound).await.ok().flatten(),
+                deadline = outbound => timeout_at(deadline, &mut inbound).await.ok().flatten(),
             }
         };
         // A server that shuts down closes its WebSockets itself.
@@ -117,7 +121,8 @@ impl Joining {
         }
     }
 
-    /// Sends what the stream holds; sets the cause and sends Close. Never ready when the WebSocket has ended before: `inbound` says how.
+    /// Sends what the stream holds; sets the cause and sends Close. Returns when the peer must have answered it. Never ready when the
+    /// WebSocket has ended before: `inbound` says how.
     async fn outbound(
         &self,
         decoder: &mut Decoder<Reader>,
@@ -126,7 +131,7 @@ impl Joining {
         is_unwritable: oneshot::Receiver<Ended>,
         interrupted: impl Future<Output = ()>,
         cause: &OnceLock<Ended>,
-    ) {
+    ) -> Instant {
         let ended = tokio::select! {
             sent = send_all(decoder, &mut sender) => match sent {
                 Ok(()) => Ended::Stream,
@@ -149,13 +154,19 @@ impl Joining {
             _ => (CloseCode::NORMAL, String::new()),
         };
         let _ = cause.set(ended);
-        let _ = sender.close(code, &reason[..reason.floor_char_boundary(REASON_LEN_MAX)]).await;
+        let deadline = Instant::now() + self.grace;
+        let close = sender.close(code, &reason[..reason.floor_char_boundary(REASON_LEN_MAX)]);
+        // A peer that reads nothing does not delay the end.
+        let _ = timeout_at(deadline, close).await;
+        deadline
     }
 
-    /// Writes what arrives, until the WebSocket has ended. `None` if this end has closed it.
+    /// Writes what arrives, until the WebSocket has ended; `prober` finds out while nothing can be written. `None` if this end has closed
+    /// it.
     async fn inbound(
         &self,
         mut receiver: Receiver,
+        mut prober: Sender,
         writer: &mut Writer,
         unwritable: oneshot::Sender<Ended>,
     ) -> Option<Ended> {
@@ -167,7 +178,16 @@ impl Joining {
                 Ok(Some(message)) => {
                     // Messages that cannot be written are discarded.
                     let Some(open) = writer.get().filter(|_| is_writable) else { continue };
-                    let Err(error) = framing::write(open, self.framing, &message).await else { continue };
+                    let mut writing = pin!(framing::write(open, self.framing, &message));
+                    let written = tokio::select! {
+                        biased;
+                        written = &mut writing => written,
+                        error = ping_until_lost(&mut prober) => match timeout(self.grace, writing).await {
+                            Ok(written) => written,
+                            Err(_) => return Some(Ended::Broken(error.to_string())),
+                        },
+                    };
+                    let Err(error) = written else { continue };
                     is_writable = false;
                     if let Some(unwritable) = unwritable.take() {
                         let _ = unwritable.send(match error.kind() {
@@ -207,6 +227,16 @@ impl Joining {
             (_, ended @ (Ended::Interrupted | Ended::Failed(_) | Ended::Broken(_))) => ended,
             (Err(failure), Ended::Stream) => Ended::Failed(failure.0),
             (_, ended) => ended,
+        }
+    }
+}
+
+/// Returns when the WebSocket has ended, although nothing is received: then a ping cannot be sent.
+async fn ping_until_lost(sender: &mut Sender) -> WebSocketError {
+    loop {
+        sleep(PING_INTERVAL).await;
+        if let Err(error) = sender.ping(&[]).await {
+            return error;
         }
     }
 }

@@ -6,6 +6,8 @@ mod notes;
 mod streams;
 mod websockets;
 
+use tokio::sync::watch;
+
 use crate::args::{Endpoint, Framing, Listen};
 use crate::cmd::join::Joining;
 use crate::exit::Exit;
@@ -33,6 +35,11 @@ pub(crate) fn run(args: &Listen) -> Exit {
         terminal::print_error(terminal::visible_line(&error));
         exit
     })
+}
+
+/// Ready when the command ends.
+async fn interruption(mut ending: watch::Receiver<bool>) {
+    let _ = ending.wait_for(|is_ending| *is_ending).await;
 }
 
 /// Why nothing is listened on.

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use wireloom::{Connector, DeflateConfig, WebSocketConfig};
 
 use super::notes::Notes;
-use super::{Failure, not_bound, usage};
+use super::{Failure, interruption, not_bound, usage};
 use crate::args::{Endpoint, Listen};
 #[cfg(unix)]
 use crate::cmd::bind::UnixSocket;
@@ -77,9 +77,8 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-async fn join(to: Arc<To>, stream: Stream, peer: String, mut ending: watch::Receiver<bool>) {
-    let interrupted = async move { drop(ending.wait_for(|is_ending| *is_ending).await) };
-    let mut interrupted = std::pin::pin!(interrupted);
+async fn join(to: Arc<To>, stream: Stream, peer: String, ending: watch::Receiver<bool>) {
+    let mut interrupted = std::pin::pin!(interruption(ending));
     let opened = tokio::select! {
         opened = to.connector.connect(&to.url) => opened,
         () = &mut interrupted => return,

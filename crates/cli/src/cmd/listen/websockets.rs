@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use wireloom::{
     DeflateConfig, OriginPolicy, Request, Response, Server, ServerConfig, ServerHandle, ServerTls,
 };
 
 use super::notes::Notes;
-use super::{Failure, not_bound, usage};
+use super::{Failure, interruption, not_bound, usage};
 use crate::args::{Endpoint, Listen, has_scheme};
 #[cfg(unix)]
 use crate::cmd::bind::UnixSocket;
@@ -29,6 +29,8 @@ struct Routes {
     /// One for each WebSocket that may be joined.
     slots: Arc<Semaphore>,
     notes: Notes,
+    /// Set when the command ends.
+    ending: watch::Receiver<bool>,
     /// How the only WebSocket has ended; `None` where there may be more.
     ended: Option<mpsc::Sender<Ended>>,
 }
@@ -74,6 +76,7 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
     // The handler checks origins, so that * can be allowed.
     config.origins = OriginPolicy::any();
     let (ended, mut only) = mpsc::channel(1);
+    let (ends, ending) = watch::channel(false);
     let routes = Arc::new(Routes {
         args: Listening {
             path: path(url),
@@ -88,12 +91,13 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
         joining,
         slots: Arc::new(Semaphore::new(if is_only { 1 } else { args.max_connections })),
         notes,
+        ending,
         ended: is_only.then_some(ended),
     });
     let signals = Signals::new().map_err(usage)?;
     let (handle, serving) = serving(args, url, config, routes).await?;
     let mut serving = tokio::spawn(serving);
-    let mut end = tokio::spawn(shut_down(handle.clone(), signals));
+    let mut end = tokio::spawn(shut_down(handle.clone(), ends, signals));
     tokio::select! {
         served = &mut serving => {
             end.abort();
@@ -113,8 +117,9 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
 }
 
 /// Shuts down at the first signal, and returns at the second.
-async fn shut_down(handle: ServerHandle, mut signals: Signals) {
+async fn shut_down(handle: ServerHandle, ends: watch::Sender<bool>, mut signals: Signals) {
     signals.recv().await;
+    let _ = ends.send(true);
     handle.shut_down();
     signals.recv().await;
 }
@@ -209,7 +214,8 @@ impl Routes {
         let preferences: Vec<&str> = self.args.subprotocols.iter().map(String::as_str).collect();
         upgrade.subprotocols(&preferences).on_open(move |socket| async move {
             routes.notes.joined(&peer);
-            let ended = routes.joining.run(socket, stream, std::future::pending()).await;
+            let interrupted = interruption(routes.ending.clone());
+            let ended = routes.joining.run(socket, stream, interrupted).await;
             routes.notes.ended(&peer, &ended);
             if let Some(sender) = &routes.ended {
                 let _ = sender.send(ended).await;
