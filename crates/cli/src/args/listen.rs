@@ -29,7 +29,8 @@ At the ends:
   the WebSocket breaks       as for Close; a TCP connection is reset, so that its peer can tell
   the stream fails           Close 1011; a reset connection, a line that is not UTF-8 or too long
   a program exits with N     Close 1000 if N is 0, otherwise 1011 with the reason \"exit code N\"
-  a program outlives --grace SIGTERM, and a second later SIGKILL, to its process group
+  a program outlives --grace SIGTERM, and a second later SIGKILL, to its process group, with what the
+                             shell has left in the background
   it closes its input        what arrives for it is discarded until it ends
   it does not read its input the peer is held up; one that has left meanwhile is noticed
   TO cannot be reached       WebSockets are answered with 502, accepted streams are reset

@@ -244,11 +244,13 @@ async fn the_exit_code_of_a_program_is_the_close_code() {
 
 #[tokio::test]
 async fn a_program_that_outlives_its_websocket_is_terminated() {
-    // The second ignores SIGTERM, the third is a pipeline.
+    // The second ignores SIGTERM, the third is a pipeline, the others are left in the background by a shell that ends at once.
     for command in [
         "echo $$; exec sleep 1000",
         "trap '' TERM; echo $$; while :; do sleep 1000; done",
         "sh -c 'echo $$; exec sleep 1000' | cat",
+        "sleep 1000 & echo $!",
+        "(trap '' TERM; exec sleep 1000) & echo $!",
     ] {
         let listening = Listening::start(&["127.0.0.1:0", "--exec", command, "--grace", "100ms"]).await;
         let mut socket = listening.connect().await;
@@ -264,6 +266,29 @@ async fn a_program_that_outlives_its_websocket_is_terminated() {
         };
         timeout(DEADLINE, ended).await.unwrap_or_else(|_| panic!("{command} goes on"));
     }
+}
+
+#[tokio::test]
+async fn a_program_is_terminated_before_listen_ends() {
+    let folder = folder("listen-terminated");
+    let file = folder.join("terminated");
+    let command = format!(
+        "trap 'sleep 0.3; echo yes >{}; exit' TERM; echo ready; while :; do sleep 0.05; done",
+        file.display()
+    );
+    let mut listening =
+        Listening::start(&["127.0.0.1:0", "--exec", &command, "--grace", "100ms", "-v"]).await;
+    let mut socket = listening.connect().await;
+    assert_eq!(
+        timeout(DEADLINE, socket.recv_owned()).await.unwrap().unwrap().unwrap().as_text(),
+        Some("ready")
+    );
+    signal(&listening.child, "-TERM");
+    assert_eq!(receive(&mut socket).await.1, CloseCode::GOING_AWAY);
+    listening.noted("closed, because listen ends").await;
+    assert_eq!(listening.exit_code().await, Some(0));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "yes\n");
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]

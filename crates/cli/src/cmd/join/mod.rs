@@ -19,7 +19,7 @@ use wireloom::{CloseCode, Receiver, Sender, WebSocket, WebSocketError};
 use crate::args::Framing;
 use crate::exit::Exit;
 use framing::{Decoder, Outgoing};
-use stream::{Program, Reader, Writer};
+use stream::{Program, Reader, TERMINATION_TIMEOUT, Writer};
 
 pub(super) use stream::Stream;
 
@@ -76,6 +76,12 @@ impl Joining {
         if self.framing != Framing::Prefixed {
             core.delivery = Delivery::Chunks;
         }
+    }
+
+    /// How long [`run`](Self::run) takes at most once it is interrupted.
+    pub(super) fn end_timeout(&self) -> Duration {
+        // The peer answers Close; the program ends, or is terminated and killed.
+        2 * self.grace + TERMINATION_TIMEOUT + Duration::from_secs(1)
     }
 
     /// Joins until both have ended. When `interrupted` is ready, the WebSocket is closed with 1001.
@@ -142,7 +148,7 @@ impl Joining {
             () = interrupted => Ended::Interrupted,
         };
         let ended = match (ended, program) {
-            (Ended::Stream, Some(program)) => match program.wait(self.grace).await {
+            (Ended::Stream, Some(program)) => match program.wait(Instant::now() + self.grace).await {
                 Ok(()) => Ended::Stream,
                 Err(failure) => Ended::Failed(failure.0),
             },
@@ -217,10 +223,10 @@ impl Joining {
         ended: Ended,
     ) -> Ended {
         writer.end().await;
-        let mut waiting = pin!(program.wait(self.grace));
+        let mut ending = pin!(program.end(Instant::now() + self.grace));
         let waited = tokio::select! {
-            waited = &mut waiting => waited,
-            _ = decoder.discard() => waiting.await,
+            waited = &mut ending => waited,
+            _ = decoder.discard() => ending.await,
         };
         match (waited, ended) {
             // It was told to end, and may say so.

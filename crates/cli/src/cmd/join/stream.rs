@@ -8,12 +8,16 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, Stdout};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::framing::READ_LEN_MAX;
 
 /// How long a program may take to end after SIGTERM.
-const TERMINATION_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const TERMINATION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often to look whether a process group has ended, which nothing reports.
+#[cfg(unix)]
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The half that is read.
 pub(super) type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
@@ -126,24 +130,36 @@ impl Stream {
         let (Some(writer), Some(reader)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("the program has no standard input and output"));
         };
-        Ok(Self::new(reader, Writer::Program(writer), Some(Program { child })))
+        Ok(Self::new(reader, Writer::Program(writer), Some(Program::new(child))))
     }
 }
 
 /// A program that runs. Its process group is killed when this is dropped.
 pub(super) struct Program {
+    /// The shell.
     child: Child,
+    /// The process group, which may outlive the shell; `None` once all of it has ended.
+    #[cfg(unix)]
+    group: Option<rustix::process::Pid>,
 }
 
 /// How a program ended, unless it was with 0.
 pub(super) struct Failure(pub(super) String);
 
 impl Program {
-    /// Waits until it has ended; terminates it after `grace`.
+    fn new(child: Child) -> Self {
+        Self {
+            #[cfg(unix)]
+            group: child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed())),
+            child,
+        }
+    }
+
+    /// Waits until the shell has ended; terminates the process group at the deadline.
     ///
     /// Cancel safe: another call continues.
-    pub(super) async fn wait(&mut self, grace: Duration) -> Result<(), Failure> {
-        let status = match timeout(grace, self.child.wait()).await {
+    pub(super) async fn wait(&mut self, deadline: Instant) -> Result<(), Failure> {
+        let status = match timeout_at(deadline, self.child.wait()).await {
             Ok(status) => status,
             Err(_) => {
                 self.signal(Signal::Terminate);
@@ -156,6 +172,9 @@ impl Program {
                 }
             }
         };
+        // The number of a group without processes may become that of another one.
+        #[cfg(unix)]
+        self.is_group_running();
         match status {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => Err(Failure(describe(status))),
@@ -163,17 +182,42 @@ impl Program {
         }
     }
 
+    /// As [`wait`](Self::wait), and for what the shell has left in the background.
+    pub(super) async fn end(&mut self, deadline: Instant) -> Result<(), Failure> {
+        let waited = self.wait(deadline).await;
+        #[cfg(unix)]
+        if timeout_at(deadline, self.group_end()).await.is_err() {
+            self.signal(Signal::Terminate);
+            if timeout(TERMINATION_TIMEOUT, self.group_end()).await.is_err() {
+                self.signal(Signal::Kill);
+            }
+        }
+        waited
+    }
+
+    /// Waits until the process group has ended. A process that nobody has waited for counts as running, so that this may take for ever.
+    #[cfg(unix)]
+    async fn group_end(&mut self) {
+        while self.is_group_running() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    #[cfg(unix)]
+    fn is_group_running(&mut self) -> bool {
+        self.group = self.group.filter(|&group| rustix::process::test_kill_process_group(group).is_ok());
+        self.group.is_some()
+    }
+
     #[cfg(unix)]
     fn signal(&mut self, signal: Signal) {
-        use rustix::process::{Pid, kill_process_group};
-        let pid = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        if let Some(group) = pid {
+        if let Some(group) = self.group {
             let signal = match signal {
                 Signal::Terminate => rustix::process::Signal::TERM,
                 Signal::Kill => rustix::process::Signal::KILL,
             };
             // It may have ended.
-            let _ = kill_process_group(group, signal);
+            let _ = rustix::process::kill_process_group(group, signal);
         }
     }
 

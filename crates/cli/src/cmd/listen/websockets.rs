@@ -70,7 +70,8 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
     let is_only = matches!(to, To::Standard);
     let joining = args.joining();
     let mut config = ServerConfig::default();
-    config.shutdown_grace = args.join.grace;
+    // Aborting a WebSocket kills its program.
+    config.shutdown_grace = joining.end_timeout();
     joining.configure(&mut config.websocket.core);
     config.deflate = args.compress.then(DeflateConfig::default);
     // The handler checks origins, so that * can be allowed.
