@@ -25,6 +25,30 @@ pub(crate) fn visible_line(text: &str) -> String {
     escape(text, |char| char == '\t')
 }
 
+/// As [`visible`], for bytes that arrive in parts, which may split a character.
+#[derive(Default)]
+pub(crate) struct VisibleParts {
+    /// The first bytes of an incomplete character.
+    incomplete: Vec<u8>,
+}
+
+impl VisibleParts {
+    /// The next part; what is not UTF-8 is replaced.
+    pub(crate) fn next(&mut self, bytes: &[u8]) -> String {
+        self.incomplete.extend_from_slice(bytes);
+        let mut whole = self.incomplete.len();
+        if let Some(last) = self.incomplete.utf8_chunks().last()
+            && std::str::from_utf8(last.invalid()).is_err_and(|error| error.error_len().is_none())
+        {
+            whole -= last.invalid().len();
+        }
+        let rest = self.incomplete.split_off(whole);
+        let text = visible(&String::from_utf8_lossy(&self.incomplete));
+        self.incomplete = rest;
+        text
+    }
+}
+
 /// JSON with the control characters escaped that JSON itself allows in strings.
 pub(crate) fn visible_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
@@ -86,6 +110,16 @@ mod tests {
         assert_eq!(visible("\u{202E}abc"), "\\u{202e}abc");
         assert_eq!(visible_line("a\nb"), "a\\nb");
         assert_eq!(visible_json("\"\u{9b}\u{202E}\""), r#""\u009b\u202e""#);
+    }
+
+    #[test]
+    fn characters_that_are_split_are_shown_whole() {
+        let mut parts = VisibleParts::default();
+        let shown: Vec<String> =
+            [&b"a\xF0\x9F"[..], b"\x98\x80\x1B", b"\x9B\xC3", b"\n", b"\xFF\xC3", b"\xA4"]
+                .map(|part| parts.next(part))
+                .into();
+        assert_eq!(shown, ["a", "\u{1F600}\\u{1b}", "\u{FFFD}", "\u{FFFD}\n", "\u{FFFD}", "ä"]);
     }
 
     #[test]

@@ -36,6 +36,8 @@ At the ends:
   TO cannot be reached       WebSockets are answered with 502, accepted streams are reset
   SIGINT or SIGTERM          Close 1001, and no new connections; the second signal ends at once
 
+On a terminal the control characters of what arrives are escaped.
+
 A program finds the peer's address in WIRELOOM_PEER and the target of the request in WIRELOOM_TARGET.
 The memory of a connection is bounded: 64 KiB in each direction, and --max-message with the framings
 lines and prefixed.

@@ -23,7 +23,12 @@ struct Terminal {
 }
 
 impl Terminal {
+    /// `wireloom connect`.
     fn start(url: &str, home: &Path) -> Self {
+        Self::run(&["connect", url], home)
+    }
+
+    fn run(args: &[&str], home: &Path) -> Self {
         let keys: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
@@ -35,7 +40,7 @@ impl Terminal {
         let mut terminal =
             || options.read(true).write(true).custom_flags(flags).open(name.to_str().unwrap()).unwrap();
         let child = Command::new(WIRELOOM)
-            .args(["connect", url])
+            .args(args)
             .env("TERM", "xterm")
             .env("XDG_STATE_HOME", home)
             .stdin(terminal())
@@ -92,8 +97,46 @@ impl Terminal {
         }
     }
 
+    /// The rest of the line that begins with this.
+    fn wait_for_note(&mut self, begin: &str) -> String {
+        self.wait_for(&[begin]);
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some((line, _)) = self.seen.split_once('\r') {
+                return line.to_owned();
+            }
+            let bytes = self.shown.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            self.seen += &String::from_utf8_lossy(&bytes.expect("the line ends"));
+        }
+    }
+
     fn exit_code(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+// A peer must not control the terminal.
+#[tokio::test]
+async fn control_characters_of_a_peer_are_escaped() {
+    const MESSAGE: &str = "\x1b]0;owned\x07\u{9b}häß";
+    const SHOWN: &str = "\\u{1b}]0;owned\\u{7}\\u{9b}häß";
+    let home = folder("escaped");
+    for framing in ["lines", "bytes", "prefixed"] {
+        let mut terminal = Terminal::run(&["listen", "127.0.0.1:0", "--framing", framing], &home);
+        let url = terminal.wait_for_note("* listening on ");
+        let mut socket = wireloom::connect(&url).await.unwrap();
+        socket.send(MESSAGE).await.unwrap();
+        terminal.wait_for(&[SHOWN]);
+        socket.close(wireloom::CloseCode::NORMAL, "").await.unwrap();
+        assert_eq!(terminal.exit_code(), 0);
+    }
+    let server = Server::start(&[]).await;
+    let url = server.url("/echo");
+    for format in ["lines", "raw", "prefixed"] {
+        let mut terminal =
+            Terminal::run(&["connect", &url, "--send", MESSAGE, "--count", "1", "--out", format], &home);
+        terminal.wait_for(&[SHOWN]);
+        assert_eq!(terminal.exit_code(), 0);
     }
 }
 

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::notes::{Notes, timestamp};
 use crate::args::{Display, Format};
-use crate::terminal;
+use crate::terminal::{self, VisibleParts};
 
 /// The output.
 pub(super) struct Output {
@@ -20,8 +20,7 @@ pub(super) struct Output {
     is_terminal: bool,
     has_timestamps: bool,
     is_dirty: bool,
-    /// The first bytes of an incomplete character.
-    incomplete: Vec<u8>,
+    visible: VisibleParts,
 }
 
 impl Output {
@@ -44,7 +43,7 @@ impl Output {
             is_terminal,
             has_timestamps: display.timestamps,
             is_dirty: false,
-            incomplete: Vec::new(),
+            visible: VisibleParts::default(),
         })
     }
 
@@ -69,8 +68,8 @@ impl Output {
             Format::Prefixed => {
                 let len =
                     u32::try_from(bytes.len()).map_err(|_| io::Error::other("a message is over 4 GiB"))?;
-                self.inner.write_all(&len.to_be_bytes())?;
-                self.inner.write_all(bytes)?;
+                self.bytes(&len.to_be_bytes())?;
+                return self.bytes(bytes);
             }
         }
         self.is_dirty = true;
@@ -103,15 +102,7 @@ impl Output {
         if !self.is_terminal {
             return self.inner.write_all(bytes);
         }
-        // A character may be split between two calls.
-        self.incomplete.extend_from_slice(bytes);
-        let whole = match std::str::from_utf8(&self.incomplete) {
-            Err(error) if error.error_len().is_none() => error.valid_up_to(),
-            _ => self.incomplete.len(),
-        };
-        let rest = self.incomplete.split_off(whole);
-        let text = terminal::visible(&String::from_utf8_lossy(&self.incomplete));
-        self.incomplete = rest;
+        let text = self.visible.next(bytes);
         if self.notes.print_above(&text) {
             return Ok(());
         }

@@ -183,8 +183,10 @@ impl Joining {
             match receiver.recv().await {
                 Ok(Some(message)) => {
                     // Messages that cannot be written are discarded.
-                    let Some(open) = writer.get().filter(|_| is_writable) else { continue };
-                    let mut writing = pin!(framing::write(open, self.framing, &message));
+                    if !is_writable {
+                        continue;
+                    }
+                    let mut writing = pin!(writer.write(self.framing, &message));
                     let written = tokio::select! {
                         biased;
                         written = &mut writing => written,

@@ -1,6 +1,6 @@
 //! The streams that WebSockets are joined to: the standard input and output, sockets, programs.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,8 +9,11 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, timeout, timeout_at};
+use wireloom::Message;
 
-use super::framing::READ_LEN_MAX;
+use super::framing::{self, READ_LEN_MAX};
+use crate::args::Framing;
+use crate::terminal::VisibleParts;
 
 /// How long a program may take to end after SIGTERM.
 pub(super) const TERMINATION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,6 +35,8 @@ pub(in crate::cmd) struct Stream {
 /// The half that is written.
 pub(super) enum Writer {
     Standard(Stdout),
+    /// The standard output, where it is a terminal.
+    Terminal(Stdout, VisibleParts),
     Tcp(OwnedWriteHalf),
     #[cfg(unix)]
     Unix(tokio::net::unix::OwnedWriteHalf),
@@ -41,14 +46,31 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    pub(super) fn get(&mut self) -> Option<&mut (dyn AsyncWrite + Send + Unpin)> {
+    fn get(&mut self) -> Option<&mut (dyn AsyncWrite + Send + Unpin)> {
         match self {
-            Self::Standard(writer) => Some(writer),
+            Self::Standard(writer) | Self::Terminal(writer, _) => Some(writer),
             Self::Tcp(writer) => Some(writer),
             #[cfg(unix)]
             Self::Unix(writer) => Some(writer),
             Self::Program(writer) => Some(writer),
             Self::Ended => None,
+        }
+    }
+
+    /// Writes a message, or a chunk of one. On a terminal its control characters are escaped.
+    ///
+    /// # Errors
+    /// The stream fails.
+    pub(super) async fn write(&mut self, framing: Framing, message: &Message<'_>) -> io::Result<()> {
+        if let Self::Terminal(writer, visible) = self {
+            let mut bytes = Vec::new();
+            framing::write(&mut bytes, framing, message).await?;
+            writer.write_all(visible.next(&bytes).as_bytes()).await?;
+            return writer.flush().await;
+        }
+        match self.get() {
+            Some(writer) => framing::write(writer, framing, message).await,
+            None => Ok(()),
         }
     }
 
@@ -65,7 +87,7 @@ impl Writer {
     }
 
     pub(super) fn is_socket(&self) -> bool {
-        !matches!(self, Self::Standard(_) | Self::Program(_) | Self::Ended)
+        !matches!(self, Self::Standard(_) | Self::Terminal(..) | Self::Program(_) | Self::Ended)
     }
 
     /// Closes a TCP connection with RST, once the other half is dropped too, so that its peer does not take the end for a regular one.
@@ -91,7 +113,12 @@ impl Stream {
 
     /// The standard input and output.
     pub(in crate::cmd) fn standard() -> Self {
-        Self::new(tokio::io::stdin(), Writer::Standard(tokio::io::stdout()), None)
+        let out = tokio::io::stdout();
+        let writer = match io::stdout().is_terminal() {
+            true => Writer::Terminal(out, VisibleParts::default()),
+            false => Writer::Standard(out),
+        };
+        Self::new(tokio::io::stdin(), writer, None)
     }
 
     pub(in crate::cmd) fn tcp(stream: TcpStream) -> Self {
