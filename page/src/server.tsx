@@ -22,6 +22,11 @@ export function Server() {
       <p role="status" class={`state ${CLASSES[state.kind]}`}>
         <Status state={state} />
       </p>
+      {metrics?.sum('wireloom_hub_engine_up') === 0 && (
+        <p role="alert" class="state closed">
+          Publications cannot be stored: <a href="/healthz">the reason</a>.
+        </p>
+      )}
       {monitor.isAdmin && <Admin />}
       {metrics === null ? (
         state.kind !== 'hidden' && <p class="empty">{state.kind === 'lost' ? 'No figures yet.' : 'Loading the figures…'}</p>

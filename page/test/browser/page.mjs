@@ -97,6 +97,20 @@ export default {
     await page.getByRole('log').filter({ hasText: 'listening' }).waitFor();
   },
 
+  async 'shows the figures while publications cannot be stored'(driver) {
+    const page = await driver.newPage();
+    page.expected = /503/;
+    await page.route('**/healthz*', (route) => route.fulfill({ status: 503, contentType: 'text/plain', body: 'publications cannot be stored: Redis: lost\n' }));
+    await page.goto(`${driver.server.http}/#server`);
+    await shows(page, 'Live, each second');
+    await page.goto(`${driver.server.http}/#connect`);
+    await connect(page);
+    await page.route('**/live', (route) => route.fulfill({ json: { allowed: false, metrics: true, admin: false } }));
+    await page.route('**/metrics', (route) => route.fulfill({ contentType: 'text/plain', body: 'wireloom_hub_engine_up 0\n' }));
+    await page.goto(`${driver.server.http}/#server`);
+    await page.getByRole('alert').filter({ hasText: 'Publications cannot be stored' }).waitFor();
+  },
+
   async 'loads nothing from elsewhere, and runs nothing inline'(driver) {
     const page = await driver.open('connect');
     // The browser reports the script that it did not run.
