@@ -267,6 +267,22 @@ class GuidesTest < Wireloom::TestCase
       assert_equal ["hello", "the last"], ["hello", *found].uniq
     end
     refute socket.wait_readable(0.05), "the sender gets nothing back"
+    assert_relays_past_clients_that_left(port, first, socket, *people[1])
+  end
+
+  # One that vanished and one that is closing end nobody else's connection.
+  def assert_relays_past_clients_that_left(port, sender, socket, client, other)
+    (_, vanished), (closing, silent) = chat(port, 2)
+    vanished.setsockopt(Socket::SOL_SOCKET, Socket::SO_LINGER, [1, 0].pack("ii"))
+    vanished.close
+    @sockets.delete(vanished)
+    closing.close
+    silent.write(closing.take_output)
+    5.times do |at|
+      sender.text("past #{at}")
+      socket.write(sender.take_output)
+      assert_equal ["past #{at}"], messages(client, other, 1)
+    end
   end
 
   def test_chat_with_puma
