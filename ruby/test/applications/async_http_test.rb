@@ -50,6 +50,39 @@ class AsyncHTTPTest < Wireloom::TestCase
     end
   end
 
+  # Bodies that wait for the windows of their streams and of the connection.
+  def test_many_bodies_that_are_longer_than_a_window
+    body = "0123456789" * 20_000
+    serve(echo) do |client, task|
+      answers = Array.new(20) { |at| task.async { client.post("/#{at}", [], [body]).read } }.map(&:wait)
+      assert_equal ["POST #{body}"] * 20, answers
+    end
+  end
+
+  # async-http tells all streams of their windows before each frame: here those whose bodies go on meanwhile.
+  def test_streams_are_told_of_windows_that_have_grown
+    gap_of_the_original
+    require "protocol/http/body/writable"
+    bodies = []
+    app = lambda do |request|
+      next echo.call(request) unless request.path == "/open"
+
+      bodies << Protocol::HTTP::Body::Writable.new
+      bodies.last.write("begun")
+      Protocol::HTTP::Response[200, [], bodies.last]
+    end
+    told = 0
+    owner = Async::HTTP::Protocol::HTTP2::Output
+    trace = TracePoint.new(:call) { |event| told += 1 if event.method_id == :window_updated && event.defined_class == owner }
+    serve(app) do |client,|
+      responses = Array.new(20) { client.get("/open") }
+      trace.enable { 20.times { |at| assert_equal "POST body", client.post("/#{at}", [], ["body"]).read } }
+      bodies.each(&:close_write)
+      assert_equal ["begun"] * 20, responses.map(&:read)
+    end
+    assert_operator told, :<=, 20
+  end
+
   def test_a_stream_that_fails_leaves_the_others
     serve(->(request) { request.path == "/bad" ? raise(ArgumentError, "bad") : echo.call(request) }) do |client, task|
       answers = %w[/good /bad /good].map do |path|

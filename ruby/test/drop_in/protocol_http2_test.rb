@@ -131,6 +131,17 @@ class ProtocolHTTP2Test < Wireloom::TestCase
     frames
   end
 
+  # It may do something else with it than to wake what waits.
+  def test_a_stream_with_its_own_window_updated_is_told_each_time
+    told = []
+    waiting = Class.new(Protocol::HTTP2::Stream) { define_method(:window_updated) { |size| told << size } }
+    stream = @client.create_stream { |connection, id| waiting.create(connection, id) }
+    stream.send_headers(REQUEST)
+    3.times { @client.consume_window }
+    @client.consume_window(7)
+    assert_equal [65_535, 65_535, 65_535, 7], told
+  end
+
   def test_frames
     stream = @client.create_stream
     stream.send_headers(REQUEST)

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use magnus::error::ErrorType;
-use magnus::rb_sys::AsRawValue;
+use magnus::rb_sys::{AsRawValue, protect};
 use magnus::value::ReprValue;
 use magnus::{Class, Error, Exception, RArray, RHash, RString, Ruby, TryConvert, Value};
 use rb_sys::{ID, VALUE};
@@ -17,6 +17,7 @@ use super::stream as streams;
 use crate::hpack;
 
 const FALSE: VALUE = rb_sys::Qfalse as VALUE;
+const TRUE: VALUE = rb_sys::Qtrue as VALUE;
 /// RFC 9113 §7.
 const PROTOCOL_ERROR: i64 = 1;
 const COMPRESSION_ERROR: i64 = 9;
@@ -32,7 +33,7 @@ pub(super) fn read_frame(ruby: &Ruby, this: Value, arguments: &[Value]) -> Resul
         && names.classes.framer.is_of(framer)
         && !ruby.block_given();
     let len_max = setting(get(connection, names.ids.local_settings), names.ids.maximum_frame_size);
-    let (true, Some(len_max)) = (is_usual, len_max) else { return call_super(arguments) };
+    let (true, Some(len_max)) = (is_usual, len_max) else { return windows_changed(ruby, this, arguments) };
     receive(ruby, connection, steps, framer, len_max).map_err(|error| report(connection, error))
 }
 
@@ -58,9 +59,44 @@ fn receive(
         _ => false,
     };
     if !is_applied {
+        set_told(connection, false)?;
         call(frame, ids.apply, &[connection])?;
+        set_told(connection, false)?;
     }
     Ok(value(frame))
+}
+
+/// `consume_window(size = available_size)`: tells streams how much window there is. async-http asks for that before each frame that it
+/// reads; without an argument it is left out when no window has grown since, and all that streams do is to wake what waits for one.
+pub(super) fn consume_window(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let connection = this.as_raw();
+    if !arguments.is_empty() {
+        return call_super(arguments);
+    }
+    let is_told = get(connection, names().ids.windows_told) == TRUE;
+    if is_told && steps::is_plain() && every_stream(connection, only_wakes) {
+        return Ok(ruby.qnil().as_value());
+    }
+    set_told(connection, true)?;
+    call_super(arguments)
+}
+
+/// `read_frame` as the gem does it, `receive_window_update` and `receive_settings`, which may let windows grow.
+pub(super) fn windows_changed(_: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
+    set_told(this.as_raw(), false)?;
+    let result = call_super(arguments);
+    set_told(this.as_raw(), false)?;
+    result
+}
+
+/// Notes whether the streams were told of their windows.
+fn set_told(connection: VALUE, told: bool) -> Result<(), Error> {
+    let (name, told) = (names().ids.windows_told, if told { TRUE } else { FALSE });
+    if get(connection, name) == told {
+        return Ok(());
+    }
+    // SAFETY: live objects; the variable may be a new one, so that NoMemoryError is caught.
+    protect(|| unsafe { rb_sys::rb_ivar_set(connection, name, told) }).map(drop)
 }
 
 /// `Framer#read_frame`
@@ -218,29 +254,46 @@ fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &F
         Some(window) if window.can_expand(increment) => window.expand(increment)?,
         _ => return Ok(false),
     }
-    if owner == connection && !(steps.has(&connection::CONSUME_WINDOW) && is_unnoticed(connection)) {
+    set_told(connection, false)?;
+    if owner == connection
+        && !(steps.has(&connection::CONSUME_WINDOW) && every_stream(connection, ignores_window))
+    {
         call(connection, ids.consume_window, &[])?;
     }
     Ok(true)
 }
 
-/// Whether no stream does anything when the connection's window grows.
-fn is_unnoticed(connection: VALUE) -> bool {
-    unsafe extern "C" fn look(_: VALUE, stream: VALUE, is_unnoticed: VALUE) -> c_int {
-        // SAFETY: Ruby called.
-        let ruby = unsafe { Ruby::get_unchecked() };
-        if steps::of_stream(&ruby, stream).has(&stream::WINDOW_UPDATED) {
-            return rb_sys::st_retval::ST_CONTINUE as c_int;
-        }
-        // SAFETY: the variable below.
-        unsafe { *(is_unnoticed as *mut bool) = false };
-        rb_sys::st_retval::ST_STOP as c_int
+/// Whether `test` holds for every stream.
+fn every_stream(connection: VALUE, test: fn(&Ruby, VALUE) -> bool) -> bool {
+    struct Look {
+        test: fn(&Ruby, VALUE) -> bool,
+        holds: bool,
+    }
+    unsafe extern "C" fn look(_: VALUE, stream: VALUE, look: VALUE) -> c_int {
+        // SAFETY: Ruby called, with the variable below.
+        let (ruby, look) = unsafe { (Ruby::get_unchecked(), &mut *(look as *mut Look)) };
+        look.holds = (look.test)(&ruby, stream);
+        let next = if look.holds { rb_sys::st_retval::ST_CONTINUE } else { rb_sys::st_retval::ST_STOP };
+        next as c_int
     }
     let Some(streams) = hash(connection) else { return false };
-    let mut is_unnoticed = true;
+    let mut found = Look { test, holds: true };
     // SAFETY: a Hash, and a function that raises nothing.
-    unsafe { rb_sys::rb_hash_foreach(streams.as_raw(), Some(look), (&raw mut is_unnoticed) as VALUE) };
-    is_unnoticed
+    unsafe { rb_sys::rb_hash_foreach(streams.as_raw(), Some(look), (&raw mut found) as VALUE) };
+    found.holds
+}
+
+/// Whether a stream does nothing when a window grows.
+fn ignores_window(ruby: &Ruby, stream: VALUE) -> bool {
+    steps::of_stream(ruby, stream).has(&stream::WINDOW_UPDATED)
+}
+
+/// Whether a stream does nothing with more window but to wake its `Output` of async-http, if that waits.
+fn only_wakes(ruby: &Ruby, stream: VALUE) -> bool {
+    let output = get(stream, names().ids.output);
+    // SAFETY: a live object.
+    let is_usual = |object| class_of(object) == unsafe { rb_sys::rb_obj_class(object) };
+    steps::of_stream(ruby, stream).has(&stream::ONLY_WAKES) && (output == NIL || is_usual(output))
 }
 
 /// Whether an object has the state of a stream: `accept_stream` may return anything.

@@ -44,5 +44,8 @@ pub(crate) fn init(_: &Ruby, wireloom: RModule) -> Result<(), Error> {
     framer.define_method("read_frame", method!(connection::framer_read_frame, -1))?;
     let connection = module.define_module("Connection")?;
     connection.define_method("read_frame", method!(connection::read_frame, -1))?;
+    connection.define_method("consume_window", method!(connection::consume_window, -1))?;
+    connection.define_method("receive_window_update", method!(connection::windows_changed, -1))?;
+    connection.define_method("receive_settings", method!(connection::windows_changed, -1))?;
     connection.define_method("decode_headers", method!(connection::decode_headers, -1))
 }

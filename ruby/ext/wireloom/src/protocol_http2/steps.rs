@@ -58,6 +58,9 @@ pub(super) mod stream {
     }
 
     pub(super) const STEPS: &[Step] = ALL;
+
+    /// `window_updated` only wakes what waits for a window: see `only_wakes?` in Ruby.
+    pub(in crate::protocol_http2) const ONLY_WAKES: Step = Step(1 << 14, &[]);
 }
 
 /// Steps of connections.
@@ -146,11 +149,17 @@ fn find(ruby: &Ruby, class: VALUE, steps: &[Step], generation: i64) -> Steps {
         .iter()
         .filter(|step| step.1.iter().all(|name| is_own(ruby, value, name).unwrap_or(false)))
         .fold(0, |found, step| found | step.0);
+    let found = if only_wakes(value) { found | stream::ONLY_WAKES.0 } else { found };
     // SAFETY: a live class. A frozen one, or one of another Ractor, raises, and is asked again each time.
     let _ = protect(|| unsafe {
         rb_sys::rb_ivar_set(class, names().ids.steps, integer(generation << STEP_BITS | found))
     });
     Steps(found)
+}
+
+fn only_wakes(class: Value) -> bool {
+    super::objects::call(names().module.get().as_raw(), names().ids.only_wakes, &[class.as_raw()])
+        .is_ok_and(|only| only == rb_sys::Qtrue as VALUE)
 }
 
 /// Whether a method of a class is that of the gem or of its replacement.

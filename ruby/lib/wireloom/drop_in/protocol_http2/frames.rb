@@ -32,6 +32,22 @@ module Wireloom
         connection.write_frame(frame)
       end
 
+      # Whether streams of a class do nothing with more window but to wake what waits for it, as async-http's do.
+      #
+      # @api private
+      def only_wakes?(stream_class)
+        owner = stream_class.instance_method(:window_updated).owner
+        return true if OWN.include?(owner)
+        return false unless defined?(::Async::HTTP::Protocol::HTTP2::Output)
+
+        async = ::Async::HTTP::Protocol::HTTP2
+        [[stream_class, :window_updated, async::Stream], [stream_class, :send_body, async::Stream],
+         [async::Output, :window_updated, async::Output]].all? do |mod, name, own|
+          method = mod.instance_method(name)
+          method.owner == own && method.source_location&.first&.end_with?("async/http/protocol/http2/#{own.name[/\w+\z/].downcase}.rb")
+        end
+      end
+
       # Notices what `class` got.
       #
       # @api private
