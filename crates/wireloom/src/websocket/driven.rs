@@ -10,9 +10,9 @@ use pin_project_lite::pin_project;
 
 use super::flush::{LINGER, replace_driven};
 use super::linger::Linger;
+use super::link::Waiter;
 use super::receiver::discard_in_task;
 use super::state::Shared;
-use super::wakers::Waiter;
 
 pin_project! {
     /// A future that uses a WebSocket. Messages that a poll of it sends are written at the end of that poll, or when the transport

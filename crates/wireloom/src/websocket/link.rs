@@ -1,18 +1,18 @@
 //! The transport of a WebSocket: what was transferred, the tasks that wait for it, the flusher, a peer that is slow, and how it ended.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use super::clock;
 use super::config::SlowPeer;
 use super::flush::Flush;
 use super::session::Session;
 use super::slow::{BUFFERED_LEN_MAX, Slow};
-use super::wakers::{Waiter, Wakers};
 #[cfg(feature = "http2")]
 use crate::error::HttpError;
 use crate::error::WebSocketError;
-use crate::guard::{Deferred, WakerSlot};
+use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 use crate::sync::Arc;
 use crate::transport::Io;
 use crate::transport::ring::Socket;
@@ -378,6 +378,90 @@ impl Link {
         if let Some(wakers) = &self.wakers {
             wakers.wake_all();
         }
+    }
+}
+
+/// A future that waits for the transport. Each has at most one waker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiter {
+    /// [`Receiver`](super::Receiver).
+    Receiver,
+    /// [`Sender`](super::Sender), or a clone of one, by number.
+    Sender(u32),
+    /// The future that [`Driven`](super::Driven) polls.
+    Driver,
+    /// The task that is spawned where no future is driven.
+    FlushTask,
+}
+
+/// The wakers of all waiting tasks. A transport keeps a single waker for each direction: it gets [`Wakers::waker`], which wakes every one of
+/// them.
+struct Wakers {
+    waiting: Guarded<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    receiver: WakerSlot,
+    driver: WakerSlot,
+    flush_task: WakerSlot,
+    /// By the number of the sender.
+    senders: BTreeMap<u32, WakerSlot>,
+    deferred: Deferred,
+}
+
+impl Guardable for Waiting {
+    fn deferred(&mut self) -> &mut Deferred {
+        &mut self.deferred
+    }
+}
+
+impl Wakers {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { waiting: Guarded::new(Waiting::default()) })
+    }
+
+    /// Wakes this task too, once.
+    fn register(&self, waiter: Waiter, cx: &Context<'_>) {
+        let mut waiting = self.waiting.lock();
+        let waiting = &mut *waiting;
+        let slot = match waiter {
+            Waiter::Receiver => &mut waiting.receiver,
+            Waiter::Driver => &mut waiting.driver,
+            Waiter::FlushTask => &mut waiting.flush_task,
+            Waiter::Sender(number) => waiting.senders.entry(number).or_default(),
+        };
+        waiting.deferred.register(slot, cx);
+    }
+
+    /// A sender was dropped.
+    fn remove_sender(&self, number: u32) {
+        let mut waiting = self.waiting.lock();
+        if let Some(mut slot) = waiting.senders.remove(&number) {
+            waiting.deferred.unregister(&mut slot);
+        }
+    }
+
+    /// A waker that wakes all.
+    fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(self.clone())
+    }
+
+    fn wake_all(&self) {
+        let mut waiting = self.waiting.lock();
+        let Waiting { receiver, driver, flush_task, senders, deferred } = &mut *waiting;
+        [receiver, driver, flush_task].into_iter().for_each(|slot| deferred.wake(slot));
+        std::mem::take(senders).values_mut().for_each(|slot| deferred.wake(slot));
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_all();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_all();
     }
 }
 

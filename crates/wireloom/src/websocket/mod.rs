@@ -14,15 +14,14 @@
 //! ```text
 //! state   link     the transport, what waits for it, the flusher, a slow peer, how it ended; writes the queue of the session
 //!         session  the outbound half of the core, closing, deadlines, events for an observer; no input or output
-//!         slot     the state of the receiver while it waits; taken by the poll that reads and decodes
+//!         slot     (`active_receiver`) the state of the receiver while it waits; taken by the poll that reads and decodes
 //! ```
 //!
-//! Layers: `activity`, `clock`, `codecs`, `linger`, `observer`, `prepared`, `wakers` → `active_receiver`, `config`, `flush`, `message`,
-//! `notifications` → `session`, `slot`, `slow` → `link` → `state` → `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
+//! Layers: `clock`, `codecs`, `linger`, `observer`, `prepared` → `active_receiver`, `config`, `flush`, `message` → `session`, `slow` → `link` →
+//! `state` → `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
 mod active_receiver;
-mod activity;
 mod clock;
 mod codecs;
 mod config;
@@ -34,18 +33,15 @@ mod link;
 mod message;
 #[cfg(test)]
 mod model;
-mod notifications;
 mod observer;
 mod prepared;
 mod pump;
 mod receiver;
 mod sender;
 mod session;
-mod slot;
 mod slow;
 mod state;
 mod stream;
-mod wakers;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use shuttle::future::{block_on, spawn};
+use shuttle::future::{JoinHandle, block_on, spawn};
 use shuttle::rand::{Rng as _, thread_rng};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
@@ -55,6 +55,13 @@ type Received = watch::Receiver<bool>;
 
 async fn wait_for(mut received: Received) {
     received.wait_for(|received| *received).await.unwrap();
+}
+
+fn wait_for_both(client: JoinHandle<()>, serving: JoinHandle<()>) {
+    block_on(async {
+        client.await.unwrap();
+        serving.await.unwrap();
+    });
 }
 
 /// Reads `count` messages, and reports them.
@@ -105,10 +112,7 @@ fn answers_leave_whatever_the_handler_awaits_next() {
             peer.write_all(&masked(0x82, PAYLOAD).repeat(4)).await.unwrap();
             expect_messages(&mut peer, answers, report).await;
         });
-        block_on(async {
-            client.await.unwrap();
-            serving.await.unwrap();
-        });
+        wait_for_both(client, serving);
     });
 }
 
@@ -152,10 +156,7 @@ fn messages_of_all_tasks_leave_whatever_they_await_next() {
             peer.read_to_end(&mut rest).await.unwrap();
             assert_eq!(rest, b"\x88\x02\x03\xe9");
         });
-        block_on(async {
-            client.await.unwrap();
-            serving.await.unwrap();
-        });
+        wait_for_both(client, serving);
     });
 }
 
@@ -212,9 +213,6 @@ fn a_sender_that_waits_is_woken_when_another_task_has_flushed() {
             peer.read_to_end(&mut rest).await.unwrap();
             assert_eq!(rest, b"\x88\x00");
         });
-        block_on(async {
-            client.await.unwrap();
-            serving.await.unwrap();
-        });
+        wait_for_both(client, serving);
     });
 }

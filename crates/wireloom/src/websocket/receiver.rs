@@ -9,16 +9,14 @@ use std::task::{Context, Poll, ready};
 
 use wireloom_ws::{Cause, End, Event, Step};
 
-use super::active_receiver::{ActiveReceiver, DeliveryMode};
+use super::active_receiver::{ActiveReceiver, DeliveryMode, ReceiverSlot};
 use super::clock::Timer;
 use super::codecs;
-use super::link::{self, Traffic};
+use super::link::{self, Traffic, Waiter};
 use super::message::{Message, OwnedMessage};
 use super::observer::ObserverEvent;
 use super::session::Session;
-use super::slot::ReceiverSlot;
 use super::state::{Shared, State};
-use super::wakers::Waiter;
 use crate::error::WebSocketError;
 use crate::transport::buffer;
 
@@ -45,7 +43,7 @@ const HEADER_READ_LEN: usize = 4 << 10;
 /// nothing receives then, and only a failing write shows that the peer has left.)
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
-    /// The state, while it is [taken](super::slot::ReceiverSlot). Boxed, so that futures that hold a receiver are small and cheap to move.
+    /// The state, while it is [taken](ReceiverSlot). Boxed, so that futures that hold a receiver are small and cheap to move.
     active: Option<Box<ActiveReceiver>>,
 }
 
@@ -639,6 +637,13 @@ mod tests {
         socket.split()
     }
 
+    /// The same over a pipe of this length, and its other end.
+    fn serve(memory: &Arc<Memory>, len: usize) -> (DuplexStream, Sender, Receiver) {
+        let (peer, transport) = duplex(len);
+        let (sender, receiver) = open(memory, transport);
+        (peer, sender, receiver)
+    }
+
     fn is_pending<F: Future>(future: F) -> bool {
         pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
@@ -655,8 +660,7 @@ mod tests {
     #[tokio::test]
     async fn an_eviction_frees_a_message_of_which_a_part_has_arrived() {
         let memory = Memory::new(1 << 30);
-        let (mut peer, transport) = duplex(1 << 20);
-        let (_sender, mut receiver) = open(&memory, transport);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
         receive_most(&mut peer, &mut receiver).await;
         assert!(memory.stats().assemblies >= 400_000);
         receiver.shared.evict();
@@ -668,8 +672,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_connection_frees_a_message_of_which_a_part_has_arrived() {
         let memory = Memory::new(1 << 30);
-        let (mut peer, transport) = duplex(1 << 20);
-        let (_sender, mut receiver) = open(&memory, transport);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
         receive_most(&mut peer, &mut receiver).await;
         drop(peer);
         assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::ConnectionLost);
@@ -697,8 +700,7 @@ mod tests {
         const LEN: usize = 2 << 20;
         for max in [1 << 30, LEN / 4] {
             let memory = Memory::new(max);
-            let (mut peer, transport) = duplex(2 * LEN);
-            let (_sender, mut receiver) = open(&memory, transport);
+            let (mut peer, _sender, mut receiver) = serve(&memory, 2 * LEN);
             peer.write_all(&masked(0x82, vec![7; LEN])).await.unwrap();
             if max > LEN {
                 assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
@@ -717,8 +719,7 @@ mod tests {
         const MAX: usize = 5 << 20;
         for (len, received_max) in [(2 << 20, None), (8 << 20, Some((2 << 20) + (512 << 10)))] {
             let memory = Memory::new(MAX);
-            let (mut peer, transport) = duplex(16 << 20);
-            let (_sender, mut receiver) = open(&memory, transport);
+            let (mut peer, _sender, mut receiver) = serve(&memory, 16 << 20);
             peer.write_all(&masked(0x82, vec![7; len])).await.unwrap();
             let received = receiver.recv().await.map(|message| message.unwrap().as_bytes().len());
             match received_max {
@@ -738,8 +739,7 @@ mod tests {
     async fn a_message_that_was_delivered_does_not_grow() {
         const LEN: usize = 4 << 20;
         let memory = Memory::new(LEN * 3 / 2);
-        let (mut peer, transport) = duplex(16 << 20);
-        let (_sender, mut receiver) = open(&memory, transport);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 16 << 20);
         for _ in 0..3 {
             peer.write_all(&masked(0x82, vec![7; LEN])).await.unwrap();
         }
@@ -794,18 +794,14 @@ mod tests {
     // The connection has used up its turn, and waits before it reads on.
     #[tokio::test]
     async fn a_part_of_a_message_that_was_inflated_is_counted_at_once() {
-        let memory = Memory::new(1 << 30);
-        schedule(&memory).await;
+        let memory = scheduled().await;
         let (mut client, _sender, mut receiver) = open_compressed(&memory);
         // A sixteenth of it does not compress.
         let random =
             |at: u32| if at.is_multiple_of(16) { (at.wrapping_mul(0x9E37_79B1) >> 24) as u8 } else { 0 };
         let fragment: Vec<u8> = (0..4 << 20).map(random).collect();
         client.halves().0.send_chunk(fragment, false).await.unwrap();
-        while memory.stats().inflated == 0 {
-            assert!(is_pending(receiver.recv()));
-            tokio::task::yield_now().await;
-        }
+        inflate_a_part(&memory, &mut receiver).await;
         let parked = receiver.shared.lock().slot.take_waiting().unwrap();
         assert!(parked.budget.is_waiting());
         assert!(memory.stats().inflated >= parked.reader.inbound().memory_len());
@@ -815,8 +811,7 @@ mod tests {
     #[tokio::test]
     async fn the_read_buffer_of_a_receiver_in_another_task_is_counted() {
         let memory = Memory::new(1 << 30);
-        let (mut peer, transport) = duplex(1 << 20);
-        let (_sender, mut receiver) = open(&memory, transport);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
         peer.write_all(&masked(0x81, b"hello")).await.unwrap();
         assert_eq!(receiver.recv().await.unwrap().unwrap().as_text(), Some("hello"));
         receiver.shared.release_if_idle();
@@ -831,8 +826,7 @@ mod tests {
     #[tokio::test]
     async fn the_read_buffer_of_a_connection_that_was_closed_is_not_counted() {
         let memory = Memory::new(1 << 30);
-        let (mut peer, transport) = duplex(1 << 20);
-        let (_sender, mut receiver) = open(&memory, transport);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
         peer.write_all(&masked(0x81, b"hello")).await.unwrap();
         assert!(receiver.recv().await.unwrap().is_some());
         receiver.shared.release_if_idle();
@@ -845,10 +839,8 @@ mod tests {
     // Its connection has used up its turn.
     #[tokio::test]
     async fn the_read_buffer_of_a_receiver_that_waits_with_input_is_counted_as_it_is() {
-        let memory = Memory::new(1 << 30);
-        schedule(&memory).await;
-        let (mut peer, transport) = duplex(1 << 20);
-        let (_sender, mut receiver) = open(&memory, transport);
+        let memory = scheduled().await;
+        let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
         peer.write_all(&masked(0x81, b"hello").repeat(3)).await.unwrap();
         assert!(receiver.recv().await.unwrap().is_some());
         receiver.active.as_mut().unwrap().budget.spend(2 << 20);
@@ -880,8 +872,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_queue_of_a_slow_peer_is_freed_when_it_is_disconnected() {
         let memory = Memory::new(1 << 30);
-        let (mut peer, transport) = duplex(1 << 10);
-        let (mut sender, _receiver) = open(&memory, transport);
+        let (mut peer, mut sender, _receiver) = serve(&memory, 1 << 10);
         assert_eq!(sender.send(&[7; 100_000]).await, Err(WebSocketError::SlowPeer));
         assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
         let mut received = Vec::new();
@@ -892,8 +883,7 @@ mod tests {
     // It waits for its turn when the last sender is dropped. Nothing else would wake it.
     #[tokio::test]
     async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
-        let memory = Memory::new(1 << 30);
-        schedule(&memory).await;
+        let memory = scheduled().await;
         let (mut peer, transport) = duplex(1 << 20);
         let config = WebSocketConfig::default();
         let socket =
@@ -933,8 +923,7 @@ mod tests {
             }
         }
         let memory = Memory::new(600_000);
-        let (mut peer, transport) = duplex(1 << 20);
-        let (_sender, mut receiver) = open(&memory, transport);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
         receive_most(&mut peer, &mut receiver).await;
         let shared = receiver.shared.clone();
         let other = memory.account();
@@ -954,14 +943,10 @@ mod tests {
     // A part of a message is inflated, and the peer is found to be too slow before the eviction.
     #[tokio::test]
     async fn an_eviction_after_another_failure_frees_the_state_that_is_taken() {
-        let memory = Memory::new(1 << 30);
-        schedule(&memory).await;
+        let memory = scheduled().await;
         let (mut client, _sender, mut receiver) = open_compressed(&memory);
         client.send(vec![7; 4 << 20]).await.unwrap();
-        while memory.stats().inflated == 0 {
-            assert!(is_pending(receiver.recv()));
-            tokio::task::yield_now().await;
-        }
+        inflate_a_part(&memory, &mut receiver).await;
         let shared = receiver.shared.clone();
         let active = shared.take_receiver().unwrap();
         shared.lock().disconnect_slow();
@@ -979,19 +964,28 @@ mod tests {
         assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
     }
 
-    /// The scheduler of this memory, which runs until the end of the test.
-    async fn schedule(memory: &Arc<Memory>) {
+    /// Memory whose scheduler runs until the end of the test.
+    async fn scheduled() -> Arc<Memory> {
+        let memory = Memory::new(1 << 30);
         let scheduling = memory.clone();
         tokio::spawn(async move { scheduling.scheduler().run().await });
         tokio::task::yield_now().await;
+        memory
+    }
+
+    /// A part of the message is inflated, and the connection waits for its next turn.
+    async fn inflate_a_part(memory: &Memory, receiver: &mut Receiver) {
+        while memory.stats().inflated == 0 {
+            assert!(is_pending(receiver.recv()));
+            tokio::task::yield_now().await;
+        }
     }
 
     // The connection has used up its turn, and waits for the next one when its peer is too slow.
     #[tokio::test]
     async fn messages_that_arrived_before_a_disconnection_are_returned() {
         for is_server in [false, true] {
-            let memory = Memory::new(1 << 30);
-            schedule(&memory).await;
+            let memory = scheduled().await;
             let (mut peer, transport) = duplex(1 << 20);
             let (role, frame) = if is_server {
                 (Role::Server, masked(0x81, b"hi"))
@@ -1031,14 +1025,10 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_is_inflated_in_steps_is_returned_after_a_disconnection() {
         const LEN: usize = 4 << 20;
-        let memory = Memory::new(1 << 30);
-        schedule(&memory).await;
+        let memory = scheduled().await;
         let (mut client, _sender, mut receiver) = open_compressed(&memory);
         client.send(vec![7; LEN]).await.unwrap();
-        while memory.stats().inflated == 0 {
-            assert!(is_pending(receiver.recv()));
-            tokio::task::yield_now().await;
-        }
+        inflate_a_part(&memory, &mut receiver).await;
         let shared = receiver.shared.clone();
         let active = shared.take_receiver().unwrap();
         shared.lock().disconnect_slow();

@@ -11,11 +11,10 @@ use wireloom_ws::{CloseCode, End, Misuse};
 use super::clock;
 use super::config::SlowPeer;
 use super::flush::{BATCH_LEN_MAX, COPIED_LEN_MAX};
-use super::link::Traffic;
+use super::link::{Traffic, Waiter};
 use super::message::Payload;
 use super::observer::ObserverEvent;
 use super::state::{Shared, State};
-use super::wakers::Waiter;
 use crate::error::WebSocketError;
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;

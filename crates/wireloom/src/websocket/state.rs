@@ -15,16 +15,14 @@ use tokio::time::Instant;
 use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Role, Transport};
 
-use super::active_receiver::ActiveReceiver;
+use super::active_receiver::{ActiveReceiver, ReceiverSlot};
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush;
 use super::linger::Linger;
-use super::link::{self, Link};
-use super::notifications::{self, NotificationQueue};
+use super::link::{self, Link, Waiter};
+use super::observer::{self, NotificationQueue};
 use super::session::Session;
-use super::slot::ReceiverSlot;
 use super::slow::SlowCounters;
-use super::wakers::Waiter;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
@@ -297,7 +295,7 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
 }
 
 fn notify_observer(shared: &Shared) {
-    notifications::deliver_all(|act: &mut dyn FnMut(&mut NotificationQueue)| {
+    observer::deliver_all(|act: &mut dyn FnMut(&mut NotificationQueue)| {
         shared.state.with(|state| {
             if let Some(queue) = state.session.notifications() {
                 act(queue);
