@@ -458,6 +458,20 @@ mod tests {
         messages.iter().map(message).collect()
     }
 
+    /// RFC 7692 §7.2.3.1: "Hello"; §7.2.3.2: "Hello" again, by a reference into the window.
+    const HELLO: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+    const AGAIN: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
+
+    fn compressor() -> Compressor {
+        Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
+    }
+
+    fn compress(data: &[u8]) -> Vec<u8> {
+        let mut payload = Vec::new();
+        compressor().compress(data, &mut payload);
+        payload
+    }
+
     fn hello() -> Result<Vec<u8>, InflateError> {
         Ok(b"Hello".to_vec())
     }
@@ -465,11 +479,11 @@ mod tests {
     // RFC 7692 §7.2.3.1: the compressed message, in one frame or cut after three octets.
     #[test]
     fn reads_the_published_compressed_message() {
-        assert_eq!(inflate(client, &[&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]]), [hello()]);
+        assert_eq!(inflate(client, &[HELLO]), [hello()]);
         let (mut out, mut d) = (Vec::new(), client());
-        d.decompress(&[0xf2, 0x48, 0xcd], false, &mut out, &LIMIT).unwrap();
+        d.decompress(&HELLO[..3], false, &mut out, &LIMIT).unwrap();
         assert!(d.is_in_message());
-        d.decompress(&[0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
+        d.decompress(&HELLO[3..], true, &mut out, &LIMIT).unwrap();
         assert_eq!(out, b"Hello");
         assert!(!d.is_in_message());
     }
@@ -490,18 +504,14 @@ mod tests {
     // RFC 7692 §7.2.3.2
     #[test]
     fn reads_the_published_messages_that_share_a_window() {
-        let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
-        assert_eq!(inflate(client, &[first, second, second]), [hello(), hello(), hello()]);
-        assert_eq!(inflate(forgetful, &[first, first]), [hello(), hello()]);
+        assert_eq!(inflate(client, &[HELLO, AGAIN, AGAIN]), [hello(), hello(), hello()]);
+        assert_eq!(inflate(forgetful, &[HELLO, HELLO]), [hello(), hello()]);
     }
 
     // RFC 7692 §7.1.1: a reference before the message, though its sender promised to make none.
     #[test]
     fn refuses_a_reference_across_messages_without_context_takeover() {
-        let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
-        assert_eq!(inflate(forgetful, &[first, second]), [hello(), Err(InflateError::Corrupt)]);
+        assert_eq!(inflate(forgetful, &[HELLO, AGAIN]), [hello(), Err(InflateError::Corrupt)]);
     }
 
     // RFC 7692 §7.2.3.3
@@ -529,44 +539,39 @@ mod tests {
     // RFC 7692 §7.2.3.6
     #[test]
     fn reads_the_published_empty_message() {
-        let hello_again: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         let empty = || Ok(Vec::new());
-        assert_eq!(inflate(client, &[&[0x00], &[0x00], hello_again]), [empty(), empty(), hello()]);
-        assert_eq!(inflate(client, &[b"", b"", hello_again]), [empty(), empty(), hello()]);
+        assert_eq!(inflate(client, &[&[0x00], &[0x00], HELLO]), [empty(), empty(), hello()]);
+        assert_eq!(inflate(client, &[b"", b"", HELLO]), [empty(), empty(), hello()]);
     }
 
     #[test]
     fn reads_blocks_after_a_final_block() {
         let last: &[u8] = &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         let twice = || Ok(b"HelloHello".to_vec());
         assert_eq!(
-            inflate(client, &[&[last, first].concat(), &[last, last, &[0]].concat()]),
+            inflate(client, &[&[last, HELLO].concat(), &[last, last, &[0]].concat()]),
             [twice(), twice()]
         );
         // A final block that ends the message with nothing after it.
-        assert_eq!(inflate(client, &[last, first, last, last]), [hello(), hello(), hello(), hello()]);
+        assert_eq!(inflate(client, &[last, HELLO, last, last]), [hello(), hello(), hello(), hello()]);
         // An empty final stored block, whose lengths are the tail that is not sent.
-        assert_eq!(inflate(client, &[&[0x01], first, &[0x01], b"", first]).last(), Some(&hello()));
+        assert_eq!(inflate(client, &[&[0x01], HELLO, &[0x01], b"", HELLO]).last(), Some(&hello()));
     }
 
     // RFC 1951 §3.2.3: the block that has BFINAL set is the last of its stream, and so of its window.
     #[test]
     fn refuses_a_reference_across_a_final_block() {
         let last: &[u8] = &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00];
-        let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
-        assert_eq!(inflate(client, &[last, second]), [hello(), Err(InflateError::Corrupt)]);
+        assert_eq!(inflate(client, &[last, AGAIN]), [hello(), Err(InflateError::Corrupt)]);
     }
 
     // The lengths of this final block are the tail that is not sent, so the window ends with its message: whether the codec is kept, or
     // made again from the window.
     #[test]
     fn refuses_a_reference_across_a_final_block_that_the_tail_completes() {
-        let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
         for is_released in [false, true] {
             let (mut d, mut out) = (client(), Vec::new());
-            for payload in [first, second, &[0x01]] {
+            for payload in [HELLO, AGAIN, &[0x01]] {
                 d.decompress(payload, true, &mut out, &LIMIT).unwrap();
                 if is_released {
                     d.shrink();
@@ -574,7 +579,7 @@ mod tests {
             }
             assert_eq!(out, b"HelloHello");
             assert_eq!(
-                d.decompress(second, true, &mut out, &LIMIT),
+                d.decompress(AGAIN, true, &mut out, &LIMIT),
                 Err(InflateError::Corrupt),
                 "{is_released}"
             );
@@ -586,14 +591,14 @@ mod tests {
     fn keeps_the_window_beside_a_codec_that_ended_another_stream() {
         let mut pool = DeflatePool::new(1, 1);
         let (mut one, mut two, mut out) = (client(), client(), Vec::new());
-        one.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
+        one.decompress(HELLO, true, &mut out, &LIMIT).unwrap();
         one.return_codec(&mut pool);
         two.take_codec(&mut pool);
         two.decompress(&[0x01], true, &mut out, &LIMIT).unwrap();
         two.return_codec(&mut pool);
         one.take_codec(&mut pool);
         one.return_codec(&mut pool);
-        one.decompress(&[0xf2, 0x00, 0x11, 0x00, 0x00], true, &mut out, &LIMIT).unwrap();
+        one.decompress(AGAIN, true, &mut out, &LIMIT).unwrap();
         assert_eq!(out, b"HelloHello");
     }
 
@@ -635,16 +640,13 @@ mod tests {
     fn stays_failed() {
         let (mut out, mut d) = (Vec::new(), client());
         assert_eq!(d.decompress(&[0x06], true, &mut out, &LIMIT), Err(InflateError::Corrupt));
-        let good = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        assert_eq!(d.decompress(&good, true, &mut out, &LIMIT), Err(InflateError::Corrupt));
+        assert_eq!(d.decompress(HELLO, true, &mut out, &LIMIT), Err(InflateError::Corrupt));
         assert_eq!(out, b"");
     }
 
     // RFC 7692 §7.2.3.2, with each way to release the codec between the messages.
     #[test]
     fn continues_from_the_window_with_another_codec() {
-        let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
         let mut pool = DeflatePool::new(1, 1);
         let release: [fn(&mut Decompressor, &mut DeflatePool); 3] = [
             |d, _| d.shrink(),
@@ -652,18 +654,16 @@ mod tests {
             // Another connection has used the codec since.
             |d, pool| {
                 d.return_codec(pool);
-                let (mut other, mut out) = (client(), Vec::new());
+                let mut other = client();
                 other.take_codec(pool);
-                other
-                    .decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT)
-                    .unwrap();
+                other.decompress(HELLO, true, &mut Vec::new(), &LIMIT).unwrap();
                 other.return_codec(pool);
             },
         ];
         for release in release {
             let mut d = client();
             assert_eq!(d.memory_len(), 0, "nothing is allocated before the first message");
-            for payload in [first, second, second] {
+            for payload in [HELLO, AGAIN, AGAIN] {
                 let mut out = Vec::new();
                 d.take_codec(&mut pool);
                 d.decompress(payload, true, &mut out, &LIMIT).unwrap();
@@ -677,7 +677,7 @@ mod tests {
     fn keeps_only_its_window_between_messages() {
         let mut pool = DeflatePool::new(1, 1);
         let (mut d, mut out) = (client(), Vec::new());
-        d.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
+        d.decompress(HELLO, true, &mut out, &LIMIT).unwrap();
         d.return_codec(&mut pool);
         assert_eq!((d.memory_len(), pool.inflaters()), (5, 1));
     }
@@ -686,10 +686,10 @@ mod tests {
     fn refuses_a_reference_into_the_window_of_another_connection() {
         let mut pool = DeflatePool::new(1, 1);
         let (mut one, mut two, mut out) = (client(), client(), Vec::new());
-        one.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
+        one.decompress(HELLO, true, &mut out, &LIMIT).unwrap();
         one.return_codec(&mut pool);
         two.take_codec(&mut pool);
-        let inflated = two.decompress(&[0xf2, 0x00, 0x11, 0x00, 0x00], true, &mut out, &LIMIT);
+        let inflated = two.decompress(AGAIN, true, &mut out, &LIMIT);
         assert_eq!(inflated, Err(InflateError::Corrupt));
         two.return_codec(&mut pool);
         assert_eq!(pool.inflaters(), 0, "a codec that failed is not used again");
@@ -700,8 +700,7 @@ mod tests {
     fn does_not_continue_from_an_older_window() {
         let mut threads = [DeflatePool::new(4, 4), DeflatePool::new(4, 4)];
         let mut d = client();
-        let mut compressor =
-            Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default());
+        let mut compressor = compressor();
         for (thread, text) in [(0, "Hello"), (1, "World"), (0, "World"), (1, "Hello")] {
             let pool = &mut threads[thread];
             let (mut payload, mut out) = (Vec::new(), Vec::new());
@@ -715,16 +714,15 @@ mod tests {
 
     #[test]
     fn keeps_its_codec_within_a_message() {
-        let good = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         let (mut out, mut d, mut pool) = (Vec::new(), forgetful(), DeflatePool::new(4, 4));
-        d.decompress(&good[..3], false, &mut out, &LIMIT).unwrap();
+        d.decompress(&HELLO[..3], false, &mut out, &LIMIT).unwrap();
         d.shrink();
         d.return_codec(&mut pool);
         assert!(d.codec.is_some());
-        d.decompress(&good[3..], true, &mut out, &LIMIT).unwrap();
+        d.decompress(&HELLO[3..], true, &mut out, &LIMIT).unwrap();
         d.shrink();
         assert_eq!(d.memory_len(), 0);
-        d.decompress(&good, true, &mut out, &LIMIT).unwrap();
+        d.decompress(HELLO, true, &mut out, &LIMIT).unwrap();
         assert_eq!(out, b"HelloHello");
     }
 
@@ -739,9 +737,7 @@ mod tests {
             return;
         }
         // The memory of long ones doubles, so that they are copied a few times only.
-        let mut compressed = Vec::new();
-        Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
-            .compress(&vec![7; 1 << 20], &mut compressed);
+        let compressed = compress(&vec![7; 1 << 20]);
         let mut out = Vec::new();
         client().decompress(&compressed, true, &mut out, &LIMIT).unwrap();
         assert_eq!(out.len(), 1 << 20);
@@ -758,9 +754,7 @@ mod tests {
             [(100, 1, Ok(())), (101, 1, Err(InflateError::Ratio)), (101, 100, Ok(()))]
         {
             let limit = InflateLimit { max_len: 1 << 20, max_ratio: ratio, ratio_free_len: 100 };
-            let mut compressed = Vec::new();
-            Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
-                .compress(&vec![7; len], &mut compressed);
+            let compressed = compress(&vec![7; len]);
             assert_eq!(client().decompress(&compressed, true, &mut Vec::new(), &limit), inflated, "{len}");
         }
     }
@@ -769,16 +763,13 @@ mod tests {
     fn memory_len_counts_codec_and_window() {
         let mut d = client();
         assert_eq!(d.memory_len(), 0);
-        let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        d.decompress(&hello, true, &mut Vec::new(), &LIMIT).unwrap();
+        d.decompress(HELLO, true, &mut Vec::new(), &LIMIT).unwrap();
         assert_eq!(d.memory_len(), CODEC_LEN + 5);
     }
 
     #[test]
     fn bounds_the_ratio_at_its_bound() {
-        let mut compressed = Vec::new();
-        let mut compressor =
-            Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default());
+        let (mut compressed, mut compressor) = (Vec::new(), compressor());
         // A length that is a multiple of the compressed one.
         let len = (200..).find(|&len| {
             compressed.clear();
