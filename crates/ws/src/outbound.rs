@@ -634,6 +634,12 @@ impl Outbound {
         self.sender.release();
     }
 
+    /// Memory that compression holds, in bytes: the window to which the next message may refer, and the codec while there is one. Nothing
+    /// once [nothing is written any more](Self::handle_write_failed).
+    pub fn memory_len(&self) -> usize {
+        self.sender.deflate_memory_len()
+    }
+
     // Output.
 
     /// Fills `out` with the slices to write next, in order, and returns how many; after writing, call

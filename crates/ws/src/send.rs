@@ -249,6 +249,9 @@ impl Sender {
     pub(crate) fn drop_output(&mut self, release: impl FnMut(Bytes)) {
         self.queue.clear(release);
         self.fragmented = None;
+        if let Some(deflate) = self.deflate_mut() {
+            deflate.compressor.end();
+        }
     }
 
     /// Sends the next fragment of a message (RFC 6455 §5.4).
@@ -304,6 +307,11 @@ impl Sender {
             deflate.compressor.return_codec(pool);
             pool.put_scratch(core::mem::take(&mut deflate.compressed));
         }
+    }
+
+    /// See [`Outbound::memory_len`](crate::Outbound::memory_len).
+    pub(crate) fn deflate_memory_len(&self) -> usize {
+        self.deflate().map_or(0, |deflate| deflate.compressor.memory_len())
     }
 
     /// Frees the memory that an idle connection does not need.

@@ -11,7 +11,7 @@ use super::{Category, Exhausted, Memory, Pressure, lock};
 use crate::scheduler::{Share, Ticket};
 use crate::sync::{Arc, AtomicBool, Mutex};
 
-/// A connection that holds at most this many bytes may read near the limit too: a deflate window, a few messages.
+/// A connection that holds at most this many bytes may read near the limit too: two deflate windows, or a few messages.
 const SMALL_LEN: usize = 4 * GRANULE;
 
 /// What a connection of HTTP holds while it is idle, in KiB: its task, the registration with the runtime, a short head. Tests count it.

@@ -54,7 +54,7 @@ pub(crate) enum Category {
     ReadBuffer,
     /// Messages that are still arriving.
     Assembly,
-    /// Inflated messages and deflate windows.
+    /// Inflated messages, and deflate windows of both directions.
     Inflated,
     /// Bytes accepted for sending that the transport has not taken.
     SendQueue,

@@ -856,6 +856,18 @@ mod tests {
         assert_eq!(memory.stats().read_buffers, 0);
     }
 
+    // The next message may refer to it.
+    #[tokio::test]
+    async fn the_window_of_compressed_messages_is_counted_until_the_end() {
+        let memory = Memory::new(1 << 30);
+        let (mut client, mut sender, receiver) = open_compressed(&memory);
+        sender.send(wireloom_testing::Rng::with_seed(7).bytes(64 << 10)).await.unwrap();
+        assert!(client.recv().await.unwrap().is_some());
+        assert!(memory.stats().inflated >= 32 << 10, "{:?}", memory.stats());
+        receiver.shared.evict();
+        assert_eq!(memory.stats().inflated, 0);
+    }
+
     #[tokio::test]
     async fn a_queue_that_is_not_written_any_more_is_not_counted() {
         let memory = Memory::new(1 << 30);

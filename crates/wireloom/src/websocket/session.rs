@@ -11,6 +11,7 @@ use super::message::Payload;
 use super::observer::{NotificationQueue, Observer, ObserverEvent};
 use super::{clock, codecs};
 use crate::guard::Deferred;
+use crate::memory::{Account, Category, FREE_LEN, Reservation};
 
 /// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
 const SHARED_LEN_MIN: usize = 4 << 10;
@@ -38,6 +39,8 @@ struct Rare {
     on_drop: Option<CloseCode>,
     /// Messages that the policy for a slow peer has dropped.
     dropped: u64,
+    /// The memory of the compressor between two messages, once it is worth counting.
+    window: Option<Reservation>,
 }
 
 /// Whether a server that shuts down has closed this connection. Messages that arrive after its Close frame are read and dropped
@@ -210,12 +213,22 @@ impl Session {
         }
     }
 
-    /// Returns the codec to the pool of this thread.
+    /// Returns the codec to the pool of this thread, and counts what is left.
     #[inline]
-    pub(super) fn return_codec(&mut self) {
+    pub(super) fn return_codec(&mut self, account: &Account) {
         if self.core.is_compressed() {
             codecs::with(|pool| self.core.return_codec(pool));
+            self.count_window(account);
         }
+    }
+
+    fn count_window(&mut self, account: &Account) {
+        let len = self.core.memory_len();
+        if len <= FREE_LEN && self.rare.as_ref().is_none_or(|rare| rare.window.is_none()) {
+            return;
+        }
+        let window = &mut self.rare.get_or_insert_default().window;
+        window.get_or_insert_with(|| account.reservation(Category::Inflated)).set(len);
     }
 
     /// Frees memory, if nothing has been transferred since the last call; true once that was found.

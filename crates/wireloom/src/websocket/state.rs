@@ -257,7 +257,7 @@ impl Guardable for State {
     /// Schedules the flush and queues notifications.
     #[inline]
     fn before_unlock(&mut self) {
-        self.session.return_codec();
+        self.session.return_codec(self.send_queue.account());
         if self.session.core().wants_write() && !self.link.is_flush_due() {
             self.schedule();
         }

@@ -156,6 +156,13 @@ impl Compressor {
         }
     }
 
+    /// Frees all memory: no other message follows. A codec that is not within a message is still to be returned.
+    pub(crate) fn end(&mut self) {
+        self.codec.take_if(|_| self.in_message);
+        self.window.clear();
+        self.window.shrink();
+    }
+
     /// Memory in use, in bytes: that of the window, and that of the codec if there is one.
     pub fn memory_len(&self) -> usize {
         let DeflaterParams { window_bits, mem_level, .. } = self.params;
