@@ -233,7 +233,11 @@ where
     fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
         let Carrier::Hyper(pending, registry) = self.carrier.clone() else { return Some(self) };
         // Registered now, so that a shutdown waits for upgrades in progress.
-        let registration = registry.and_then(|registry| registry.admit(Ipv4Addr::UNSPECIFIED.into(), None));
+        let registration = match registry {
+            // Where there is no memory for another one, the connection is dropped.
+            Some(registry) => Some(registry.admit(Ipv4Addr::UNSPECIFIED.into(), None)?),
+            None => None,
+        };
         tokio::spawn(async move {
             // The client may have disconnected before the response was sent.
             if let Ok(io) = pending.wait().await {
