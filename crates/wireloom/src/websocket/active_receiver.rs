@@ -14,8 +14,11 @@ use crate::transport::buffer;
 /// Short messages that are returned without a look at the task's budget.
 const MESSAGES_PER_PAYMENT: u32 = 64;
 
-/// What a message costs beside its length, for a handler that answers it, in bytes that are produced.
-const MESSAGE_COST: usize = 128;
+/// Control frames that are handled before the task pays for them.
+pub(super) const CONTROLS_PER_PAYMENT: usize = 512;
+
+/// What a message or a control frame costs beside its length, for a handler that answers it, in bytes that are produced.
+pub(super) const MESSAGE_COST: usize = 128;
 
 /// While at least this many bytes of a frame are missing, a read goes directly to the end of the message. Fewer bytes are copied
 /// there from the read buffer, which takes the bytes of following frames too, so that one system call reads them all.

@@ -9,7 +9,9 @@ use std::task::{Context, Poll, ready};
 
 use wireloom_ws::{Cause, End, Event, Step};
 
-use super::active_receiver::{ActiveReceiver, DeliveryMode, ReceiverSlot};
+use super::active_receiver::{
+    ActiveReceiver, CONTROLS_PER_PAYMENT, DeliveryMode, MESSAGE_COST, ReceiverSlot,
+};
 use super::clock::Timer;
 use super::codecs;
 use super::link::{self, Traffic, Waiter};
@@ -310,12 +312,16 @@ impl ActiveReceiver {
             return false;
         }
         let inflated_before = self.reader.inbound().inflated_len();
-        let mut has_applied = false;
+        let (mut has_applied, mut controls) = (false, 0);
         let found = loop {
+            if controls == CONTROLS_PER_PAYMENT {
+                break false;
+            }
             let step = self.reader.decode_as(self.delivery(mode));
             match step {
                 Ok(Step::Message) => break true,
                 Ok(Step::Control(mut event)) => {
+                    controls += 1;
                     if shared.is_observed() {
                         let mut state = shared.lock();
                         state.session.handle_control(&mut event);
@@ -336,8 +342,8 @@ impl ActiveReceiver {
             }
         };
         let inflated = self.reader.inbound().inflated_len() - inflated_before;
-        if inflated > 0 {
-            self.budget.spend(inflated as usize);
+        if inflated > 0 || controls > 0 {
+            self.budget.spend(inflated as usize + controls * MESSAGE_COST);
         }
         let found = found && self.handle_message(shared);
         if !found && shared.is_observed() {
@@ -854,6 +860,17 @@ mod tests {
         }
         assert!(is_pending(receiver.recv()));
         assert_eq!(memory.stats().read_buffers, 0);
+    }
+
+    // They fit into one read, and take milliseconds.
+    #[tokio::test]
+    async fn pings_are_paid_for() {
+        let memory = scheduled().await;
+        let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+        peer.write_all(&masked(0x89, b"").repeat(20_000)).await.unwrap();
+        assert!(is_pending(receiver.recv()));
+        let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+        assert!(parked.budget.is_waiting());
     }
 
     // The next message may refer to it.
