@@ -60,7 +60,7 @@
   ;;; The connection
 
   (define-record-type websocket
-    (%make-websocket state in out in-fd out-fd role resource subprotocol headers mailbox timer writer is-reported owns-ports)
+    (%make-websocket state in out in-fd out-fd role resource subprotocol headers mailbox timer reading writing waiters is-reported owns-ports)
     websocket?
     (state websocket-state set-websocket-state!) ; a pointer; #f when it is freed
     (in websocket-in)
@@ -73,8 +73,10 @@
     (headers websocket-headers set-websocket-headers!)
     (mailbox websocket-mailbox set-websocket-mailbox!)
     (timer websocket-timer set-websocket-timer!)
-    ;; The thread that writes to a port which is not a socket.
-    (writer websocket-writer set-websocket-writer!)
+    ;; Of ports that are not sockets: the thread that reads or writes; #f when it has; else the end of the port, a condition or #!eof.
+    (reading websocket-reading set-websocket-reading!)
+    (writing websocket-writing set-websocket-writing!)
+    (waiters websocket-waiters)         ; for the transport
     ;; Whether an end without a Close frame was reported.
     (is-reported websocket-is-reported set-websocket-is-reported!)
     ;; Whether the ports were made here, and close with the connection.
@@ -103,6 +105,8 @@
   (define %timeout-ms (foreign-lambda double "wls_timeout_ms" c-pointer))
   (define %handle-timeout
     (foreign-lambda* void ((c-pointer self)) "wl_ws_handle_timeout(((wls *)self)->ws, wls_now());"))
+  (define %handle-write-failed
+    (foreign-lambda* void ((c-pointer self)) "wl_ws_handle_write_failed(((wls *)self)->ws, wls_now());"))
   (define %handle-eof
     (foreign-lambda* void ((c-pointer self)) "wl_ws_handle_eof(((wls *)self)->ws);"))
   (define %close-send
@@ -156,7 +160,7 @@
 
   (define (make-websocket in out role)
     (let* ((state (%new))
-           (ws (%make-websocket state in out (socket-fd in) (socket-fd out) role #f #f '() #f #f #f #f #f)))
+           (ws (%make-websocket state in out (socket-fd in) (socket-fd out) role #f #f '() #f #f #f #f (make-waiters '()) #f #f)))
       (unless state (fail 'out-of-memory "there is no memory for a connection"))
       (set-finalizer! ws release)
       ws))
@@ -166,6 +170,8 @@
       (when state
         (set-websocket-state! ws #f)
         (%free state)
+        (for-each kill (list (websocket-reading ws) (websocket-writing ws)))
+        (wake-all (websocket-waiters ws))
         (when (websocket-mailbox ws) (close-mailbox (websocket-mailbox ws))))))
 
   ;; The pointer; a condition after the connection was closed.
@@ -182,13 +188,60 @@
     (##sys#thread-block-for-timeout! ##sys#current-thread (+ (now-ms) ms))
     (##sys#thread-yield!))
 
-  ;; Waits for a descriptor, at most `ms` milliseconds if that is not negative.
-  (define (wait-for-fd fd direction ms)
+  ;; Threads that wait for one thing, which wakes them.
+  (define-record-type waiters (make-waiters threads) waiters? (threads waiters-threads set-waiters-threads!))
+
+  ;; Calls `block`, which returns after some time or when the current thread is woken.
+  (define (wait-among waiters block)
+    (let ((thread ##sys#current-thread))
+      (set-waiters-threads! waiters (cons thread (waiters-threads waiters)))
+      (block)
+      (set-waiters-threads! waiters (foldr (lambda (other rest) (if (eq? other thread) rest (cons other rest)))
+                                           '() (waiters-threads waiters)))))
+
+  (define (wake-all waiters)
+    (let ((threads (waiters-threads waiters)))
+      (set-waiters-threads! waiters '())
+      (for-each wake threads)))
+
+  ;; Waits for a descriptor, at most `ms` milliseconds if that is not negative, and not beyond the end of the websocket.
+  (define (wait-for-fd ws fd direction ms)
     (unless (zero? ms)
-      (unless (negative? ms)
-        (##sys#thread-block-for-timeout! ##sys#current-thread (+ (now-ms) ms)))
-      (##sys#thread-block-for-i/o! ##sys#current-thread fd direction)
-      (##sys#thread-yield!)))
+      (wait-among
+       (websocket-waiters ws)
+       (lambda ()
+         (unless (negative? ms)
+           (##sys#thread-block-for-timeout! ##sys#current-thread (+ (now-ms) ms)))
+         (##sys#thread-block-for-i/o! ##sys#current-thread fd direction)
+         (##sys#thread-yield!)))))
+
+  ;; A port that is not a socket knows no deadline. One thread of its own reads from it and one writes, while others wait for them.
+
+  ;; Waits while `running` is a thread, at most `ms` milliseconds if that is not negative; returns whether it has ended.
+  (define (wait-for-port ws running ms)
+    (let ((deadline (and (>= ms 0) (+ (now-ms) ms))))
+      (let loop ()
+        (cond ((not (thread? (running ws))) #t)
+              ((or (not (websocket-state ws)) (and deadline (>= (now-ms) deadline))) #f)
+              (else
+               (wait-among (websocket-waiters ws)
+                           (lambda () (sleep-ms (if deadline (- deadline (now-ms)) 1000.0))))
+               (loop))))))
+
+  (define (start-port-thread ws name set-running! work)
+    (set-running!
+     ws
+     (start-thread
+      name
+      (lambda ()
+        (set-running! ws (handle-exceptions exn exn (work)))
+        (wake-all (websocket-waiters ws))))))
+
+  ;; Ends a thread that the peer has no more time for; its port has no use then.
+  (define (end-port-thread ws running set-running!)
+    (when (thread? (running ws))
+      (kill (running ws))
+      (set-running! ws #!eof)))
 
   ;;; Output
 
@@ -202,22 +255,30 @@
              (let ((result (%write state fd)))
                (cond ((fx= result %done) (shutdown-if-due ws) #t)
                      ((fx= result %again)
-                      (wait-for-fd fd #:output (%timeout-ms state))
-                      (let ((state (websocket-state ws)))
-                        (when state
-                          (%handle-timeout state)
-                          (and (fx< (%transport state) 2) (flush ws)))))
+                      (wait-for-fd ws fd #:output (%timeout-ms state))
+                      (flush-on ws))
                      (else #f))))
-            ((let ((writer (websocket-writer ws))) (and writer (not (dead? writer))))
-             #t)
             (else
-             ;; A port may wait while it writes. The thread that began also writes what others queue meanwhile.
-             (dynamic-wind
-              (lambda () (set-websocket-writer! ws ##sys#current-thread))
-              (lambda () (write-port ws))
-              (lambda () (set-websocket-writer! ws #f)))))))
+             (unless (websocket-writing ws)
+               (when (%has-output? state)
+                 (start-port-thread ws 'wireloom-writer set-websocket-writing! (lambda () (write-port ws)))))
+             (cond ((not (websocket-writing ws)) #t)
+                   ((not (wait-for-port ws websocket-writing (%timeout-ms state))) (flush-on ws))
+                   ((websocket-writing ws)
+                    (let ((state (websocket-state ws))) (when state (%handle-write-failed state)))
+                    #f)
+                   (else (flush ws)))))))
 
-  ;; Writes until a flush of the port finds nothing more to write; returns whether the connection still exists.
+  ;; After a wait: `flush` once more, unless the time of the peer is over.
+  (define (flush-on ws)
+    (let ((state (websocket-state ws)))
+      (and state
+           (begin
+             (%handle-timeout state)
+             (cond ((fx< (%transport state) 2) (flush ws))
+                   (else (end-port-thread ws websocket-writing set-websocket-writing!) #f))))))
+
+  ;; Writes until a flush of the port finds nothing more to write. Returns #f.
   (define (write-port ws)
     (let loop ((is-flushed #f))
       (let ((state (websocket-state ws)))
@@ -228,7 +289,7 @@
                       (write-string (if (fx= len output-chunk) chunk (substring chunk 0 len))
                                     #f (websocket-out ws))
                       (loop #f))
-                     (is-flushed #t)
+                     (is-flushed #f)
                      (else
                       (flush-output (websocket-out ws))
                       (loop #t))))))))
@@ -273,16 +334,28 @@
 
   ;;; Input
 
-  ;; Reads once from a port that is not a socket.
-  (define (read-port ws)
+  ;; Reads once from a port that is not a socket. A read that has begun outlives the wait for it, and serves the next.
+  (define (read-port ws ms)
+    (unless (websocket-reading ws)
+      (start-port-thread ws 'wireloom-port-reader set-websocket-reading! (lambda () (feed-from-port ws))))
+    (if (wait-for-port ws websocket-reading ms)
+        (let ((end (websocket-reading ws)))
+          (cond ((not end) %done)
+                ((eof-object? end) %eof)
+                (else
+                 (set-websocket-reading! ws #!eof)
+                 (abort end))))
+        %again))
+
+  ;; Returns #f, or #!eof at the end.
+  (define (feed-from-port ws)
     (let* ((in (websocket-in ws))
            (first (peek-char in)))
       (if (eof-object? first)
-          %eof
-          (let* ((buffered (read-buffered in))
-                 (bytes (if (string=? buffered "") (read-ready in) buffered)))
-            (feed-string ws bytes)
-            %done))))
+          first
+          (let ((buffered (read-buffered in)))
+            (feed-string ws (if (string=? buffered "") (read-ready in) buffered))
+            #f))))
 
   ;; The characters that are ready, at least one.
   (define (read-ready in)
@@ -299,11 +372,11 @@
       (if fd
           (let ((result (%read (websocket-state ws) fd)))
             (cond ((fx= result %again)
-                   (wait-for-fd fd #:input ms)
+                   (wait-for-fd ws fd #:input ms)
                    %again)
                   ((fx= result %failed) %eof)
                   (else result)))
-          (read-port ws))))
+          (read-port ws ms))))
 
   (define (error-condition state)
     (let* ((text (fresh-string (%end-text-len state)))
@@ -368,6 +441,7 @@
 
   ;; What `receive-message` returns when the transport has ended.
   (define (finished ws)
+    (end-port-thread ws websocket-reading set-websocket-reading!)
     (let ((cause (%end-cause (websocket-state ws))))
       (if (or (fx< cause 4) (websocket-is-reported ws))
           (values #!eof #!eof)
@@ -393,13 +467,14 @@
           (unless (or (fx>= status 0) (fx= status %not-open))
             (abort (websocket-condition 'invalid-data (%status-text status) code reason))))
         (when (flush ws)
-          ;; Until the peer's Close frame and the end of its stream, or the timeout.
-          (let loop ()
-            (let ((state (websocket-state ws)))
-              (when (and state (fx< (%transport state) 2))
-                (receive (message type) (next-message ws)
-                  ;; Another thread may have freed the state while this one waited; `loop` looks again.
-                  (unless (eof-object? message) (loop))))))))
+          ;; Until the peer's Close frame and the end of its stream, or the timeout. An error of the port is an end too.
+          (handle-exceptions exn #f
+            (let loop ()
+              (let ((state (websocket-state ws)))
+                (when (and state (fx< (%transport state) 2))
+                  (receive (message type) (next-message ws)
+                    ;; Another thread may have freed the state while this one waited; `loop` looks again.
+                    (unless (eof-object? message) (loop)))))))))
       (stop-timer ws)
       (release ws)
       (when (websocket-owns-ports ws) (close-ports ws))
@@ -435,12 +510,21 @@
 
   (define (dead? thread) (memq (##sys#slot thread 3) '(dead terminated)))
 
+  (define (thread? x) (##sys#structure? x 'thread))
+
+  ;; Ends a thread in the middle of its work, as thread-terminate! of srfi-18 does.
+  (define (kill thread)
+    (when (and (thread? thread) (not (eq? thread ##sys#current-thread)) (not (dead? thread)))
+      (wake thread)
+      (##sys#thread-kill! thread 'terminated)
+      (##sys#setslot thread 1 (lambda () (##sys#schedule)))))
+
   (define (wake thread)
     (when (eq? (##sys#slot thread 3) 'blocked) (##sys#thread-unblock! thread)))
 
   ;; Keeps deadlines while the application does not receive.
   (define (start-timer ws)
-    (when (and (websocket-in-fd ws) (or (> (ping-interval) 0) (> (connection-timeout) 0)))
+    (when (or (> (ping-interval) 0) (> (connection-timeout) 0))
       (set-websocket-timer!
        ws
        (start-thread
@@ -466,18 +550,18 @@
 
   ;; A queue between the reader of `with-concurrent-websocket` and its receivers.
   (define-record-type mailbox
-    (%make-mailbox items last waiting reader count is-closed)
+    (%make-mailbox items last waiters reader count is-closed)
     mailbox?
     (items mailbox-items set-mailbox-items!)
     (last mailbox-last set-mailbox-last!)
-    (waiting mailbox-waiting set-mailbox-waiting!) ; each thread once
+    (waiters mailbox-waiters)
     (reader mailbox-reader set-mailbox-reader!)
     (count mailbox-count set-mailbox-count!)
     (is-closed mailbox-is-closed set-mailbox-is-closed!))
 
   (define mailbox-max 64)
 
-  (define (make-mailbox) (%make-mailbox '() '() '() #f 0 #f))
+  (define (make-mailbox) (%make-mailbox '() '() (make-waiters '()) #f 0 #f))
 
   ;; After the end of the connection nobody receives, and nothing is kept.
   (define (close-mailbox mailbox)
@@ -486,16 +570,10 @@
     (set-mailbox-count! mailbox 0)
     (wake-waiting mailbox))
 
-  (define (wake-waiting mailbox)
-    (let ((waiting (mailbox-waiting mailbox)))
-      (set-mailbox-waiting! mailbox '())
-      (for-each wake waiting)))
+  (define (wake-waiting mailbox) (wake-all (mailbox-waiters mailbox)))
 
   ;; Waits until the mailbox changes, or a while, so that nothing hangs when another thread is killed.
-  (define (mailbox-wait mailbox)
-    (unless (memq ##sys#current-thread (mailbox-waiting mailbox))
-      (set-mailbox-waiting! mailbox (cons ##sys#current-thread (mailbox-waiting mailbox))))
-    (sleep-ms 100.0))
+  (define (mailbox-wait mailbox) (wait-among (mailbox-waiters mailbox) (lambda () (sleep-ms 100.0))))
 
   (define (mailbox-send! mailbox message type)
     (cond ((mailbox-is-closed mailbox))
@@ -594,13 +672,26 @@
 
   (define (write-response ws response len)
     (when (fx> len 0)
-      (handle-exceptions exn #f
-        (write-string (substring response 0 len) #f (websocket-out ws))
-        (flush-output (websocket-out ws)))))
+      (handle-exceptions exn #f (write-handshake ws (substring response 0 len)))))
+
+  ;; The time of the handshake, in milliseconds; -1: any.
+  (define (handshake-ms) (if (> (connection-timeout) 0) (* 1000.0 (connection-timeout)) -1.0))
+
+  ;; Writes a request or response.
+  (define (write-handshake ws text)
+    (let* ((out (websocket-out ws))
+           (write (lambda () (write-string text #f out) (flush-output out) #f)))
+      (if (websocket-out-fd ws)
+          (write)
+          (begin
+            (start-port-thread ws 'wireloom-writer set-websocket-writing! write)
+            (cond ((not (wait-for-port ws websocket-writing (handshake-ms)))
+                   (fail 'connection-timeout "the handshake takes too long"))
+                  ((websocket-writing ws) => abort))))))
 
   ;; Reads until `step` is done; returns its last result. The handshake has the time of `connection-timeout`.
   (define (handshake-loop ws step)
-    (let ((deadline (and (> (connection-timeout) 0) (+ (now-ms) (* 1000.0 (connection-timeout))))))
+    (let ((deadline (and (>= (handshake-ms) 0) (+ (now-ms) (handshake-ms)))))
       (let loop ()
         (let ((state (websocket-state ws)))
           (cond ((and deadline (> (now-ms) deadline))
@@ -628,37 +719,46 @@
           (fx> (string-length buffered) 0))
         #f))
 
+  ;; Makes a connection of the websocket; frees it at once if that fails, with the threads of its ports.
+  (define (shake-hands ws make)
+    (handle-exceptions exn
+        (begin
+          (release ws)
+          (if (common-error? exn) (begin (signal exn) #f) (abort exn)))
+      (make ws (websocket-state ws))))
+
   ;; Upgrades the request that arrives on the ports. Returns the websocket; #f if the request was refused.
   (define (websocket-accept in out #!optional head)
-    (let* ((ws (make-websocket in out 'server))
-           (state (websocket-state ws)))
-      (check-made ws (%server-new state))
-      (when head (feed-string ws head))
-      (let* ((has-input (or (take-buffered ws) head))
-             (first (if has-input (%server-step state) %again))
-             (progress (if (fx= first %again) (handshake-loop ws %server-step) first))
-             (response (make-string response-max)))
-        (cond ((not progress) (release ws) #f)
-              ((not (fx= progress %done))
-               (write-response ws response (%refusal state response response-max))
-               (fail (if (fx= (%request-len state 0 #f) -1) 'invalid-handshake 'protocol-error) (%server-error state))
-               (release ws)
-               #f)
-              ((not ((accept-connection) (or (request-part state 2 #f) "")))
-               ((access-denied))
-               (write-response ws response (%reject state 403 response response-max))
-               (release ws)
-               #f)
-              (else
-               (let ((subprotocol (choose-subprotocol (request-part state 3 #f))))
-                 (set-websocket-resource! ws (request-part state 0 #f))
-                 (set-websocket-subprotocol! ws subprotocol)
-                 (set-websocket-headers! ws
-                  (map (lambda (name) (cons name (request-part state 0 name)))
-                       '("Host" "Origin" "Cookie" "Authorization" "User-Agent")))
-                 (write-response ws response (%accept state subprotocol (permessage-deflate) response response-max))
-                 (check-made ws (with-config %server-open state))
-                 ws))))))
+    (shake-hands (make-websocket in out 'server) (lambda (ws state) (accept-request ws state head))))
+
+  (define (accept-request ws state head)
+    (check-made ws (%server-new state))
+    (when head (feed-string ws head))
+    (let* ((has-input (or (take-buffered ws) head))
+           (first (if has-input (%server-step state) %again))
+           (progress (if (fx= first %again) (handshake-loop ws %server-step) first))
+           (response (make-string response-max)))
+      (cond ((not progress) (release ws) #f)
+            ((not (fx= progress %done))
+             (write-response ws response (%refusal state response response-max))
+             (fail (if (fx= (%request-len state 0 #f) -1) 'invalid-handshake 'protocol-error) (%server-error state))
+             (release ws)
+             #f)
+            ((not ((accept-connection) (or (request-part state 2 #f) "")))
+             ((access-denied))
+             (write-response ws response (%reject state 403 response response-max))
+             (release ws)
+             #f)
+            (else
+             (let ((subprotocol (choose-subprotocol (request-part state 3 #f))))
+               (set-websocket-resource! ws (request-part state 0 #f))
+               (set-websocket-subprotocol! ws subprotocol)
+               (set-websocket-headers! ws
+                (map (lambda (name) (cons name (request-part state 0 name)))
+                     '("Host" "Origin" "Cookie" "Authorization" "User-Agent")))
+               (write-response ws response (%accept state subprotocol (permessage-deflate) response response-max))
+               (check-made ws (with-config %server-open state))
+               ws)))))
 
   ;; A connection that could not be made, for a parameter that it cannot have for example.
   (define (check-made ws status)
@@ -760,16 +860,17 @@
 
   ;; Opens a websocket on ports that are connected with a server, also over TLS.
   (define (websocket-client in out host resource #!key origin subprotocol)
-    (let* ((ws (make-websocket in out 'client))
-           (state (websocket-state ws))
-           (status (%client-new state host resource origin subprotocol (permessage-deflate))))
+    (shake-hands (make-websocket in out 'client)
+                 (lambda (ws state) (request-upgrade ws state host resource origin subprotocol))))
+
+  (define (request-upgrade ws state host resource origin subprotocol)
+    (let ((status (%client-new state host resource origin subprotocol (permessage-deflate))))
       (when (fx< status 0)
         (release ws)
         (abort (websocket-condition 'invalid-handshake "the request cannot be sent" host resource)))
       (let ((request (fresh-string (%client-request-len state))))
         (%client-request-copy state request)
-        (write-string request #f out)
-        (flush-output out))
+        (write-handshake ws request))
       (let ((progress (handshake-loop ws %client-step)))
         (cond ((not progress) (release ws) #f)
               ((fx= progress %done)

@@ -467,18 +467,13 @@
            (list (wait-for thread) (and (equal? sent '(sent sent sent sent sent sent sent sent sent sent)) (= count (* 10 (string-length text)))))))))
 
 ;; A connection that another thread closes, while the first waits to write in `close-websocket`.
-(let* ((flushes -10)
-       (released #f)
-       (out (make-output-port void void
-                              (lambda ()
-                                (set! flushes (+ flushes 1))
-                                (when (= flushes 2) (wait-until (lambda () released))))))
-       (ws (websocket-accept (open-input-string (string-append request (frame #x81 (bytes #xff)))) out)))
-  (set! flushes 0)
-  (let ((first (in-thread (lambda () (close-websocket ws) 'closed))))
-    (check #t (wait-until (lambda () (= flushes 2))))
+(parameterize ((close-timeout 0.3))
+  (let* ((writes -1)
+         (out (make-output-port (lambda (text) (set! writes (+ writes 1)) (when (> writes 0) (pause 60000))) void))
+         (ws (websocket-accept (open-input-string (string-append request (frame #x81 (bytes #xff)))) out))
+         (first (in-thread (lambda () (close-websocket ws) 'closed))))
+    (check #t (wait-until (lambda () (= writes 1))))
     (close-websocket ws)
-    (set! released #t)
     (check 'closed (wait-for first))))
 
 ;; A handler that is killed: its connection is collected.
@@ -530,6 +525,62 @@
                    (close-input-port in)
                    (close-output-port out)
                    'silent)))))
+
+;; The limits hold on ports that know none: those of TLS behave as these.
+(define (stall) (pause 60000) (stall))
+
+;; What the peer sent, and then silence.
+(define (silent-port text)
+  (let ((left (string->list text)))
+    (make-input-port (lambda ()
+                       (when (null? left) (stall))
+                       (let ((next (car left))) (set! left (cdr left)) next))
+                     (lambda () (pair? left))
+                     void)))
+
+;; A port that takes as many writes, and then nothing.
+(define (stuck-port writes)
+  (make-output-port (lambda (text) (if (= writes 0) (stall) (set! writes (- writes 1)))) void))
+
+(define (broken . ignored) (error "broken"))
+
+;; The kind of the condition, or the result, if it comes long before another limit.
+(define (soon thunk)
+  (let* ((begin-ms (current-process-milliseconds))
+         (result (condition-case (thunk)
+                   ((websocket connection-timeout) 'connection-timeout)
+                   ((websocket connection-closed) 'connection-closed)
+                   (exn (exn) (get-condition-property exn 'exn 'message)))))
+    (if (< (- (current-process-milliseconds) begin-ms) 15000) result 'late)))
+
+(parameterize ((close-timeout 0.3))
+  (let ((ws (websocket-accept (silent-port request) (open-output-string))))
+    (check 'closed (soon (lambda () (close-websocket ws) 'closed)))))
+(parameterize ((connection-timeout 0.5) (ping-interval 0.1) (propagate-common-errors #t))
+  (for-each
+   (lambda (with-some-websocket)
+     (let ((out (open-output-string)))
+       (check 'connection-timeout (soon (lambda () (with-some-websocket receive-message (silent-port request) out))))
+       (check #t (and (substring-index (bytes #x89) (get-output-string out)) #t))))
+   (list with-websocket with-concurrent-websocket))
+  ;; An application that does not receive.
+  (check 'closed
+         (soon (lambda ()
+                 (with-websocket
+                  (lambda () (let ((ws (current-websocket))) (wait-until (lambda () (not (websocket-open? ws)))) 'closed))
+                  (silent-port request) (open-output-string))))))
+(parameterize ((connection-timeout 0.3))
+  (check 'connection-timeout (soon (lambda () (websocket-accept (silent-port "GET / HTTP/1.1\r\n") (open-output-string)))))
+  (check 'connection-timeout (soon (lambda () (websocket-client (silent-port "") (open-output-string) "h" "/"))))
+  (check 'connection-timeout (soon (lambda () (websocket-client (open-input-string "") (stuck-port 0) "h" "/"))))
+  (check 'connection-closed (soon (lambda () (send-message "x" 'text (websocket-accept (silent-port request) (stuck-port 1)))))))
+;; Errors of ports.
+(check "broken" (soon (lambda () (websocket-client (open-input-string "") (make-output-port broken void) "h" "/"))))
+(check "broken" (soon (lambda () (websocket-client (make-input-port broken broken void) (open-output-string) "h" "/"))))
+(let ((ws (websocket-accept (silent-port request)
+                            (let ((writes 0)) (make-output-port (lambda (text) (set! writes (+ writes 1)) (when (> writes 1) (broken))) void)))))
+  (check 'connection-closed (soon (lambda () (send-message "x" 'text ws))))
+  (check 'closed (soon (lambda () (close-websocket ws) 'closed))))
 
 ;;; Garbage collection in the middle, and nothing is left
 
