@@ -92,6 +92,7 @@ class ConcurrencyTest < Wireloom::TestCase
   end
 
   def test_connections_in_ractors
+    needs_sound_ractors
     ractors = Array.new(4) do
       Ractor.new do
         client = Wireloom::WebSocket::Client.new("ws://x", deflate: true)

@@ -243,6 +243,7 @@ class HTTP2Test < Wireloom::TestCase
   end
 
   def test_in_ractors
+    needs_sound_ractors
     ractor = Ractor.new do
       client = Wireloom::HTTP2::Client.new
       server = Wireloom::HTTP2::Server.new

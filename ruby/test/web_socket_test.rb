@@ -225,6 +225,7 @@ class WebSocketTest < Wireloom::TestCase
   end
 
   def test_in_ractors
+    needs_sound_ractors
     received = Array.new(2) do |at|
       Ractor.new(at) do |number|
         client = Client.new("ws://example.com")

@@ -115,6 +115,7 @@ class HTTP2ConcurrencyTest < HTTP2TestCase
   end
 
   def test_connections_in_ractors
+    needs_sound_ractors
     gap_of_the_original
     ractors = Array.new(4) do |at|
       Ractor.new(at) do |number|

@@ -429,6 +429,7 @@ class HTTP2GapsTest < HTTP2TestCase
   end
 
   def test_one_ractor_each
+    needs_sound_ractors
     ractors = Array.new(2) do
       Ractor.new(REQUEST.map { |pair| pair.map(&:dup) }) do |request|
         decoder = Wireloom::HPACK::Decoder.new

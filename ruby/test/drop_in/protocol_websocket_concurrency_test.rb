@@ -113,6 +113,7 @@ class ProtocolWebSocketConcurrencyTest < Wireloom::TestCase
   end
 
   def test_connections_in_ractors
+    needs_sound_ractors
     gap_of_the_original
     ractors = Array.new(4) do |at|
       Ractor.new(at) do |number|

@@ -339,6 +339,7 @@ class SubclassTest < Wireloom::TestCase
   end
 
   def test_in_ractors
+    needs_sound_ractors
     ractor = Ractor.new("\x81\x82abcd\x09\x0b\x01\x01b\x80\x01c".b.freeze) do |bytes|
       connection = Protocol::WebSocket::Connection.new(Protocol::WebSocket::Framer.new(StringIO.new(bytes)))
       Array.new(2) { connection.read.buffer }

@@ -111,6 +111,7 @@ class WebSocketDriverHostileTest < Wireloom::TestCase
 
   # The original cannot: its constants are not shareable.
   def test_ractors
+    needs_sound_ractors
     gap_of_the_original
     input = (frame(0x81, "Hello", mask: true) + frame(0x82, "\xFF", mask: true) + frame(0x88, "\x03\xE8", mask: true)).freeze
     ractor = Ractor.new(input) do |bytes|
