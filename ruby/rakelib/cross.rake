@@ -28,16 +28,18 @@ module Cross
   module_function
 
   # @param name [String] a platform of RubyGems
-  # @param root [String] a folder with that system's files, the headers of Ruby among them
+  # @param roots [Array<String>] folders with that system's files, the headers of Ruby among them
   # @return [Hash{String => String}] the extension for each version of Ruby
-  def build(name, root)
+  def build(name, roots)
     platform = PLATFORMS[name] or refuse("PLATFORM must be one of #{PLATFORMS.keys.join(", ")}")
-    refuse("ROOT must be a folder with the root of a #{name} system, Ruby and its headers in it") unless root && File.directory?(root)
-    rubies = configs(root)
-    refuse("no Ruby with headers in #{root} (Debian: ruby-dev, Alpine: ruby-dev)") if rubies.empty?
+    if roots.empty? || !roots.all? { |root| File.directory?(root) }
+      refuse("ROOT must be a folder with the root of a #{name} system, Ruby and its headers in it, or several with a colon between them")
+    end
+    rubies = roots.flat_map { |root| configs(root).map { |version, config| [version, root, config] } }.uniq(&:first)
+    refuse("no Ruby with headers in #{roots.join(", ")} (Debian: ruby-dev, Alpine: ruby-dev)") if rubies.empty?
     linker = check_tools(platform)
-    rubies.each { |version, config| check_config(name, version, config) }
-    rubies.to_h { |version, config| [version, compile(name, platform, linker, root, version, config)] }
+    rubies.each { |version, _, config| check_config(name, version, config) }
+    rubies.to_h { |version, root, config| [version, compile(name, platform, linker, root, version, config)] }
   end
 
   # The oldest glibc to run on, such as 2.17: zig links against any, while Debian's linker takes the one of this system.
@@ -106,7 +108,7 @@ module Cross
   end
 end
 
-desc "Pack a gem for another platform (PLATFORM=aarch64-linux-gnu, ROOT=folder with that system's root and its Rubies)"
+desc "Pack a gem for another platform (PLATFORM=aarch64-linux-gnu, ROOT=folder with that system's root and its Rubies, or several with a colon between them)"
 task :cross do
-  Package.native(Cross.build(ENV["PLATFORM"], ENV["ROOT"]))
+  Package.native(Cross.build(ENV["PLATFORM"], ENV["ROOT"].to_s.split(":")))
 end
