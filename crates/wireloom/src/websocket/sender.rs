@@ -57,7 +57,7 @@ impl Sender {
     /// # Errors
     /// As for [`send`](Self::send).
     pub fn try_send<'a>(&mut self, message: impl Into<Payload<'a>>) -> Result<bool, WebSocketError> {
-        Ok(self.send_now(&message.into())? != Sent::Full)
+        Ok(self.send_now(&message.into()).map_err(|error| *error)? != Sent::Full)
     }
 
     /// Sends messages in one write until the send queue is full. Returns the number of messages that were sent. Bytes that the
@@ -75,7 +75,7 @@ impl Sender {
             let message = message.into();
             let mut state = self.shared.lock();
             let Poll::Ready(queued) = queue(&mut state, true, |state| put(state, &message)) else { break };
-            if queued? {
+            if queued.map_err(|error| *error)? {
                 notify_written(&mut state, &message);
             }
             count += 1;
@@ -101,9 +101,9 @@ impl Sender {
         Ok(Permit(self))
     }
 
-    /// Sends the message unless that would have to wait.
+    /// Sends the message unless that would have to wait. Boxes the error, so that the result fits into registers.
     #[inline(never)]
-    fn send_now(&self, message: &Payload<'_>) -> Result<Sent, WebSocketError> {
+    fn send_now(&self, message: &Payload<'_>) -> Result<Sent, Box<WebSocketError>> {
         let mut state = self.shared.lock();
         let state = &mut *state;
         let Poll::Ready(queued) = queue(state, true, |state| put(state, message)) else {
@@ -112,7 +112,7 @@ impl Sender {
         if queued? {
             notify_written(state, message);
         }
-        self.write_batch(state)
+        Ok(self.write_batch(state)?)
     }
 
     /// Writes the queue without waiting, unless further messages that arrived together will be answered in the same write.
@@ -189,12 +189,12 @@ impl Sender {
     ) -> Poll<Result<bool, WebSocketError>> {
         let mut state = self.shared.lock();
         if let Poll::Ready(queued) = queue(&mut state, is_whole, &put) {
-            return Poll::Ready(queued);
+            return Poll::Ready(queued.map_err(|error| *error));
         }
         match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             // The flush may have made room.
-            _ => queue(&mut state, is_whole, &put),
+            _ => queue(&mut state, is_whole, &put).map_err(|error| *error),
         }
     }
 
@@ -364,7 +364,7 @@ impl Sender {
     pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), WebSocketError> {
         let mut state = self.shared.lock();
         let queued = match queue(&mut state, true, |state| put(state, message)) {
-            Poll::Ready(queued) => queued?,
+            Poll::Ready(queued) => queued.map_err(|error| *error)?,
             // Another sender has used the room since, or the caller did not wait for it.
             Poll::Pending => put(&mut state, message).map(|()| true)?,
         };
@@ -448,40 +448,49 @@ impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (sender, message) = match std::mem::replace(&mut self.0, Step::Done) {
             Step::Untried(sender, message) => (sender, message.into()),
-            step => {
-                self.0 = step;
-                return self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)));
-            }
+            Step::Waiting(waiting) => return self.wait(waiting, cx),
+            Step::Done => return Poll::Ready(Ok(())),
         };
         let (kind, payload) = message.parts();
         if sender.shared.append(kind, payload) {
             return Poll::Ready(Ok(()));
         }
-        match sender.send_now(&message) {
+        let waiting: Waiting<'a> = match sender.send_now(&message) {
             Ok(Sent::Done) => return Poll::Ready(Ok(())),
-            Ok(Sent::Queued) => self.0 = Step::Waiting(Box::pin(sender.flush())),
-            Ok(Sent::Full) => {
-                self.0 = Step::Waiting(Box::pin(async move {
-                    sender.feed(message).await?;
-                    sender.flush().await
-                }));
-            }
-            Err(error) => return Poll::Ready(Err(error)),
-        }
-        self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)))
+            Ok(Sent::Queued) => Box::pin(sender.flush()),
+            Ok(Sent::Full) => Box::pin(async move {
+                sender.feed(message).await?;
+                sender.flush().await
+            }),
+            Err(error) => return Poll::Ready(Err(*error)),
+        };
+        self.wait(waiting, cx)
     }
 }
 
-impl<M> Sending<'_, M> {
-    /// Boxes the error: errors are large, and an unboxed one would make the path that does not wait move its result through memory.
-    #[cold]
-    #[inline(never)]
-    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<WebSocketError>>> {
-        match &mut self.0 {
-            Step::Waiting(waiting) => waiting.as_mut().poll(cx).map(|sent| sent.err().map(Box::new)),
-            _ => Poll::Ready(None),
+impl<'a, M> Sending<'a, M> {
+    /// Polls `waiting` and keeps it while it is pending.
+    #[inline]
+    fn wait(&mut self, mut waiting: Waiting<'a>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
+        match poll_waiting(waiting.as_mut(), cx) {
+            Poll::Ready(None) => Poll::Ready(Ok(())),
+            Poll::Ready(Some(error)) => Poll::Ready(Err(*error)),
+            Poll::Pending => {
+                self.0 = Step::Waiting(waiting);
+                Poll::Pending
+            }
         }
     }
+}
+
+/// Boxes the error: errors are large, and an unboxed one would make the path that does not wait move its result through memory.
+#[cold]
+#[inline(never)]
+fn poll_waiting(
+    waiting: Pin<&mut (dyn Future<Output = Result<(), WebSocketError>> + Send + '_)>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Box<WebSocketError>>> {
+    waiting.poll(cx).map(|sent| sent.err().map(Box::new))
 }
 
 /// The result of an attempt to send without waiting.
@@ -523,37 +532,56 @@ fn written(state: &mut State) -> Result<Sent, WebSocketError> {
 
 /// Ready with `true` when the message was queued, and with `false` when the policy has dropped it; pending when there is no room.
 /// Fragments are never dropped, because the rest of their message would be another message.
-#[inline]
+#[inline(always)]
 fn queue(
     state: &mut State,
     is_whole: bool,
     put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
-) -> Poll<Result<bool, WebSocketError>> {
+) -> Poll<Result<bool, Box<WebSocketError>>> {
     let waits = match state.slow_peer() {
         SlowPeer::Wait { .. } => true,
         SlowPeer::DropNewest { .. } => !is_whole,
         SlowPeer::Disconnect { .. } => false,
     };
-    let try_put = |state: &mut State| {
-        if let Some(error) = state.link.write_error() {
-            return Poll::Ready(Err(error.clone()));
-        }
-        let is_slow = if waits { state.session.core().is_congested() } else { state.is_slow() };
-        if is_slow {
-            return Poll::Pending;
-        }
-        match put(state) {
-            Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => Poll::Pending,
-            put => Poll::Ready(put.map(|()| true).map_err(WebSocketError::from)),
-        }
-    };
-    if let Poll::Ready(put) = try_put(state) {
-        return Poll::Ready(put);
+    match try_queue(state, waits, &put) {
+        Poll::Pending => queue_after_flush(state, is_whole, waits, put),
+        queued => queued,
     }
-    // Only bytes that the transport has refused are a backlog.
+}
+
+/// Ready with `true` when something was queued, pending when there is no room.
+#[inline(always)]
+fn try_queue(
+    state: &mut State,
+    waits: bool,
+    put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
+) -> Poll<Result<bool, Box<WebSocketError>>> {
+    if let Some(error) = state.link.write_error() {
+        return Poll::Ready(Err(Box::new(error.clone())));
+    }
+    let is_slow = if waits { state.session.core().is_congested() } else { state.is_slow() };
+    if is_slow {
+        return Poll::Pending;
+    }
+    match put(state) {
+        Ok(()) => Poll::Ready(Ok(true)),
+        Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => Poll::Pending,
+        Err(error) => Poll::Ready(Err(Box::new(error.into()))),
+    }
+}
+
+/// [`queue`], when there was no room: only bytes that the transport has refused are a backlog.
+#[cold]
+#[inline(never)]
+fn queue_after_flush(
+    state: &mut State,
+    is_whole: bool,
+    waits: bool,
+    put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
+) -> Poll<Result<bool, Box<WebSocketError>>> {
     let _ = state.poll_flush(None);
-    if let Poll::Ready(put) = try_put(state) {
-        return Poll::Ready(put);
+    if let queued @ Poll::Ready(_) = try_queue(state, waits, put) {
+        return queued;
     }
     match state.slow_peer() {
         SlowPeer::DropNewest { .. } if is_whole => {
@@ -562,7 +590,7 @@ fn queue(
         }
         SlowPeer::Disconnect { .. } if state.is_slow() => {
             state.disconnect_slow();
-            Poll::Ready(Err(WebSocketError::SlowPeer))
+            Poll::Ready(Err(Box::new(WebSocketError::SlowPeer)))
         }
         _ => Poll::Pending,
     }
