@@ -141,6 +141,35 @@ impl Work for Copying {
     }
 }
 
+/// The baseline of writers: copies each message into one buffer. Whoever masks has to do at least this.
+pub(crate) struct CopyingOut {
+    messages: Vec<Bytes>,
+    buffer: Vec<u8>,
+}
+
+impl CopyingOut {
+    pub(crate) fn new(corpus: &Corpus) -> Self {
+        let messages: Vec<_> =
+            corpus.messages.iter().map(|message| Bytes::copy_from_slice(message)).collect();
+        let len_max = messages.iter().map(Bytes::len).max().unwrap_or(0);
+        Self { messages, buffer: vec![0; len_max] }
+    }
+}
+
+impl Work for CopyingOut {
+    fn pass(&mut self) {
+        for message in &self.messages {
+            self.buffer[..message.len()].copy_from_slice(message);
+            std::hint::black_box(&mut self.buffer);
+        }
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.pass();
+        Ok(())
+    }
+}
+
 fn compare(found: &Checksum, expected: &Checksum) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("delivered {found:?} instead of {expected:?}")) }
 }

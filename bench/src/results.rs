@@ -76,6 +76,11 @@ impl Entry {
         self.summary(|run| &run.rates)
     }
 
+    /// Whether it reads from or writes to a stream, as applications do; a core works on buffers.
+    fn is_stream(&self) -> bool {
+        self.name.contains("stream")
+    }
+
     fn median(&self) -> f64 {
         self.cost().map_or(f64::INFINITY, |cost| cost.median)
     }
@@ -126,6 +131,8 @@ impl Ratio {
 pub(crate) enum Against {
     FastestRival,
     FastestBatched,
+    /// The stream of Wireloom, the API of its applications, is compared with the fastest rival that is one too.
+    FastestStream,
     /// The cheapest contestant whose name begins with this.
     Named(String),
 }
@@ -144,6 +151,10 @@ impl Target {
 
     pub(crate) fn fastest_batched(most: f64) -> Self {
         Self { against: Against::FastestBatched, most }
+    }
+
+    pub(crate) fn fastest_stream(most: f64) -> Self {
+        Self { against: Against::FastestStream, most }
     }
 
     pub(crate) fn named(name: impl Into<String>, most: f64) -> Self {
@@ -230,31 +241,43 @@ impl RaceResult {
 
     /// The headline with each target, then each variant with the fastest rival.
     pub(crate) fn comparisons(&self) -> Vec<Comparison<'_>> {
-        let mut comparisons = Vec::new();
-        let mut compare = |ours: Option<&'_ Entry>, other: Option<&'_ Entry>, target| {
+        let mut comparisons: Vec<Comparison<'_>> = Vec::new();
+        let mut compare = |ours: Option<&'_ Entry>, other: Option<&'_ Entry>, target: Option<f64>| {
             let (Some(ours), Some(other)) = (ours, other) else { return };
             // The borrow of the closure's arguments is that of `self`.
             let find = |entry: &Entry| self.entries.iter().find(|it| it.name == entry.name);
             let (Some(ours), Some(other)) = (find(ours), find(other)) else { return };
+            let is_known = |it: &Comparison<'_>| it.ours.name == ours.name && it.other.name == other.name;
+            if target.is_none() && comparisons.iter().any(is_known) {
+                return;
+            }
             let Some(ratio) = ours.ratio_to(other) else { return };
             comparisons.push(Comparison { ours, other, ratio, wall: ours.rate_to(other), target });
         };
-        let others = self.targets.iter().map(|target| match &target.against {
-            Against::FastestRival => self.fastest_rival(),
-            Against::FastestBatched => self.fastest(|entry| entry.role == Role::Batched),
-            Against::Named(name) => self.contestant(name),
+        let variants = || self.entries.iter().filter(|entry| entry.role == Role::Variant);
+        let pairs = self.targets.iter().map(|target| match &target.against {
+            Against::FastestRival => (self.wireloom(), self.fastest_rival()),
+            Against::FastestBatched => (self.wireloom(), self.fastest(|it| it.role == Role::Batched)),
+            Against::FastestStream => (
+                variants().find(|entry| entry.is_stream()),
+                self.fastest(|entry| entry.role.is_rival() && entry.is_stream()),
+            ),
+            Against::Named(name) => (self.wireloom(), self.contestant(name)),
         });
-        let others: Vec<_> = others.collect();
+        let pairs: Vec<_> = pairs.collect();
+        let is_headline = |ours: Option<&Entry>| ours.is_some_and(|ours| ours.role == Role::Wireloom);
         // Without a target of its own, the fastest rival comes first.
         if let Some(rival) = self.fastest_rival()
-            && !others.iter().flatten().any(|other| other.name == rival.name)
+            && !pairs
+                .iter()
+                .any(|(ours, it)| is_headline(*ours) && it.is_some_and(|it| it.name == rival.name))
         {
             compare(self.wireloom(), Some(rival), None);
         }
-        for (target, other) in self.targets.iter().zip(others) {
-            compare(self.wireloom(), other, Some(target.most));
+        for (target, (ours, other)) in self.targets.iter().zip(pairs) {
+            compare(ours, other, Some(target.most));
         }
-        for variant in self.entries.iter().filter(|entry| entry.role == Role::Variant) {
+        for variant in variants() {
             compare(Some(variant), self.fastest_rival(), None);
         }
         comparisons
@@ -390,6 +413,30 @@ mod tests {
         assert_eq!(others(vec![]), ["fast"]);
         assert_eq!(others(vec![Target::named("slow", 1.0)]), ["fast", "slow"]);
         assert_eq!(others(vec![Target::named("fast", 1.0), Target::named("slow", 1.0)]), ["fast", "slow"]);
+    }
+
+    #[test]
+    fn a_stream_is_compared_with_the_fastest_stream() {
+        let entries = vec![
+            entry("ours, core", Role::Wireloom, &[2.0; 9]),
+            entry("ours, stream", Role::Variant, &[9.0; 9]),
+            entry("a rival, core", Role::Rival, &[4.0; 9]),
+            entry("a rival, stream", Role::Rival, &[6.0; 9]),
+        ];
+        let race = race(entries, vec![Target::fastest_rival(0.5), Target::fastest_stream(0.9)]);
+        let found: Vec<_> = race
+            .comparisons()
+            .iter()
+            .map(|it| (it.ours.name.clone(), it.other.name.clone(), it.ratio.median, it.verdict()))
+            .collect();
+        let row =
+            |ours: &str, other: &str, ratio, verdict| (ours.to_owned(), other.to_owned(), ratio, verdict);
+        let expected = [
+            row("ours, core", "a rival, core", 0.5, Some(Verdict::Met)),
+            row("ours, stream", "a rival, stream", 1.5, Some(Verdict::Missed)),
+            row("ours, stream", "a rival, core", 2.25, None),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! The opening handshakes of the load generators: one for each connection, or as many per second as a server accepts.
 
+use super::servers::Dialect;
 use rustix::event::epoll;
 use rustix::net::sockopt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+
+/// What a server without a protocol is sent, so that it answers with a response to the handshake.
+const RESPONSE: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
 /// RFC 6455 §1.3: the answer to the key of the example.
 const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
@@ -115,9 +120,18 @@ pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, String> {
 ///
 /// # Errors
 /// A connection that could not be opened.
-pub(crate) fn flood(address: SocketAddr, at_once: usize, time: Duration, least: u64) -> Result<u64, String> {
+pub(crate) fn flood(
+    address: SocketAddr,
+    dialect: Dialect,
+    at_once: usize,
+    time: Duration,
+    least: u64,
+) -> Result<u64, String> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed)?;
-    let request = request(address, "/echo");
+    let request = match dialect {
+        Dialect::WebSocket => request(address, "/echo"),
+        Dialect::Bytes => RESPONSE.to_vec(),
+    };
     let mut slots = Vec::with_capacity(at_once);
     for slot in 0..at_once {
         slots.push(begin(&epoll, address, &request, slot)?);

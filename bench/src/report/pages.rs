@@ -125,8 +125,11 @@ fn overview(results: &Results, metadata: &Metadata) -> String {
     for workload in ALL {
         _ = writeln!(page, "- [{name}]({name}.md): {}", workload.about, name = workload.name);
     }
-    let rows = results.races.iter().map(|race| (race, race.fastest_rival()));
-    _ = write!(page, "\n{}", table::summary("fastest rival", rows).to_markdown());
+    _ = write!(page, "\n{}", table::comparisons(&results.races).to_markdown());
+    let targets: Vec<_> = results.figures.iter().filter(|figure| figure.least.is_some()).collect();
+    if !targets.is_empty() {
+        _ = write!(page, "\n{}", table::of_figures(&targets).to_markdown());
+    }
     if !results.missing.is_empty() {
         page.push_str("\n## Missing\n\n");
         for missing in &results.missing {
@@ -178,7 +181,7 @@ fn readme_section(results: &Results, metadata: &Metadata) -> String {
         Some((race, other.map_or_else(|| race.fastest_rival(), |name| race.contestant(name))))
     });
     let label = metadata.label();
-    let table = table::summary("rival", rows).to_markdown();
+    let table = table::summary(rows).to_markdown();
     format!(
         "{}, {} cores, {}, {}; commit {}; load {}. All races: [docs/benchmarks/{label}](docs/benchmarks/{label}/README.md).\n\n{table}",
         metadata.cpu,

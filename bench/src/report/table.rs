@@ -156,12 +156,9 @@ pub(super) fn of_figures(figures: &[&Figure]) -> Table {
     table
 }
 
-/// Races in short: Wireloom beside one other contestant. `heading` is that of the other's column.
-pub(super) fn summary<'a>(
-    heading: &str,
-    rows: impl IntoIterator<Item = (&'a RaceResult, Option<&'a Entry>)>,
-) -> Table {
-    let mut table = Table::new(["workload", "race", "wireloom", heading, "wireloom ÷ rival [95 % interval]"]);
+/// Races in short: Wireloom beside one other contestant.
+pub(super) fn summary<'a>(rows: impl IntoIterator<Item = (&'a RaceResult, Option<&'a Entry>)>) -> Table {
+    let mut table = Table::new(["workload", "race", "wireloom", "rival", "wireloom ÷ rival [95 % interval]"]);
     for (race, other) in rows {
         let (Some(ours), Some(other)) = (race.wireloom(), other) else { continue };
         let Some(found) = ours.ratio_to(other) else { continue };
@@ -173,6 +170,31 @@ pub(super) fn summary<'a>(
             format!("{} {}", other.name, show(other)),
             ratio(found),
         ]);
+    }
+    table
+}
+
+/// Every comparison of the races, with its target: also what is missed, and Wireloom's other APIs and set-ups.
+pub(super) fn comparisons<'a>(races: impl IntoIterator<Item = &'a RaceResult>) -> Table {
+    let mut table =
+        Table::new(["workload", "race", "wireloom", "rival", "wireloom ÷ rival [95 % interval]", "target"]);
+    for race in races {
+        for comparison in race.comparisons() {
+            let Comparison { ours, other, ratio: found, target, .. } = comparison;
+            let cost =
+                |entry: &Entry| entry.cost().map_or("–".into(), |cost| amount(cost.median, race.cost));
+            let show = |entry: &Entry| format!("{} {}", entry.name, cost(entry));
+            table.push(vec![
+                race.workload.clone(),
+                race.title.clone(),
+                show(ours),
+                show(other),
+                ratio(found),
+                target.zip(comparison.verdict()).map_or("–".into(), |(target, verdict)| {
+                    format!("at most {}: {}", factor(target), of_verdict(verdict))
+                }),
+            ]);
+        }
     }
     table
 }
@@ -210,6 +232,16 @@ mod tests {
             remarks(&race()),
             ["wireloom ÷ rival 1.0: 0.50× [0.50 … 0.50]; rate 2.00×; target at most 0.60×: met"]
         );
+    }
+
+    #[test]
+    fn missed_targets_are_in_the_summary() {
+        let mut race = race();
+        race.targets = vec![Target::fastest_rival(0.4)];
+        let markdown = comparisons([&race]).to_markdown();
+        assert!(markdown.ends_with(
+            "| wireloom 50.0 ns | rival 1.0 100 ns | 0.50× [0.50 … 0.50] | at most 0.40: missed |\n"
+        ));
     }
 
     #[test]

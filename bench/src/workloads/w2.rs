@@ -1,7 +1,7 @@
-//! W2: read and write masked binary frames of 1 KiB and 1 MiB.
+//! W2: read masked binary frames of 1 KiB, 64 KiB and 1 MiB, and write them of 1 KiB and 1 MiB.
 
 use super::contestants;
-use crate::contestant::Copying;
+use crate::contestant::{Copying, CopyingOut};
 use crate::corpus::{Content, Corpus, End};
 use crate::race::{Contestant, Race};
 use crate::results::{Role, Target};
@@ -13,9 +13,11 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let small = (1 << 10, runner.scale(256, 8));
     let large = (runner.scale(1 << 20, 1 << 17), 2);
     runner.race(read("1 KiB", small, 0.5))?;
+    runner.race(read("64 KiB", (64 << 10, runner.scale(8, 2)), 0.95))?;
     runner.race(read("1 MiB", large, 0.95))?;
-    runner.race(write("1 KiB", (small.0, runner.scale(64, 8)), 0.7))?;
-    runner.race(write("1 MiB", (large.0, 1), 1.0))
+    let targets = vec![Target::fastest_rival(0.7), Target::fastest_stream(0.9)];
+    runner.race(write("1 KiB", (small.0, runner.scale(64, 8)), targets))?;
+    runner.race(write("1 MiB", (large.0, 1), vec![Target::fastest_rival(1.0)]))
 }
 
 fn read(size: &str, (len, count): (usize, usize), most: f64) -> Race {
@@ -26,9 +28,10 @@ fn read(size: &str, (len, count): (usize, usize), most: f64) -> Race {
     Race { workload: "w2", title, targets: vec![Target::fastest_rival(most)], messages: count, contestants }
 }
 
-fn write(size: &str, (len, count): (usize, usize), most: f64) -> Race {
+fn write(size: &str, (len, count): (usize, usize), targets: Vec<Target>) -> Race {
     let corpus = Corpus::new(Content::Binary, len, count, End::Server);
-    let contestants = contestants::writers(&corpus, End::Client);
+    let mut contestants = contestants::writers(&corpus, End::Client);
+    contestants.push(Contestant::new("the copy alone", Role::Baseline, CopyingOut::new(&corpus)));
     let title = format!("write masked binary, {size}");
-    Race { workload: "w2", title, targets: vec![Target::fastest_rival(most)], messages: count, contestants }
+    Race { workload: "w2", title, targets, messages: count, contestants }
 }

@@ -76,13 +76,12 @@ pub(super) fn handshakes(
 ) -> Result<(), String> {
     let (time, least) =
         if runner.smoke { (Duration::ZERO, 40) } else { (runner.effort.process_round_time / 2, 100) };
-    let speaking = running.iter().filter(|running| running.server.dialect() == Dialect::WebSocket);
-    let contestants = speaking.map(|Running { server, process, address, .. }| Contestant {
+    let contestants = running.iter().map(|Running { server, process, address, .. }| Contestant {
         name: server.name.clone(),
         role: server.role,
-        note: None,
+        note: (server.dialect() == Dialect::Bytes).then_some("returns the response that it was sent"),
         process,
-        work: Box::new(move || opening::flood(*address, 32, time, least)),
+        work: Box::new(move || opening::flood(*address, server.dialect(), 32, time, least)),
     });
     let title = "handshakes, each on a new connection".to_owned();
     let entries = rounds::run(runner, &title, contestants.collect())?;
