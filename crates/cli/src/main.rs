@@ -1,12 +1,13 @@
 //! The command `wireloom`: arguments, input and output, exit codes. The protocols are the crate `wireloom`.
 //!
-//! Layers: `allocator`, `descriptors`, `exit`, `signals`, `terminal`, `traces` → `args` → `log`, `recording` → `routes` → `cmd`.
+//! Layers: `allocator`, `descriptors`, `exit`, `file`, `signals`, `terminal`, `traces` → `args` → `log`, `recording` → `routes` → `cmd`.
 
 mod allocator;
 mod args;
 mod cmd;
 mod descriptors;
 mod exit;
+mod file;
 mod log;
 mod recording;
 mod routes;

@@ -552,3 +552,40 @@ fn prints_versions_and_help() {
         assert!(status.contains(&format!("\n{code}  ")), "{code}: {status}");
     }
 }
+
+#[tokio::test]
+async fn files_keep_what_they_hold_until_there_is_more() {
+    let server = Server::start(&[]).await;
+    let folder = folder("kept");
+    let (kept, record) = (folder.join("kept"), folder.join("record"));
+    let files = ["-o", kept.to_str().unwrap(), "--record", record.to_str().unwrap()];
+    let old = "much longer than what is written later, or else some of it would remain\n".repeat(100);
+    for (url, more) in [("http://127.0.0.1:1/", &[][..]), ("ws://127.0.0.1:1/", &["--proxy", "gopher://x"])] {
+        std::fs::write(&kept, &old).unwrap();
+        std::fs::write(&record, &old).unwrap();
+        let (code, _, errors) = connect(&[&[url], &files[..], more].concat(), "").await;
+        assert_ne!(code, 0, "{errors}");
+        for file in [&kept, &record] {
+            assert_eq!(std::fs::read_to_string(file).unwrap(), old, "{url}");
+        }
+    }
+    let http = server.url("/echo").replace("ws:", "http:");
+    for (url, more, expected) in [
+        (&*http, &["--data", "new"][..], "new"),
+        (&http, &["--data", ""], ""),
+        (&server.url("/echo"), &["--send", "new", "--count", "1"], "new\n"),
+        (&server.url("/echo"), &["--linger", "0"], ""),
+    ] {
+        std::fs::write(&kept, &old).unwrap();
+        std::fs::write(&record, &old).unwrap();
+        let (code, _, errors) = connect(&[&[url], &files[..], more].concat(), "").await;
+        assert_eq!(code, 0, "{errors}");
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), expected, "{url} {more:?}");
+        let recorded = std::fs::read_to_string(&record).unwrap();
+        assert!(
+            recorded.starts_with("{\"wireloom_recording\":1,") && !recorded.contains("later"),
+            "{recorded}"
+        );
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -97,6 +97,7 @@ impl Journal {
         let compressed = if socket.is_compressed() { ", compressed" } else { "" };
         let subprotocol =
             socket.subprotocol().map(|name| format!(", subprotocol {name}")).unwrap_or_default();
+        self.begin();
         let over = format!("over {}{compressed}{subprotocol}", super::trace::version_name(*version));
         if self.0.is_interactive && !self.0.is_json {
             let url = super::trace::without_secrets(url);
@@ -120,6 +121,11 @@ impl Journal {
     /// Records a message that was sent or received.
     pub(super) fn message(&self, direction: Direction, bytes: &[u8], is_text: bool) -> io::Result<()> {
         if self.0.verbose > 1 {
+    /// The output is needed from now on.
+    pub(super) fn begin(&self) {
+        self.output().begin();
+    }
+
             let kind = if is_text { "text" } else { "binary" };
             let len = count(bytes.len() as u64, "byte");
             let preview = preview(bytes, is_text);

@@ -10,10 +10,13 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::notes::{Notes, timestamp};
 use crate::args::{Display, Format};
+use crate::file;
 use crate::terminal::{self, VisibleParts};
 
 /// The output.
 pub(super) struct Output {
+    /// The file of `-o`, until it is emptied.
+    old: Option<File>,
     inner: BufWriter<Box<dyn Write + Send>>,
     notes: Notes,
     format: Format,
@@ -24,19 +27,23 @@ pub(super) struct Output {
 }
 
 impl Output {
+    /// The file keeps what it holds until [`begin`](Self::begin).
+    ///
     /// # Errors
-    /// The file cannot be created.
+    /// The file cannot be written.
     pub(super) fn open(display: &Display, format: Format, notes: Notes) -> io::Result<Self> {
-        let file = display.output.as_deref().filter(|path| *path != Path::new("-"));
-        let (inner, is_terminal): (Box<dyn Write + Send>, bool) = match file {
+        let path = display.output.as_deref().filter(|path| *path != Path::new("-"));
+        let (inner, old, is_terminal): (Box<dyn Write + Send>, _, bool) = match path {
             Some(path) => {
                 let named =
                     |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-                (Box::new(File::create(path).map_err(named)?), false)
+                let file = file::open(path).map_err(named)?;
+                (Box::new(file.try_clone().map_err(named)?), Some(file), false)
             }
-            None => (Box::new(io::stdout()), io::stdout().is_terminal()),
+            None => (Box::new(io::stdout()), None, io::stdout().is_terminal()),
         };
         Ok(Self {
+            old,
             inner: BufWriter::with_capacity(64 << 10, inner),
             notes,
             format,
@@ -45,6 +52,13 @@ impl Output {
             is_dirty: false,
             visible: VisibleParts::default(),
         })
+    }
+
+    /// Empties the file: the connection is open, or a response has arrived.
+    pub(super) fn begin(&mut self) {
+        if let Some(old) = self.old.take() {
+            file::empty(&old);
+        }
     }
 
     /// Writes a message.

@@ -155,6 +155,7 @@ async fn receive(
         output.head(&head).map_err(Failure::Output)?;
     }
     let kind = response.headers.get("content-type").unwrap_or_default();
+    output.begin();
     let is_event_stream = kind.starts_with(b"text/event-stream");
     let stall_timeout = args.request.stall_timeout.or((!is_event_stream).then_some(STALL_TIMEOUT));
     let mut len = 0;

@@ -35,7 +35,7 @@ use super::connect::trace::without_secrets;
 use crate::args::{Load, LoadCommand, Merge, Scenario};
 use crate::exit::Exit;
 use crate::signals::Signals;
-use crate::{descriptors, terminal};
+use crate::{descriptors, file, terminal};
 use comparison::{Comparison, NoAnswer, Samples};
 use merged::Merged;
 use progress::Progress;
@@ -333,9 +333,7 @@ impl Files {
             let Some(path) = path.clone().filter(|path| option != "--prometheus" || !is_dash(path)) else {
                 continue;
             };
-            // What it holds is kept until there is a report.
-            let file = File::options().write(true).create(true).truncate(false).open(&path);
-            let file = file.map_err(|error| format!("{option} {}: {error}", path.display()))?;
+            let file = file::open(&path).map_err(|error| format!("{option} {}: {error}", path.display()))?;
             files.push(ReportFile { option, path, file, content });
         }
         Ok(Self(files))
@@ -344,9 +342,9 @@ impl Files {
     fn write(self, report: &Report) -> Result<(), String> {
         for ReportFile { option, path, mut file, content } in self.0 {
             let content = content(report).map_err(|error| format!("{option}: {error}"))?;
-            // A pipe or a terminal has no length.
-            let written = file.set_len(0).or(Ok(())).and_then(|()| file.write_all(&content));
-            written.map_err(|error: io::Error| format!("{option} {}: {error}", path.display()))?;
+            file::empty(&file);
+            file.write_all(&content)
+                .map_err(|error: io::Error| format!("{option} {}: {error}", path.display()))?;
         }
         Ok(())
     }
