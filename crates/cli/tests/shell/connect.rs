@@ -589,3 +589,37 @@ async fn files_keep_what_they_hold_until_there_is_more() {
     }
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+// RFC 9110 §15.4.
+#[tokio::test]
+async fn redirects_change_the_method_of_post_alone() {
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", server.local_addr().unwrap());
+    let handle = async |mut request: wireloom::Request| {
+        let method = request.method().to_owned();
+        match request.path().strip_prefix("/from/").and_then(|status| status.parse().ok()) {
+            Some(status) => wireloom::Response::new(status).with_header("location", "/to").unwrap(),
+            None => {
+                let content = request.bytes().await.unwrap();
+                wireloom::Response::text(200, format!("{method} {}", content.len()))
+            }
+        }
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    for (method, status, expected) in [
+        ("DELETE", 301, "DELETE 1"),
+        ("PUT", 302, "PUT 1"),
+        ("PATCH", 301, "PATCH 1"),
+        ("GET", 302, "GET 1"),
+        ("POST", 301, "GET 0"),
+        ("POST", 302, "GET 0"),
+        ("POST", 307, "POST 1"),
+        ("DELETE", 303, "GET 0"),
+        ("POST", 303, "GET 0"),
+        ("PUT", 308, "PUT 1"),
+    ] {
+        let from = format!("{url}/from/{status}");
+        let (code, out, errors) = connect(&[&from, "-L", "-X", method, "--data", "x"], "").await;
+        assert_eq!((code, &*out), (0, expected), "{method} {status}: {errors}");
+    }
+}

@@ -97,8 +97,13 @@ async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &No
         };
         redirects -= 1;
         let next = redirect_url(&url, &location).ok_or(Error::Redirect)?;
-        // RFC 9110 §15.4: 307 and 308 keep the method, and so does everything for GET and HEAD.
-        if matches!(response.status, 301..=303) && method != "HEAD" {
+        // RFC 9110 §15.4.2 to §15.4.4: only POST becomes GET, except that 303 asks for GET or HEAD.
+        let becomes_get = match response.status {
+            301 | 302 => method == "POST",
+            303 => method != "GET" && method != "HEAD",
+            _ => false,
+        };
+        if becomes_get {
             (method, has_content) = ("GET".to_owned(), false);
         } else if has_content && args.request.data.as_deref() == Some("@-") {
             return Err(Failure::Usage("the server redirects, and --data @- cannot be sent twice".into()));
