@@ -1,6 +1,9 @@
 //! Exit codes. Scripts rely on these numbers.
 
+use std::io::ErrorKind;
+
 use wireloom::wireloom_ws::handshake::HandshakeError;
+use wireloom::wireloom_ws::handshake::error::{LimitReached, ResponseError};
 use wireloom::{Error, HttpError};
 
 /// How the command ends, as [`exit_codes`] describes it. 2 is also what clap uses for invalid arguments.
@@ -23,8 +26,9 @@ macro_rules! exit_codes {
         "\
 Exit codes:
   0  success; for connect: closed with 1000, 1001 or no code, or a response with a status below 400
-  1  no connection: the name is unknown, the address refuses or is in use; or a file cannot be read
-  2  invalid arguments, or input that cannot be sent
+  1  no connection: the name is unknown, the address refuses or is in use; or the file to inspect, to
+     merge or to configure from cannot be read
+  2  invalid arguments, the file of an option cannot be used, or input that cannot be sent
   3  refused: the handshake was not accepted, the peer closed with another code, or the response has
      a status of 400 or more
   4  --expect, --count or --fail-if-slower was not met
@@ -43,12 +47,23 @@ impl Exit {
         match error {
             Error::InvalidUrl(_)
             | Error::Http(HttpError::InvalidHeader)
+            | Error::LengthRequired
             | Error::Handshake(HandshakeError::Misuse(_)) => Self::Usage,
             Error::ConnectTimeout
             | Error::HandshakeTimeout
+            | Error::Handshake(HandshakeError::Limit(LimitReached::Deadline))
             | Error::Http(HttpError::KeepaliveTimeout | HttpError::BodyTimeout) => Self::TimedOut,
             Error::Tls(_) | Error::TlsRequired | Error::NoTls => Self::Tls,
+            // An answer that is not one of HTTP, or over a limit.
+            Error::Handshake(
+                HandshakeError::Response(ResponseError::Malformed(_)) | HandshakeError::Limit(_),
+            )
+            | Error::InvalidResponse(..)
+            | Error::WebSocket(_)
+            | Error::Http(_) => Self::Broken,
+            Error::Io(error) if is_loss(error.kind()) => Self::Broken,
             Error::Refused(_)
+            | Error::TunnelRefused(_)
             | Error::Handshake(_)
             | Error::Redirect
             | Error::NoHttp2(_)
@@ -58,8 +73,48 @@ impl Exit {
     }
 }
 
+/// Whether an error of this kind ends a connection that was open.
+fn is_loss(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+    )
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_the_codes_of_the_table() {
+        let io = |kind: ErrorKind| std::io::Error::from(kind).into();
+        for (error, exit) in [
+            (Error::HostNotFound(None), Exit::NoConnection),
+            (Error::Io(io(ErrorKind::ConnectionRefused)), Exit::NoConnection),
+            (Error::Io(io(ErrorKind::HostUnreachable)), Exit::NoConnection),
+            (Error::Http(HttpError::InvalidHeader), Exit::Usage),
+            (Error::LengthRequired, Exit::Usage),
+            (Error::Redirect, Exit::Refused),
+            (Error::TunnelRefused(403), Exit::Refused),
+            (Error::Handshake(HandshakeError::Response(ResponseError::AcceptMissing)), Exit::Refused),
+            (Error::Io(io(ErrorKind::ConnectionReset)), Exit::Broken),
+            (Error::Handshake(HandshakeError::Limit(LimitReached::HeadLen)), Exit::Broken),
+            (Error::InvalidResponse(1, "it is no status line"), Exit::Broken),
+            (Error::Http(HttpError::ConnectionLost), Exit::Broken),
+            (Error::Http(HttpError::Malformed("a chunk")), Exit::Broken),
+            (Error::Http(HttpError::TooLarge), Exit::Broken),
+            (Error::Http(HttpError::NotProcessed), Exit::Broken),
+            (Error::Http(HttpError::BodyTimeout), Exit::TimedOut),
+            (Error::HandshakeTimeout, Exit::TimedOut),
+            (Error::TlsRequired, Exit::Tls),
+        ] {
+            assert_eq!(Exit::of_opening(&error), exit, "{error:?}");
+        }
+    }
+
     #[test]
     fn the_book_has_the_table() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/start/command.md");
