@@ -553,6 +553,79 @@ fn prints_versions_and_help() {
     }
 }
 
+/// The URL of a server that accepts WebSockets and reads nothing that follows.
+async fn silent_server() -> String {
+    use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeLimits, ServerHandshake};
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+            while handshake.request().is_none() {
+                handshake.handle_input(&[stream.read_u8().await.unwrap()]).unwrap();
+            }
+            let mut response = Vec::new();
+            handshake.accept(&Acceptance::default(), &mut response).unwrap();
+            stream.write_all(&response).await.unwrap();
+            held.push(stream);
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn signals_end_it_while_a_message_is_being_sent() {
+    let url = silent_server().await;
+    let mut child = connect_command(&[&url, "--reconnect"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let written = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = written.clone();
+    let writer = tokio::spawn(async move {
+        let line = [&vec![b'x'; 1_000_000][..], b"\n"].concat();
+        while stdin.write_all(&line).await.is_ok() {
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    // Until the send queue is full, and so is everything before it.
+    let lines = || written.load(std::sync::atomic::Ordering::Relaxed);
+    loop {
+        let before = lines();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if before > 64 && lines() == before {
+            break;
+        }
+    }
+    signal(&child, "-INT");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    if child.id().is_some() {
+        signal(&child, "-INT");
+    }
+    let status = timeout(Duration::from_secs(8), child.wait()).await.expect("the second signal ends it");
+    assert_eq!(status.unwrap().code(), Some(0));
+    writer.abort();
+}
+
+#[tokio::test]
+async fn a_closed_pipe_and_a_full_disk_end_it_with_the_next_message() {
+    let server = Server::start(&[]).await;
+    let url = server.url("/source?size=10&rate=20");
+    for option in [&["--recv-only"][..], &["--recv-only", "--reconnect"]] {
+        let args = [&[&*url], option].concat();
+        let mut child = connect_command(&args).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next_line().await.unwrap().unwrap().len(), 10);
+        drop(lines);
+        let status = timeout(DEADLINE, child.wait()).await.expect("it ends").unwrap();
+        assert_eq!(status.code(), Some(0), "{option:?}");
+        if cfg!(target_os = "linux") {
+            let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+            let (code, _, errors) = finish(connect_command(&args).stdout(full).spawn().unwrap()).await;
+            assert!(code == 5 && errors.contains("cannot be written"), "{option:?}: {code} {errors}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn files_keep_what_they_hold_until_there_is_more() {
     let server = Server::start(&[]).await;
@@ -621,5 +694,20 @@ async fn redirects_change_the_method_of_post_alone() {
         let from = format!("{url}/from/{status}");
         let (code, out, errors) = connect(&[&from, "-L", "-X", method, "--data", "x"], "").await;
         assert_eq!((code, &*out), (0, expected), "{method} {status}: {errors}");
+    }
+}
+
+#[tokio::test]
+async fn input_that_cannot_be_sent_has_one_exit_code() {
+    let server = Server::start(&[]).await;
+    let url = server.url("/echo");
+    for more in [&[][..], &["--reconnect"]] {
+        for (args, input) in [(&[][..], &b"\xff\n"[..]), (&["--in", "hex"], b"0g\n")] {
+            let mut child =
+                connect_command(&[&[&*url], args, more].concat()).stdin(Stdio::piped()).spawn().unwrap();
+            child.stdin.take().unwrap().write_all(input).await.unwrap();
+            let (code, _, errors) = finish(child).await;
+            assert_eq!(code, 2, "{args:?} {more:?}: {errors}");
+        }
     }
 }

@@ -1,9 +1,12 @@
 //! Records the events of an open WebSocket: messages to the output, and notes (`-vv`) or JSON (`--json`).
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -94,10 +97,10 @@ impl Journal {
     /// Records that the WebSocket at this URL is open. `head` is that of the response, if it is to be printed.
     pub(super) fn opened(&self, url: &str, opened: &Opened, head: Option<&[u8]>) -> io::Result<()> {
         let Opened { version, status, headers, socket, .. } = opened;
+        self.begin();
         let compressed = if socket.is_compressed() { ", compressed" } else { "" };
         let subprotocol =
             socket.subprotocol().map(|name| format!(", subprotocol {name}")).unwrap_or_default();
-        self.begin();
         let over = format!("over {}{compressed}{subprotocol}", super::trace::version_name(*version));
         if self.0.is_interactive && !self.0.is_json {
             let url = super::trace::without_secrets(url);
@@ -118,14 +121,14 @@ impl Journal {
         head.map_or(Ok(()), |head| self.output().head(head))
     }
 
-    /// Records a message that was sent or received.
-    pub(super) fn message(&self, direction: Direction, bytes: &[u8], is_text: bool) -> io::Result<()> {
-        if self.0.verbose > 1 {
     /// The output is needed from now on.
     pub(super) fn begin(&self) {
         self.output().begin();
     }
 
+    /// Records a message that was sent or received.
+    pub(super) fn message(&self, direction: Direction, bytes: &[u8], is_text: bool) -> io::Result<()> {
+        if self.0.verbose > 1 {
             let kind = if is_text { "text" } else { "binary" };
             let len = count(bytes.len() as u64, "byte");
             let preview = preview(bytes, is_text);
@@ -178,6 +181,22 @@ impl Journal {
 
     pub(super) fn flush(&self) -> io::Result<()> {
         self.output().flush()
+    }
+
+    /// Waits for `event`, and flushes the output before.
+    ///
+    /// # Errors
+    /// The output cannot be written.
+    pub(super) async fn flushing<T>(&self, event: impl Future<Output = T>) -> io::Result<T> {
+        let mut event = pin!(event);
+        poll_fn(|cx| match event.as_mut().poll(cx) {
+            Poll::Ready(event) => Poll::Ready(Ok(event)),
+            Poll::Pending => match self.flush() {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+        })
+        .await
     }
 
     fn frame(&self, frame: &Header, direction: Direction) {

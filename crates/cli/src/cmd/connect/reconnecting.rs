@@ -1,9 +1,8 @@
 //! `--reconnect`: a WebSocket that is opened again when it is lost. Messages that may have been lost are reported.
 
-use std::future::poll_fn;
 use std::pin::pin;
 
-use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting};
+use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting, ReconnectingSender};
 use wireloom::{CloseCode, Connector, Error};
 
 use super::input::{Command, Input};
@@ -49,104 +48,106 @@ async fn talk(
     journal: &Journal,
 ) -> Result<Exit, Error> {
     let notes = journal.notes();
+    let mut sender = socket.sender();
+    let mut sending = pin!(send_input(args, &mut sender, messages, journal));
     loop {
         // Input is read only while connected.
         let is_connected = socket.is_connected();
         tokio::select! {
             biased;
-            step = next(socket, journal) => match step? {
-                Some(ReconnectEvent::Message(message)) => {
-                    let is_text = message.as_text().is_some();
-                    if let Err(error) = journal.message(Direction::Received, message.as_bytes(), is_text) {
-                        return Ok(notes.unwritable(&error));
+            step = journal.flushing(socket.next()) => match step {
+                Err(error) => return Ok(notes.unwritable(&error)),
+                Ok(step) => match step? {
+                    Some(ReconnectEvent::Message(message)) => {
+                        let is_text = message.as_text().is_some();
+                        if let Err(error) = journal.message(Direction::Received, message.as_bytes(), is_text) {
+                            return Ok(notes.unwritable(&error));
+                        }
                     }
-                }
-                Some(ReconnectEvent::Connected(connected)) => {
-                    if let Some(gap) = connected.gap {
-                        let gap = gap.as_secs_f64();
-                        notes.print(&format!("* open again; messages sent to this end in {gap:.1} s are lost"));
+                    Some(ReconnectEvent::Connected(connected)) => {
+                        journal.begin();
+                        if let Some(gap) = connected.gap {
+                            let gap = gap.as_secs_f64();
+                            notes.print(&format!("* open again; messages sent to this end in {gap:.1} s are lost"));
+                        }
                     }
-                }
-                Some(ReconnectEvent::Lost(loss)) => {
-                    notes.print(&format!("* {}", describe_loss(&loss)));
-                    if loss.retry_in.is_none() {
-                        return Ok(exit(&loss.reason));
+                    Some(ReconnectEvent::Lost(loss)) => {
+                        notes.print(&format!("* {}", describe_loss(&loss)));
+                        if loss.retry_in.is_none() {
+                            return Ok(exit(&loss.reason));
+                        }
                     }
+                    Some(ReconnectEvent::NotOpened { error, retry_in }) => {
+                        notes.print(&format!("* {error}; trying again in {:.1} s", retry_in.as_secs_f64()));
+                    }
+                    Some(_) => {}
+                    None => return Ok(Exit::Success),
                 }
-                Some(ReconnectEvent::NotOpened { error, retry_in }) => {
-                    notes.print(&format!("* {error}; trying again in {:.1} s", retry_in.as_secs_f64()));
-                }
-                Some(_) => {}
-                None => return Ok(Exit::Success),
             },
-            input = next_message(messages), if is_connected => {
-                if let Some(code) = handle(args, socket, messages, input, journal).await {
-                    let _ = socket.close(code, "").await;
-                    return Ok(Exit::Success);
-                }
+            (code, exit) = &mut sending, if is_connected => {
+                close(socket, code, signals).await;
+                return Ok(exit);
             }
             () = signals.recv() => {
-                let _ = socket.close(CloseCode::GOING_AWAY, "").await;
+                close(socket, CloseCode::GOING_AWAY, signals).await;
                 return Ok(Exit::Success);
             }
         }
     }
 }
 
-/// Handles an input; returns the close code if that ends the connection.
-async fn handle(
-    args: &Connect,
-    socket: &mut Reconnecting,
-    messages: &mut Option<Messages>,
-    input: Option<Input>,
-    journal: &Journal,
-) -> Option<CloseCode> {
-    let notes = journal.notes();
-    let (message, is_binary) = match input {
-        Some(Input::Message(message)) => (message, args.is_binary()),
-        Some(Input::Command(Command::Binary(bytes))) => (bytes, true),
-        Some(Input::Command(Command::Close(code, _))) => return Some(code),
-        Some(Input::Command(Command::Ping(_))) => {
-            notes.print_error("with --reconnect, --ping sends pings");
-            return None;
-        }
-        Some(Input::Command(Command::Invalid(why))) => {
-            notes.print_error(why);
-            return None;
-        }
-        Some(Input::Interrupted) => return Some(CloseCode::GOING_AWAY),
-        Some(Input::Failed(error)) => {
-            notes.print_error(&format!("the input cannot be sent: {error}"));
-            *messages = None;
-            return None;
-        }
-        // Continue to receive.
-        None => {
-            *messages = None;
-            return None;
-        }
-    };
-    let _ = journal.message(Direction::Sent, &message, !is_binary);
-    // If sending fails, the next step reports the loss.
-    match std::str::from_utf8(&message) {
-        Ok(text) if !is_binary => drop(socket.send(text).await),
-        _ if is_binary => drop(socket.send(&message[..]).await),
-        _ => notes.print_error("a message of the input is not UTF-8; --binary sends it as it is"),
+/// Closes the WebSocket. After the next signal the peer need not read the Close frame.
+async fn close(socket: &mut Reconnecting, code: CloseCode, signals: &mut Signals) {
+    tokio::select! {
+        _ = socket.close(code, "") => {}
+        () = signals.recv() => {}
     }
-    None
 }
 
-/// The next step. Output is flushed before this waits.
-async fn next(socket: &mut Reconnecting, journal: &Journal) -> Result<Option<ReconnectEvent>, Error> {
-    let mut step = pin!(socket.next());
-    poll_fn(|cx| {
-        let polled = step.as_mut().poll(cx);
-        if polled.is_pending() {
-            let _ = journal.flush();
+/// Sends the input until it asks for the end: with which code to close, and the exit code. Does not return at its end.
+async fn send_input(
+    args: &Connect,
+    sender: &mut ReconnectingSender,
+    messages: &mut Option<Messages>,
+    journal: &Journal,
+) -> (CloseCode, Exit) {
+    let notes = journal.notes();
+    loop {
+        let (message, is_binary) = match next_message(messages).await {
+            Some(Input::Message(message)) => (message, args.is_binary()),
+            Some(Input::Command(Command::Binary(bytes))) => (bytes, true),
+            Some(Input::Command(Command::Close(code, _))) => return (code, Exit::Success),
+            Some(Input::Command(Command::Ping(_))) => {
+                notes.print_error("with --reconnect, --ping sends pings");
+                continue;
+            }
+            Some(Input::Command(Command::Invalid(why))) => {
+                notes.print_error(why);
+                continue;
+            }
+            Some(Input::Interrupted) => return (CloseCode::GOING_AWAY, Exit::Success),
+            Some(Input::Failed(error)) => {
+                notes.print_error(&format!("the input cannot be sent: {error}"));
+                return (CloseCode::NORMAL, Exit::Usage);
+            }
+            // Continue to receive.
+            None => {
+                *messages = None;
+                continue;
+            }
+        };
+        let text = std::str::from_utf8(&message).ok().filter(|_| !is_binary);
+        if text.is_none() && !is_binary {
+            notes.print_error("a message of the input is not UTF-8; --binary sends it as it is");
+            return (CloseCode::NORMAL, Exit::Usage);
         }
-        polled
-    })
-    .await
+        // A failing output is reported with the next event, and so is the loss if sending fails.
+        let _ = journal.message(Direction::Sent, &message, !is_binary);
+        let _ = match text {
+            Some(text) => sender.send(text).await,
+            None => sender.send(&message[..]).await,
+        };
+    }
 }
 
 async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {

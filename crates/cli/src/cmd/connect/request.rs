@@ -155,12 +155,12 @@ async fn receive(
     trace: &Trace,
     notes: &Notes,
 ) -> Result<u16, Failure> {
+    output.begin();
     if args.shows_head() {
         let head = trace.head(response.version, response.status, &response.headers);
         output.head(&head).map_err(Failure::Output)?;
     }
     let kind = response.headers.get("content-type").unwrap_or_default();
-    output.begin();
     let is_event_stream = kind.starts_with(b"text/event-stream");
     let stall_timeout = args.request.stall_timeout.or((!is_event_stream).then_some(STALL_TIMEOUT));
     let mut len = 0;

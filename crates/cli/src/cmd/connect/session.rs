@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) async fn run(
     let mut inbox = Inbox::new(args, &script.expected, journal, &close, &received);
     let mut outbox = Outbox::new(args, journal, &script.sends, close_request, &received);
     let result = talk(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &close, signals).await;
-    let unwritten = journal.flush().err();
+    let mut written = journal.flush();
     if let Ok(Some(_)) = result {
         // The exit code is known, perhaps before a Close frame was sent. The peer may not receive it any more.
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, sender.close(CloseCode::NORMAL, "")).await;
@@ -62,18 +62,17 @@ pub(super) async fn run(
     drop(outbox);
     if let Some(end) = receiver.end() {
         journal.closed(&end);
+        written = written.and_then(|()| journal.flush());
     }
     if args.display.verbose > 0 {
         let (messages, bytes) = (count(received.get(), "message"), count(inbox.bytes, "byte"));
         notes.print(&format!("* {messages}, {bytes} received in {:.3} s", begin.elapsed().as_secs_f64()));
     }
-    match result {
-        Ok(Some(exit)) => exit,
-        Ok(None) => match unwritten {
-            Some(error) => notes.unwritable(&error),
-            None => inbox.exit(&receiver),
-        },
-        Err(error) => {
+    match (result, written) {
+        (Ok(None | Some(Exit::Success)), Err(error)) => notes.unwritable(&error),
+        (Ok(Some(exit)), _) => exit,
+        (Ok(None), Ok(())) => inbox.exit(&receiver),
+        (Err(error), _) => {
             notes.print_error(&error.to_string());
             Exit::Broken
         }
@@ -162,13 +161,17 @@ impl<'a> Inbox<'a> {
     }
 
     async fn run(&mut self, receiver: &mut Receiver) -> Result<Option<Exit>, WebSocketError> {
-        while let Some(message) = next(receiver, self.journal).await? {
+        loop {
+            let message = match next(receiver, self.journal).await {
+                Ok(message) => message?,
+                Err(error) => return Ok(Some(self.journal.notes().unwritable(&error))),
+            };
+            let Some(message) = message else { return Ok(None) };
             let exit = self.handle(&message);
             if exit.is_some() {
                 return Ok(exit);
             }
         }
-        Ok(None)
     }
 
     fn handle(&mut self, message: &Message<'_>) -> Option<Exit> {
@@ -240,20 +243,14 @@ pub(super) fn is_normal(code: CloseCode) -> bool {
 }
 
 /// The next message. Output is flushed before this waits.
+///
+/// # Errors
+/// The output cannot be written.
 async fn next<'a>(
     receiver: &'a mut Receiver,
     journal: &Journal,
-) -> Result<Option<Message<'a>>, WebSocketError> {
-    let mut receiving = pin!(receiver.recv());
-    poll_fn(|cx| {
-        let received = receiving.as_mut().poll(cx);
-        if received.is_pending() {
-            // An error is reported when the next message is written.
-            let _ = journal.flush();
-        }
-        received
-    })
-    .await
+) -> io::Result<Result<Option<Message<'a>>, WebSocketError>> {
+    journal.flushing(receiver.recv()).await
 }
 
 /// The sending direction.
