@@ -86,6 +86,7 @@
   (define-foreign-variable %done int "WLS_DONE")
   (define-foreign-variable %again int "WLS_AGAIN")
   (define-foreign-variable %failed int "WLS_FAILED")
+  (define-foreign-variable %invalid-argument int "WL_STATUS_INVALID_ARGUMENT")
   (define-foreign-variable %not-open int "WL_STATUS_NOT_OPEN")
   (define-foreign-variable %invalid-utf8 int "WL_STATUS_INVALID_UTF8")
   (define-foreign-variable %queue-full int "WL_STATUS_QUEUE_FULL")
@@ -172,7 +173,8 @@
         (%free state)
         (for-each kill (list (websocket-reading ws) (websocket-writing ws)))
         (wake-all (websocket-waiters ws))
-        (when (websocket-mailbox ws) (close-mailbox (websocket-mailbox ws))))))
+        (when (websocket-mailbox ws) (close-mailbox (websocket-mailbox ws)))
+        (when (websocket-owns-ports ws) (close-ports ws)))))
 
   ;; The pointer; a condition after the connection was closed.
   (define (open-state ws)
@@ -463,7 +465,9 @@
   (define (close-websocket #!optional (ws (current-websocket)) #!key (code 1000) (reason ""))
     (let ((state (open-state ws)))
       (when state
-        (let ((status (%close-send state code reason (string-length reason))))
+        (let ((status (if (fx= code (fxand code 65535))
+                          (%close-send state code reason (string-length reason))
+                          %invalid-argument)))
           (unless (or (fx>= status 0) (fx= status %not-open))
             (abort (websocket-condition 'invalid-data (%status-text status) code reason))))
         (when (flush ws)
@@ -477,7 +481,6 @@
                     (unless (eof-object? message) (loop)))))))))
       (stop-timer ws)
       (release ws)
-      (when (websocket-owns-ports ws) (close-ports ws))
       (void)))
 
   (define (websocket-open? ws)
@@ -756,9 +759,11 @@
                (set-websocket-headers! ws
                 (map (lambda (name) (cons name (request-part state 0 name)))
                      '("Host" "Origin" "Cookie" "Authorization" "User-Agent")))
-               (write-response ws response (%accept state subprotocol (permessage-deflate) response response-max))
-               (check-made ws (with-config %server-open state))
-               ws)))))
+               (let ((len (%accept state subprotocol (permessage-deflate) response response-max)))
+                 (check-made ws len)
+                 (check-made ws (with-config %server-open state))
+                 (write-response ws response len)
+                 ws))))))
 
   ;; A connection that could not be made, for a parameter that it cannot have for example.
   (define (check-made ws status)
@@ -908,7 +913,7 @@
       (receive (in out) (tcp-connect host port)
         (let ((ws (handle-exceptions exn (begin (close-port-pair in out) (signal exn) #f)
                     (websocket-client in out authority resource origin: origin subprotocol: subprotocol))))
-          (when ws (set-websocket-owns-ports! ws #t))
+          (if ws (set-websocket-owns-ports! ws #t) (close-port-pair in out))
           ws))))
 
   (define (with-client-websocket uri thunk)

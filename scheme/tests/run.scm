@@ -392,8 +392,22 @@
            (check before (open-files)))))
      '("http://good" "http://bad"))))
 
+;; Also with a handler that returns, and with a websocket that nobody has.
+(let* ((open-files (lambda () (length (directory "/proc/self/fd"))))
+       (before (open-files)))
+  (when (directory-exists? "/proc/self/fd")
+    (check 'none
+           (cadr (both (lambda (in out) (close-input-port in) (close-output-port out))
+                       (lambda () (with-exception-handler void (lambda () (or (websocket-connect uri) 'none)))))))
+    (check before (open-files))
+    (let ((thread (in-thread (lambda () (receive (in out) (tcp-accept listener) (echo-on in out))))))
+      (let ((ws (websocket-connect uri)))
+        (send-message "x" 'text ws)
+        (receive-message ws))
+      (check #t (and (wait-until (lambda () (gc #t) (ended? thread))) (= (open-files) before))))))
+
 ;; What no Close frame can have is refused at once, and the connection stays.
-(check '((1 connection-close) (invalid-data invalid-data invalid-data invalid-data "still open"))
+(check '((1 connection-close) (invalid-data invalid-data invalid-data invalid-data invalid-data "still open"))
        (both echo-on
              (lambda ()
                (with-client-websocket
@@ -402,16 +416,23 @@
                   (let* ((refused (lambda arguments
                                     (condition-case (begin (apply close-websocket (current-websocket) arguments) 'closed)
                                       ((websocket invalid-data) 'invalid-data))))
-                         (results (list (refused reason: (make-string 200 #\a)) (refused code: 1005) (refused code: 5000)
+                         (results (list (refused reason: (make-string 200 #\a)) (refused code: 1005) (refused code: 5000) (refused code: 66536)
                                         (refused reason: (bytes 255)))))
                     (send-message "still open")
                     (receive (message type) (receive-message)
                       (append results (list message)))))))))
 
-;; Parameters that no connection can have.
+;; Parameters that no connection can have, which the server sees before it accepts; also a response that is longer than its buffer.
+(define (accept-kind request)
+  (let ((out (open-output-string)))
+    (list (condition-case (websocket-accept (open-input-string request) out) ((websocket invalid-parameters) 'invalid-parameters))
+          (get-output-string out))))
+(let ((name (make-string 5000 #\x)))
+  (parameterize ((supported-subprotocols (list name)))
+    (check '(invalid-parameters "")
+           (accept-kind (string-append (substring request 0 (- (string-length request) 2)) "Sec-WebSocket-Protocol: " name "\r\n\r\n")))))
 (parameterize ((ping-interval 1e-10))
-  (check 'invalid-parameters
-         (condition-case (websocket-accept (open-input-string request) (open-output-string)) ((websocket invalid-parameters) 'invalid-parameters)))
+  (check '(invalid-parameters "") (accept-kind request))
   (check '(refused invalid-parameters)
          (both (lambda (in out) (handle-exceptions exn 'refused (parameterize ((ping-interval 0)) (with-websocket echo in out)) 'refused))
                (lambda ()
