@@ -16,14 +16,13 @@ use tokio::time::{Instant, Sleep};
 #[cfg(feature = "http2")]
 use wireloom_http2::error::ErrorCode;
 
-use crate::deadline::after;
+use crate::deadline::{self, after};
 use crate::error::HttpError;
 use crate::headers::Headers;
 use crate::http1::{BodyReceiver, Content};
 #[cfg(feature = "http2")]
 use crate::http2::RecvStream;
 use crate::memory::{Account, Category};
-use crate::transport::looks;
 
 /// Capacity of the channel of a [`BodySender`], in chunks.
 const CHANNEL_LEN: usize = 4;
@@ -86,7 +85,7 @@ struct Deadline {
 
 impl Deadline {
     fn new(timeout: Duration) -> Self {
-        let (now, step) = (Instant::now(), looks::step(timeout));
+        let (now, step) = (Instant::now(), deadline::look_step(timeout));
         let due = after(now, timeout);
         let sleep = Box::pin(tokio::time::sleep_until(due));
         Self { due, step, looked_at: now, is_suspended: false, sleep }
@@ -101,7 +100,7 @@ impl Deadline {
     fn look(&mut self) -> Instant {
         let now = Instant::now();
         let counted = if self.is_suspended { Duration::ZERO } else { self.step };
-        self.extend(looks::absence(now - self.looked_at, counted));
+        self.extend(deadline::absence(now - self.looked_at, counted));
         self.looked_at = now;
         now
     }

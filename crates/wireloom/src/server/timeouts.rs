@@ -13,7 +13,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::deadline;
 use crate::registry::{Phase, Registry};
-use crate::transport::looks;
 
 /// A deadline that is computed at the first wait for it.
 pub(super) struct Deadline {
@@ -28,9 +27,9 @@ impl Deadline {
 
     /// The time of the next look at it; `None` when it has passed.
     fn look(&mut self, last: Instant, now: Instant) -> Option<Instant> {
-        let step = looks::step(self.timeout);
+        let step = deadline::look_step(self.timeout);
         let at = match self.at {
-            Some(at) => deadline::after(at, looks::absence(now - last, step)),
+            Some(at) => deadline::after(at, deadline::absence(now - last, step)),
             None => deadline::after(now, self.timeout),
         };
         self.at = Some(at);

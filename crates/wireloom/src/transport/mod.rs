@@ -7,7 +7,6 @@ pub(crate) mod counted;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod io;
-pub(crate) mod looks;
 #[cfg(test)]
 pub(crate) mod model;
 #[cfg(target_os = "linux")]

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use wireloom_ws::{Delivery, IdleInbound, Inbound, Reader};
 
 use super::clock::Timer;
-use super::codecs;
+use super::session::with_codecs;
 use crate::error::WebSocketError;
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
 use crate::transport::budget::Budget;
@@ -204,7 +204,7 @@ impl ActiveReceiver {
         space.bytes()[..arrived.len()].copy_from_slice(arrived);
         // Bytes in the buffer are decoded later.
         let _ = space.filled(arrived.len());
-        codecs::with(|pool| active.reader.take_codec(pool));
+        with_codecs(|pool| active.reader.take_codec(pool));
         active
     }
 
@@ -239,7 +239,7 @@ impl ActiveReceiver {
             buffer::give_memory(memory, self.memory_len_max());
         }
         if self.reader.inbound().is_compressed() {
-            codecs::with(|pool| self.reader.return_codec(pool));
+            with_codecs(|pool| self.reader.return_codec(pool));
         }
     }
 

@@ -17,13 +17,12 @@
 //!         slot     (`active_receiver`) the state of the receiver while it waits; taken by the poll that reads and decodes
 //! ```
 //!
-//! Layers: `clock`, `codecs`, `linger`, `observer`, `prepared` → `active_receiver`, `config`, `flush`, `message` → `session`, `slow` → `link` →
-//! `state` → `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
+//! Layers: `clock`, `linger`, `observer`, `prepared` → `config`, `flush`, `message` → `session`, `slow` → `active_receiver`, `link` → `state` →
+//! `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
 mod active_receiver;
 mod clock;
-mod codecs;
 mod config;
 mod driven;
 mod fanout;

@@ -13,11 +13,10 @@ use super::active_receiver::{
     ActiveReceiver, CONTROLS_PER_PAYMENT, DeliveryMode, MESSAGE_COST, ReceiverSlot,
 };
 use super::clock::Timer;
-use super::codecs;
 use super::link::{self, Traffic, Waiter};
 use super::message::{Message, OwnedMessage};
 use super::observer::ObserverEvent;
-use super::session::Session;
+use super::session::{Session, with_codecs};
 use super::state::{Shared, State};
 use crate::error::WebSocketError;
 use crate::transport::buffer;
@@ -486,7 +485,7 @@ impl ActiveReceiver {
             memory.into_iter().for_each(|memory| self.reader.set_memory(memory));
         }
         if self.reader.inbound().is_compressed() {
-            codecs::with(|pool| self.reader.take_codec(pool));
+            with_codecs(|pool| self.reader.take_codec(pool));
         }
         Poll::Ready(Ok(Some(Read::Buffered)))
     }

@@ -1,15 +1,17 @@
 //! What this end sends, and how it closes: the sending half of the protocol core, and what was decided about the end. It does no
 //! input or output: [`Link`](super::link::Link) writes its queue.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use wireloom_ws::deflate::DeflatePool;
 use wireloom_ws::{CloseCode, Error, Event, Kind, Misuse, Outbound, Pong, PreparedFrame};
 
+use super::clock;
 use super::flush::{self, BATCH_LEN_MAX};
 use super::message::Payload;
 use super::observer::{NotificationQueue, Observer, ObserverEvent};
-use super::{clock, codecs};
 use crate::guard::Deferred;
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
 
@@ -209,7 +211,7 @@ impl Session {
     #[inline]
     fn take_codec(&mut self) {
         if self.core.is_compressed() {
-            codecs::with(|pool| self.core.take_codec(pool));
+            with_codecs(|pool| self.core.take_codec(pool));
         }
     }
 
@@ -217,7 +219,7 @@ impl Session {
     #[inline]
     pub(super) fn return_codec(&mut self, account: &Account) {
         if self.core.is_compressed() {
-            codecs::with(|pool| self.core.return_codec(pool));
+            with_codecs(|pool| self.core.return_codec(pool));
             self.count_window(account);
         }
     }
@@ -456,6 +458,22 @@ impl Session {
         queue.push_written(headers, end);
         queue.is_waiting()
     }
+}
+
+/// Inflating codecs that a thread keeps, of 48 KB each.
+const INFLATERS_MAX: usize = 32;
+
+/// Deflating codecs that a thread keeps, of 280 KB each by default.
+const DEFLATERS_MAX: usize = 8;
+
+thread_local! {
+    /// The DEFLATE codecs of a thread, shared by its connections, for both directions.
+    static CODECS: RefCell<DeflatePool> = const { RefCell::new(DeflatePool::new(INFLATERS_MAX, DEFLATERS_MAX)) };
+}
+
+/// Calls `run` with this thread's pool. While the thread ends there is none, and a codec stays with its connection.
+pub(super) fn with_codecs(run: impl FnOnce(&mut DeflatePool)) {
+    let _ = CODECS.try_with(|pool| run(&mut pool.borrow_mut()));
 }
 
 #[cfg(test)]

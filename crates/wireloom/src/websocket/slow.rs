@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use super::clock::{self, Timer};
 use super::config::SlowPeer;
-use crate::transport::{PROGRESS_LEN_MIN, looks};
+use crate::deadline;
+use crate::transport::PROGRESS_LEN_MIN;
 
 /// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
 pub(super) const BUFFERED_LEN_MAX: usize = 64 << 10;
@@ -157,7 +158,7 @@ impl Slow {
 
 fn look_step(policy: &SlowPeer) -> Duration {
     let (queue_timeout, stall_timeout) = policy.timeouts();
-    looks::step(queue_timeout.min(stall_timeout))
+    deadline::look_step(queue_timeout.min(stall_timeout))
 }
 
 impl Deadlines {
@@ -170,7 +171,7 @@ impl Deadlines {
     fn look(&mut self, now: Duration, step: Duration) {
         // Without a timer nobody looks in time.
         if self.timer.is_set() {
-            let absence = looks::absence(now.saturating_sub(self.looked_at), step);
+            let absence = deadline::absence(now.saturating_sub(self.looked_at), step);
             for deadline in [&mut self.queue, &mut self.stall] {
                 deadline.due = deadline.due.saturating_add(absence);
             }

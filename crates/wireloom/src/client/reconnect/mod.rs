@@ -24,10 +24,9 @@ pub use policy::{LossReason, ReconnectPolicy, Retry};
 pub use sender::ReconnectingSender;
 
 use super::{Connector, Opened};
-use crate::deadline::after;
+use crate::deadline::{self, after};
 use crate::error::{Error, WebSocketError};
 use crate::headers::Headers;
-use crate::transport::looks;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
 use sender::{Link, Links};
 use sent_messages::SentMessages;
@@ -461,13 +460,13 @@ impl Open {
 impl Silence {
     /// The time of the next look; `None` when the peer has been silent for `timeout`.
     fn look(&mut self, pinged_at: Instant, received_len: u64, timeout: Duration) -> Option<Instant> {
-        let (now, step) = (Instant::now(), looks::step(timeout));
+        let (now, step) = (Instant::now(), deadline::look_step(timeout));
         if received_len > self.received_len || pinged_at > self.looked_at {
             self.time = Duration::ZERO;
         } else {
             // The application may not have called `next` meanwhile.
             let since_last = now - self.looked_at;
-            self.time += since_last - looks::absence(since_last, step);
+            self.time += since_last - deadline::absence(since_last, step);
         }
         (self.looked_at, self.received_len) = (now, received_len);
         let left = timeout.saturating_sub(self.time);
