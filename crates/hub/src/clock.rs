@@ -64,20 +64,23 @@ fn system_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A deadline for a client, waited for in parts, of which a pause of this process takes one: the client has the others.
+/// A deadline for a client, waited for in parts, of which a pause of this process takes one: the client has the others. Every session
+/// has one, so that the timeout is an argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Duration,
-    part: Duration,
-    left: u32,
+    left: u8,
 }
 
 impl Deadline {
-    const PARTS: u32 = 2;
+    const PARTS: u8 = 2;
 
     pub(crate) fn new(now: Duration, timeout: Duration) -> Self {
-        let part = timeout / Self::PARTS;
-        Self { at: now.saturating_add(part), part, left: Self::PARTS }
+        Self { at: Self::end_of_part(now, timeout), left: Self::PARTS }
+    }
+
+    fn end_of_part(now: Duration, timeout: Duration) -> Duration {
+        now.saturating_add(timeout / u32::from(Self::PARTS))
     }
 
     /// The end of the part that has begun.
@@ -86,10 +89,10 @@ impl Deadline {
     }
 
     /// Begins the next part if one has passed. Returns whether it was the last one.
-    pub(crate) fn is_over(&mut self, now: Duration) -> bool {
+    pub(crate) fn is_over(&mut self, now: Duration, timeout: Duration) -> bool {
         if self.at <= now && self.left > 0 {
             self.left -= 1;
-            self.at = now.saturating_add(self.part);
+            self.at = Self::end_of_part(now, timeout);
         }
         self.left == 0
     }

@@ -241,7 +241,7 @@ impl Session {
         let now = self.node.clock.now();
         match &mut self.state {
             State::Connecting { stale } => {
-                if stale.is_over(now) {
+                if stale.is_over(now, config.stale_after) {
                     self.end(Disconnect::Stale);
                 }
                 return;
@@ -257,7 +257,7 @@ impl Session {
                 self.state = State::Connected { ping };
             }
             State::Connected { ping: Ping::Missing(deadline) } => {
-                if deadline.is_over(now) {
+                if deadline.is_over(now, config.pong_timeout) {
                     self.end(Disconnect::NoPong);
                 }
             }

@@ -316,6 +316,6 @@ mod tests {
             size_of::<Session>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 1_000, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 930, "{sizes:?}");
     }
 }
