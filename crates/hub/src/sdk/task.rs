@@ -8,6 +8,7 @@
 //!            +-- refused for good -----------------------------------------------+
 //! ```
 
+mod deliveries;
 mod entry;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +19,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use self::deliveries::{Deliveries, Event};
 use self::entry::{Entry, State, WrongBase};
 use super::builder::{ClientBuilder, TokenSource};
 use super::connection::{Connection, Lost, Opened};
@@ -78,12 +80,6 @@ struct Token {
     result: Result<String, String>,
 }
 
-/// An event that waits for room in the queue of its receiver.
-enum Event {
-    Client(mpsc::Sender<ClientEvent>, ClientEvent),
-    Subscription(mpsc::Sender<SubscriptionEvent>, SubscriptionEvent),
-}
-
 pub(super) struct Task {
     builder: Arc<ClientBuilder>,
     requests: mpsc::Receiver<Request>,
@@ -97,8 +93,7 @@ pub(super) struct Task {
     calls: VecDeque<Call>,
     waiting: Vec<oneshot::Sender<Result<(), ClientError>>>,
     events: Option<mpsc::Sender<ClientEvent>>,
-    /// Events that have found no room. While there are any, the connection is not read.
-    stalled: VecDeque<Event>,
+    deliveries: Deliveries,
     pending: HashMap<u32, Pending>,
     last_id: u32,
     last_key: u64,
@@ -122,7 +117,7 @@ enum End {
 impl Task {
     pub(super) fn new(builder: ClientBuilder, requests: mpsc::Receiver<Request>) -> Self {
         let token = builder.token.clone();
-        let (entries, server_side, calls, waiting, events, stalled, pending) = Default::default();
+        let (entries, server_side, calls, waiting, events, deliveries, pending) = Default::default();
         Self {
             builder: Arc::new(builder),
             requests,
@@ -133,7 +128,7 @@ impl Task {
             calls,
             waiting,
             events,
-            stalled,
+            deliveries,
             pending,
             // 1 is that of `connect`.
             last_id: 1,
@@ -186,7 +181,7 @@ impl Task {
                     opened
                 })),
                 request = self.requests.recv() => self.handle_offline(request)?,
-                () = make_room(&mut self.stalled), if !self.stalled.is_empty() => {}
+                () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
             }
         }
     }
@@ -205,10 +200,8 @@ impl Task {
             }
             Lost::Retry { code, reason } => (code, reason),
         };
-        // The last reason replaces one that nobody has taken: attempts do not add up.
-        if let Some(Event::Client(_, ClientEvent::Connecting { .. })) = self.stalled.back() {
-            self.stalled.pop_back();
-        }
+        // The last reason replaces one that nobody has taken.
+        self.deliveries.drop_last_attempt();
         self.emit(ClientEvent::Connecting { code, reason });
         let delay = self.delay(self.failures);
         self.failures = self.failures.saturating_add(1);
@@ -217,7 +210,7 @@ impl Task {
             tokio::select! {
                 () = &mut delayed => return Ok(()),
                 request = self.requests.recv() => self.handle_offline(request)?,
-                () = make_room(&mut self.stalled), if !self.stalled.is_empty() => {}
+                () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
             }
         }
     }
@@ -359,14 +352,14 @@ impl Task {
                     other => self.handle_offline(other)?,
                 },
                 Some(token) = self.made.1.recv() => self.handle_token(token, &mut commands),
-                () = make_room(&mut self.stalled), if !self.stalled.is_empty() => {}
-                received = connection.recv(), if self.stalled.is_empty() => match received {
+                () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
+                received = connection.recv(), if !self.deliveries.are_stalled() => match received {
                     Ok(replies) => self.handle(replies, &connection, &mut commands),
                     Err(lost) => return Ok(lost),
                 },
                 () = tokio::time::sleep_until(deadline) => {
                     // While the application takes no events, the server's pings wait unread.
-                    if self.stalled.is_empty() && connection.is_silent() {
+                    if !self.deliveries.are_stalled() && connection.is_silent() {
                         return Ok(Lost::Retry { code: 0, reason: "the server is silent".into() });
                     }
                 }
@@ -406,7 +399,7 @@ impl Task {
 
     fn deadline(&self, connection: &Connection) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
-        let silent_at = connection.silent_at.filter(|_| self.stalled.is_empty());
+        let silent_at = connection.silent_at.filter(|_| !self.deliveries.are_stalled());
         [silent_at, self.renew_at, self.due_at].into_iter().flatten().fold(far, Instant::min)
     }
 
@@ -618,7 +611,7 @@ impl Task {
             Some(done) => drop(done.send(Err(ClientError::Refused(error)))),
             None => {
                 let event = SubscriptionEvent::Unsubscribed { code: error.code, reason: error.message };
-                self.deliver(Event::Subscription(entry.events, event));
+                self.deliveries.deliver(Event::Subscription(entry.events, event));
             }
         }
     }
@@ -647,7 +640,7 @@ impl Task {
             entry.events.clone()
         });
         let Some(events) = delivered else { return };
-        self.deliver(Event::Subscription(events, SubscriptionEvent::Subscribed(subscribed)));
+        self.deliveries.deliver(Event::Subscription(events, SubscriptionEvent::Subscribed(subscribed)));
         for publication in result.publications {
             self.received(channel, publication);
         }
@@ -667,7 +660,7 @@ impl Task {
         let Err(WrongBase) = entry.receive(&mut publication) else {
             let events = entry.events.clone();
             let event = SubscriptionEvent::Publication(publication);
-            return self.deliver(Event::Subscription(events, event));
+            return self.deliveries.deliver(Event::Subscription(events, event));
         };
         let at = Instant::now() + self.delay(0);
         self.update(channel, |entry| entry.subscribe_at(at));
@@ -703,7 +696,7 @@ impl Task {
             let Some(entry) = self.entries.remove(&channel) else { return };
             let event =
                 SubscriptionEvent::Unsubscribed { code: unsubscribe.code, reason: unsubscribe.reason };
-            self.deliver(Event::Subscription(entry.events, event));
+            self.deliveries.deliver(Event::Subscription(entry.events, event));
         } else if let Some(subscribe) = subscribe {
             let result = SubscribeResult {
                 recoverable: subscribe.recoverable,
@@ -751,31 +744,14 @@ impl Task {
     fn deliver_to(&mut self, channel: &str, event: SubscriptionEvent) {
         if let Some(entry) = self.entries.get(channel) {
             let events = entry.events.clone();
-            self.deliver(Event::Subscription(events, event));
+            self.deliveries.deliver(Event::Subscription(events, event));
         }
     }
 
     fn emit(&mut self, event: ClientEvent) {
         if let Some(events) = self.events.clone() {
-            self.deliver(Event::Client(events, event));
+            self.deliveries.deliver(Event::Client(events, event));
         }
-    }
-
-    /// Delivers an event, after those that wait. One whose receiver is gone is dropped.
-    fn deliver(&mut self, event: Event) {
-        use mpsc::error::TrySendError::Full;
-        let refused = match event {
-            event if !self.stalled.is_empty() => Some(event),
-            Event::Client(to, event) => match to.try_send(event) {
-                Err(Full(event)) => Some(Event::Client(to, event)),
-                _ => None,
-            },
-            Event::Subscription(to, event) => match to.try_send(event) {
-                Err(Full(event)) => Some(Event::Subscription(to, event)),
-                _ => None,
-            },
-        };
-        self.stalled.extend(refused);
     }
 
     /// Tells everybody who waits, and who asks later, that the client has ended.
@@ -793,20 +769,12 @@ impl Task {
                 Some(done) => drop(done.send(Err(error.clone()))),
                 None => {
                     let event = SubscriptionEvent::Unsubscribed { code, reason: reason.clone() };
-                    self.deliver(Event::Subscription(entry.events, event));
+                    self.deliveries.deliver(Event::Subscription(entry.events, event));
                 }
             }
         }
         self.emit(ClientEvent::Disconnected { code, reason });
-        // What has found no room is still delivered.
-        let mut stalled = std::mem::take(&mut self.stalled);
-        if !stalled.is_empty() {
-            tokio::spawn(async move {
-                while !stalled.is_empty() {
-                    make_room(&mut stalled).await;
-                }
-            });
-        }
+        std::mem::take(&mut self.deliveries).finish();
         self.events = None;
         if let Some(closed) = closed {
             let _ = closed.send(());
@@ -822,24 +790,6 @@ impl Task {
             }
         }
     }
-}
-
-/// Delivers the first of the events that wait, when its receiver has room.
-///
-/// # Cancel safety
-/// The event stays if the future is dropped.
-async fn make_room(stalled: &mut VecDeque<Event>) {
-    async fn deliver<T: Clone>(to: &mpsc::Sender<T>, event: &T) {
-        if let Ok(room) = to.reserve().await {
-            room.send(event.clone());
-        }
-    }
-    match stalled.front() {
-        Some(Event::Client(to, event)) => deliver(to, event).await,
-        Some(Event::Subscription(to, event)) => deliver(to, event).await,
-        None => return,
-    }
-    stalled.pop_front();
 }
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

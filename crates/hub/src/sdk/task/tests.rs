@@ -263,6 +263,6 @@ async fn attempts_whose_events_nobody_takes_do_not_add_up() {
     for _ in 0..50 {
         assert!(task.recover(lost()).await.is_ok());
     }
-    assert_eq!(task.stalled.len(), 1);
+    assert_eq!(task.deliveries.len(), 1);
     assert!(matches!(received.recv().await, Some(ClientEvent::Connecting { .. })));
 }
