@@ -199,8 +199,8 @@ impl Limit {
     /// Of the frames of a framer, each of `frame` bytes at most. Its connection sets what is left of the message.
     #[inline]
     fn of(names: &Names, framer: Value, frame: u64) -> Self {
-        // SAFETY: an object and interned names.
         let [message, left] = [names.message_max, names.message_left].map(|name| {
+            // SAFETY: an object and an interned name.
             let len = Fixnum::from_value(unsafe { Value::from_raw(rb_ivar_get(framer.as_raw(), name)) });
             len.map_or(u64::MAX, |len| len.to_i64() as u64)
         });
