@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use wireloom::wireloom_ws::handshake::HandshakeError;
 use wireloom::wireloom_ws::handshake::error::{LimitReached, ResponseError};
-use wireloom::{Error, HttpError};
+use wireloom::{Error, HttpError, WebSocketError};
 
 /// How the command ends, as [`exit_codes`] describes it. 2 is also what clap uses for invalid arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,13 @@ impl Exit {
     /// When a connection could not be opened, or a request was not answered.
     pub(crate) fn of_opening(error: &Error) -> Self {
         match error {
+            Error::Io(error)
+            | Error::Http(HttpError::Io(error))
+            | Error::WebSocket(WebSocketError::Io(error))
+                if error.kind() == ErrorKind::TimedOut =>
+            {
+                Self::TimedOut
+            }
             Error::InvalidUrl(_)
             | Error::Http(HttpError::InvalidHeader)
             | Error::LengthRequired
@@ -52,7 +59,8 @@ impl Exit {
             Error::ConnectTimeout
             | Error::HandshakeTimeout
             | Error::Handshake(HandshakeError::Limit(LimitReached::Deadline))
-            | Error::Http(HttpError::KeepaliveTimeout | HttpError::BodyTimeout) => Self::TimedOut,
+            | Error::Http(HttpError::KeepaliveTimeout | HttpError::BodyTimeout)
+            | Error::WebSocket(WebSocketError::KeepaliveTimeout) => Self::TimedOut,
             Error::Tls(_) | Error::TlsRequired | Error::NoTls => Self::Tls,
             // An answer that is not one of HTTP, or over a limit.
             Error::Handshake(
@@ -109,6 +117,9 @@ mod tests {
             (Error::Http(HttpError::NotProcessed), Exit::Broken),
             (Error::Http(HttpError::BodyTimeout), Exit::TimedOut),
             (Error::HandshakeTimeout, Exit::TimedOut),
+            (Error::Io(io(ErrorKind::TimedOut)), Exit::TimedOut),
+            (Error::WebSocket(WebSocketError::Io(io(ErrorKind::TimedOut))), Exit::TimedOut),
+            (Error::WebSocket(WebSocketError::Closed), Exit::Broken),
             (Error::TlsRequired, Exit::Tls),
         ] {
             assert_eq!(Exit::of_opening(&error), exit, "{error:?}");

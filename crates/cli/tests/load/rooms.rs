@@ -153,7 +153,7 @@ async fn measures_the_rooms_of_serve() {
     let echo = serve.url("ws", "/echo");
     let (code, out, errors) =
         crate::run(&[&echo, "--scenario", "rooms", "--rate", "9", "--timeout", "300ms"]).await;
-    assert_eq!((code, &*out), (1, ""));
+    assert_eq!((code, &*out), (6, ""));
     assert!(errors.contains("is this the URL of a room?"), "{errors}");
 }
 
