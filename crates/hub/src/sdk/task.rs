@@ -7,6 +7,8 @@
 //!            |                                                                   ^
 //!            +-- refused for good -----------------------------------------------+
 //! ```
+//!
+//! Layers: `deliveries`, `entry`.
 
 mod deliveries;
 mod entry;
