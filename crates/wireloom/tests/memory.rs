@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use tokio::sync::{Notify, Semaphore};
 use wireloom::server::Listener;
 use wireloom::{
-    CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Response, Server, ServerConfig,
-    ServerHandle, Tap, TapEvent, WebSocketConfig,
+    ClientTls, CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Response, Server,
+    ServerConfig, ServerHandle, ServerTls, Tap, TapEvent, WebSocketConfig,
 };
 use wireloom_testing::frame::upgrade_request;
 
@@ -38,6 +38,12 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
                         break;
                     }
                 }
+            }),
+            Err(refusal) => refusal,
+        },
+        "/burst" => match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(async |mut socket| {
+                let _ = socket.send(vec![7; 60_000]).await;
             }),
             Err(refusal) => refusal,
         },
@@ -173,6 +179,26 @@ async fn bytes_of_a_connection_that_waits_for_a_permit_are_counted() {
     let is_counted = watch(&server_handle, |memory| memory.heads >= 4 * LEN);
     tokio::time::timeout(ServerConfig::default().handshake_timeout / 2, is_counted).await.unwrap();
     drop(clients);
+    watch(&server_handle, |memory| memory.total == 0).await;
+}
+
+// rustls holds all of a message, and the send queue is empty.
+#[tokio::test]
+async fn bytes_that_tls_holds_for_a_client_that_does_not_read_are_counted() {
+    let (open, pipes) = tokio::sync::mpsc::channel(1);
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let server = Server::new(Pipes(pipes)).tls(tls);
+    let server_handle = server.handle();
+    tokio::spawn(server.serve(handle));
+    let connector =
+        Connector::new().tls(ClientTls::default().with_root(certificate.der())).dial_with(move |_, _| {
+            let (client, pipe) = tokio::io::duplex(1_000);
+            open.try_send(pipe).unwrap();
+            std::future::ready(Ok(client))
+        });
+    let client = connector.connect("wss://localhost/burst").await.unwrap();
+    watch(&server_handle, |memory| memory.send_queues >= 60_000).await;
+    drop(client);
     watch(&server_handle, |memory| memory.total == 0).await;
 }
 

@@ -254,6 +254,11 @@ impl Link {
         session.handle_written(is_waiting);
     }
 
+    /// Bytes that the transport itself may hold while it is full.
+    pub(super) fn buffered_len_max(&self) -> usize {
+        if self.io.left_len().is_some() { BUFFERED_LEN_MAX } else { 0 }
+    }
+
     /// Whether the bytes before `end`, as [`Traffic::bytes_sent`] counts them, have left a transport that is full.
     pub(super) fn has_written(&self, end: u64) -> bool {
         // A transport that buffers has written bytes when as many others have followed as it can buffer.

@@ -428,7 +428,7 @@ impl State {
     /// Called while the transport is full: ready when the peer has been slow for too long.
     fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
         let queued_len = self.session.core().queued_len();
-        if self.send_queue.try_set(queued_len).is_err() {
+        if self.send_queue.try_set(queued_len + self.link.buffered_len_max()).is_err() {
             // The transport is full and accepts no Close frame.
             self.reset(WebSocketError::Overloaded);
             return Poll::Ready(Err(WebSocketError::Overloaded));
