@@ -448,49 +448,40 @@ impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (sender, message) = match std::mem::replace(&mut self.0, Step::Done) {
             Step::Untried(sender, message) => (sender, message.into()),
-            Step::Waiting(waiting) => return self.wait(waiting, cx),
-            Step::Done => return Poll::Ready(Ok(())),
+            step => {
+                self.0 = step;
+                return self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)));
+            }
         };
         let (kind, payload) = message.parts();
         if sender.shared.append(kind, payload) {
             return Poll::Ready(Ok(()));
         }
-        let waiting: Waiting<'a> = match sender.send_now(&message) {
+        match sender.send_now(&message) {
             Ok(Sent::Done) => return Poll::Ready(Ok(())),
-            Ok(Sent::Queued) => Box::pin(sender.flush()),
-            Ok(Sent::Full) => Box::pin(async move {
-                sender.feed(message).await?;
-                sender.flush().await
-            }),
+            Ok(Sent::Queued) => self.0 = Step::Waiting(Box::pin(sender.flush())),
+            Ok(Sent::Full) => {
+                self.0 = Step::Waiting(Box::pin(async move {
+                    sender.feed(message).await?;
+                    sender.flush().await
+                }));
+            }
             Err(error) => return Poll::Ready(Err(*error)),
-        };
-        self.wait(waiting, cx)
+        }
+        self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)))
     }
 }
 
-impl<'a, M> Sending<'a, M> {
-    /// Polls `waiting` and keeps it while it is pending.
-    #[inline]
-    fn wait(&mut self, mut waiting: Waiting<'a>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        match poll_waiting(waiting.as_mut(), cx) {
-            Poll::Ready(None) => Poll::Ready(Ok(())),
-            Poll::Ready(Some(error)) => Poll::Ready(Err(*error)),
-            Poll::Pending => {
-                self.0 = Step::Waiting(waiting);
-                Poll::Pending
-            }
+impl<M> Sending<'_, M> {
+    /// Boxes the error: errors are large, and an unboxed one would make the path that does not wait move its result through memory.
+    #[cold]
+    #[inline(never)]
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<WebSocketError>>> {
+        match &mut self.0 {
+            Step::Waiting(waiting) => waiting.as_mut().poll(cx).map(|sent| sent.err().map(Box::new)),
+            _ => Poll::Ready(None),
         }
     }
-}
-
-/// Boxes the error: errors are large, and an unboxed one would make the path that does not wait move its result through memory.
-#[cold]
-#[inline(never)]
-fn poll_waiting(
-    waiting: Pin<&mut (dyn Future<Output = Result<(), WebSocketError>> + Send + '_)>,
-    cx: &mut Context<'_>,
-) -> Poll<Option<Box<WebSocketError>>> {
-    waiting.poll(cx).map(|sent| sent.err().map(Box::new))
 }
 
 /// The result of an attempt to send without waiting.
