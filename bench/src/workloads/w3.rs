@@ -142,7 +142,7 @@ fn race(
             return Err(format!("{title}, {name}: received {printed:?} instead of {expected}"));
         }
     }
-    let targets = vec![Target::fastest_rival(if consumption == Consumption::Deliver { 0.8 } else { 1.0 })];
+    let targets = vec![Target::fastest_rival(if consumption == Consumption::Deliver { 0.8 } else { 0.95 })];
     runner.keep(RaceResult { targets, ..RaceResult::new("w3", title, entries) });
     Ok(())
 }

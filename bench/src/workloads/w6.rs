@@ -25,16 +25,16 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     };
     let rival = |most| vec![Target::fastest_rival(most)];
     let loads = [
-        ("32 B, 64 connections, depth 1", load(32, small, 1), rival(1.03)),
+        ("32 B, 64 connections, depth 1", load(32, small, 1), rival(0.95)),
         ("32 B, 64 connections, depth 64", load(32, small, 64), batched(0.67)),
         ("1 KiB, 64 connections, depth 16", load(1 << 10, small, 16), batched(0.77)),
-        ("64 KiB, 8 connections, depth 1", load(64 << 10, 8, 1), rival(1.0)),
+        ("64 KiB, 8 connections, depth 1", load(64 << 10, 8, 1), rival(0.95)),
         ("1 MiB, 4 connections, depth 1", load(large, 4, 1), rival(1.0)),
     ];
     for (title, load, targets) in loads {
         echo(runner, "w6", &running, title, load, targets)?;
     }
-    handshakes(runner, "w6", &running, rival(1.0))?;
+    handshakes(runner, "w6", &running, rival(0.95))?;
     drop(running);
     tunnels(runner, &cores)?;
     idle(runner, &cores, files_max)
