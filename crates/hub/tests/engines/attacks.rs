@@ -69,6 +69,30 @@ async fn a_redis_that_is_master_again_begins_new_histories() {
     assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["next"]);
 }
 
+/// Redis gets another replication ID when its first replica comes, and some time after the last has left. It has lost nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_keeps_histories_when_replicas_come_and_go() {
+    let Some(redis) = Redis::start() else { return };
+    assert!(redis.command("CONFIG SET repl-backlog-ttl 1").contains("OK"));
+    let replid = || {
+        let info = redis.command("INFO replication");
+        info.lines().find(|line| line.starts_with("master_replid:")).unwrap().to_owned()
+    };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let first = publish(&engine, "a", "0").await;
+    let before = replid();
+    let mut replica = TcpStream::connect(("127.0.0.1", redis.port)).await.unwrap();
+    replica.write_all(b"SYNC\r\n").await.unwrap();
+    until(async || replid() != before).await;
+    let second = publish(&engine, "a", "1").await;
+    assert_eq!(second, Position { offset: first.offset + 1, ..first.clone() });
+    let before = replid();
+    drop(replica);
+    until(async || replid() != before).await;
+    assert_eq!(missed(&engine, "a", &first).await, Some(vec!["1".to_owned()]));
+    assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["0", "1"]);
+}
+
 /// A stream that was deleted and created again is another one at once, for publishers and subscribers of all nodes.
 #[tokio::test(flavor = "multi_thread")]
 async fn nats_acknowledges_in_the_epoch_of_the_stream() {

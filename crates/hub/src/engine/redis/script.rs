@@ -17,13 +17,21 @@ use crate::protocol::Publication;
 use crate::random::token;
 
 /// Reads the position of a channel. Begins a new history if there is none, or if it belongs to an earlier run of the server, or to an
-/// earlier time as master: what another master did not receive is lost.
+/// earlier time as master: what another master did not receive is lost. A master that never was a replica in this run has lost nothing when
+/// its replication ID changes: it does so when its first replica comes, and some time after the last has left.
 /// KEYS: position, stream. `ARGV[1]`: the epoch of a new history.
 const POSITION: &str = r"
 local info = redis.call('INFO', 'server', 'replication')
-local run = string.match(info, 'run_id:(%x+)') .. ' ' .. string.match(info, 'master_replid:(%x+)')
+local run_id = string.match(info, 'run_id:(%x+)')
+local run = run_id .. ' ' .. string.match(info, 'master_replid:(%x+)')
 local position = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
 local epoch, top = position[1], tonumber(position[2])
+if epoch and position[3] ~= run and string.sub(position[3] or '', 1, #run_id) == run_id
+  and string.match(info, 'master_replid2:0+%s')
+  and string.match(redis.call('INFO', 'stats'), 'total_net_repl_input_bytes:0%s') then
+  position[3] = run
+  redis.call('HSET', KEYS[1], 'run', run)
+end
 if not epoch or position[3] ~= run then
   redis.call('DEL', KEYS[2])
   epoch, top = ARGV[1], 0
