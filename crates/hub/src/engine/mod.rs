@@ -1,6 +1,6 @@
 //! Engines: where histories and presence are kept, and how publications reach the other nodes.
 //!
-//! Layers: `event_queue`, `logs` → `commands`, `memory` → `disk`, `nats`, `redis`.
+//! Layers: `event_queue`, `logs`, `peers` → `commands`, `memory` → `disk`, `nats`, `redis`.
 
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod commands;
@@ -10,6 +10,8 @@ mod logs;
 mod memory;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod peers;
 #[cfg(feature = "redis")]
 mod redis;
 

@@ -35,9 +35,10 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use self::follower::Follower;
-use self::nodes::{Announcements, Peers};
+use self::nodes::Announcements;
 use self::streams::{Nats, encoded, epoch, subject};
 use super::commands::{self, Receiver};
+use super::peers::Peers;
 use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
     MemoryEngine,

@@ -1,17 +1,14 @@
 //! The nodes that are connected to one NATS: which of them are alive, and their messages to each other.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
 use async_nats::Subscriber;
-use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 
 use super::streams::Nats;
 use super::unavailable;
+use crate::engine::peers::{HEARTBEAT, Peers};
 use crate::engine::{Delivery, EngineError};
-use crate::shards::lock;
 
 /// The subject of announcements.
 const NODES: &str = "wl.node";
@@ -19,28 +16,6 @@ const NODES: &str = "wl.node";
 /// The subject of messages to one node.
 pub(super) fn inbox(node: &str) -> String {
     format!("wl.to.{node}")
-}
-
-/// The interval of a node's announcements. A node that misses three is considered lost.
-const HEARTBEAT: Duration = Duration::from_secs(2);
-
-/// The other nodes that are alive.
-#[derive(Debug, Default)]
-pub(super) struct Peers(Mutex<HashMap<String, Instant>>);
-
-impl Peers {
-    pub(super) fn names(&self) -> Vec<String> {
-        self.expire();
-        lock(&self.0).keys().cloned().collect()
-    }
-
-    fn insert(&self, name: &str) {
-        lock(&self.0).insert(name.to_owned(), Instant::now());
-    }
-
-    fn expire(&self) {
-        lock(&self.0).retain(|_, seen| seen.elapsed() < 3 * HEARTBEAT);
-    }
 }
 
 /// Subscriptions to the announcements of other nodes, and to their messages to this node.
@@ -76,7 +51,7 @@ impl Announcements {
                     if nats.is_connected() {
                         let _ = nats.client.publish(format!("{NODES}.{name}"), Vec::new().into()).await;
                     }
-                    peers.expire();
+                    peers.tick();
                 }
                 Some(message) = self.nodes.next() => {
                     if let Some(name) = message.subject.strip_prefix(NODES).and_then(|name| name.strip_prefix('.')) {

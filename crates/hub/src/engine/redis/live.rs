@@ -22,6 +22,7 @@ use super::{READ_MAX, unavailable};
 use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
 use crate::engine::commands::COMMANDS;
+use crate::engine::peers::{HEARTBEAT, Peers};
 use crate::engine::{Delivery, EngineError, Membership};
 use crate::history::{Position, Retention};
 use crate::protocol::{Publication, Push};
@@ -40,9 +41,6 @@ const NODES: &str = "wl:node";
 pub(super) fn inbox(node: &str) -> String {
     format!("wl:to:{node}")
 }
-
-/// The interval of a node's announcements of itself. A node from which nothing arrives for three of them is lost.
-const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// A connection is lost if nothing arrives after this number of own announcements, each of which Redis sends back.
 const UNANSWERED_MAX: u32 = 3;
@@ -85,7 +83,7 @@ pub(super) struct Live {
     followed: Mutex<HashMap<String, Followed>>,
     /// Tokio's mutex: the subscriptions at one server are changed one after the other.
     listening: tokio::sync::Mutex<Listening>,
-    peers: Mutex<HashMap<String, Instant>>,
+    peers: Peers,
     /// Requests a comparison of the followed histories with their streams.
     pub(super) sync: Notify,
     clock: Clock,
@@ -417,9 +415,9 @@ impl Live {
 
     /// The names of the other nodes that are alive.
     pub(super) fn peers(&self) -> Vec<String> {
-        let mut peers = lock(&self.peers);
-        peers.retain(|_, seen| seen.elapsed() < 3 * HEARTBEAT);
-        peers.keys().filter(|name| **name != self.name).cloned().collect()
+        let mut peers = self.peers.names();
+        peers.retain(|name| *name != self.name);
+        peers
     }
 
     /// Delivers announcements, until the hub is dropped.
@@ -496,6 +494,7 @@ impl Live {
                         connecting.spawn(self.clone().connect_again());
                     }
                     unanswered += 1;
+                    self.peers.tick();
                     let live = self.clone();
                     tokio::spawn(async move { live.connection.publish(NODES, live.name.as_bytes()).await });
                     if let Some(mut connection) = sharded.as_ref().map(|sharded| sharded.connection.clone()) {
@@ -555,10 +554,7 @@ impl Live {
             let Some(delivery) = delivery.upgrade() else { return };
             let (name, payload) = (message.get_channel_name(), message.get_payload_bytes());
             match name {
-                NODES => {
-                    let name = String::from_utf8_lossy(payload).into_owned();
-                    lock(&self.peers).insert(name, Instant::now());
-                }
+                NODES => self.peers.insert(&String::from_utf8_lossy(payload)),
                 name => match channel_of(name) {
                     Some(channel) => self.handle(channel, payload, &*delivery).await,
                     None => {
