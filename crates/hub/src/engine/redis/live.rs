@@ -1,7 +1,7 @@
 //! Announcements: what is published in the channels that this node's clients follow, and what was missed meanwhile.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -463,6 +463,8 @@ impl Live {
         let (mut comparing, mut updating, mut connecting) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         // The channels to compare next, and not before when.
         let (mut due, mut due_at) = (HashSet::new(), Instant::now());
+        // Those whose publications are to be read.
+        let mut behind = VecDeque::new();
         let compare = |due: &mut HashSet<String>, due_at: Instant, comparing: &mut JoinSet<Compared>| {
             if !due.is_empty() && comparing.is_empty() && due_at <= Instant::now() {
                 let (channels, is_sharded) = (std::mem::take(due), sharded.is_some());
@@ -470,7 +472,9 @@ impl Live {
             }
         };
         loop {
-            compare(&mut due, due_at, &mut comparing);
+            if behind.is_empty() {
+                compare(&mut due, due_at, &mut comparing);
+            }
             let message = tokio::select! {
                 message = next(&mut stream) => match message {
                     Some(message) => message,
@@ -537,18 +541,27 @@ impl Live {
                 }
                 Some(_) = updating.join_next() => continue,
                 Some(compared) = comparing.join_next() => {
-                    let Some(delivery) = delivery.upgrade() else { return };
-                    let Compared { behind, failed } = compared.unwrap_or_default();
+                    let compared = compared.unwrap_or_default();
+                    let failed = compared.failed;
+                    behind.extend(compared.behind);
                     if !failed.is_empty() {
                         due.extend(failed);
                         due_at = Instant::now() + COMPARE_AGAIN_AFTER;
                     }
-                    for channel in behind {
-                        self.catch_up(&channel, &*delivery).await;
-                    }
                     continue;
                 }
-                () = tokio::time::sleep_until(due_at), if !due.is_empty() && comparing.is_empty() => continue,
+                // In parts: announcements and the heartbeat come in between.
+                () = std::future::ready(()), if !behind.is_empty() => {
+                    let Some(delivery) = delivery.upgrade() else { return };
+                    let max = if sharded.is_some() { COMPARING_SHARDED_MAX } else { COMPARING_MAX };
+                    let reads = behind.drain(..behind.len().min(max)).map(|channel: String| {
+                        let (live, delivery) = (self.clone(), delivery.clone());
+                        async move { live.catch_up(&channel, &*delivery).await }
+                    });
+                    concurrently(max, reads).await;
+                    continue;
+                }
+                () = tokio::time::sleep_until(due_at), if !due.is_empty() && comparing.is_empty() && behind.is_empty() => continue,
             };
             unanswered = 0;
             let Some(delivery) = delivery.upgrade() else { return };
