@@ -219,8 +219,10 @@ fn stopped() -> EngineError {
 impl Drop for DiskEngine {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(writer) = self.writer.take() {
-            // It commits all submitted jobs first.
+        // The writer commits all submitted jobs first. If it has dropped the hub itself, after a delivery, it goes on to do so.
+        if let Some(writer) =
+            self.writer.take_if(|writer| writer.thread().id() != std::thread::current().id())
+        {
             let _ = writer.join();
         }
     }
@@ -405,6 +407,54 @@ mod tests {
         let _engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
         let error = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap_err().to_string();
         assert!(error.contains(&directory.path().display().to_string()), "{error}");
+    }
+
+    /// A delivery that takes as long as the test wants, and that owns its engine, as a hub does.
+    struct Owner {
+        engine: DiskEngine,
+        entered: std::sync::mpsc::Sender<()>,
+        leave: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+    }
+
+    impl Delivery for Owner {
+        fn deliver_publication(&self, _: &str, _: &str, _: u64, _: &Arc<Publication>) {
+            self.entered.send(()).unwrap();
+            self.leave.lock().unwrap().recv().unwrap();
+        }
+        fn deliver_membership(&self, _: &str, _: &Membership) {}
+        fn deliver_history_lost(&self, _: &str) {}
+        fn deliver_control(&self, _: &Control) {}
+        fn retention(&self, _: &str) -> Option<Retention> {
+            Some(KEEP)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hub_that_is_dropped_during_a_delivery_stores_what_was_submitted() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || DiskEngine::open(directory.path(), MemoryEngine::new(10));
+        let ((entered, entering), (leave, leaving)) =
+            (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let owner = Arc::new(Owner { engine: open().unwrap(), entered, leave: leaving.into() });
+        let delivery: Arc<dyn Delivery> = owner.clone();
+        owner.engine.start(Arc::downgrade(&delivery));
+        // It is submitted, and nobody waits for the answer.
+        let submit = async |data| {
+            let publishing = publish(&owner.engine, "a", data);
+            assert!(tokio::time::timeout(Duration::ZERO, publishing).await.is_err());
+        };
+        submit("1").await;
+        entering.recv().unwrap();
+        submit("2").await;
+        drop((owner, delivery));
+        leave.send(()).unwrap();
+        let reopened = loop {
+            match open() {
+                Ok(engine) => break engine,
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
+        assert_eq!(read(&reopened, "a").await.0, [(1, "1".into()), (2, "2".into())]);
     }
 
     /// Sweeping decides on what it sees; a publication that is being written must not be lost to it.
