@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use wireloom::{CloseCode, WebSocket};
 
 use super::builder::ClientBuilder;
+use crate::clock::Deadline;
 use crate::history::Position;
 use crate::protocol::{Command, ConnectRequest, ConnectResult, Error, Reply, SubscribeRequest};
 
@@ -21,9 +22,10 @@ pub(super) struct Connection {
     timeout: Duration,
     ping_interval: Duration,
     has_pong: bool,
-    /// When the server is taken for lost, unless bytes arrive.
-    pub(super) silent_at: Option<Instant>,
-    /// The bytes that had arrived when `silent_at` was set.
+    opened_at: Instant,
+    /// The server is taken for lost, unless bytes arrive. In time since `opened_at`.
+    silence: Option<Deadline>,
+    /// The bytes that had arrived when `silence` was set.
     received_len: u64,
 }
 
@@ -96,7 +98,8 @@ impl Connection {
 
     fn new(socket: WebSocket, timeout: Duration) -> Self {
         let (has_pong, ping_interval) = (false, Duration::ZERO);
-        Self { socket, timeout, ping_interval, has_pong, silent_at: None, received_len: 0 }
+        let opened_at = Instant::now();
+        Self { socket, timeout, ping_interval, has_pong, opened_at, silence: None, received_len: 0 }
     }
 
     async fn connect(mut self, connect: ConnectRequest) -> Result<Opened, Lost> {
@@ -164,17 +167,29 @@ impl Connection {
         self.has_pong && *reply == Reply::default()
     }
 
+    /// When [`is_silent`](Self::is_silent) is to be asked.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        self.silence.map(|deadline| self.opened_at + deadline.at())
+    }
+
     /// Whether no byte has arrived for longer than the server's pings allow. A message that is on its way is a sign of life.
     pub(super) fn is_silent(&mut self) -> bool {
         if self.socket.traffic().bytes_received > self.received_len {
             self.note_bytes();
         }
-        self.silent_at.is_some_and(|at| at <= Instant::now())
+        let now = self.opened_at.elapsed();
+        let timeout = self.silence_max();
+        self.silence.as_mut().is_some_and(|deadline| deadline.is_over(now, timeout))
+    }
+
+    fn silence_max(&self) -> Duration {
+        self.ping_interval + PING_DELAY_MAX
     }
 
     fn note_bytes(&mut self) {
         if !self.ping_interval.is_zero() {
-            self.silent_at = Some(Instant::now() + self.ping_interval + PING_DELAY_MAX);
+            let now = self.opened_at.elapsed();
+            self.silence = Some(Deadline::new(now, self.silence_max()));
             self.received_len = self.socket.traffic().bytes_received;
         }
     }
@@ -248,7 +263,7 @@ mod tests {
         let client = async {
             let mut connection = connection.connect(ConnectRequest::default()).await.ok().unwrap().connection;
             loop {
-                let silent_at = connection.silent_at.unwrap();
+                let silent_at = connection.silent_at().unwrap();
                 tokio::select! {
                     replies = connection.recv() => {
                         assert!(replies.unwrap()[0].push.is_some());
@@ -259,7 +274,24 @@ mod tests {
             }
         };
         let (_server, mut connection) = tokio::join!(serving, client);
-        sleep_until(connection.silent_at.unwrap()).await;
+        let silent_since = Instant::now();
+        while !connection.is_silent() {
+            sleep_until(connection.silent_at().unwrap()).await;
+        }
+        let silent_for = silent_since.elapsed();
+        let expected = Duration::from_secs(1) + PING_DELAY_MAX;
+        assert!((expected..expected + Duration::from_millis(10)).contains(&silent_for), "{silent_for:?}");
+    }
+
+    // The pings that arrived meanwhile are still to be read.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_of_this_process_is_no_silence_of_the_server() {
+        let (mut connection, _server) = connection().await;
+        connection.ping_interval = Duration::from_secs(25);
+        connection.note_bytes();
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert!(!connection.is_silent());
+        sleep_until(connection.silent_at().unwrap()).await;
         assert!(connection.is_silent());
     }
 

@@ -401,7 +401,7 @@ impl Task {
 
     fn deadline(&self, connection: &Connection) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
-        let silent_at = connection.silent_at.filter(|_| !self.deliveries.are_stalled());
+        let silent_at = connection.silent_at().filter(|_| !self.deliveries.are_stalled());
         [silent_at, self.renew_at, self.due_at].into_iter().flatten().fold(far, Instant::min)
     }
 
