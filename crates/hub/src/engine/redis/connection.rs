@@ -38,8 +38,10 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The connection for commands.
 pub(super) struct Connection {
     source: Source,
-    /// `None` after a failure. Tokio's mutex, so that one task connects, and the others wait for it.
-    open: tokio::sync::Mutex<Option<Open>>,
+    /// `None` after a failure, else with its number. Tokio's mutex, so that one task connects, and the others wait for it.
+    open: tokio::sync::Mutex<Option<(u64, Open)>>,
+    /// The number of the next connection.
+    next: AtomicU64,
     failure: Mutex<Option<String>>,
     failures: AtomicU64,
 }
@@ -190,7 +192,7 @@ impl<'a> Address<'a> {
 
 /// Whether the server has answered, and would answer the next command on this connection. A server that no longer is the master
 /// answers, too, but the next command must find the new one.
-fn is_answer(error: &RedisError) -> bool {
+pub(super) fn is_answer(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(kind) => !matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown),
         ErrorKind::Extension => true,
@@ -226,7 +228,13 @@ impl Connection {
             }
             other => return Err(unavailable(format_args!("{other} is not a scheme of Redis"))),
         };
-        Ok(Self { source, open: Default::default(), failure: Mutex::default(), failures: AtomicU64::new(0) })
+        Ok(Self {
+            source,
+            open: Default::default(),
+            next: AtomicU64::new(0),
+            failure: Mutex::default(),
+            failures: AtomicU64::new(0),
+        })
     }
 
     async fn connect(&self) -> RedisResult<Open> {
@@ -299,25 +307,27 @@ impl Connection {
         Ok(Some(Sharded { connection, pushes, confirmed, is_behind }))
     }
 
-    async fn get(&self) -> RedisResult<Open> {
+    /// The connection and its number.
+    async fn get(&self) -> RedisResult<(u64, Open)> {
         // The one before this connects, or waits until its task runs.
         let mut open = tokio::time::timeout(TIMEOUT, self.open.lock()).await.map_err(|_| timed_out())?;
         if let Some(connection) = &*open {
             return Ok(connection.clone());
         }
         let connecting = tokio::time::timeout(TIMEOUT, self.connect()).await;
-        Ok(open.insert(connecting.map_err(|_| timed_out())??).clone())
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Ok(open.insert((number, connecting.map_err(|_| timed_out())??)).clone())
     }
 
     /// Runs a command. After a failure of the connection the next one uses a new one, and asks the sentinels again. The connection to a
     /// cluster is to all of its servers, and makes lost ones again by itself.
     async fn run<T>(&self, command: impl AsyncFnOnce(&mut Open) -> RedisResult<T>) -> Result<T, EngineError> {
-        let result = match self.get().await {
-            Ok(mut connection) => {
+        let (used, result) = match self.get().await {
+            Ok((number, mut connection)) => {
                 let running = tokio::time::timeout(TIMEOUT, command(&mut connection)).await;
-                running.unwrap_or_else(|_| Err(timed_out()))
+                (Some(number), running.unwrap_or_else(|_| Err(timed_out())))
             }
-            Err(error) => Err(error),
+            Err(error) => (None, Err(error)),
         };
         match result {
             Ok(result) => {
@@ -325,8 +335,13 @@ impl Connection {
                 Ok(result)
             }
             Err(error) => {
-                if !is_answer(&error) && !matches!(self.source, Source::Cluster { .. }) {
-                    *self.open.lock().await = None;
+                // Another command may have replaced the connection already. While one holds the lock, it connects or fails likewise.
+                if !is_answer(&error)
+                    && !matches!(self.source, Source::Cluster { .. })
+                    && let Ok(mut open) = self.open.try_lock()
+                    && open.as_ref().map(|(number, _)| *number) == used
+                {
+                    *open = None;
                 }
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 *lock(&self.failure) = Some(format!("Redis: {error}"));
@@ -386,7 +401,53 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
+
+    /// A server that answers every command, but no PING on its first connection. Returns the number of connections.
+    async fn server() -> (String, Arc<AtomicU64>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let accepted = Arc::<AtomicU64>::default();
+        let count = accepted.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let is_first = count.fetch_add(1, Ordering::Relaxed) == 0;
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 4_096];
+                    while let Ok(len @ 1..) = stream.read(&mut bytes).await {
+                        let commands = bytes[..len].iter().filter(|byte| **byte == b'*').count();
+                        let is_ping = bytes[..len].windows(4).any(|part| part == b"PING");
+                        if !(is_first && is_ping) {
+                            stream.write_all("+OK\r\n".repeat(commands).as_bytes()).await.unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        (url, accepted)
+    }
+
+    #[tokio::test]
+    async fn a_command_that_fails_ends_its_own_connection_alone() {
+        let (url, accepted) = server().await;
+        let connection = Connection::new(&url).unwrap();
+        let ping = async || connection.query::<String>(&redis::cmd("PING")).await;
+        let later = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ping().await
+        };
+        let first = async {
+            ping().await.unwrap_err();
+            ping().await
+        };
+        let (later, first) = tokio::join!(later, first);
+        assert!(later.is_err());
+        assert_eq!(first, Ok("OK".to_owned()));
+        assert_eq!(ping().await, Ok("OK".to_owned()));
+        assert_eq!(accepted.load(Ordering::Relaxed), 2);
+    }
 
     #[tokio::test]
     async fn confirmations_are_kept_once_whatever_their_number() {
