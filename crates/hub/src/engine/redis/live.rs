@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt as _;
 use tracing::{info, warn};
 
-use super::connection::{Confirmed, Connection, Sharded};
+use super::connection::{Confirmed, Connection, Sharded, is_answer};
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
 use crate::clock::{Clock, WarningLimit};
@@ -108,6 +108,8 @@ struct Listening {
     pushes: Option<Pushes>,
     /// The channels of a server that is not part of a cluster.
     subscribed: HashSet<String>,
+    /// Ends listening: a subscription at this server has failed.
+    failed: Arc<Notify>,
 }
 
 /// The subscriptions to the channels of a cluster. Those of different channels are changed at the same time, because a server may be
@@ -346,7 +348,7 @@ impl Live {
 
     /// The same, where one server has all channels.
     async fn update_at(&self, listening: &mut Listening, channel: &str) -> Result<(), EngineError> {
-        let Listening { sink, subscribed, .. } = listening;
+        let Listening { sink, subscribed, failed, .. } = listening;
         let is_followed = lock(&self.followed).contains_key(channel);
         if is_followed == subscribed.contains(channel) {
             return Ok(());
@@ -359,10 +361,17 @@ impl Live {
                 open.unsubscribe(subject(channel)).await
             }
         };
-        let updated = tokio::time::timeout(UPDATE_TIMEOUT, updating).await.map_err(unavailable);
-        if let Err(error) = updated.and_then(|updated| updated.map_err(unavailable)) {
-            *sink = None;
-            return Err(error);
+        match tokio::time::timeout(UPDATE_TIMEOUT, updating).await {
+            Ok(Ok(())) => {}
+            // It has refused this channel alone.
+            Ok(Err(error)) if is_answer(&error) => return Err(unavailable(error)),
+            failure => {
+                // What the server has done is not known: everything is subscribed to again.
+                *sink = None;
+                failed.notify_one();
+                let failure = failure.map_err(unavailable).and_then(|failure| failure.map_err(unavailable));
+                return failure;
+            }
         }
         if is_followed {
             subscribed.insert(channel.to_owned());
@@ -423,12 +432,16 @@ impl Live {
     /// Delivers announcements, until the hub is dropped.
     pub(super) async fn run(self: Arc<Self>, delivery: Weak<dyn Delivery>) {
         loop {
-            let (stream, mut pushes, sharded) = {
+            let (stream, mut pushes, sharded, failed) = {
                 let listening = &mut *self.listening.lock().await;
-                (listening.stream.take(), listening.pushes.take(), listening.sharded.clone())
+                let failed = listening.failed.clone();
+                (listening.stream.take(), listening.pushes.take(), listening.sharded.clone(), failed)
             };
             if let Some(stream) = stream {
-                self.listen(stream, pushes.as_mut(), sharded, &delivery).await;
+                tokio::select! {
+                    () = self.listen(stream, pushes.as_mut(), sharded, &delivery) => {}
+                    () = failed.notified() => {}
+                }
             }
             if delivery.strong_count() == 0 {
                 return;
