@@ -62,7 +62,8 @@ pub struct NatsEngine {
     nats: Arc<Nats>,
     name: String,
     channels: Shards<Followed>,
-    presence: OnceCell<kv::Store>,
+    /// `None` after a failure: a NATS that was restarted has lost the bucket.
+    presence: tokio::sync::Mutex<Option<Arc<kv::Store>>>,
     events: events::Shared,
     /// Presence of this node's clients, used while NATS cannot be reached.
     local: MemoryEngine,
@@ -143,7 +144,7 @@ impl NatsEngine {
             nats,
             name,
             channels: Shards::new(),
-            presence: OnceCell::new(),
+            presence: Default::default(),
             events: events::Shared::default(),
             local: MemoryEngine::new(0),
             peers: Arc::default(),
@@ -157,8 +158,23 @@ impl NatsEngine {
         Ok(engine)
     }
 
-    async fn bucket(&self) -> Result<&kv::Store, EngineError> {
-        self.presence.get_or_try_init(|| presence::bucket(&self.nats)).await
+    async fn bucket(&self) -> Result<Arc<kv::Store>, EngineError> {
+        let mut presence = self.presence.lock().await;
+        if let Some(bucket) = &*presence {
+            return Ok(bucket.clone());
+        }
+        Ok(presence.insert(presence::bucket(&self.nats).await?.into()).clone())
+    }
+
+    /// The result of an operation on a bucket. After an error the next one makes the bucket again if it is lost.
+    fn checked<T>(&self, used: &Arc<kv::Store>, result: Result<T, EngineError>) -> Result<T, EngineError> {
+        if result.is_err()
+            && let Ok(mut presence) = self.presence.try_lock()
+            && presence.as_ref().is_some_and(|bucket| Arc::ptr_eq(bucket, used))
+        {
+            *presence = None;
+        }
+        result
     }
 
     /// Adds a message to the stream of a channel. One with a key that the stream remembers is not added again.
@@ -360,7 +376,9 @@ impl Engine for NatsEngine {
                 return Ok(());
             }
             let key = presence::key(channel, &info.client);
-            self.bucket().await?.put(key, info.encode_to_vec().into()).await.map_err(unavailable).map(drop)
+            let bucket = self.bucket().await?;
+            let put = bucket.put(key, info.encode_to_vec().into()).await;
+            self.checked(&bucket, put.map_err(unavailable)).map(drop)
         })
     }
 
@@ -370,7 +388,9 @@ impl Engine for NatsEngine {
             if !self.nats.is_connected() {
                 return Ok(());
             }
-            self.bucket().await?.purge(presence::key(channel, client)).await.map_err(unavailable)
+            let bucket = self.bucket().await?;
+            let purged = bucket.purge(presence::key(channel, client)).await;
+            self.checked(&bucket, purged.map_err(unavailable))
         })
     }
 
@@ -379,7 +399,8 @@ impl Engine for NatsEngine {
             if !self.nats.is_connected() {
                 return self.local.presence(channel).await;
             }
-            presence::list(&self.nats, self.bucket().await?, channel).await
+            let bucket = self.bucket().await?;
+            self.checked(&bucket, presence::list(&self.nats, &bucket, channel).await)
         })
     }
 
@@ -416,6 +437,9 @@ impl Engine for NatsEngine {
     fn maintain(&self) {
         let reconnected = self.reconnected.swap(false, Ordering::Relaxed);
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
+        if reconnected && let Ok(mut presence) = self.presence.try_lock() {
+            *presence = None;
+        }
         if reconnected || tick.is_multiple_of(SYNC_EVERY) {
             self.nats.forget_streams();
             for shard in self.channels.each() {

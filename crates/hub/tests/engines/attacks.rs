@@ -654,3 +654,25 @@ async fn a_subscription_that_redis_does_not_confirm_disables_no_others() {
         recorder.until(|events| events.contains(&published)).await;
     }
 }
+
+/// NATS keeps the bucket of presence in memory, and forgets it with its entries.
+#[tokio::test(flavor = "multi_thread")]
+async fn presence_is_back_after_a_restart_of_nats() {
+    let Some(mut nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let _recorder = started(&engine);
+    let client = ClientInfo { client: "1".into(), ..ClientInfo::default() };
+    engine.add_presence("a", &client).await.unwrap();
+    assert_eq!(engine.presence("a").await.unwrap().len(), 1);
+    nats.kill();
+    nats.restart();
+    // As each refresh does.
+    until(async || {
+        let is_added = engine.add_presence("a", &client).await.is_ok();
+        is_added && engine.health().failure.is_none()
+    })
+    .await;
+    assert_eq!(engine.presence("a").await.unwrap().len(), 1);
+    engine.remove_presence("a", "1").await.unwrap();
+    assert_eq!(engine.presence("a").await.unwrap(), []);
+}
