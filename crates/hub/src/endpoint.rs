@@ -1,5 +1,7 @@
 //! An HTTP endpoint of the application's backend: its connection, its limits, and the answers that all endpoints have in common.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,8 +73,19 @@ enum Kept {
     Nothing,
     /// It speaks HTTP/1.1.
     Http1,
-    Http2(Http2),
+    Http2(Link),
 }
+
+/// A connection of HTTP/2.
+#[derive(Clone)]
+struct Link {
+    http2: Http2,
+    /// The number of answers that have begun.
+    answers: Arc<AtomicU64>,
+}
+
+/// The connection of HTTP/2 that a call is made over, and the number of its answers before.
+type Used = Option<(Link, u64)>;
 
 /// Whether a call is repeated whose connection ends before the first byte of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +134,12 @@ impl Endpoint {
         let exchange = self.exchange(&mut used, headers, &context, body.into());
         let answered = tokio::time::timeout(self.timeout, exchange).await;
         let answered = answered.unwrap_or_else(|_| {
-            // The backend may be gone without a word: the next call opens another connection. Calls in progress keep this one.
-            if let Some(http2) = used {
-                http2.shut_down();
+            // If no other call was answered either, the backend may be gone without a word: the next call opens another connection. Calls
+            // in progress keep this one.
+            if let Some((link, answers)) = used
+                && link.answers.load(Ordering::Relaxed) == answers
+            {
+                link.http2.shut_down();
             }
             Err("it took too long".into())
         });
@@ -149,10 +165,9 @@ impl Endpoint {
         Ok(answer.result)
     }
 
-    /// `used` is the connection of HTTP/2 that the call is made over.
     async fn exchange(
         &self,
-        used: &mut Option<Http2>,
+        used: &mut Used,
         headers: &[(String, String)],
         context: &[(String, String)],
         body: Bytes,
@@ -178,11 +193,14 @@ impl Endpoint {
     }
 
     /// Sends a request, and once more over HTTP/2 if its connection ended and that is safe. The pool does the same over HTTP/1.1.
-    async fn send(&self, used: &mut Option<Http2>, request: impl Fn() -> Request) -> Result<Response, Error> {
+    async fn send(&self, used: &mut Used, request: impl Fn() -> Request) -> Result<Response, Error> {
         let mut is_repeated = false;
         loop {
-            let Some(http2) = self.http2().await? else { return self.pool.request(request()).await };
-            let answered = used.insert(http2).request(request()).await;
+            let Some(link) = self.http2().await? else { return self.pool.request(request()).await };
+            let before = link.answers.load(Ordering::Relaxed);
+            let (link, _) = used.insert((link, before));
+            let answered = link.http2.request(request()).await;
+            link.answers.fetch_add(answered.is_ok().into(), Ordering::Relaxed);
             match &answered {
                 Err(Error::Http(error)) if !is_repeated && self.may_repeat(error) => is_repeated = true,
                 _ => return answered,
@@ -202,17 +220,18 @@ impl Endpoint {
     }
 
     /// The connection of HTTP/2 to the endpoint; `None` if it speaks HTTP/1.1.
-    async fn http2(&self) -> Result<Option<Http2>, Error> {
+    async fn http2(&self) -> Result<Option<Link>, Error> {
         let mut kept = self.kept.lock().await;
         match &*kept {
             Kept::Http1 => return Ok(None),
-            Kept::Http2(http2) if http2.is_open() => return Ok(Some(http2.clone())),
+            Kept::Http2(link) if link.http2.is_open() => return Ok(Some(link.clone())),
             Kept::Http2(_) | Kept::Nothing => {}
         }
         match self.connector.connect_http2(&self.url).await {
             Ok(http2) => {
-                *kept = Kept::Http2(http2.clone());
-                Ok(Some(http2))
+                let link = Link { http2, answers: Arc::default() };
+                *kept = Kept::Http2(link.clone());
+                Ok(Some(link))
             }
             Err(Error::NoHttp2(_)) => {
                 *kept = Kept::Http1;
@@ -338,6 +357,22 @@ mod tests {
             let called = endpoint.call::<Value>(&[], b"{}".to_vec()).await;
             assert_eq!(called.is_ok(), succeeds, "{case}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_slow_method_does_not_end_a_connection_that_answers_others() {
+        let connections = vec![vec![Does::Nothing, Does::Answer, Does::Answer]];
+        let (mut endpoint, mut called) = endpoint(CallsAgain::No, connections).await;
+        endpoint.timeout = Duration::from_secs(5);
+        let slow = endpoint.call::<Value>(&[], b"{}".to_vec());
+        let fast = async {
+            called.recv().await;
+            endpoint.call::<Value>(&[], b"{}".to_vec()).await
+        };
+        let (slow, fast) = tokio::join!(slow, fast);
+        assert!(slow.is_err());
+        assert_eq!(fast.unwrap(), Some(7.into()));
+        assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
     }
 
     // Its host has vanished: nothing says so.
