@@ -1,7 +1,7 @@
 //! Announcements: what is published in the channels that this node's clients follow, and what was missed meanwhile.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -476,8 +476,8 @@ impl Live {
         let (mut comparing, mut updating, mut connecting) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         // The channels to compare next, and not before when.
         let (mut due, mut due_at) = (HashSet::new(), Instant::now());
-        // Those whose publications are to be read.
-        let mut behind = VecDeque::new();
+        // Those whose publications are to be read. Announcements of later ones are left out: they are read, too.
+        let mut behind = BTreeSet::new();
         let compare = |due: &mut HashSet<String>, due_at: Instant, comparing: &mut JoinSet<Compared>| {
             if !due.is_empty() && comparing.is_empty() && due_at <= Instant::now() {
                 let (channels, is_sharded) = (std::mem::take(due), sharded.is_some());
@@ -535,7 +535,7 @@ impl Live {
                         continue;
                     }
                     match push {
-                        Some(Received::Push(push)) => self.handle_push(push, &*delivery).await,
+                        Some(Received::Push(push)) => behind.extend(self.handle_push(push, &*delivery)),
                         // After a loss: what was published meanwhile was not announced to this node.
                         Some(Received::Confirmed(subject)) => {
                             let channel = std::str::from_utf8(&subject).ok().and_then(channel_of);
@@ -567,7 +567,7 @@ impl Live {
                 () = std::future::ready(()), if !behind.is_empty() => {
                     let Some(delivery) = delivery.upgrade() else { return };
                     let max = if sharded.is_some() { COMPARING_SHARDED_MAX } else { COMPARING_MAX };
-                    let reads = behind.drain(..behind.len().min(max)).map(|channel: String| {
+                    let reads = std::iter::from_fn(|| behind.pop_first()).take(max).map(|channel: String| {
                         let (live, delivery) = (self.clone(), delivery.clone());
                         async move { live.catch_up(&channel, &*delivery).await }
                     });
@@ -582,7 +582,9 @@ impl Live {
             match name {
                 NODES => self.peers.insert(&String::from_utf8_lossy(payload)),
                 name => match channel_of(name) {
-                    Some(channel) => self.handle(channel, payload, &*delivery).await,
+                    Some(channel) => {
+                        behind.extend(self.handle(channel, payload, &*delivery).then(|| channel.to_owned()));
+                    }
                     None => {
                         if name.strip_prefix("wl:to:") == Some(&*self.name) {
                             delivery.deliver_from_node(payload);
@@ -593,12 +595,15 @@ impl Live {
         }
     }
 
-    async fn handle_push(self: &Arc<Self>, push: PushInfo, delivery: &dyn Delivery) {
+    /// Returns the channel if something before this is missing.
+    fn handle_push(self: &Arc<Self>, push: PushInfo, delivery: &dyn Delivery) -> Option<String> {
         let mut data = push.data.into_iter().map(redis::from_redis_value::<Vec<u8>>);
-        let (Some(Ok(subject)), payload) = (data.next(), data.next()) else { return };
-        let Some(channel) = std::str::from_utf8(&subject).ok().and_then(channel_of) else { return };
+        let (Some(Ok(subject)), payload) = (data.next(), data.next()) else { return None };
+        let channel = std::str::from_utf8(&subject).ok().and_then(channel_of)?;
         match (push.kind, payload) {
-            (PushKind::SMessage, Some(Ok(payload))) => self.handle(channel, &payload, delivery).await,
+            (PushKind::SMessage, Some(Ok(payload))) => {
+                return self.handle(channel, &payload, delivery).then(|| channel.to_owned());
+            }
             // The slot has moved to another server, or the last subscriber has left.
             (PushKind::SUnsubscribe, _) if lock(&self.followed).contains_key(channel) => {
                 let (live, channel) = (self.clone(), channel.to_owned());
@@ -611,10 +616,12 @@ impl Live {
             }
             _ => {}
         }
+        None
     }
 
-    async fn handle(&self, channel: &str, message: &[u8], delivery: &dyn Delivery) {
-        let Some((kind, payload)) = message.split_first() else { return };
+    /// Returns whether something before this is missing: then it is to be read, and this with it.
+    fn handle(&self, channel: &str, message: &[u8], delivery: &dyn Delivery) -> bool {
+        let Some((kind, payload)) = message.split_first() else { return false };
         match *kind {
             EPHEMERAL => {
                 if let Ok(publication) = Publication::decode(payload) {
@@ -636,42 +643,47 @@ impl Live {
                 let mut parts = payload.splitn(3, |byte| *byte == b' ');
                 let (Some(epoch), Some(offset), Some(payload)) = (parts.next(), parts.next(), parts.next())
                 else {
-                    return;
+                    return false;
                 };
                 let (epoch, offset) = (std::str::from_utf8(epoch), std::str::from_utf8(offset));
-                let (Ok(epoch), Ok(Ok(offset))) = (epoch, offset.map(str::parse::<u64>)) else { return };
+                let (Ok(epoch), Ok(Ok(offset))) = (epoch, offset.map(str::parse::<u64>)) else {
+                    return false;
+                };
                 if let Ok(publication) = Publication::decode(payload)
                     && offset > 0
                 {
-                    self.handle_stored(channel, epoch, Publication { offset, ..publication }, delivery).await;
+                    return self.handle_stored(
+                        channel,
+                        epoch,
+                        Publication { offset, ..publication },
+                        delivery,
+                    );
                 }
             }
             _ => {}
         }
+        false
     }
 
-    async fn handle_stored(
+    fn handle_stored(
         &self,
         channel: &str,
         epoch: &str,
         publication: Publication,
         delivery: &dyn Delivery,
-    ) {
+    ) -> bool {
         let offset = publication.offset;
         match self.delivered(channel) {
-            Some(at) if at.epoch == epoch && offset <= at.offset => return,
-            Some(at) if at.epoch == epoch && offset > at.offset + 1 => {
-                return self.catch_up(channel, delivery).await;
-            }
+            Some(at) if at.epoch == epoch && offset <= at.offset => return false,
+            Some(at) if at.epoch == epoch && offset > at.offset + 1 => return true,
             // Earlier commands of the new history are executed, too.
-            Some(at) if at.epoch != epoch && channel == COMMANDS => {
-                return self.catch_up(channel, delivery).await;
-            }
+            Some(at) if at.epoch != epoch && channel == COMMANDS => return true,
             Some(at) if at.epoch != epoch => delivery.deliver_history_lost(channel),
             _ => {}
         }
         self.set_delivered(channel, Some(Position { offset, epoch: epoch.into() }));
         delivery.deliver_publication(channel, epoch, offset - 1, &Arc::new(publication));
+        false
     }
 
     fn set_delivered(&self, channel: &str, position: Option<Position>) {
