@@ -11,19 +11,19 @@ use tokio::time::Instant;
 pub(crate) struct Clock {
     started: Instant,
     started_at: Duration,
-    /// The same moment, not by the runtime's clock.
-    monotonic: std::time::Instant,
-    /// What the runtime's clock has missed, in nanoseconds: it stands still while the machine is suspended.
+    /// For how long the machine had been suspended since it was started.
+    suspended_before: Duration,
+    /// The suspensions since then, in nanoseconds: the runtime's clock stands still in them.
     missed: Arc<AtomicU64>,
 }
 
-/// The clock is set forward when it is behind the system's by this or more.
+/// The clock is set forward by this or more.
 const STEP_MIN: Duration = Duration::from_secs(1);
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        let (started, monotonic) = (Instant::now(), std::time::Instant::now());
-        Self { started, started_at: system_time(), monotonic, missed: Arc::default() }
+        let started_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started: Instant::now(), started_at, suspended_before: suspended(), missed: Arc::default() }
     }
 
     /// Since 1970.
@@ -45,13 +45,14 @@ impl Clock {
         Duration::from_nanos(self.missed.load(Ordering::Relaxed))
     }
 
-    /// Sets the clock forward if it is behind the system's: the machine was suspended, or its time was set. Returns by how much.
+    /// Sets the clock forward if the machine was suspended, and returns by how much. The system's clock is not followed: what expires by
+    /// one that is wrong for a moment is lost for ever.
     pub(crate) fn correct(&self) -> Option<Duration> {
-        self.follow(system_time().saturating_sub(self.started_at), self.monotonic.elapsed())
+        self.follow(suspended())
     }
 
-    fn follow(&self, by_system: Duration, by_monotonic: Duration) -> Option<Duration> {
-        let missed = by_system.saturating_sub(by_monotonic);
+    fn follow(&self, suspended: Duration) -> Option<Duration> {
+        let missed = suspended.saturating_sub(self.suspended_before);
         let step = missed.saturating_sub(self.missed());
         (step >= STEP_MIN).then(|| {
             self.missed.fetch_max(u64::try_from(missed.as_nanos()).unwrap_or_default(), Ordering::Relaxed);
@@ -60,8 +61,26 @@ impl Clock {
     }
 }
 
-fn system_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+/// For how long the machine was suspended since it was started.
+#[cfg(target_os = "linux")]
+fn suspended() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+
+    let time = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    loop {
+        let before = time(ClockId::Monotonic);
+        let with_suspensions = time(ClockId::Boottime);
+        // All are of the same moment, unless this thread was interrupted.
+        if time(ClockId::Monotonic) < before + STEP_MIN / 10 {
+            return with_suspensions.saturating_sub(before);
+        }
+    }
+}
+
+/// Other systems have no such clock, or none that safe code can read.
+#[cfg(not(target_os = "linux"))]
+const fn suspended() -> Duration {
+    Duration::ZERO
 }
 
 /// A deadline for a client, waited for in parts, of which a pause of this process takes one: the client has the others. Every session
@@ -154,20 +173,28 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn follows_the_system_after_a_suspension() {
-        let clock = Clock::new();
+    async fn suspensions_set_it_forward() {
+        let clock = Clock { suspended_before: Duration::from_secs(3_600), ..Clock::new() };
         let (other, begun, hour) = (clock.clone(), clock.now(), Duration::from_secs(3_600));
         let second = Duration::from_secs(1);
-        // Set back by a day, slowed, and suspended.
-        assert_eq!(clock.follow(Duration::ZERO, 24 * hour), None);
-        assert_eq!(clock.follow(hour, hour - second / 2), None);
+        assert_eq!([clock.follow(Duration::ZERO), clock.follow(hour + second / 2)], [None; 2]);
         assert_eq!(clock.now(), begun);
-        assert_eq!(clock.follow(2 * hour, hour), Some(hour));
+        assert_eq!(clock.follow(2 * hour), Some(hour));
         assert_eq!(other.now(), begun + hour);
         assert_eq!(clock.instant(clock.now() + second), Instant::now() + second);
         // Once, and never back.
-        assert_eq!([clock.follow(3 * hour, 2 * hour), clock.follow(2 * hour, 2 * hour)], [None; 2]);
+        assert_eq!([clock.follow(2 * hour), clock.follow(hour)], [None; 2]);
         assert_eq!(clock.now(), begun + hour);
+        assert_eq!(clock.follow(3 * hour), Some(hour));
+    }
+
+    /// Of a day, such as one of a server of time that is wrong for a moment.
+    #[tokio::test(start_paused = true)]
+    async fn a_step_of_the_systems_clock_does_not() {
+        let mut clock = Clock::new();
+        clock.started_at -= Duration::from_secs(24 * 3_600);
+        let begun = clock.now();
         assert_eq!(clock.correct(), None);
+        assert_eq!(clock.now(), begun);
     }
 }

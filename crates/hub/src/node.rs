@@ -688,7 +688,7 @@ async fn maintain(node: Weak<Node>) {
         ticks.tick().await;
         let Some(node) = node.upgrade() else { return };
         if let Some(step) = node.clock.correct() {
-            warn!(?step, "the clock was behind that of the system, and is set forward");
+            warn!(?step, "the machine was suspended: the clock is set forward");
         }
         node.engine.maintain();
         node.idempotency.expire(node.clock.now());
