@@ -250,7 +250,8 @@ impl Driver {
                 || !incoming.is_empty()
                 || (!self.blocked && state.core.wants_write());
             if !again && self.poll_deadlines(cx, &mut state).is_pending() {
-                state.park_driver(cx, self.deadlines.armed());
+                let is_timed_when_idle = self.idle.timeout.is_some() || state.core.is_going_away();
+                state.park_driver(cx, self.deadlines.armed(), is_timed_when_idle);
                 self.unlock(state);
                 return Poll::Pending;
             }
@@ -729,6 +730,36 @@ mod tests {
             assert!(!shared.lock().core.is_going_away(), "{stream}");
         }
         tokio::time::sleep(timeout).await;
+        assert!(shared.lock().core.is_going_away());
+    }
+
+    // The driver waits again before the task of the handler learns that its stream was reset.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_last_request_is_reset_is_idle() {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
+        client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+        let timeout = Duration::from_secs(60);
+        let mut driver =
+            Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+        driver = driver.with_idle_timeout(timeout);
+        let shared = driver.shared().clone();
+        let handling = shared.clone();
+        tokio::spawn(async move {
+            let mut incoming = Vec::new();
+            while poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {
+                for request in incoming.drain(..) {
+                    let handler = handling.handler_of(request.key).unwrap();
+                    tokio::spawn(async move { poll_fn(|cx| handler.poll_failed(cx)).await });
+                }
+            }
+        });
+        // Nothing is left that would wake the driver.
+        tokio::time::sleep(timeout).await;
+        client.write_all(&Frame::rst_stream(1, code::CANCEL).to_bytes()).await.unwrap();
+        tokio::time::sleep(timeout - Duration::from_secs(1)).await;
+        assert!(!shared.lock().core.is_going_away());
+        tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(shared.lock().core.is_going_away());
     }
 

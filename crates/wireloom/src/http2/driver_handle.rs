@@ -12,6 +12,8 @@ pub(super) struct DriverHandle {
     waker: WakerSlot,
     /// The deadline of its timer, on the core's clock.
     armed: Option<Duration>,
+    /// A deadline begins when no stream is left.
+    awaits_last_stream: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,10 +27,18 @@ pub(super) enum DriverState {
 }
 
 impl DriverHandle {
-    /// The driver waits from now on, with its timer armed for this deadline.
-    pub(super) fn park(&mut self, deferred: &mut Deferred, cx: &Context<'_>, armed: Option<Duration>) {
+    /// The driver waits from now on, with its timer armed for this deadline. `awaits_last_stream`: another one begins when no stream is
+    /// left.
+    pub(super) fn park(
+        &mut self,
+        deferred: &mut Deferred,
+        cx: &Context<'_>,
+        armed: Option<Duration>,
+        awaits_last_stream: bool,
+    ) {
         deferred.register(&mut self.waker, cx);
         self.armed = armed;
+        self.awaits_last_stream = awaits_last_stream;
         self.state = DriverState::Waiting;
     }
 
@@ -36,6 +46,10 @@ impl DriverHandle {
     pub(super) fn wake(&mut self, deferred: &mut Deferred) {
         self.state = DriverState::WokenByCommand;
         deferred.wake(&mut self.waker);
+    }
+
+    pub(super) fn awaits_last_stream(&self) -> bool {
+        self.state == DriverState::Waiting && self.awaits_last_stream
     }
 
     /// Whether its timer would expire after this deadline.

@@ -127,10 +127,17 @@ impl State {
         self.core.poll_timeout().into_iter().chain(self.unread.deadline(self.now())).min()
     }
 
-    /// The driver waits from now on, with its timer armed for `deadline`.
-    pub(super) fn park_driver(&mut self, cx: &Context<'_>, deadline: Option<Instant>) {
+    /// The driver waits from now on, with its timer armed for `deadline`. `is_timed_when_idle`: the end of the last stream begins
+    /// another one.
+    pub(super) fn park_driver(
+        &mut self,
+        cx: &Context<'_>,
+        deadline: Option<Instant>,
+        is_timed_when_idle: bool,
+    ) {
         let armed = deadline.map(|deadline| deadline.saturating_duration_since(self.epoch));
-        self.driver.park(&mut self.deferred, cx, armed);
+        let awaits_last_stream = is_timed_when_idle && self.streams() > 0;
+        self.driver.park(&mut self.deferred, cx, armed, awaits_last_stream);
     }
 
     /// Wakes the driver if it waits and has something to do: output, an earlier deadline, or the end.
@@ -185,9 +192,12 @@ impl State {
         self.core.streams().max(self.slots.len())
     }
 
-    /// Removes a reference to a stream.
+    /// Removes a reference to a stream. The core may have forgotten the stream before: then this ends it.
     pub(super) fn release(&mut self, stream: StreamRef) {
         self.slots.release(stream, &mut self.deferred);
+        if self.driver.awaits_last_stream() && self.streams() == 0 {
+            self.driver.wake(&mut self.deferred);
+        }
     }
 
     pub(super) fn fail_stream(&mut self, key: StreamKey, error: &HttpError) {
