@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::{Arc, Mutex};
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 
 use crate::client::Client;
 use crate::outbox;
@@ -17,10 +17,15 @@ const FANOUT_LEN: usize = 64;
 
 thread_local! {
     /// The connections with publications from this thread that no task has begun to write.
-    static DUE: Arc<Due> = Arc::default();
+    static DUE: Arc<Mutex<Due>> = Arc::default();
 }
 
-type Due = Mutex<Vec<Arc<Client>>>;
+#[derive(Default)]
+struct Due {
+    /// That of the task which writes to them.
+    runtime: Option<Id>,
+    clients: Vec<Arc<Client>>,
+}
 
 /// Connections whose queued messages a batch must write. What holds a lock returns them: nothing is written where they are collected.
 #[derive(Debug, Default)]
@@ -45,15 +50,40 @@ impl Unwritten {
             return;
         };
         let mut all = lock(&due);
-        if all.is_empty() {
-            runtime.spawn(write_due(due.clone()));
+        let is_first = all.clients.is_empty();
+        if !is_first && all.runtime != Some(runtime.id()) {
+            // The other runtime may have been left before its task has run.
+            drop(all);
+            runtime.spawn(async move { write(&clients) });
+            return;
         }
-        all.append(&mut clients);
+        all.runtime = Some(runtime.id());
+        all.clients.append(&mut clients);
+        drop(all);
+        if is_first {
+            // A runtime that is shut down drops the task at once.
+            runtime.spawn(write_due(Task(Some(due))));
+        }
     }
 }
 
-async fn write_due(due: Arc<Due>) {
-    let mut clients = mem::take(&mut *lock(&due));
+/// What a task writes. If it is dropped before it has run, with its runtime, so is what the list has: the next one begins anew.
+struct Task(Option<Arc<Mutex<Due>>>);
+
+impl Task {
+    fn take(&mut self) -> Vec<Arc<Client>> {
+        self.0.take().map(|due| mem::take(&mut lock(&due).clients)).unwrap_or_default()
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+async fn write_due(mut task: Task) {
+    let mut clients = task.take();
     while clients.len() > TASK_LEN {
         let rest = clients.split_off(clients.len() - TASK_LEN);
         tokio::spawn(async move { write(&rest) });
@@ -71,7 +101,8 @@ fn write(clients: &[Arc<Client>]) {
 mod tests {
     use std::time::Duration;
 
-    use wireloom::Server;
+    use tokio::runtime::{Builder, Runtime};
+    use wireloom::{Server, WebSocket};
 
     use super::*;
     use crate::config::HubConfig;
@@ -79,9 +110,8 @@ mod tests {
     use crate::hub::Hub;
     use crate::protocol::Publication;
 
-    /// Engines deliver from threads of their own, with their histories locked.
-    #[tokio::test]
-    async fn the_thread_that_delivers_writes_nothing() {
+    /// A hub, and a WebSocket that receives from it.
+    async fn subscribed() -> (Hub, WebSocket) {
         let config = "[client]\nanonymous = true\n[[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\n";
         let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
         let server = Server::bind("127.0.0.1:0").await.unwrap();
@@ -91,16 +121,53 @@ mod tests {
             let hub = answering.clone();
             async move { hub.answer(request).await }
         }));
-        let mut socket = wireloom::connect(&url).await.unwrap();
+        let socket = wireloom::connect(&url).await.unwrap();
         // Batches write to connections that are idle.
         while hub.stats().channels == 0 {
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
+        (hub, socket)
+    }
+
+    fn deliver(hub: &Hub) {
         let publication = Arc::new(Publication { data: "1".into(), ..Publication::default() });
-        let deliver = || hub.0.deliver_publication("rooms:x", "", 0, &publication);
-        std::thread::scope(|scope| scope.spawn(deliver).join().unwrap());
+        hub.0.deliver_publication("rooms:x", "", 0, &publication);
+    }
+
+    /// Engines deliver from threads of their own, with their histories locked.
+    #[tokio::test]
+    async fn the_thread_that_delivers_writes_nothing() {
+        let (hub, mut socket) = subscribed().await;
+        std::thread::scope(|scope| scope.spawn(|| deliver(&hub)).join().unwrap());
         assert_eq!(hub.slowest(10).len(), 1);
         assert_eq!(socket.recv_owned().await.unwrap().unwrap().as_bytes(), b"1");
+    }
+
+    #[test]
+    fn a_runtime_that_is_left_before_its_batch_holds_up_no_other() {
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let leave_with_batch = |runtime: &Runtime| {
+            let (hub, socket) = runtime.block_on(subscribed());
+            runtime.block_on(async { deliver(&hub) });
+            assert_eq!(hub.slowest(10).len(), 1);
+            (hub, socket)
+        };
+        let mut left: Vec<Runtime> = Vec::new();
+        for is_dropped in [true, false] {
+            let first = runtime();
+            let _connected = leave_with_batch(&first);
+            if is_dropped {
+                drop(first);
+            } else {
+                left.push(first);
+            }
+            runtime().block_on(async {
+                let (hub, mut socket) = subscribed().await;
+                deliver(&hub);
+                let received = tokio::time::timeout(Duration::from_secs(10), socket.recv_owned()).await;
+                assert_eq!(received.unwrap().unwrap().unwrap().as_bytes(), b"1", "{is_dropped}");
+            });
+        }
     }
 }
