@@ -143,7 +143,11 @@ pub(super) fn open(path: &Path) -> Result<Database, DiskError> {
     check_len(path)?;
     let mut failure = None;
     let opened = guarded(|| Database::create(path).inspect_err(|error| failure = Some(kind(path, error))));
-    opened.map_err(|reason| failure.unwrap_or(DiskError::Damaged { path: path.into(), reason }))
+    let database =
+        opened.map_err(|reason| failure.unwrap_or(DiskError::Damaged { path: path.into(), reason }))?;
+    // A new file survives a power failure once the entry in its directory does. It may be one of a process that was killed before that.
+    sync_names(path).map_err(|error| io_error(path, &error))?;
+    Ok(database)
 }
 
 fn kind(path: &Path, error: &DatabaseError) -> DiskError {

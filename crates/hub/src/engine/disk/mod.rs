@@ -112,8 +112,6 @@ impl DiskEngine {
         let is_new = !directory.exists();
         std::fs::create_dir_all(directory).map_err(io)?;
         let database = file::open(&path)?;
-        // A new file survives a power failure once the entry in its directory does.
-        sync_directory(directory).map_err(io)?;
         if is_new {
             let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
             sync_directory(parent.unwrap_or(Path::new("."))).map_err(io)?;
