@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!            produces bytes            its turn is used up            its tasks wait, in order
-//! Share ----------------------> credit ------------------> used_up: [ a | b | c ] --> run(): one task for each worker, then
+//! Share ----------------------> credit ------------------> used_up: [ a | b | c ] --> run(): one turn for each worker, then
 //!   ^                                                                                  |     everything else that is ready
 //!   +------------------------------- the next turn: credit for a round ----------------+
 //! ```
 //!
 //! A connection may produce [`FREE`] bytes in each round without waiting, and [`TURN`] bytes in its turn. A round ends when all
 //! connections that have used up their credit have had a turn. So a connection that produces little never waits, however many others
-//! produce as much as they can; and of those, only one task for each worker is ready at a time, so that tasks which become ready
-//! meanwhile wait for no more than that. The rest of a turn expires when the next one begins: many connections
-//! could collect it and use it at once.
+//! produce as much as they can; and of those, only one for each worker has its turn at a time, so that tasks which become ready
+//! meanwhile wait for no more than that. The tasks of a connection are woken together, so that the output of many streams leaves in one
+//! write; one that finds the turn used up by others keeps its place. The rest of a turn expires when the next one begins: many
+//! connections could collect it and use it at once.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry as MapEntry, HashMap};
@@ -27,6 +28,9 @@ pub(crate) const TURN: usize = 1 << 20;
 /// Bytes that a connection may produce in one round before it waits for its turn. Hundreds of connections that begin at once delay
 /// others by hundreds of these.
 const FREE: usize = TURN / 8;
+
+/// The tasks of one connection that are woken together. Each of them may find that those before it have used up the turn.
+const BATCH_MAX: usize = 64;
 
 /// The turns that a connection pays at most for one piece of work.
 const DEBT_TURNS_MAX: i64 = 64;
@@ -75,10 +79,13 @@ struct Entry {
     /// Bytes that it may still produce; negative when more was produced.
     credit: i64,
     turn: Turn,
-    /// Tasks that wait for the next turn, in order. Empty unless the share is in [`Queue::used_up`].
-    tasks: VecDeque<WakerSlot>,
+    /// Tasks that wait for a turn, in order of their tickets; None where nothing waits any more. A task keeps its place until it has
+    /// used the turn for which it was woken: only such tasks are left when the turn is [`Turn::Free`].
+    tasks: VecDeque<Option<WakerSlot>>,
     /// The ticket of the first of them.
     first: u64,
+    /// The number of tasks at the front whose turn has come.
+    called: usize,
 }
 
 /// ```text
@@ -89,7 +96,7 @@ struct Entry {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// It has credit, and no task waits.
+    /// It has credit, and no task waits that was not woken.
     Free,
     /// It is in [`Queue::used_up`].
     UsedUp,
@@ -162,14 +169,21 @@ impl Scheduler {
             return Poll::Ready(());
         };
         if let Some(Ticket(number)) = *ticket {
-            let Some(at) = number.checked_sub(entry.first) else {
-                *ticket = None;
-                return Poll::Ready(());
-            };
-            if let Some(slot) = entry.tasks.get_mut(at as usize) {
-                deferred.register(slot, cx);
+            match entry.slot(Ticket(number)) {
+                Some((slot, false)) => {
+                    if !slot.is_registered() {
+                        // The turn for which it was woken is used up, and nothing else may wait for the next one.
+                        deferred.wake(runner);
+                    }
+                    deferred.register(slot, cx);
+                    return Poll::Pending;
+                }
+                Some((_, true)) | None => {
+                    entry.leave(Ticket(number));
+                    *ticket = None;
+                    return Poll::Ready(());
+                }
             }
-            return Poll::Pending;
         }
         if entry.turn == Turn::Free {
             share.must_wait.store(false, Ordering::Release);
@@ -178,7 +192,7 @@ impl Scheduler {
         let mut slot = WakerSlot::default();
         deferred.register(&mut slot, cx);
         *ticket = Some(Ticket(entry.first + entry.tasks.len() as u64));
-        entry.tasks.push_back(slot);
+        entry.tasks.push_back(Some(slot));
         deferred.wake(runner);
         Poll::Pending
     }
@@ -188,9 +202,9 @@ impl Scheduler {
         let mut queue = self.queue.lock();
         let Queue { entries, deferred, .. } = &mut *queue;
         let Some(entry) = entries.get_mut(&share.id) else { return };
-        let Some(at) = ticket.0.checked_sub(entry.first) else { return };
-        if let Some(slot) = entry.tasks.get_mut(at as usize) {
+        if let Some((slot, _)) = entry.slot(ticket) {
             deferred.wake(slot);
+            entry.leave(ticket);
         }
     }
 
@@ -202,25 +216,25 @@ impl Scheduler {
         let mut queue = self.queue.lock();
         let Queue { entries, deferred, .. } = &mut *queue;
         if let Some(entry) = entries.remove(&share.id) {
-            entry.tasks.into_iter().for_each(|mut slot| deferred.wake(&mut slot));
+            entry.tasks.into_iter().flatten().for_each(|mut slot| deferred.wake(&mut slot));
         }
     }
 
     /// Gives connections their turns, for as long as their server runs.
     pub(crate) async fn run(&self) {
         let _running = Running::new(self);
-        let tasks_max = tokio::runtime::Handle::current().metrics().num_workers();
+        let turns_max = tokio::runtime::Handle::current().metrics().num_workers();
         loop {
-            poll_fn(|cx| self.poll_wake_next(tasks_max, cx)).await;
+            poll_fn(|cx| self.poll_wake_next(turns_max, cx)).await;
             // The tasks that were woken, and all others that are ready.
             tokio::task::yield_now().await;
         }
     }
 
     /// Ready when tasks were woken.
-    fn poll_wake_next(&self, tasks_max: usize, cx: &Context<'_>) -> Poll<()> {
+    fn poll_wake_next(&self, turns_max: usize, cx: &Context<'_>) -> Poll<()> {
         let mut queue = self.queue.lock();
-        if queue.wake_next(tasks_max) {
+        if queue.wake_next(turns_max) {
             return Poll::Ready(());
         }
         let Queue { runner, deferred, .. } = &mut *queue;
@@ -230,8 +244,8 @@ impl Scheduler {
 }
 
 impl Queue {
-    /// Wakes the next tasks. False if none waits.
-    fn wake_next(&mut self, tasks_max: usize) -> bool {
+    /// Wakes the next tasks of at most `turns_max` connections. False if none waits.
+    fn wake_next(&mut self, turns_max: usize) -> bool {
         let Self { round, entries, used_up, in_turn, deferred, .. } = self;
         if used_up.is_empty() {
             return false;
@@ -241,8 +255,8 @@ impl Queue {
                 entry.credit = entry.credit.min(FREE as i64);
             }
         }
-        let mut woken = 0;
-        while woken < tasks_max
+        let mut turns = 0;
+        while turns < turns_max
             && let Some(&id) = used_up.front()
         {
             let Some(entry) = entries.get_mut(&id) else {
@@ -254,17 +268,9 @@ impl Queue {
                 entry.begin_turn(*round);
             }
             if entry.credit > 0 {
-                // Those that were cancelled take no time.
-                while let Some(mut slot) = entry.tasks.pop_front() {
-                    entry.first += 1;
-                    if slot.is_registered() {
-                        deferred.wake(&mut slot);
-                        woken += 1;
-                        break;
-                    }
-                }
-                if !entry.tasks.is_empty() {
-                    continue;
+                turns += usize::from(entry.wake_batch(deferred));
+                if entry.called < entry.tasks.len() {
+                    break;
                 }
             }
             used_up.pop_front();
@@ -276,19 +282,65 @@ impl Queue {
                 in_turn.push(id);
             }
         }
-        woken > 0
+        turns > 0
     }
 }
 
 impl Entry {
     fn new(round: u64) -> Self {
-        Self { round, credit: FREE as i64, turn: Turn::Free, tasks: VecDeque::new(), first: 0 }
+        Self { round, credit: FREE as i64, turn: Turn::Free, tasks: VecDeque::new(), first: 0, called: 0 }
     }
 
     fn begin_turn(&mut self, round: u64) {
         self.turn = Turn::Running;
         self.round = round;
         self.credit += TURN as i64;
+        self.called = 0;
+    }
+
+    /// The slot of a task that waits, and whether its turn has come and is not used up.
+    fn slot(&mut self, ticket: Ticket) -> Option<(&mut WakerSlot, bool)> {
+        let at = ticket.0.checked_sub(self.first)? as usize;
+        let has_turn = at < self.called && self.credit > 0;
+        self.tasks.get_mut(at)?.as_mut().map(|slot| (slot, has_turn))
+    }
+
+    /// The task with this ticket does not wait any more.
+    fn leave(&mut self, ticket: Ticket) {
+        if let Some(at) = ticket.0.checked_sub(self.first)
+            && let Some(slot) = self.tasks.get_mut(at as usize)
+        {
+            *slot = None;
+        }
+        self.pop_left();
+    }
+
+    fn pop_left(&mut self) {
+        while let Some(None) = self.tasks.front() {
+            self.tasks.pop_front();
+            self.first += 1;
+            self.called = self.called.saturating_sub(1);
+        }
+    }
+
+    /// Calls the next tasks. False if none of them waits any more.
+    fn wake_batch(&mut self, deferred: &mut Deferred) -> bool {
+        let mut woken = 0;
+        while woken < BATCH_MAX
+            && let Some(task) = self.tasks.get_mut(self.called)
+        {
+            self.called += 1;
+            match task {
+                Some(slot) if slot.is_registered() => {
+                    deferred.wake(slot);
+                    woken += 1;
+                }
+                // It was woken for an earlier turn and not polled since: it stops no other.
+                task => *task = None,
+            }
+        }
+        self.pop_left();
+        woken > 0
     }
 }
 
@@ -309,7 +361,7 @@ impl Drop for Running<'_> {
         let Queue { entries, used_up, deferred, .. } = &mut *queue;
         used_up.clear();
         let tasks = entries.drain().flat_map(|(_, entry)| entry.tasks);
-        tasks.for_each(|mut slot| deferred.wake(&mut slot));
+        tasks.flatten().for_each(|mut slot| deferred.wake(&mut slot));
     }
 }
 
@@ -433,6 +485,40 @@ mod tests {
         for share in &shares[..2] {
             assert_eq!(produces_freely(share, cx), FREE);
         }
+    }
+
+    // The output of each would leave in a write of its own otherwise.
+    #[test]
+    fn tasks_of_a_connection_have_their_turn_together_until_it_is_used_up() {
+        let turns = |len: usize| {
+            let scheduler = Scheduler::default();
+            scheduler.is_running.store(true, Ordering::Release);
+            let share = scheduler.share();
+            scheduler.charge(&share, FREE);
+            let cx = &mut Context::from_waker(Waker::noop());
+            let mut tickets = [None; 100];
+            for ticket in &mut tickets {
+                assert!(scheduler.poll_turn(&share, ticket, cx).is_pending());
+            }
+            let mut turns = Vec::new();
+            while scheduler.queue.lock().wake_next(1) {
+                let mut ready = Vec::new();
+                for (number, ticket) in tickets.iter_mut().enumerate() {
+                    if ticket.is_some() && scheduler.poll_turn(&share, ticket, cx).is_ready() {
+                        scheduler.charge(&share, len);
+                        ready.push(number);
+                    }
+                }
+                turns.push(ready);
+            }
+            assert!(scheduler.queue.lock().entries[&share.id].tasks.is_empty());
+            turns
+        };
+        let all: Vec<_> = (0..100).collect();
+        assert_eq!(turns(TURN / 100), [&all[..BATCH_MAX], &all[BATCH_MAX..]]);
+        // Those that find the turn used up keep their places.
+        assert_eq!(turns(TURN / 4), all.chunks(4).collect::<Vec<_>>());
+        assert_eq!(turns(2 * TURN), all.chunks(1).collect::<Vec<_>>());
     }
 
     #[tokio::test]

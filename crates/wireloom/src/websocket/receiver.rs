@@ -176,6 +176,10 @@ fn poll_found(
     active.spend_fast_path();
     loop {
         if active.poll_turn(shared, cx).is_pending() {
+            // Many streams of a connection wait at the same time, each of which would have a buffer of its own.
+            if active.budget.is_waiting() && !active.has_more(mode) {
+                active.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
+            }
             held.take().into_iter().for_each(|active| shared.put_receiver(active));
             return Poll::Pending;
         }
@@ -906,6 +910,31 @@ mod tests {
         let mut received = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut peer, &mut received).await.unwrap();
         assert_eq!(received.len(), 1 << 10);
+    }
+
+    // Streams of one connection wait together: a large buffer for each would be allocated, cleared and freed for each.
+    #[tokio::test]
+    async fn a_receiver_that_waits_for_its_turn_holds_no_empty_read_buffer() {
+        let memory = scheduled().await;
+        let (mut peer, transport) = duplex(1 << 20);
+        let (_sender, mut receiver) = open(&memory, transport);
+        let account = memory.account();
+        receiver.shared.set_account(&account);
+        peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+        assert!(receiver.recv().await.unwrap().is_some());
+        // The peer has used up its share.
+        account.charge(4 << 20);
+        assert!(is_pending(receiver.recv()));
+        assert_eq!(memory.stats().read_buffers, 0);
+        // One that has more to decode keeps it.
+        let (more, last) = (masked(0x81, b"more"), masked(0x81, b"last"));
+        peer.write_all(&[&more[..], &last[..3]].concat()).await.unwrap();
+        assert!(receiver.recv().await.unwrap().is_some());
+        account.charge(4 << 20);
+        assert!(is_pending(receiver.recv()));
+        assert!(memory.stats().read_buffers > 0);
+        peer.write_all(&last[3..]).await.unwrap();
+        assert_eq!(receiver.recv().await.unwrap().unwrap().as_text(), Some("last"));
     }
 
     // It waits for its turn when the last sender is dropped. Nothing else would wake it.

@@ -1,17 +1,25 @@
 //! WebSocket over HTTP/2 (RFC 8441).
 
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use wireloom::{Request, ServerConfig, SlowPeer};
+use wireloom::server::Listener;
+use wireloom::{Request, Server, ServerConfig, SlowPeer};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Role, StreamKey};
 use wireloom_testing::frame::masked;
 
 use super::peer::{Peer, Received};
-use super::{Running, serve, value};
+use super::{Running, handle, serve, value};
 
 async fn opened(peer: &mut Peer, path: &str) -> StreamKey {
     let key = peer.tunnel(path).await;
@@ -44,6 +52,89 @@ async fn echoes_on_many_streams_of_one_connection() {
         assert_eq!(peer.content(*key, 4).await, [0x88, 2, 3, 232]);
         assert_eq!(peer.next(key.id()).await, Received::End);
     }
+}
+
+/// A transport that counts its writes.
+struct CountedWrites(TcpStream, Arc<AtomicUsize>);
+
+impl AsyncRead for CountedWrites {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for CountedWrites {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+struct CountingListener(TcpListener, Arc<AtomicUsize>);
+
+impl Listener for CountingListener {
+    type Transport = CountedWrites;
+
+    async fn accept(&mut self) -> io::Result<(CountedWrites, SocketAddr)> {
+        let (stream, peer) = self.0.accept().await?;
+        Ok((CountedWrites(stream, self.1.clone()), peer))
+    }
+}
+
+// Together they use up the share of their connection, and take turns.
+#[tokio::test]
+async fn answers_of_many_streams_leave_in_few_writes() {
+    const STREAMS: usize = 64;
+    const ROUNDS: usize = 10;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let writes = Arc::new(AtomicUsize::new(0));
+    let server = Server::new(CountingListener(listener, writes.clone()));
+    tokio::spawn(server.serve(handle));
+    let mut peer = Peer::connect(address).await;
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        streams.push(opened(&mut peer, "/echo").await);
+    }
+    let messages = masked(0x82, [7; 32]).repeat(64);
+    let before = writes.load(Ordering::Relaxed);
+    for _ in 0..ROUNDS {
+        for key in &streams {
+            peer.core.send_data(*key, messages.clone(), false).unwrap();
+        }
+        peer.flush().await;
+        for key in &streams {
+            peer.content(*key, 64 * 34).await;
+        }
+    }
+    // One for each stream and round if the streams take turns one by one.
+    let writes = writes.load(Ordering::Relaxed) - before;
+    assert!(writes <= STREAMS * ROUNDS / 8, "{writes}");
 }
 
 // A frame in the same packet as the handshake is not lost, and large messages pass the windows.
