@@ -75,7 +75,8 @@ export default {
     for (const [section, title] of Object.entries(SECTIONS)) {
       await page.goto(`${driver.server.http}/#${section}`);
       await page.getByRole('heading', { level: 1, name: title }).waitFor();
-      assert.equal(await page.title(), `${section[0].toUpperCase()}${section.slice(1)} \u00b7 Wireloom`);
+      // It follows the heading.
+      await page.waitForFunction((title) => document.title === title, `${section[0].toUpperCase()}${section.slice(1)} \u00b7 Wireloom`);
       for (const role of ['banner', 'navigation', 'main', 'contentinfo']) assert.equal(await page.getByRole(role).count(), 1, `${section}: ${role}`);
       assert.equal(await page.locator('nav [aria-current=page]').getAttribute('href'), `#${section}`);
       assert.ok((await page.getByRole('status').count()) > 0, `${section} announces its state`);

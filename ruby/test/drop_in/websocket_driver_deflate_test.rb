@@ -85,6 +85,7 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
 
   # With context takeover a message refers to those before it: they leave in the order in which they were compressed.
   def test_several_threads_send
+    gap_of_the_original
     [PermessageDeflate, PermessageDeflate.configure(level: 1)].each do |extension|
       driver = deflated(extension: extension)
       words = Array.new(2000) { |at| (at * 7919).to_s(36) }
