@@ -566,7 +566,7 @@
 
   (define (make-mailbox) (%make-mailbox '() '() (make-waiters '()) #f 0 #f))
 
-  ;; After the end of the connection nobody receives, and nothing is kept.
+  ;; After the end of the connection nothing is received or kept.
   (define (close-mailbox mailbox)
     (set-mailbox-is-closed! mailbox #t)
     (set-mailbox-items! mailbox '())

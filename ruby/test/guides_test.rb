@@ -270,7 +270,7 @@ class GuidesTest < Wireloom::TestCase
     assert_relays_past_clients_that_left(port, first, socket, *people[1])
   end
 
-  # One that vanished and one that is closing end nobody else's connection.
+  # One that vanished and one that is closing end no other connection.
   def assert_relays_past_clients_that_left(port, sender, socket, client, other)
     (_, vanished), (closing, silent) = chat(port, 2)
     vanished.setsockopt(Socket::SOL_SOCKET, Socket::SO_LINGER, [1, 0].pack("ii"))

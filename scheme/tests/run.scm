@@ -338,7 +338,7 @@
                     (send-message "after")
                     (receive (message type) (receive-message) message)))))))
 
-;; The end of a session ends its reader, also one that waits because nobody receives.
+;; The end of a session ends its reader, also one that waits for a receiver.
 (let ((readers (lambda ()
                  (let loop ((threads (##sys#all-threads)) (count 0))
                    (cond ((null? threads) count)
@@ -392,7 +392,7 @@
            (check before (open-files)))))
      '("http://good" "http://bad"))))
 
-;; Also with a handler that returns, and with a websocket that nobody has.
+;; Also with a handler that returns, and with a websocket that is out of reach.
 (let* ((open-files (lambda () (length (directory "/proc/self/fd"))))
        (before (open-files)))
   (when (directory-exists? "/proc/self/fd")

@@ -30,7 +30,7 @@ pub(super) async fn bind(address: &str) -> Result<TcpListener, String> {
 /// A listener on a Unix socket. The file of the socket is removed with it, unless it is that of another server by then.
 #[cfg(unix)]
 pub(super) struct UnixSocket {
-    // Dropped first: nobody replaces a socket that is listened on, so that the file with this identity is still this one's.
+    // Dropped first: a socket that is listened on is not replaced, so that the file with this identity is still this one's.
     _file: SocketFile,
     pub(super) listener: tokio::net::UnixListener,
 }

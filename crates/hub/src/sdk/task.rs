@@ -202,7 +202,7 @@ impl Task {
             }
             Lost::Retry { code, reason } => (code, reason),
         };
-        // The last reason replaces one that nobody has taken.
+        // The last reason replaces one that was not taken.
         self.deliveries.drop_last_attempt();
         self.emit(ClientEvent::Connecting { code, reason });
         let delay = self.delay(self.failures);

@@ -115,7 +115,7 @@ fn lock_folder(path: &std::path::Path) -> Option<std::fs::File> {
     None
 }
 
-/// Whether nobody listens on this socket. Does not wait: the queue of a listener may be full.
+/// Whether this socket has no listener. Does not wait: the queue of a listener may be full.
 #[cfg(unix)]
 fn is_refused(path: &std::path::Path) -> bool {
     use std::task::{Context, Poll, Waker};

@@ -436,7 +436,7 @@ mod tests {
         let owner = Arc::new(Owner { engine: open().unwrap(), entered, leave: leaving.into() });
         let delivery: Arc<dyn Delivery> = owner.clone();
         owner.engine.start(Arc::downgrade(&delivery));
-        // It is submitted, and nobody waits for the answer.
+        // It is submitted, and the answer is not waited for.
         let submit = async |data| {
             let publishing = publish(&owner.engine, "a", data);
             assert!(tokio::time::timeout(Duration::ZERO, publishing).await.is_err());
