@@ -302,7 +302,7 @@ mod tests {
         let commands = [Command { id: 1, connect, ..Command::default() }];
         let (received, sent) = tokio::join!(server.recv_owned(), connection.send(&commands));
         assert!(received.unwrap().is_some() && sent.is_ok());
-        // Now the client is not reading.
+        // Now the server is not reading.
         let refused = connection.send(&commands).await;
         assert!(matches!(refused, Err(Lost::Retry { code: 0, .. })), "{refused:?}");
     }
