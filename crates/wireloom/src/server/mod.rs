@@ -195,7 +195,7 @@ impl<L: Listener> Server<L> {
             #[cfg(feature = "tls")]
             tls,
         });
-        let inherited = tune_all(&listener, &config);
+        let mut options = Options::new(&listener, &config);
         let for_requests = Arc::new(config.for_requests());
         let mut failures = AcceptFailures::default();
         loop {
@@ -219,11 +219,8 @@ impl<L: Listener> Server<L> {
                 continue;
             };
             let io = Io::of(transport);
-            if let Io::Tcp(stream) = &io
-                && !inherited
-            {
-                // A connection that has already closed fails at the first read.
-                let _ = tune(SockRef::from(stream), &config);
+            if let Io::Tcp(stream) = &io {
+                options.apply(SockRef::from(stream), &config);
             }
             let key = registration.key();
             let origin = Arc::new(Origin {
@@ -418,10 +415,36 @@ async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<Ser
     }
 }
 
-/// Sets the options of the listener, where connections inherit them: that saves a system call for each.
-fn tune_all(listener: &dyn Any, config: &ServerConfig) -> bool {
-    let Some(listener) = listener.downcast_ref::<TcpListener>() else { return false };
-    cfg!(any(target_os = "linux", target_os = "android")) && tune(SockRef::from(listener), config).is_ok()
+/// Where the options of accepted connections are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Options {
+    /// For each connection.
+    OfConnections,
+    /// On the listener, from which connections inherit them: that saves system calls. Those that were established before the listener
+    /// had them are still in the kernel's queue, ahead of all others.
+    OfListener,
+    /// On the listener, and a connection that has inherited them was accepted.
+    Inherited,
+}
+
+impl Options {
+    fn new(listener: &dyn Any, config: &ServerConfig) -> Self {
+        let inherit = cfg!(any(target_os = "linux", target_os = "android"));
+        match listener.downcast_ref::<TcpListener>() {
+            Some(listener) if inherit && tune(SockRef::from(listener), config).is_ok() => Self::OfListener,
+            _ => Self::OfConnections,
+        }
+    }
+
+    fn apply(&mut self, connection: SockRef<'_>, config: &ServerConfig) {
+        if *self == Self::OfListener && is_tuned(&connection, config) {
+            *self = Self::Inherited;
+        }
+        if *self != Self::Inherited {
+            // A connection that has already closed fails at the first read.
+            let _ = tune(connection, config);
+        }
+    }
 }
 
 /// Counts connections that could not be accepted, and logs them at most once a second.
@@ -457,6 +480,11 @@ fn tune(socket: SockRef<'_>, config: &ServerConfig) -> io::Result<()> {
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time))?;
     }
     socket.set_tcp_nodelay(true)
+}
+
+fn is_tuned(socket: &SockRef<'_>, config: &ServerConfig) -> bool {
+    let is_kept_alive = || config.tcp_keepalive.is_none() || socket.keepalive().unwrap_or(false);
+    socket.tcp_nodelay().unwrap_or(false) && is_kept_alive()
 }
 
 /// Whether accepting can continue: the client disconnected, or no descriptor is free.
@@ -585,15 +613,19 @@ mod tests {
         {
             let config = ServerConfig { tcp_keepalive: keepalive, ..ServerConfig::default() };
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let inherited = tune_all(&listener, &config);
-            let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            let (stream, _) = listener.accept().await.unwrap();
-            if !inherited {
-                tune(SockRef::from(&stream), &config).unwrap();
+            let connect = || TcpStream::connect(listener.local_addr().unwrap());
+            let _early = [connect().await.unwrap(), connect().await.unwrap()];
+            let mut options = Options::new(&listener, &config);
+            let _late = connect().await.unwrap();
+            for _ in 0..3 {
+                let (stream, _) = listener.accept().await.unwrap();
+                let socket = SockRef::from(&stream);
+                options.apply(SockRef::from(&stream), &config);
+                assert_eq!(socket.keepalive().unwrap(), keepalive.is_some());
+                assert!(socket.tcp_nodelay().unwrap());
             }
-            let socket = SockRef::from(&stream);
-            assert_eq!(socket.keepalive().unwrap(), keepalive.is_some());
-            assert!(socket.tcp_nodelay().unwrap());
+            let inherit = cfg!(any(target_os = "linux", target_os = "android"));
+            assert_eq!(options, if inherit { Options::Inherited } else { Options::OfConnections });
         }
     }
 }
