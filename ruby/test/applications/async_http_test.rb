@@ -83,6 +83,80 @@ class AsyncHTTPTest < Wireloom::TestCase
     assert_operator told, :<=, 20
   end
 
+  # How often streams of the server, or of a client, were written to the socket meanwhile.
+  def drained
+    count = 0
+    trace = TracePoint.new(:call) { |event| count += 1 if event.method_id == :drain && event.defined_class == IO::Stream::Writable }
+    trace.enable { yield }
+    count
+  end
+
+  def test_a_response_in_memory_leaves_in_one_piece
+    gap_of_the_original
+    serve(echo) do |client,|
+      client.get("/").read
+      # One for the request.
+      assert_equal 20, drained { 10.times { assert_equal "GET ", client.get("/").read } }
+    end
+  end
+
+  # What an application does between two chunks may take long: each leaves at once.
+  def test_chunks_of_an_application_leave_one_by_one
+    body = Class.new(Protocol::HTTP::Body::Readable) do
+      def initialize = @chunks = %w[a b c]
+      def read = @chunks.shift
+    end
+    serve(->(_) { Protocol::HTTP::Response[200, [], body.new] }) do |client,|
+      client.get("/").read
+      assert_equal 6, drained { assert_equal "abc", client.get("/").read }
+    end
+  end
+
+  # A peer whose window is closed: the headers must not wait for it.
+  def test_headers_do_not_wait_for_a_window
+    http2 = Protocol::HTTP2
+    serve(->(_) { Protocol::HTTP::Response[200, [%w[x-a b]], ["0123456789" * 3_000]] }) do |client,|
+      stream = IO::Stream::Buffered.new(TCPSocket.new("127.0.0.1", client.endpoint.url.port))
+      raw = http2::Client.new(http2::Framer.new(stream))
+      seen = []
+      raw.send_connection_preface([[http2::Settings::INITIAL_WINDOW_SIZE, 0]])
+      raw.read_frame until raw.remote_settings.maximum_concurrent_streams < 0xffffffff || raw.state == :open
+      type = Class.new(http2::Stream) do
+        define_method(:process_headers) { |frame| super(frame).tap { seen << :headers } }
+        define_method(:process_data) { |frame| super(frame).tap { |data| seen << data.bytesize } }
+      end
+      request = raw.create_stream { |connection, id| type.create(connection, id) }
+      request.send_headers([%w[:scheme http], %w[:method GET], %w[:authority x], %w[:path /]], http2::END_STREAM)
+      raw.read_frame while seen.empty?
+      assert_equal [:headers], seen
+      request.send_window_update(30_000)
+      raw.read_frame until request.closed?
+      assert_equal 30_000, seen.drop(1).sum
+      raw.close
+    end
+  end
+
+  def test_many_responses_that_are_longer_than_a_window
+    body = ["0123456789" * 10_000, "x" * 70_000, ""]
+    serve(->(_) { Protocol::HTTP::Response[200, [], body] }) do |client, task|
+      answers = Array.new(20) { task.async { client.get("/").read } }.map(&:wait)
+      assert_equal [body.join] * 20, answers
+    end
+  end
+
+  # Native code leaves out what it knows of these gems; a release that does it another way costs speed and is to be looked at.
+  def test_the_installed_gems_are_known
+    gap_of_the_original
+    known = Wireloom::ProtocolHTTP2
+    assert known.writes_async?(Async::HTTP::Protocol::HTTP2::Server)
+    assert known.writes_async?(Async::HTTP::Protocol::HTTP2::Client)
+    assert known.guard?(Async::Semaphore)
+    assert known.buffered?(IO::Stream::Buffered)
+    assert known.in_memory?(Protocol::HTTP::Body::Buffered)
+    assert known.merged?(Protocol::HTTP::Headers::Merged)
+    refute known.in_memory?(Class.new(Protocol::HTTP::Body::Buffered))
+  end
+
   def test_a_stream_that_fails_leaves_the_others
     serve(->(request) { request.path == "/bad" ? raise(ArgumentError, "bad") : echo.call(request) }) do |client, task|
       answers = %w[/good /bad /good].map do |path|

@@ -21,6 +21,7 @@ if Wireloom::DropIn.enabled?("protocol_http2")
   begin
     %w[framer connection stream client server].each { |part| require "protocol/http2/#{part}" }
     require_relative "protocol_http2/frames"
+    require_relative "protocol_http2/async"
   rescue LoadError => e
     raise unless e.path&.start_with?("protocol/http2")
   end

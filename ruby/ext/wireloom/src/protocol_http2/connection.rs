@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use magnus::error::ErrorType;
-use magnus::rb_sys::{AsRawValue, protect};
+use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Class, Error, Exception, RArray, RHash, RString, Ruby, TryConvert, Value};
 use rb_sys::{ID, VALUE};
@@ -11,7 +11,7 @@ use rb_sys::{ID, VALUE};
 use super::flow::{self, Window};
 use super::frames::{self, Frame, Read};
 use super::names::names;
-use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, string, value};
+use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, set_new, string, value};
 use super::steps::{self, Steps, connection, stream};
 use super::stream as streams;
 use crate::hpack;
@@ -91,12 +91,7 @@ pub(super) fn windows_changed(_: &Ruby, this: Value, arguments: &[Value]) -> Res
 
 /// Notes whether the streams were told of their windows.
 fn set_told(connection: VALUE, told: bool) -> Result<(), Error> {
-    let (name, told) = (names().ids.windows_told, if told { TRUE } else { FALSE });
-    if get(connection, name) == told {
-        return Ok(());
-    }
-    // SAFETY: live objects; the variable may be a new one, so that NoMemoryError is caught.
-    protect(|| unsafe { rb_sys::rb_ivar_set(connection, name, told) }).map(drop)
+    set_new(connection, names().ids.windows_told, if told { TRUE } else { FALSE })
 }
 
 /// `Framer#read_frame`

@@ -4,9 +4,10 @@ use magnus::{Error, Ruby};
 use rb_sys::{ID, VALUE};
 
 use super::frames;
+use super::io::Io;
 use super::names::names;
-use super::objects::{call, get, integer, number, set, write};
-use super::steps::{Steps, connection};
+use super::objects::{call, get, integer, number, set};
+use super::steps::Steps;
 
 const WINDOW_MAX: i64 = 0x7fff_ffff;
 
@@ -91,7 +92,7 @@ pub(super) fn received(
     let id = if owner == connection { Some(0) } else { number(get(owner, ids.id)) };
     let id = id.filter(|id| frames::STREAM_IDS.contains(id));
     let io = if is_own && window.can_expand(wanted) && (0..=WINDOW_MAX).contains(&wanted) {
-        io(connection, of_connection)
+        Io::of(ruby, connection, of_connection, None)
     } else {
         None
     };
@@ -99,19 +100,10 @@ pub(super) fn received(
         return call(owner, ids.send_window_update, &[integer(wanted)]).map(|_| true);
     };
     let frame = frames::window_update(ruby, id as u32, wanted as u32)?;
-    write(io, &[frame])?;
+    io.write(&[frame])?;
     // Other fibers may have run meanwhile.
     if let Some(window) = Window::of(owner, ids.local_window).filter(|window| window.can_expand(wanted)) {
         window.expand(wanted)?;
     }
     Ok(true)
-}
-
-/// The stream that a connection writes to, if `write_frame` does nothing but to write to it and flush it.
-#[inline]
-pub(super) fn io(connection: VALUE, steps: Steps) -> Option<VALUE> {
-    let names = names();
-    let framer = get(connection, names.ids.framer);
-    (steps.has(&connection::WRITE) && names.classes.framer.is_of(framer))
-        .then(|| get(framer, names.ids.stream))
 }

@@ -7,13 +7,14 @@
 //!
 //! ```text
 //! read_frame ─▶ frames::read ─▶ connection::apply ─▶ stream::receive_data, receive_headers ─▶ process_* ─▶ hpack
-//! send_headers ─▶ hpack ─▶ frames::headers_head ─▶ the IO
-//! send_data ─▶ flow::Window::consume ─▶ frames::data_bytes ─▶ the IO
+//! send_headers ─▶ hpack ─▶ frames::headers_head ─▶ io
+//! send_data ─▶ flow::Window::consume ─▶ frames::data_bytes ─▶ io
 //! ```
 
 mod connection;
 mod flow;
 mod frames;
+mod io;
 mod names;
 mod objects;
 mod steps;
@@ -31,6 +32,8 @@ pub(crate) fn init(_: &Ruby, wireloom: RModule) -> Result<(), Error> {
     module.define_singleton_method("plain", function!(steps::is_plain, 0))?;
     module.define_singleton_method("header", function!(frames::header, 4))?;
     module.define_singleton_method("frame", function!(frames::frame, 4))?;
+    module.define_singleton_method("hold", function!(io::hold, 2))?;
+    module.define_singleton_method("release", function!(io::release, 1))?;
     let stream = module.define_module("Stream")?;
     stream.define_private_method("initialize", method!(stream::initialize, -1))?;
     stream.define_method("send_headers", method!(stream::send_headers, -1))?;

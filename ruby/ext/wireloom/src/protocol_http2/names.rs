@@ -54,6 +54,7 @@ macro_rules! names {
 
 names! {
     ids {
+        all: "@all",
         apply: "apply",
         available: "@available",
         capacity: "@capacity",
@@ -64,6 +65,7 @@ names! {
         connection: "@connection",
         consume_window: "consume_window",
         continuation: "@continuation",
+        count: "@count",
         current: "@current",
         decoder: "@decoder",
         delete: "delete",
@@ -75,18 +77,20 @@ names! {
         frames: "@frames",
         goaway_stream_id: "@goaway_stream_id",
         header_table_size: "@header_table_size",
+        held: "__wireloom_held",
         id: "@id",
         ignore_frame: "ignore_frame?",
+        in_task: "in_task?",
         initial_window_size: "@initial_window_size",
         accept_stream: "accept_stream",
         length: "@length",
+        limit: "@limit",
         local_settings: "@local_settings",
         local_stream_id: "@local_stream_id",
         local_window: "@local_window",
         maximum_concurrent_streams: "@maximum_concurrent_streams",
         maximum_frame_size: "@maximum_frame_size",
         message: "message",
-        only_wakes: "only_wakes?",
         output: "@output",
         payload: "@payload",
         priority: "@priority",
@@ -113,7 +117,10 @@ names! {
         windows_told: "@wireloom_windows_told",
         write: "write",
         write_block: "write_block",
+        write_buffer: "@write_buffer",
         write_frame: "write_frame",
+        write_frame_guard: "@write_frame_guard",
+        writing: "@writing",
     }
     symbols { idle, open, half_closed_local, half_closed_remote, closed, maximum_size }
     classes {
@@ -134,6 +141,8 @@ pub(super) struct Names {
     pub(super) classes: Classes,
     /// `Protocol::HPACK::Context`, the replacement.
     pub(super) context: Class,
+    /// `Thread::Mutex`
+    pub(super) mutex: Class,
     pub(super) compression_error: Registered<ExceptionClass>,
     /// `Protocol::HPACK::Error`.
     pub(super) hpack_error: Registered<ExceptionClass>,
@@ -178,6 +187,7 @@ pub(super) fn attach(ruby: &Ruby, owners: RArray) -> Result<(), Error> {
         symbols: Symbols::new(),
         classes: Classes::new(ruby, http2)?,
         context: Class(Registered::new(ruby, hpack.const_get::<_, RClass>("Context")?)),
+        mutex: Class(Registered::new(ruby, ruby.class_object().const_get::<_, RClass>("Mutex")?)),
         compression_error: exception(hpack, "CompressionError")?,
         hpack_error: exception(hpack, "Error")?,
         protocol_error: exception(http2, "ProtocolError")?,

@@ -33,6 +33,19 @@ pub(super) fn set(object: VALUE, variables: &[(ID, VALUE)]) -> Result<(), Error>
     Ok(())
 }
 
+/// Sets an instance variable that may be a new one, unless it has the value already.
+///
+/// # Errors
+/// The object is frozen, or there is no memory.
+#[inline]
+pub(super) fn set_new(object: VALUE, name: ID, value: VALUE) -> Result<(), Error> {
+    if get(object, name) == value {
+        return Ok(());
+    }
+    // SAFETY: live objects, and a closure that has nothing to drop.
+    protect(|| unsafe { rb_ivar_set(object, name, value) }).map(drop)
+}
+
 /// An object of a class of ordinary objects, without `initialize`, with these instance variables.
 ///
 /// # Errors
@@ -65,23 +78,6 @@ pub(super) unsafe fn make_unprotected(class: VALUE, variables: &[(ID, VALUE)]) -
 pub(super) fn call(object: VALUE, name: ID, arguments: &[VALUE]) -> Result<VALUE, Error> {
     // SAFETY: live objects, and as many as the length says.
     protect(|| unsafe { rb_funcallv(object, name, arguments.len() as _, arguments.as_ptr()) })
-}
-
-/// Writes to the stream of a framer, and flushes it.
-///
-/// # Errors
-/// The exception that one of the methods raises.
-#[inline]
-pub(super) fn write(io: VALUE, parts: &[VALUE]) -> Result<(), Error> {
-    let ids = &super::names::names().ids;
-    // SAFETY: live objects, and a closure that has nothing to drop.
-    protect(|| unsafe {
-        for part in parts {
-            rb_funcallv(io, ids.write, 1, part);
-        }
-        rb_funcallv(io, ids.flush, 0, std::ptr::null())
-    })
-    .map(drop)
 }
 
 /// Calls the method that this one comes before, with the same block and keywords.

@@ -22,6 +22,12 @@ pub(super) struct Steps(i64);
 /// A step: its bit, and the methods that it consists of.
 pub(super) struct Step(i64, &'static [&'static str]);
 
+/// What is known of classes of one kind: steps, and what a method of `Wireloom::ProtocolHTTP2` answers.
+struct Kind {
+    steps: &'static [Step],
+    asked: &'static [(Step, &'static str)],
+}
+
 impl Steps {
     #[inline]
     pub(super) fn has(self, step: &Step) -> bool {
@@ -57,10 +63,10 @@ pub(super) mod stream {
         WINDOW_UPDATED = 13 ["window_updated", "active?"];
     }
 
-    pub(super) const STEPS: &[Step] = ALL;
-
-    /// `window_updated` only wakes what waits for a window: see `only_wakes?` in Ruby.
+    /// `window_updated` only wakes what waits for a window.
     pub(in crate::protocol_http2) const ONLY_WAKES: Step = Step(1 << 14, &[]);
+
+    pub(super) const KIND: super::Kind = super::Kind { steps: ALL, asked: &[(ONLY_WAKES, "only_wakes?")] };
 }
 
 /// Steps of connections.
@@ -84,7 +90,30 @@ pub(super) mod connection {
         CONSUME_WINDOW = 13 ["consume_window", "available_size"];
     }
 
-    pub(super) const STEPS: &[Step] = ALL;
+    /// `write_frames` and `write_frame` do what those of async-http do.
+    pub(in crate::protocol_http2) const WRITES_ASYNC: Step = Step(1 << 14, &[]);
+
+    pub(super) const KIND: super::Kind =
+        super::Kind { steps: ALL, asked: &[(WRITES_ASYNC, "writes_async?")] };
+}
+
+/// Other objects that connections and streams of async-http use, each of a class whose methods are known.
+pub(super) mod part {
+    use super::Step;
+
+    /// A semaphore of async.
+    pub(in crate::protocol_http2) const GUARD: Step = Step(1, &[]);
+    /// `IO::Stream::Buffered`
+    pub(in crate::protocol_http2) const BUFFERED: Step = Step(1 << 1, &[]);
+    /// A body that is in memory.
+    pub(in crate::protocol_http2) const BODY: Step = Step(1 << 2, &[]);
+    /// `Protocol::HTTP::Headers::Merged`
+    pub(in crate::protocol_http2) const MERGED: Step = Step(1 << 3, &[]);
+
+    pub(super) const KIND: super::Kind = super::Kind {
+        steps: &[],
+        asked: &[(GUARD, "guard?"), (BUFFERED, "buffered?"), (BODY, "in_memory?"), (MERGED, "merged?")],
+    };
 }
 
 /// Bits of a generation, above those of the steps.
@@ -120,36 +149,41 @@ pub(super) fn forget(class: Value) -> Result<(), Error> {
 /// The steps of a stream that are the gem's own.
 #[inline]
 pub(super) fn of_stream(ruby: &Ruby, stream: VALUE) -> Steps {
-    of(ruby, class_of(stream), stream::STEPS)
+    of(ruby, class_of(stream), &stream::KIND)
 }
 
 /// The steps of a connection that are the gem's own.
 #[inline]
 pub(super) fn of_connection(ruby: &Ruby, connection: VALUE) -> Steps {
-    of(ruby, class_of(connection), connection::STEPS)
+    of(ruby, class_of(connection), &connection::KIND)
+}
+
+/// What is known of the class of another object.
+#[inline]
+pub(super) fn of_part(ruby: &Ruby, object: VALUE) -> Steps {
+    of(ruby, class_of(object), &part::KIND)
 }
 
 #[inline]
-fn of(ruby: &Ruby, class: VALUE, steps: &[Step]) -> Steps {
+fn of(ruby: &Ruby, class: VALUE, kind: &Kind) -> Steps {
     if class == super::objects::NIL {
         return Steps(0);
     }
     let generation = GENERATION.load(Ordering::Relaxed);
     match number(get(class, names().ids.steps)) {
         Some(known) if known >> STEP_BITS == generation => Steps(known),
-        _ => find(ruby, class, steps, generation),
+        _ => find(ruby, class, kind, generation),
     }
 }
 
 #[cold]
-fn find(ruby: &Ruby, class: VALUE, steps: &[Step], generation: i64) -> Steps {
+fn find(ruby: &Ruby, class: VALUE, kind: &Kind, generation: i64) -> Steps {
     // SAFETY: the class of a live object.
     let value = unsafe { Value::from_raw(class) };
-    let found = steps
-        .iter()
-        .filter(|step| step.1.iter().all(|name| is_own(ruby, value, name).unwrap_or(false)))
-        .fold(0, |found, step| found | step.0);
-    let found = if only_wakes(value) { found | stream::ONLY_WAKES.0 } else { found };
+    let own =
+        kind.steps.iter().filter(|step| step.1.iter().all(|name| is_own(ruby, value, name).unwrap_or(false)));
+    let known = kind.asked.iter().filter(|(_, question)| ask(value, question));
+    let found = own.chain(known.map(|(step, _)| step)).fold(0, |found, step| found | step.0);
     // SAFETY: a live class. A frozen one, or one of another Ractor, raises, and is asked again each time.
     let _ = protect(|| unsafe {
         rb_sys::rb_ivar_set(class, names().ids.steps, integer(generation << STEP_BITS | found))
@@ -157,9 +191,8 @@ fn find(ruby: &Ruby, class: VALUE, steps: &[Step], generation: i64) -> Steps {
     Steps(found)
 }
 
-fn only_wakes(class: Value) -> bool {
-    super::objects::call(names().module.get().as_raw(), names().ids.only_wakes, &[class.as_raw()])
-        .is_ok_and(|only| only == rb_sys::Qtrue as VALUE)
+fn ask(class: Value, question: &str) -> bool {
+    names().module.get().funcall(question, (class,)).unwrap_or(false)
 }
 
 /// Whether a method of a class is that of the gem or of its replacement.

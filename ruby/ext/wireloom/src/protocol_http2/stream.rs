@@ -10,11 +10,12 @@ use rb_sys::VALUE;
 use super::connection::{decode, setting};
 use super::flow::{self, Window};
 use super::frames::{self, END_HEADERS, END_STREAM, Frame, HEADER_LEN, PADDED, PRIORITY};
+use super::io::{self, Io};
 use super::names::names;
 use super::objects::{
-    NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value, write,
+    NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value,
 };
-use super::steps::{self, Steps, connection, stream};
+use super::steps::{self, Steps, connection, part, stream};
 use crate::{hpack, strings};
 
 /// Up to this length DATA is written together with its header, in bytes.
@@ -131,11 +132,17 @@ pub(super) fn send_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Res
     };
     let (state, is_end) = (sides.state, flags & END_STREAM != 0);
     let is_sendable = state == symbols.idle || state == symbols.open || state == symbols.half_closed_remote;
-    let (Some(headers), true) = (RArray::from_value(*headers), is_sendable) else {
-        return call_super(arguments);
-    };
-    if !write_headers(ruby, &sides, headers, flags)? {
-        return call_super(arguments);
+    let is_usual = is_sendable
+        && sides.of_stream.has(&stream::WRITE_HEADERS)
+        && sides.of_connection.has(&connection::ENCODE);
+    let list = if is_usual { headers_array(ruby, *headers)? } else { None };
+    let Some(list) = list else { return call_super(arguments) };
+    let is_same = get(sides.stream, names().ids.state) == state && steps::is_plain();
+    if !is_same || !write_headers(ruby, &sides, list, flags)? {
+        return match arguments {
+            [_, flags] => call_super(&[list.as_value(), *flags]),
+            _ => call_super(&[list.as_value()]),
+        };
     }
     let result = if state == symbols.half_closed_remote {
         if is_end { sides.close()? } else { NIL }
@@ -149,17 +156,63 @@ pub(super) fn send_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Res
     Ok(value(result))
 }
 
+/// Headers as an Array of pairs: one already, or what the `Merged` of protocol-http yields. That may run code of the application.
+fn headers_array(ruby: &Ruby, headers: Value) -> Result<Option<RArray>, Error> {
+    if let Some(list) = RArray::from_value(headers) {
+        return Ok(Some(list));
+    }
+    let all = get(headers.as_raw(), names().ids.all);
+    let (true, Some(all)) =
+        (steps::of_part(ruby, headers.as_raw()).has(&part::MERGED), RArray::from_value(value(all)))
+    else {
+        return Ok(None);
+    };
+    let made = ruby.ary_new();
+    for at in 0..all.len() {
+        let list: Value = all.entry(at as isize)?;
+        let list = match RArray::from_value(list) {
+            Some(list) => list,
+            None => list.funcall("to_a", ())?,
+        };
+        for at in 0..list.len() {
+            let pair: Value = list.entry(at as isize)?;
+            match RArray::from_value(pair) {
+                Some(pair) => made.push(merged(ruby, pair)?)?,
+                None => return Ok(None),
+            }
+        }
+    }
+    Ok(Some(made))
+}
+
+/// `[name.to_s.downcase, value.to_s]`; the pair itself where that is the same.
+fn merged(ruby: &Ruby, pair: RArray) -> Result<RArray, Error> {
+    let (name, content): (Value, Value) = (pair.entry(0)?, pair.entry(1)?);
+    let is_lower = RString::from_value(name).is_some_and(|name| {
+        // SAFETY: no Ruby code runs while the slice is in use.
+        unsafe { name.as_slice() }.iter().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
+    });
+    let is_string = RString::from_value(content).is_some();
+    if is_lower && is_string && pair.len() == 2 {
+        return Ok(pair);
+    }
+    let name: Value =
+        if is_lower { name } else { name.funcall::<_, _, Value>("to_s", ())?.funcall("downcase", ())? };
+    let content: Value = if is_string { content } else { content.funcall("to_s", ())? };
+    Ok(ruby.ary_new_from_values(&[name, content]))
+}
+
 /// Writes HEADERS. Returns false, with nothing done, where the gem's method has to.
 fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Result<bool, Error> {
     let (names, connection) = (names(), sides.connection);
     let ids = &names.ids;
     let context = get(connection, ids.encoder);
     let remote = get(connection, ids.remote_settings);
-    let is_usual = sides.of_stream.has(&stream::WRITE_HEADERS)
-        && sides.of_connection.has(&connection::ENCODE)
-        && names.context.is_of(context);
+    let is_usual = names.context.is_of(context);
     let id = number(get(sides.stream, ids.id)).filter(|id| frames::STREAM_IDS.contains(id));
-    let (Some(io), Some(id), true) = (flow::io(connection, sides.of_connection), id, is_usual) else {
+    let holder = (flags & END_STREAM == 0).then_some(sides.stream);
+    let (Some(io), Some(id), true) = (Io::of(ruby, connection, sides.of_connection, holder), id, is_usual)
+    else {
         return Ok(false);
     };
     let (Some(table_size), Some(len_max)) =
@@ -187,7 +240,7 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
     // SAFETY: a String that was made just now, and that nobody else has.
     let place = unsafe { strings::contents(frame) };
     place[..HEADER_LEN].copy_from_slice(&head);
-    write(io, &[frame.as_raw()])?;
+    io.write(&[frame.as_raw()])?;
     Ok(true)
 }
 
@@ -239,19 +292,28 @@ pub(super) fn available_frame_size(ruby: &Ruby, this: Value, arguments: &[Value]
     let len_max = setting(get(connection, ids.remote_settings), ids.maximum_frame_size);
     let available =
         (flow::available(this, ids.remote_window), flow::available(connection, ids.remote_window));
-    match (len_max, available) {
-        (Some(len_max), (Some(own), Some(shared))) if is_usual => {
-            Ok(value(integer(own.min(shared).min(len_max))))
-        }
-        _ => call_super(arguments),
+    let size = match (len_max, available) {
+        (Some(len_max), (Some(own), Some(shared))) if is_usual => own.min(shared).min(len_max),
+        _ => 0,
+    };
+    if size > 0 {
+        return Ok(value(integer(size)));
     }
+    // The caller may wait for a window.
+    io::release_held(connection, this)?;
+    call_super(arguments)
 }
 
 /// Writes DATA within both windows. Returns false, with nothing done, where the gem's method has to.
 fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) -> Result<bool, Error> {
     let (ids, connection) = (&names().ids, sides.connection);
     let len = payload.map_or(0, |payload| payload.len());
-    let io = flow::io(connection, sides.of_connection).filter(|_| sides.of_stream.has(&stream::WRITE_FRAME));
+    let holder = (flags & END_STREAM == 0).then_some(sides.stream);
+    let io = if sides.of_stream.has(&stream::WRITE_FRAME) {
+        Io::of(ruby, connection, sides.of_connection, holder)
+    } else {
+        None
+    };
     let is_usual = sides.of_stream.has(&stream::WRITE_DATA)
         && sides.of_connection.has(&connection::CONSUME_REMOTE_WINDOW)
         && (io.is_some() || get(connection, ids.framer) != NIL)
@@ -279,12 +341,12 @@ fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) 
     match payload {
         Some(payload) if len > TOGETHER_LEN => {
             let header = frames::data_header(ruby, len as u32, flags, id as u32)?;
-            write(io, &[header, payload.as_raw()])?;
+            io.write(&[header, payload.as_raw()])?;
         }
         Some(payload) => {
-            write(io, &[frames::data_bytes(ruby, flags, id as u32, payload)?])?;
+            io.write(&[frames::data_bytes(ruby, flags, id as u32, payload)?])?;
         }
-        None => write(io, &[frames::data_header(ruby, 0, flags, id as u32)?])?,
+        None => io.write(&[frames::data_header(ruby, 0, flags, id as u32)?])?,
     }
     Ok(true)
 }

@@ -1,0 +1,164 @@
+//! Where a connection writes its frames: the stream of its framer, directly or as connections of async-http do.
+//!
+//! async-http appends a frame to the buffer of an `IO::Stream::Buffered` while it holds a semaphore and a mutex, and flushes the buffer
+//! while the task cannot be cancelled. As long as neither is taken, nothing can happen between: the frame is appended here.
+//!
+//! A response whose body is in memory is *held*: its frames stay in that buffer until the last of them, or until the stream waits
+//! for a window.
+
+use magnus::rb_sys::{AsRawValue, protect};
+use magnus::value::ReprValue;
+use magnus::{Error, RString, Ruby, Value};
+use rb_sys::VALUE;
+
+use super::names::names;
+use super::objects::{NIL, call, get, number, set_new, string};
+use super::steps::{self, Steps, connection, part, stream};
+use crate::strings;
+
+const FALSE: VALUE = rb_sys::Qfalse as VALUE;
+
+/// What is held at most, in bytes.
+const HELD_LEN_MAX: usize = 16 << 10;
+
+#[derive(Clone, Copy)]
+pub(super) enum Io {
+    /// The framer's stream: `write` and `flush`.
+    Direct(VALUE),
+    /// Of a connection of async-http.
+    Buffered(Buffered),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Buffered {
+    connection: VALUE,
+    framer: VALUE,
+    buffer: RString,
+    /// The frame is one of those that are held.
+    is_held: bool,
+}
+
+impl Io {
+    /// `None` where the gem's methods have to write. `holder` is a stream whose frame may wait for its next one.
+    #[inline]
+    pub(super) fn of(ruby: &Ruby, connection: VALUE, steps: Steps, holder: Option<VALUE>) -> Option<Self> {
+        let (ids, framer) = (&names().ids, get(connection, names().ids.framer));
+        if !names().classes.framer.is_of(framer) {
+            return None;
+        }
+        let stream = get(framer, ids.stream);
+        if steps.has(&connection::WRITE) {
+            return Some(Self::Direct(stream));
+        }
+        let is_async =
+            steps.has(&connection::WRITES_ASYNC) && is_free(ruby, get(connection, ids.write_frame_guard));
+        let buffer = if is_async { buffer(ruby, stream) } else { None }?;
+        let is_held = holder.is_some_and(|holder| get(connection, ids.held) == holder);
+        (is_held || is_in_task()).then_some(Self::Buffered(Buffered { connection, framer, buffer, is_held }))
+    }
+
+    /// Writes the parts of a frame, and flushes the stream unless the frame is held.
+    ///
+    /// # Errors
+    /// The exception that a method of the stream raises.
+    #[inline]
+    pub(super) fn write(self, parts: &[VALUE]) -> Result<(), Error> {
+        let ids = &names().ids;
+        match self {
+            // SAFETY: live objects, and a closure that has nothing to drop.
+            Self::Direct(stream) => protect(|| unsafe {
+                for part in parts {
+                    rb_sys::rb_funcallv(stream, ids.write, 1, part);
+                }
+                rb_sys::rb_funcallv(stream, ids.flush, 0, std::ptr::null())
+            })
+            .map(drop),
+            Self::Buffered(io) => io.write(parts),
+        }
+    }
+}
+
+impl Buffered {
+    fn write(self, parts: &[VALUE]) -> Result<(), Error> {
+        // SAFETY: Strings, of which the parts stay alive, and a closure that has nothing to drop. `rb_str_cat` copies.
+        protect(|| unsafe {
+            for &part in parts {
+                let bytes = strings::bytes(part);
+                rb_sys::rb_str_cat(self.buffer.as_raw(), strings::start(bytes), bytes.len() as _);
+            }
+            NIL
+        })?;
+        if self.is_held && self.buffer.len() < HELD_LEN_MAX {
+            return Ok(());
+        }
+        flush(self.connection, self.framer)
+    }
+}
+
+/// Flushes what is held, and what any other stream has written since.
+fn flush(connection: VALUE, framer: VALUE) -> Result<(), Error> {
+    set_new(connection, names().ids.held, NIL)?;
+    call(names().module.get().as_raw(), names().ids.flush, &[framer]).map(drop)
+}
+
+/// Whether a semaphore of async can be acquired without waiting.
+#[inline]
+fn is_free(ruby: &Ruby, guard: VALUE) -> bool {
+    let ids = &names().ids;
+    steps::of_part(ruby, guard).has(&part::GUARD)
+        && match (number(get(guard, ids.count)), number(get(guard, ids.limit))) {
+            (Some(count), Some(limit)) => count < limit,
+            _ => false,
+        }
+}
+
+/// The buffer of an `IO::Stream::Buffered` that no fiber is flushing.
+#[inline]
+fn buffer(ruby: &Ruby, stream: VALUE) -> Option<RString> {
+    let ids = &names().ids;
+    if !steps::of_part(ruby, stream).has(&part::BUFFERED) {
+        return None;
+    }
+    let (writing, buffer) = (get(stream, ids.writing), string(get(stream, ids.write_buffer))?);
+    // SAFETY: a mutex.
+    let is_unlocked = || unsafe { rb_sys::rb_mutex_locked_p(writing) } == FALSE;
+    (names().mutex.is_of(writing) && is_unlocked() && !buffer.is_frozen()).then_some(buffer)
+}
+
+fn is_in_task() -> bool {
+    !matches!(call(names().module.get().as_raw(), names().ids.in_task, &[]), Ok(NIL | FALSE) | Err(_))
+}
+
+/// `hold(stream, body)`: whether the frames of a response with this body are held from now on.
+pub(super) fn hold(ruby: &Ruby, this: Value, body: Value) -> Result<bool, Error> {
+    let (ids, this) = (&names().ids, this.as_raw());
+    let connection = get(this, ids.connection);
+    let (of_stream, of_connection) = (steps::of_stream(ruby, this), steps::of_connection(ruby, connection));
+    let is_usual = steps::is_plain()
+        && [stream::WRITE_HEADERS, stream::WRITE_DATA, stream::WRITE_FRAME]
+            .iter()
+            .all(|step| of_stream.has(step))
+        && [connection::ENCODE, connection::CONSUME_REMOTE_WINDOW].iter().all(|step| of_connection.has(step))
+        && steps::of_part(ruby, body.as_raw()).has(&part::BODY)
+        && get(connection, ids.held) == NIL;
+    match Io::of(ruby, connection, of_connection, None) {
+        Some(Io::Buffered(_)) if is_usual => set_new(connection, ids.held, this).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+/// `release(stream)`: nothing of the stream is held any more.
+pub(super) fn release(_: &Ruby, this: Value) -> Result<(), Error> {
+    release_held(get(this.as_raw(), names().ids.connection), this.as_raw())
+}
+
+pub(super) fn release_held(connection: VALUE, stream: VALUE) -> Result<(), Error> {
+    let ids = &names().ids;
+    if connection == NIL || get(connection, ids.held) != stream {
+        return Ok(());
+    }
+    match get(connection, ids.framer) {
+        NIL => set_new(connection, ids.held, NIL),
+        framer => flush(connection, framer),
+    }
+}
