@@ -1,7 +1,7 @@
 //! One connection as the rest of the hub sees it.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -111,6 +111,10 @@ pub(crate) struct Client {
     pub(crate) subscriptions: Mutex<Subscriptions<Subscription>>,
     /// When the connection's token expires.
     expires_at: Expiry,
+    /// When the task of the connection is to be woken. [`Timers`](crate::timers::Timers) changes it.
+    pub(crate) wakes_at: Expiry,
+    /// The place of the connection in [`Timers`](crate::timers::Timers).
+    pub(crate) place: AtomicU32,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
     /// Set if the end of the connection is reported to the backend. Boxed, because most are not.
@@ -208,6 +212,8 @@ impl Client {
             identity: OnceLock::new(),
             subscriptions: Mutex::default(),
             expires_at: Expiry::default(),
+            wakes_at: Expiry::default(),
+            place: AtomicU32::new(0),
             has_expiring_subscriptions: AtomicBool::new(false),
             opened: Mutex::default(),
         }

@@ -1,40 +1,22 @@
 //! The connections of a node, by user.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::{Hash, Hasher};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::client::Client;
 use crate::connecting::Connecting;
 use crate::engine::Control;
 use crate::protocol::Disconnect;
+use crate::timers::Timers;
 
 /// The connections of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    all: HashSet<Listed>,
+    pub(crate) timers: Timers,
     /// The connections of each user. Users without connections and anonymous clients are not listed.
     by_user: HashMap<String, Vec<Arc<Client>>>,
     connecting: Connecting,
     is_closed: bool,
-}
-
-/// A connection, compared by identity.
-#[derive(Debug)]
-struct Listed(Arc<Client>);
-
-impl PartialEq for Listed {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Listed {}
-
-impl Hash for Listed {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
-    }
 }
 
 impl Clients {
@@ -43,12 +25,12 @@ impl Clients {
         if self.is_closed {
             return Err(Disconnect::Shutdown);
         }
-        if self.all.len() >= max {
+        if self.timers.len() >= max {
             return Err(Disconnect::ConnectionLimit);
         }
         client.accepted_after = self.connecting.begin();
         let client = Arc::new(client);
-        self.all.insert(Listed(client.clone()));
+        self.timers.add(client.clone());
         Ok(client)
     }
 
@@ -72,7 +54,7 @@ impl Clients {
     }
 
     pub(crate) fn remove(&mut self, client: &Arc<Client>) {
-        self.all.remove(&Listed(client.clone()));
+        self.timers.remove(client);
         if client.identity().is_none() {
             self.connecting.end(client);
         }
@@ -95,7 +77,7 @@ impl Clients {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Client>> {
-        self.all.iter().map(|Listed(client)| client)
+        self.timers.iter()
     }
 
     /// The connections of a user, or the one with this id.
@@ -108,7 +90,7 @@ impl Clients {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.all.len()
+        self.timers.len()
     }
 
     pub(crate) fn users_len(&self) -> usize {

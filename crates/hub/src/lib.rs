@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Layers: `protocol` → `random`, `clock`, `concurrently`, `shards`, `subscriptions`, `pattern`, `filter`, `fossil`, `spans`, `url`, `config` → `reference`, `centrifugo`, `history`, `jwks`, `jwt`, `opened` → `auth`, `token`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `endpoint`, `sessions`, `logins` → `calls` → `proxy` → `settings` → `events`, `metrics`, `rights`,
-//! `batch`, `encoded`, `changes`, `connecting` → `clients`, `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
+//! `batch`, `encoded`, `changes`, `connecting`, `timers` → `clients`, `channels` → `channel_limits` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `admin`, `serve` → `sdk`, `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -58,6 +58,7 @@ mod simulation;
 mod spans;
 mod subscribe;
 mod subscriptions;
+mod timers;
 mod token;
 mod transport;
 mod url;

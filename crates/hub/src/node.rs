@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tracing::warn;
 
 use crate::batch::Unwritten;
@@ -38,6 +39,9 @@ use crate::shards::lock;
 
 /// The maximum number of concurrent refreshes of presence.
 const REFRESHES_MAX: usize = 64;
+
+/// The maximum number of connections that are woken while no other connection can be added.
+const WOKEN_MAX: usize = 256;
 
 /// The number of deliveries that cost one unit of tokio's budget for one turn of a task, which is 128.
 const DELIVERIES_PER_UNIT: usize = 512;
@@ -76,6 +80,8 @@ pub(crate) struct Node {
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
+    /// Another connection is to be woken next.
+    next_has_changed: Arc<Notify>,
     /// How many subscriptions have been begun.
     subscribes: AtomicU64,
     changes: Mutex<Changes>,
@@ -152,6 +158,7 @@ impl Node {
             engine,
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
+            next_has_changed: Arc::default(),
             subscribes: AtomicU64::new(0),
             changes: Mutex::default(),
             runtime: OnceLock::new(),
@@ -186,6 +193,7 @@ impl Node {
                 self.events.start(&host);
                 tokio::spawn(maintain(self.this.clone()));
                 tokio::spawn(refresh_presence(self.this.clone()));
+                tokio::spawn(wake_clients(self.this.clone()));
             }
             Handle::current()
         });
@@ -241,6 +249,20 @@ impl Node {
         let client = Client::new(transport, peer, page, outbox);
         let added = lock(&self.clients).add(client, config.connections_max);
         added.inspect_err(|reason| self.metrics.ended.increment(reason.code().into()))
+    }
+
+    /// Whether this time has come. Otherwise the outbox of the connection wakes its task then, or before.
+    pub(crate) fn is_due(&self, client: &Arc<Client>, at: Duration) -> bool {
+        if client.wakes_at.get().is_some_and(|wakes_at| wakes_at <= at) || at == Duration::MAX {
+            return false;
+        }
+        if at <= self.clock.now() {
+            return true;
+        }
+        if lock(&self.clients).timers.wake_at(client, at) {
+            self.next_has_changed.notify_one();
+        }
+        false
     }
 
     /// Registers the user of a connection; returns false if the user has too many connections.
@@ -692,6 +714,27 @@ async fn maintain(node: Weak<Node>) {
         }
         node.engine.maintain();
         node.idempotency.expire(node.clock.now());
+    }
+}
+
+/// Wakes the tasks of connections whose time has come. It looks once a second at least: the machine may have been suspended.
+async fn wake_clients(node: Weak<Node>) {
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let now = node.clock.now();
+        let (due, next) = {
+            let timers = &mut lock(&node.clients).timers;
+            (timers.take_due(now, WOKEN_MAX), timers.next())
+        };
+        due.iter().for_each(|client| client.outbox.wake());
+        let next = node.clock.instant(next.min(now + Duration::from_secs(1)));
+        let has_changed = node.next_has_changed.clone();
+        drop((node, due));
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = has_changed.notified() => {}
+        }
+        charge(1).await;
     }
 }
 

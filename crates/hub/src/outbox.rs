@@ -293,6 +293,12 @@ impl Outbox {
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
+    /// Wakes the task of the connection.
+    pub(crate) fn wake(&self) {
+        let task = lock(&self.queue).task.take();
+        task.into_iter().for_each(Waker::wake);
+    }
+
     /// Whether the connection is being ended.
     pub(crate) fn has_ended(&self) -> bool {
         lock(&self.queue).end.is_some()

@@ -10,7 +10,6 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::time::{Instant, Sleep};
 use tracing::debug;
 use wireloom::{CloseCode, OwnedMessage, PreparedMessage, Receiver, Sender, WebSocket, WebSocketError};
 
@@ -74,7 +73,8 @@ pub(crate) fn bare(
 }
 
 /// Serves a connection until it ends. Not an `async fn`, whose future would hold the arguments beside what is made of them, and polled by
-/// hand: futures that wait at the same time would take several times the memory of all else. What does not last is boxed.
+/// hand: futures that wait at the same time would take several times the memory of all else. What does not last is boxed, and the timer is
+/// that of the node.
 fn serve(
     node: Arc<Node>,
     socket: WebSocket,
@@ -85,7 +85,7 @@ fn serve(
     room: Option<Box<Room>>,
 ) -> impl Future<Output = ()> + Send {
     let (mut sender, receiver) = socket.split();
-    let mut connection = match node.accept(transport, peer, page) {
+    match node.accept(transport, peer, page) {
         Ok(client) => {
             client.outbox.open_to_batches(sender.clone());
             let clean_up = CleanUp::new(&node, &client);
@@ -105,24 +105,21 @@ fn serve(
                 async move { close(&mut sender, transport.format(), &reason).await },
             ))
         }
-    };
-    async move {
-        // Its deadline is set once the session waits for something.
-        let mut timer = pin!(tokio::time::sleep_until(Instant::now()));
-        poll_fn(|cx| connection.poll(timer.as_mut(), cx)).await
     }
 }
 
-impl Connection {
-    fn poll(&mut self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
+impl Future for Connection {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let step = match self {
-                Self::Open(open) => ready!(open.poll_step(timer.as_mut(), cx)),
+            let step = match &mut *self {
+                Self::Open(open) => ready!(open.poll_step(cx)),
                 Self::Closing(closing) => return closing.as_mut().poll(cx),
             };
             if let Err(reason) = step
                 // Replaced below: nothing can see it.
-                && let Self::Open(open) = mem::replace(self, Self::Closing(Box::pin(future::pending())))
+                && let Self::Open(open) = mem::replace(&mut *self, Self::Closing(Box::pin(future::pending())))
             {
                 *self = Self::Closing(Box::pin(open.finish(reason)));
             }
@@ -133,11 +130,7 @@ impl Connection {
 impl Open {
     /// One step; an error at the end of the connection. A command goes on while a write waits for the client: others may wait for what it
     /// holds, or for what it is the next to get.
-    fn poll_step(
-        &mut self,
-        mut timer: Pin<&mut Sleep>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Disconnect>> {
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
         self.work.poll_busy(cx);
         let CleanUp { node, client, .. } = &self.clean_up;
         let is_writing = self.writer.poll(cx)?.is_pending();
@@ -161,12 +154,10 @@ impl Open {
                 });
             }));
         }
-        // Most deliveries do not change the deadline: the timer is reset only if it changes.
-        let deadline = node.clock.instant(session.poll_timeout(!is_writing));
-        if timer.deadline() != deadline {
-            timer.as_mut().reset(deadline);
+        // The outbox has the waker: of this task, or of the write, which looks for the end of the connection there.
+        if !node.is_due(client, session.poll_timeout(!is_writing)) {
+            return Poll::Pending;
         }
-        ready!(timer.poll(cx));
         self.work.handle_timeout(!is_writing);
         Poll::Ready(Ok(()))
     }
@@ -316,6 +307,6 @@ mod tests {
             size_of::<Session>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 930, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 656, "{sizes:?}");
     }
 }
