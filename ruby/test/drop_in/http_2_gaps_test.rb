@@ -71,6 +71,81 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_equal 0, server.buffered_amount
   end
 
+  # What leaves for one response, of DATA the length, of HEADERS their last name.
+  def left(sent)
+    sent.map { |bytes| parsed(bytes) }.filter_map do |frame|
+      case frame[:type]
+      when :data then frame[:payload].bytesize
+      when :headers then frame[:flags].anybits?(1) ? :trailers : :headers
+      end
+    end
+  end
+
+  # In the buffer of the stream, and in that of the connection.
+  def test_trailers_leave_behind_data_that_waits_for_a_window
+    [65_535, 1 << 20].each do |window|
+      server, sent = connected_server
+      server << settings_frame([[:settings_initial_window_size, window]])
+      streams = []
+      server.on(:stream) { |stream| (streams << stream) && nil }
+      server << headers_frame(REQUEST, names: %i[end_headers end_stream])
+      sent.clear
+      trailers = [["grpc-status", +"0"]]
+      streams[0].headers(RESPONSE)
+      streams[0].data("x" * 100_000, end_stream: false)
+      streams[0].headers(trailers, end_stream: true)
+      trailers[0][1] << "1"
+      trailers.clear
+      refute_includes left(sent), :trailers
+      assert_equal 34_465, server.buffered_amount + streams[0].buffered_amount
+      # Another stream does not wait for it.
+      server << headers_frame(REQUEST, stream: 3, names: %i[end_headers end_stream])
+      streams[1].headers(RESPONSE, end_stream: true)
+      assert_includes left(sent), :trailers
+      sent.clear
+      server << frame(:window_update, stream: 1, increment: 100_000)
+      server << frame(:window_update, stream: 0, increment: 100_000)
+      assert_equal [34_465, :trailers], left(sent).partition { |found| found.is_a?(Integer) }.then { |data, rest| [data.sum, *rest] }
+      assert_equal [:closed, 0], [streams[0].state, server.buffered_amount]
+    end
+  end
+
+  # RFC 9113 §6.8: a server that stops lets responses under way come to their end.
+  def test_responses_under_way_after_goaway_of_this_end
+    server, sent = connected_server
+    server << settings_frame([[:settings_initial_window_size, 65_535]])
+    stream = nil
+    server.on(:stream) { |opened| (stream = opened) && nil }
+    server << headers_frame(REQUEST, names: %i[end_headers end_stream])
+    stream.headers(RESPONSE)
+    stream.data("x" * 200_000)
+    server.goaway
+    assert_equal [:closed, true], [server.state, server.closed?]
+    sent.clear
+    server << settings_frame([[:settings_initial_window_size, 1 << 20]])
+    server << frame(:window_update, stream: 0, increment: 200_000)
+    assert_equal 134_465, left(sent).sum
+    assert_equal [:closed, 0], [stream.state, server.buffered_amount]
+    # It is over now.
+    sent.clear
+    server << frame(:window_update, stream: 0, increment: 1)
+    server << headers_frame(REQUEST, stream: 3)
+    assert_empty sent
+    assert_raises(HTTP2::Error::ConnectionClosed) { server.new_stream }
+  end
+
+  # A client chooses how much it sends at once.
+  def test_idle_connections_hold_no_buffer
+    require "objspace"
+    server, = connected_server
+    server << headers_frame(REQUEST)
+    idle = ObjectSpace.memsize_of(server)
+    12.times { server << frame(:data, stream: 1, payload: "x" * 16_000) * 4 }
+    assert_operator ObjectSpace.memsize_of(server), :<=, idle + 4096
+    server << (frame(:data, stream: 1, payload: "x" * 16_000) * 4)[0..-15_000]
+    assert_operator ObjectSpace.memsize_of(server), :<=, idle + 16_384
+  end
+
   def test_header_tables_of_any_size
     [0, 64, 1000, 65_536].product([0, 64, 65_536]).each do |ours, theirs|
       client, server = pair(client_settings: { settings_header_table_size: ours },

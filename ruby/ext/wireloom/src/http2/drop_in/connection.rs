@@ -40,6 +40,8 @@ pub(crate) enum Phase {
     Connected,
     /// The peer goes away, and streams are left.
     Closing,
+    /// This side goes away without an error, and streams are left.
+    Leaving,
     Closed,
 }
 
@@ -51,8 +53,13 @@ impl Phase {
             Self::WaitingPreface => sym.waiting_connection_preface,
             Self::Connected => sym.connected,
             Self::Closing => sym.closing,
-            Self::Closed => sym.closed,
+            Self::Leaving | Self::Closed => sym.closed,
         }
+    }
+
+    /// Whether no more streams are opened.
+    pub(crate) fn is_ending(self) -> bool {
+        matches!(self, Self::Closing | Self::Leaving | Self::Closed)
     }
 }
 
@@ -365,7 +372,7 @@ impl Opening {
 
 /// Opens a stream of this side.
 pub(crate) fn new_stream(ruby: &Ruby, this: Obj<Connection>, opening: Opening) -> Result<Obj<Stream>, Error> {
-    if matches!(this.phase.get(), Phase::Closed | Phase::Closing) {
+    if this.phase.get().is_ending() {
         return Err(names::error(ruby, sym().connection_closed, None));
     }
     if this.active_stream_count.get() >= this.remote_max_streams.get() {
@@ -462,7 +469,17 @@ pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stre
     if gone && !stream.parent.get().is_nil() {
         this.promised_streams.set(this.promised_streams.get() - 1);
     }
-    if this.phase.get() == Phase::Closing && this.streams.with(|streams| streams.is_empty()) {
+    close_when_done(ruby, this)
+}
+
+/// Whether streams are left, or DATA of streams that are closed already.
+pub(crate) fn has_work(this: Obj<Connection>) -> bool {
+    this.streams.with(|streams| !streams.is_empty()) || !FrameBuffer::is_empty(&this.buffer)
+}
+
+/// Closes a connection that an end has left, once nothing is under way any more.
+pub(crate) fn close_when_done(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
+    if matches!(this.phase.get(), Phase::Closing | Phase::Leaving) && !has_work(this) {
         close(ruby, this)?;
     }
     Ok(())

@@ -195,6 +195,11 @@ impl Frame {
         self.slice.map_or_else(|| self.payload_string().map_or(0, RString::len), |(_, len)| len)
     }
 
+    /// What the frame takes of a window.
+    pub(crate) fn window_len(&self) -> usize {
+        if self.kind == Kind::Headers { 0 } else { self.payload_len() }
+    }
+
     /// The payload of DATA in two: the first part has `len` bytes and ends nothing.
     pub(crate) fn split(self, len: usize) -> (Self, Self) {
         let (offset, whole) = self.slice.unwrap_or((0, self.payload_len()));

@@ -1,16 +1,17 @@
-//! `HTTP2::FrameBuffer`: DATA that waits for a window, first in, first out.
+//! `HTTP2::FrameBuffer`: DATA that waits for a window, and HEADERS behind it, first in, first out.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::{Error, RHash, RModule, Ruby, TryConvert, prelude::*};
+use magnus::{Error, RArray, RHash, RModule, RString, Ruby, TryConvert, Value, prelude::*};
 
-use super::frame::{END_STREAM, Frame, Stored};
+use super::frame::{END_STREAM, Frame, Kind, Stored};
 use crate::exclusive::Exclusive;
 use crate::guard::method;
 use crate::held::{Held, Owner, managed};
+use crate::hpack::encode::pairs;
 use crate::strings;
 
 #[derive(Default)]
@@ -54,20 +55,34 @@ impl FrameBuffer {
         Obj::<Self>::try_convert(place.get().value()).map_or(0, |buffer| buffer.bytesize())
     }
 
-    pub(crate) fn push(ruby: &Ruby, this: Obj<Self>, mut frame: Frame) {
-        // The caller may change its String while the frame waits.
+    /// Whether frames of that stream wait.
+    pub(crate) fn holds(place: &Cell<Held>, stream: Option<u32>) -> bool {
+        !Self::is_empty(place)
+            && Obj::<Self>::try_convert(place.get().value()).is_ok_and(|buffer| {
+                buffer.frames.with(|frames| frames.iter().any(|stored| stored.frame().stream == stream))
+            })
+    }
+
+    /// # Errors
+    /// The headers cannot be made an Array.
+    pub(crate) fn push(ruby: &Ruby, this: Obj<Self>, mut frame: Frame) -> Result<(), Error> {
+        // The caller may change its String, or its headers, while the frame waits.
         if let Some(payload) = frame.payload_string() {
             frame.payload = strings::frozen(ruby, payload).as_raw();
+        } else if frame.kind == Kind::Headers {
+            frame.payload = copied(ruby, pairs(ruby, frame.payload())?)?.as_raw();
         }
         let stored = Stored::new(Owner::of(this), frame);
         this.frames.with(|frames| frames.push_back(stored));
+        Ok(())
     }
 
-    /// The next frame, or as much of it as the window takes. An empty one that ends the stream needs no window.
+    /// The next frame, or as much of it as the window takes. HEADERS, and an empty frame that ends the stream, need no window.
     pub(crate) fn take(this: Obj<Self>, window: i64) -> Option<Frame> {
         let front = this.frames.with(|frames| frames.front().copied())?.frame();
-        let len = front.payload_len();
-        if window <= 0 && !(len == 0 && front.flags & END_STREAM != 0) {
+        let len = front.window_len();
+        let is_free = len == 0 && (front.kind == Kind::Headers || front.flags & END_STREAM != 0);
+        if window <= 0 && !is_free {
             return None;
         }
         if len as i64 > window && window > 0 {
@@ -81,7 +96,7 @@ impl FrameBuffer {
     }
 
     fn bytesize(&self) -> usize {
-        self.frames.with(|frames| frames.iter().map(|stored| stored.frame().payload_len()).sum())
+        self.frames.with(|frames| frames.iter().map(|stored| stored.frame().window_len()).sum())
     }
 
     fn initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Obj<Self> {
@@ -93,13 +108,35 @@ impl FrameBuffer {
     }
 
     fn append(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Result<Obj<Self>, Error> {
-        Self::push(ruby, this, Frame::from_hash(ruby, hash)?);
+        Self::push(ruby, this, Frame::from_hash(ruby, hash)?)?;
         Ok(this)
     }
 
     fn retrieve(ruby: &Ruby, this: Obj<Self>, window: i64) -> Result<Option<RHash>, Error> {
         Self::take(this, window).map(|frame| frame.to_hash(ruby)).transpose()
     }
+}
+
+/// Pairs that the caller cannot change.
+fn copied(ruby: &Ruby, list: RArray) -> Result<RArray, Error> {
+    let copy = ruby.ary_new_capa(list.len());
+    for at in 0..list.len() {
+        let entry: Value = list.entry(at as isize)?;
+        let Some(pair) = RArray::from_value(entry) else {
+            copy.push(entry)?;
+            continue;
+        };
+        let made = ruby.ary_new_capa(pair.len());
+        for at in 0..pair.len() {
+            let part: Value = pair.entry(at as isize)?;
+            match RString::from_value(part) {
+                Some(text) => made.push(strings::frozen(ruby, text))?,
+                None => made.push(part)?,
+            }
+        }
+        copy.push(made)?;
+    }
+    Ok(copy)
 }
 
 pub(crate) fn init(ruby: &Ruby, http2: RModule) -> Result<(), Error> {

@@ -316,10 +316,7 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
         method!(|this: &Connection| FrameBuffer::bytesize_of(&this.buffer), 0),
     )?;
     class.define_method("state", method!(|this: &Connection| value(this.phase.get().symbol()), 0))?;
-    class.define_method(
-        "closed?",
-        method!(|this: &Connection| matches!(this.phase.get(), Phase::Closed | Phase::Closing), 0),
-    )?;
+    class.define_method("closed?", method!(|this: &Connection| this.phase.get().is_ending(), 0))?;
     class.define_method("closing?", method!(|this: &Connection| this.phase.get() == Phase::Closing, 0))?;
     for name in ["local_window", "window"] {
         class.define_method(name, method!(|this: &Connection| this.local_window.get(), 0))?;

@@ -23,12 +23,16 @@ use super::stream::{self, State, Stream, WINDOW_MAX};
 use super::{names, pseudo, send, settings};
 use crate::held::Owner;
 use crate::hpack::decode::{Rules, decode};
+use crate::scratch;
 
 /// Frames on a connection that was closed are ignored for this long, in seconds.
 const CLOSED_GRACE_S: f64 = 15.0;
 
 /// Streams that PRIORITY alone made, at most; more are not worth the memory.
 const IDLE_STREAMS_MAX: u32 = 100;
+
+/// An idle connection keeps a buffer of this length, in bytes, or of four times the input that it has not used.
+const KEPT_LEN: usize = 4 << 10;
 
 /// Input that was not used yet.
 #[derive(Clone, Default)]
@@ -48,7 +52,21 @@ impl Input {
             self.bytes.drain(..self.at);
             self.at = 0;
         }
+        if self.bytes.capacity() == 0 && more.len() > KEPT_LEN {
+            self.bytes = scratch::take();
+        }
         self.bytes.extend_from_slice(more);
+        self.heap_size()
+    }
+
+    /// Gives back memory that is not needed until more arrives; returns how much is in use.
+    fn settle(&mut self) -> usize {
+        let rest = self.rest().len();
+        if self.bytes.capacity() > KEPT_LEN.max(4 * rest) {
+            let kept = self.rest().to_vec();
+            scratch::give(std::mem::replace(&mut self.bytes, kept));
+            self.at = 0;
+        }
         self.heap_size()
     }
 
@@ -58,9 +76,6 @@ impl Input {
 
     fn consume(&mut self, len: usize) {
         self.at += len;
-        if self.at == self.bytes.len() && self.bytes.capacity() > 1 << 18 {
-            *self = Self::default();
-        }
     }
 
     pub(crate) fn heap_size(&self) -> usize {
@@ -87,7 +102,9 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
     let buffered = this.input.with(|input| input.append(bytes));
     crate::strings::keep(data);
     this.memory.set(buffered);
-    match frames(ruby, this) {
+    let done = frames(ruby, this);
+    this.memory.set(this.input.with(Input::settle));
+    match done {
         // Any exception of a listener ends the connection.
         Err(error) if !is_ours(&error) && error.is_kind_of(ruby.exception_standard_error()) => {
             connection_error(ruby, this, sym().protocol_error, None, Some(error))
@@ -265,7 +282,7 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
     let opens = known.is_none_or(|stream| !this.is_client.get() && stream.state.get() == State::Idle);
     // RFC 9113 §6.8: after GOAWAY, streams that are there come to their end; what would open others only keeps the tables in
     // step.
-    let leaving = matches!(this.phase.get(), Phase::Closed | Phase::Closing);
+    let leaving = this.phase.get().is_ending();
     if leaving && (frame.kind == Kind::PushPromise || id > this.last_stream_id.get() || opens) {
         return Ok(());
     }
@@ -393,7 +410,8 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
     match frame.kind {
         Kind::Priority => {
             charge(ruby, this, Charge::Priority)?;
-            let leaving = this.phase.get() == Phase::Closed && id <= this.last_stream_id.get();
+            let leaving =
+                matches!(this.phase.get(), Phase::Leaving | Phase::Closed) && id <= this.last_stream_id.get();
             if !idle || leaving || this.idle_streams.get() >= IDLE_STREAMS_MAX {
                 return Ok(());
             }
@@ -505,6 +523,13 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
             }
             _ => protocol_error(ruby, this, "protocol error"),
         },
+        // RFC 9113 §6.8: streams under way come to their end.
+        Phase::Leaving => match frame.kind {
+            Kind::Settings => settings_frame(ruby, this, frame),
+            Kind::WindowUpdate => window_grown(ruby, this, frame),
+            Kind::Ping => ping(ruby, this, frame),
+            _ => Ok(()),
+        },
         Phase::Closed => match frame.kind {
             Kind::Goaway => Ok(()),
             Kind::Ping => ping(ruby, this, frame),
@@ -529,7 +554,7 @@ fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> 
 
 fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
     // RFC 9113 §6.8: a peer that leaves without an error lets the streams under way come to their end; no new ones.
-    let more = frame.error == sym().no_error && this.streams.with(|streams| !streams.is_empty());
+    let more = frame.error == sym().no_error && connection::has_work(this);
     connection::close(ruby, this)?;
     if more {
         this.phase.set(Phase::Closing);

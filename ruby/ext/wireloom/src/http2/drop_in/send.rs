@@ -9,7 +9,9 @@ use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
 
-use super::connection::{Connection, Phase, call_own, close, is_plain, put_room, take_room};
+use super::connection::{
+    Connection, Phase, call_own, close, close_when_done, has_work, is_plain, put_room, take_room,
+};
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::frame_buffer::FrameBuffer;
 use super::framer::generate;
@@ -43,6 +45,10 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Res
             goaway_own(ruby, this, sym().protocol_error)?;
             encode_own(ruby, this, frame)
         }
+        // Behind the DATA of its stream that waits for the window.
+        Kind::Headers if FrameBuffer::holds(&this.buffer, frame.stream) => {
+            FrameBuffer::push(ruby, FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?, *frame)
+        }
         Kind::Headers | Kind::PushPromise => send_headers(ruby, this, frame),
         _ => encode_own(ruby, this, frame),
     }
@@ -70,20 +76,23 @@ fn send_data(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<()
             return send_data_now(ruby, this, frame);
         }
     }
-    FrameBuffer::push(ruby, FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?, *frame);
+    FrameBuffer::push(ruby, FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?, *frame)?;
     flush(ruby, this)
 }
 
-/// Sends buffered DATA, up to the window.
+/// Sends what is buffered, DATA up to the window.
 pub(crate) fn flush(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
     if FrameBuffer::is_empty(&this.buffer) {
         return Ok(());
     }
     let buffer = FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?;
     while let Some(mut frame) = FrameBuffer::take(buffer, this.remote_window.get()) {
-        send_data_now(ruby, this, &mut frame)?;
+        match frame.kind {
+            Kind::Headers => send_headers(ruby, this, &mut frame)?,
+            _ => send_data_now(ruby, this, &mut frame)?,
+        }
     }
-    Ok(())
+    close_when_done(ruby, this)
 }
 
 fn send_data_now(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
@@ -205,7 +214,12 @@ pub(crate) fn goaway(ruby: &Ruby, this: Obj<Connection>, error: VALUE, payload: 
     frame.error = error;
     frame.payload = payload;
     send_own(ruby, this, &mut frame)?;
-    close(ruby, this)
+    let more = error == sym().no_error && has_work(this);
+    close(ruby, this)?;
+    if more {
+        this.phase.set(Phase::Leaving);
+    }
+    Ok(())
 }
 
 fn goaway_own(ruby: &Ruby, this: Obj<Connection>, error: VALUE) -> Result<(), Error> {

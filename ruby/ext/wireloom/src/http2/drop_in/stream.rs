@@ -377,6 +377,10 @@ pub(crate) fn send_own(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Res
 pub(crate) fn send(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
     match frame.kind {
         Kind::Data => return send_data(ruby, this, frame),
+        // Trailers, behind DATA that waits for the window.
+        Kind::Headers if !FrameBuffer::is_empty(&this.buffer) => {
+            return FrameBuffer::push(ruby, buffer(ruby, this)?, *frame);
+        }
         Kind::Priority => process_priority(ruby, this, frame)?,
         _ => {}
     }
@@ -397,11 +401,11 @@ fn send_data(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Er
             return send_now(ruby, this, frame);
         }
     }
-    FrameBuffer::push(ruby, buffer(ruby, this)?, *frame);
+    FrameBuffer::push(ruby, buffer(ruby, this)?, *frame)?;
     flush(ruby, this)
 }
 
-/// Sends buffered DATA, up to the window.
+/// Sends what is buffered, DATA up to the window.
 pub(crate) fn flush(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
     if FrameBuffer::is_empty(&this.buffer) {
         return Ok(());
@@ -414,7 +418,7 @@ pub(crate) fn flush(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
 }
 
 fn send_now(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
-    let len = frame.payload_len() as i64;
+    let len = frame.window_len() as i64;
     transition(ruby, this, frame, true)?;
     frame.put_on(this.id.get())?;
     // Before the frame leaves: a peer in the same process gives window back at once.
