@@ -215,6 +215,39 @@ class WebSocketTest < Wireloom::TestCase
     refute_empty error.message
   end
 
+  # Rack servers hand over bytes in ASCII-8BIT.
+  def test_bytes_in_headers_of_rack
+    env = { "REQUEST_METHOD" => "GET", "PATH_INFO" => "/", "HTTP_HOST" => "x", "HTTP_CONNECTION" => "upgrade", "HTTP_UPGRADE" => "websocket",
+            "HTTP_SEC_WEBSOCKET_VERSION" => "13", "HTTP_SEC_WEBSOCKET_KEY" => "dGhlIHNhbXBsZSBub25jZQ==" }
+    ["name=caf\u00e9".b, "caf\xE9".b, "caf\xE9", "caf\u00e9"].each do |cookie|
+      server = Server.rack(env.merge("HTTP_COOKIE" => cookie))
+      server.accept
+      assert_includes server.take_output, "101 Switching"
+    end
+    assert_raises(Wireloom::WebSocket::Error) { Server.rack(env.merge("PATH_INFO" => "/caf\xE9".b)) }
+    assert_raises(Wireloom::WebSocket::Error) { Server.rack(env.merge("REQUEST_METHOD" => "\xE9".b)) }
+  end
+
+  def test_text_that_goes_out_in_any_encoding
+    error = Wireloom::WebSocket::Error
+    client, = pair
+    assert_raises(error) { client.close(1000, "caf\xE9".b) }
+    client.close(1000, "caf\u00e9".b)
+    frame = client.take_output.b
+    key = frame.byteslice(2, 4).bytes.cycle
+    assert_equal [1000].pack("n") + "caf\u00e9".b, frame.byteslice(6..).bytes.map { |byte| byte ^ key.next }.pack("C*")
+    # Fields are printable ASCII: what is not is refused, not an EncodingError.
+    ["caf\u00e9".b, "caf\xE9".b].each do |value|
+      outcome = begin
+        Client.new("ws://x/", headers: { "Cookie" => value }).take_output
+      rescue error
+        :refused
+      end
+      assert(outcome == :refused || outcome.include?(value))
+    end
+    assert_raises(error) { Client.new("ws://x/", headers: { "Cookie" => "caf\xE9" }) }
+  end
+
   def test_timeouts
     client, = pair(ping_after: 0.001, dead_after: 60)
     assert_operator client.timeout, :<=, 0.001

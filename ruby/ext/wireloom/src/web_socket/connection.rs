@@ -102,6 +102,16 @@ fn misuse(ruby: &Ruby, message: impl std::fmt::Display) -> Error {
     Failure::misuse(message).raised(ruby)
 }
 
+/// Text that goes out.
+fn text(ruby: &Ruby, string: RString) -> Result<String, Error> {
+    options::text(ruby, string, |ruby, error| misuse(ruby, error))
+}
+
+/// Header fields that go out.
+fn texts(ruby: &Ruby, headers: Option<Value>) -> Result<Vec<(String, String)>, Error> {
+    options::pairs(headers, |string| text(ruby, string))
+}
+
 impl Connection {
     /// `ask(url, options)`: begins as a client.
     fn ask(ruby: &Ruby, this: Obj<Self>, url: String, options: RHash) -> Result<(), Error> {
@@ -113,7 +123,7 @@ impl Connection {
         if let Some(origin) = options::option::<String>(options, ruby, "origin")? {
             request = request.origin(origin);
         }
-        for (name, value) in options::pairs(options::option(options, ruby, "headers")?)? {
+        for (name, value) in texts(ruby, options::option(options, ruby, "headers")?)? {
             request = request.header(name, value);
         }
         let deflate = options::deflate(ruby, options)?;
@@ -150,15 +160,18 @@ impl Connection {
     fn listen_to(
         ruby: &Ruby,
         this: Obj<Self>,
-        verb: String,
-        target: String,
+        verb: RString,
+        target: RString,
         headers: Value,
         options: RHash,
     ) -> Result<Value, Error> {
         Self::listen(ruby, this, options)?;
-        let headers = options::pairs(Some(headers))?;
+        let headers = options::pairs(Some(headers), |string| Ok(options::bytes(string)))?;
+        let [verb, target] = [verb, target].map(options::bytes);
+        // What is not UTF-8 is no target either way.
+        let [verb, target] = [&verb, &target].map(|part| String::from_utf8_lossy(part));
         let event = this.inner.with(|inner| {
-            let fields = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+            let fields = headers.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
             match Request::from_parts(&verb, &target, Version::Http11, fields) {
                 Ok(request) => inner.decide(request, Vec::new()),
                 Err(error) => inner.refuse(error),
@@ -197,7 +210,7 @@ impl Connection {
         subprotocol: Option<String>,
         headers: Option<Value>,
     ) -> Result<RArray, Error> {
-        let headers = options::pairs(headers)?;
+        let headers = texts(ruby, headers)?;
         let mut events = Vec::new();
         let done = this.inner.with(|inner| inner.accept(subprotocol.as_deref(), &headers, &mut events));
         done.map_err(|failure| failure.raised(ruby))?;
@@ -212,7 +225,7 @@ impl Connection {
         headers: Option<Value>,
         body: Option<String>,
     ) -> Result<(), Error> {
-        let headers = options::pairs(headers)?;
+        let headers = texts(ruby, headers)?;
         let done = this.inner.with(|inner| inner.reject(status, &headers, body));
         done.map_err(|failure| failure.raised(ruby))
     }
@@ -287,7 +300,8 @@ impl Connection {
     }
 
     /// `send_close(code, reason)`; before the handshake is complete the connection is given up.
-    fn close(ruby: &Ruby, this: Obj<Self>, code: Option<u16>, reason: String) -> Result<(), Error> {
+    fn close(ruby: &Ruby, this: Obj<Self>, code: Option<u16>, reason: RString) -> Result<(), Error> {
+        let reason = text(ruby, reason)?;
         let is_open = this.inner.with(|inner| {
             let is_open = matches!(inner.state, State::Open(_));
             if !is_open {

@@ -1,6 +1,8 @@
 //! Keyword arguments of Ruby as the core's configuration.
 
-use magnus::{Error, RArray, RHash, Ruby, TryConvert, Value};
+use magnus::encoding::EncodingCapable;
+use magnus::r_hash::ForEach;
+use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
 use std::time::Duration;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::{Config, Keepalive};
@@ -76,10 +78,45 @@ pub(super) fn deflate(ruby: &Ruby, options: RHash) -> Result<Option<DeflateConfi
 }
 
 /// Header fields, or other pairs of Strings, from a Hash or an Array of pairs.
-pub(super) fn pairs(value: Option<Value>) -> Result<Vec<(String, String)>, Error> {
-    let Some(value) = value else { return Ok(Vec::new()) };
-    match RHash::from_value(value) {
-        Some(hash) => hash.to_vec(),
-        None => RArray::try_convert(value)?.to_vec(),
+pub(super) fn pairs<T>(
+    value: Option<Value>,
+    convert: impl Fn(RString) -> Result<T, Error>,
+) -> Result<Vec<(T, T)>, Error> {
+    let mut found = Vec::new();
+    let Some(value) = value else { return Ok(found) };
+    if let Some(hash) = RHash::from_value(value) {
+        hash.foreach(|name: RString, value: RString| {
+            found.push((convert(name)?, convert(value)?));
+            Ok(ForEach::Continue)
+        })?;
+        return Ok(found);
     }
+    let list = RArray::try_convert(value)?;
+    for at in 0..list.len() {
+        let pair: RArray = list.entry(at as isize)?;
+        found.push((convert(pair.entry(0)?)?, convert(pair.entry(1)?)?));
+    }
+    Ok(found)
+}
+
+/// Text as UTF-8. Rack hands over ASCII-8BIT, whatever the bytes are; other encodings are transcoded.
+///
+/// # Errors
+/// The bytes are no UTF-8, as `invalid` says, or cannot be transcoded.
+pub(super) fn text(
+    ruby: &Ruby,
+    string: RString,
+    invalid: impl FnOnce(&Ruby, std::string::FromUtf8Error) -> Error,
+) -> Result<String, Error> {
+    let encoding = string.enc_get();
+    if encoding == ruby.utf8_encindex() || encoding == ruby.ascii8bit_encindex() {
+        return String::from_utf8(bytes(string)).map_err(|error| invalid(ruby, error));
+    }
+    string.to_string()
+}
+
+/// A copy of the bytes of a String.
+pub(super) fn bytes(string: RString) -> Vec<u8> {
+    // SAFETY: copied at once.
+    unsafe { string.as_slice() }.to_vec()
 }
