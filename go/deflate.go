@@ -5,6 +5,7 @@ import (
 	"compress/flate"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"sync"
 )
@@ -216,15 +217,16 @@ func (c *codec) decompress(data, into []byte, maxSize int) ([]byte, error) {
 	i.data, i.tail = data, inflateTail
 	i.reset(c.window)
 	out := into[:0]
+	// One byte more than allowed, to see that there is more; math.MaxInt is what no message can exceed.
+	limit := min(maxSize, math.MaxInt-1) + 1
 	// Where the current DEFLATE stream starts in out, and whether that is not the first one of the message.
 	start, restarted := 0, false
 	for {
 		if len(out) == cap(out) {
-			// One byte more than allowed, to see that there is more.
-			room := min(max(512, 3*len(data), len(out)), maxSize+1-len(out))
+			room := min(max(512, 3*len(data), len(out)), limit-len(out))
 			out = slices.Grow(out, room)
 		}
-		room := min(cap(out), maxSize+1) - len(out)
+		room := min(cap(out), limit) - len(out)
 		n, err := i.flate.Read(out[len(out) : len(out)+room])
 		out = out[:len(out)+n]
 		switch {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -390,6 +391,19 @@ func TestReasonsAreText(t *testing.T) {
 			_ = p.clientConn.Close()
 			_ = ended()
 		}
+	}
+}
+
+// math.MaxInt is what stands for no limit.
+func TestLimitsMayBeTheLargestNumber(t *testing.T) {
+	opts := websocket.Options{MaxFrameSize: math.MaxInt, MaxMessageSize: math.MaxInt}
+	for _, payload := range []string{"", "Hello", strings.Repeat("Hello", 100_000)} {
+		p := connectCompressed(t, opts, opts, nil)
+		written := inBackground(t, func() error {
+			return p.client.WriteMessage(t.Context(), &websocket.Message{Payload: []byte(payload)})
+		})
+		wantMessage(t, p.server, payload)
+		noError(t, written())
 	}
 }
 
