@@ -106,6 +106,25 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
+  # RFC 6455 §5.5.1: nothing follows a Close frame. Compressing lets other threads run.
+  def test_nothing_is_sent_behind_close
+    gap_of_the_original
+    text = Random.new(1).bytes(100_000).unpack1("H*")
+    10.times do
+      [->(driver) { driver.close }, ->(driver) { driver.parse(frame(0x88, [1000].pack("n"), mask: true)) }].each do |close|
+        driver = deflated
+        @socket.take
+        sent = nil
+        writer = Thread.new { sent = driver.text(text) }
+        Thread.pass
+        close.call(driver)
+        writer.join
+        opcodes = payloads(@socket.take).map { |first, _| first & 0xF }
+        assert_equal sent ? [1, 8] : [8], opcodes
+      end
+    end
+  end
+
   # The start of a frame that came with a message, which inflated to more.
   def test_what_is_behind_a_message_takes_its_own_length
     gap_of_the_original

@@ -169,12 +169,14 @@ module WebSocket
           @ready_state = 3
           emit(:close, CloseEvent.new(code, reason))
           true
-        elsif @ready_state == 1
-          frame(reason, :close, code)
-          @ready_state = 2
-          true
         else
-          false
+          sending do
+            next false unless @ready_state == 1
+
+            frame(reason, :close, code)
+            @ready_state = 2
+            true
+          end
         end
       end
 
@@ -192,7 +194,7 @@ module WebSocket
         buffer = Driver.encode(buffer, binary ? nil : Encoding::UTF_8)
         opcode = OPCODES.fetch(type || (binary ? :binary : :text))
         if @extended && opcode < OPCODES[:close]
-          send_extended(opcode, buffer, code)
+          return send_extended(opcode, buffer, code)
         else
           if opcode >= OPCODES[:close] && buffer.bytesize > CONTROL_LENGTH - (code ? 2 : 0)
             # RFC 6455 §5.5: control frames carry 125 bytes. A reason is truncated; the data of a ping has to come back complete.
@@ -291,7 +293,19 @@ module WebSocket
       def send_extended(opcode, data, code)
         data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
         # A compressed message refers to those before it: they leave in that order, whichever threads send them.
-        @sending.synchronize { @socket.write(@extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data)) }
+        sending do
+          # Another thread may have closed while this one waited.
+          next false unless @ready_state == 1
+
+          frame = @extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data)
+          @socket.write(frame)
+          true
+        end
+      end
+
+      # Alone, where messages are compressed: that takes long, and lets other threads run.
+      def sending(&block)
+        @sending ? @sending.synchronize(&block) : yield
       end
 
       def extended_frame(opcode, data)
@@ -347,11 +361,13 @@ module WebSocket
       end
 
       def shutdown(code, reason, error = false)
-        @codec.stop
-        @extensions.close
-        # A reason that is not UTF-8 is not sent back (RFC 6455 §5.5.1).
-        frame(reason.valid_encoding? ? reason : "", :close, code) if @ready_state == 1
-        @ready_state = 3
+        sending do
+          @codec.stop
+          @extensions.close
+          # A reason that is not UTF-8 is not sent back (RFC 6455 §5.5.1).
+          frame(reason.valid_encoding? ? reason : "", :close, code) if @ready_state == 1
+          @ready_state = 3
+        end
 
         emit(:error, ProtocolError.new(reason)) if error
         emit(:close, CloseEvent.new(code, reason))
