@@ -170,6 +170,16 @@ class WebSocketDriverClientTest < Wireloom::TestCase
     assert_equal 2, @events.size
   end
 
+  def test_frames_with_the_handshake_outlive_an_exception_of_a_listener
+    gap_of_the_original
+    driver = client
+    driver.on(:open) { raise ArgumentError, "from a listener" }
+    driver.start
+    assert_raises(ArgumentError) { driver.parse(RESPONSE + frame(0x81, "first") + frame(0x81, "second")[0, 4]) }
+    driver.parse(frame(0x81, "second")[4..])
+    assert_equal %w[first second], messages
+  end
+
   def test_a_proxy
     driver = client
     proxy = driver.proxy("http://user:pass@proxy.example.com/")

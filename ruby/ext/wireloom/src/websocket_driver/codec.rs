@@ -194,6 +194,14 @@ impl Codec {
         Ok(Some(kind))
     }
 
+    /// `codec.keep(input)`: for the next call of `parse`.
+    fn keep(&self, input: RString) {
+        // SAFETY: no code of Ruby runs while the slice is borrowed.
+        let bytes = unsafe { input.as_slice() };
+        self.frames.with(|frames| frames.keep(bytes));
+        strings::keep(input);
+    }
+
     /// Copies what is left of the chunk that is being parsed: the chunk is the application's.
     fn keep_chunk(&self) {
         let (chunk, at) = self.chunk.replace((Held::NIL, 0));
@@ -513,6 +521,7 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     class.define_singleton_method("changed", function!(Codec::changed, 0))?;
     class.define_method("extend", method!(Codec::extend, 1))?;
     class.define_method("stop", method!(Codec::stop, 0))?;
+    class.define_method("keep", method!(Codec::keep, 1))?;
     class.define_method("parse", method!(Codec::parse, 2))?;
     class.define_method("payload", method!(Codec::payload, 0))?;
     class.define_method("frame", method!(Codec::frame, 4))?;

@@ -82,8 +82,15 @@ module WebSocket
         validate_handshake
         return if @ready_state == 3
 
-        open
-        parse(@http.body)
+        early = @http.body
+        begin
+          open
+          opened = true
+        ensure
+          # Behind the exception of a listener it is for the next call.
+          @codec.keep(early) unless opened
+        end
+        parse(early)
       end
 
       private
