@@ -6,12 +6,12 @@
 #   ruby_peer.rb client URL AGENT   runs every case of a fuzzing server
 
 root = File.expand_path("../../ruby", __dir__)
-$LOAD_PATH.unshift("#{root}/lib", "#{root}/test/support")
+$LOAD_PATH.unshift("#{root}/lib")
 require "socket"
 require "uri"
 require "wireloom/drop_in/websocket_driver"
 require "websocket/driver"
-require "permessage_deflate"
+require_relative "../../ruby/test/support/permessage_deflate"
 
 LENGTH_MAX = 64 << 20
 
