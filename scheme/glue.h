@@ -3,6 +3,7 @@
 #include <wireloom.h>
 
 #include <errno.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -213,6 +214,15 @@ static int wls_filled(wls *self, bool is_slot, size_t len) {
     return WLS_DONE;
 }
 
+/* Reads from a socket, again after a signal. */
+static ssize_t wls_receive(int fd, uint8_t *space, size_t len) {
+    ssize_t got;
+    do {
+        got = read(fd, space, len);
+    } while (got < 0 && errno == EINTR);
+    return got;
+}
+
 /* Reads from a socket that does not block. Memory is freed while it has nothing. */
 static int wls_read(wls *self, int fd) {
     size_t len;
@@ -220,10 +230,7 @@ static int wls_read(wls *self, int fd) {
     uint8_t *space = wls_space(self, &len, &is_slot);
     if (len == 0)
         return WLS_FAILED;
-    ssize_t got;
-    do {
-        got = read(fd, space, len);
-    } while (got < 0 && errno == EINTR);
+    ssize_t got = wls_receive(fd, space, len);
     if (got > 0)
         return wls_filled(self, is_slot, (size_t)got);
     if (self->at == self->end)
@@ -231,6 +238,41 @@ static int wls_read(wls *self, int fd) {
     if (got == 0)
         return WLS_EOF;
     return errno == EAGAIN || errno == EWOULDBLOCK ? WLS_AGAIN : WLS_FAILED;
+}
+
+static bool wls_is_readable(int fd) {
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    return poll(&poll_fd, 1, 0) > 0;
+}
+
+/* While the application has a message to take, what follows it is kept unhandled, up to this much: the peer is alive when it sends, and
+ * when it has sent more. */
+static bool wls_is_full(wls *self) {
+    return self->end - self->at >= WLS_BUFFER_LEN;
+}
+
+static void wls_handle_activity(wls *self) {
+    wl_ws_handle_activity(self->ws, wls_now());
+}
+
+/* Reads from a socket what is to be kept. */
+static void wls_read_behind(wls *self, int fd) {
+    if (wls_is_full(self)) {
+        wls_handle_activity(self);
+        return;
+    }
+    if (self->buffer == NULL && (self->buffer = malloc(WLS_BUFFER_LEN)) == NULL)
+        return;
+    memmove(self->buffer, self->buffer + self->at, self->end - self->at);
+    self->end -= self->at;
+    self->at = 0;
+    ssize_t got = wls_receive(fd, self->buffer + self->end, WLS_BUFFER_LEN - self->end);
+    if (got > 0) {
+        self->end += (size_t)got;
+        wls_handle_activity(self);
+    } else if (self->end == 0) {
+        wls_release_input(self);
+    }
 }
 
 /* Takes bytes from another kind of port; whether there was memory for them. */

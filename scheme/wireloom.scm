@@ -60,7 +60,7 @@
   ;;; The connection
 
   (define-record-type websocket
-    (%make-websocket state in out in-fd out-fd role resource subprotocol headers mailbox timer reading writing waiters is-reported owns-ports)
+    (%make-websocket state in out in-fd out-fd role resource subprotocol headers mailbox timer ahead reading writing waiters is-reported owns-ports)
     websocket?
     (state websocket-state set-websocket-state!) ; a pointer; #f when it is freed
     (in websocket-in)
@@ -73,6 +73,8 @@
     (headers websocket-headers set-websocket-headers!)
     (mailbox websocket-mailbox set-websocket-mailbox!)
     (timer websocket-timer set-websocket-timer!)
+    ;; The message that the timer read and its type; #f when there is none.
+    (ahead websocket-ahead set-websocket-ahead!)
     ;; Of ports that are not sockets: the thread that reads or writes; #f when it has; else the end of the port, a condition or #!eof.
     (reading websocket-reading set-websocket-reading!)
     (writing websocket-writing set-websocket-writing!)
@@ -99,6 +101,10 @@
   (define %free (foreign-lambda void "wls_free" c-pointer))
   (define %peek (foreign-lambda int "wls_peek" c-pointer))
   (define %read (foreign-lambda int "wls_read" c-pointer int))
+  (define %readable? (foreign-lambda bool "wls_is_readable" int))
+  (define %read-behind (foreign-lambda void "wls_read_behind" c-pointer int))
+  (define %full? (foreign-lambda bool "wls_is_full" c-pointer))
+  (define %handle-activity (foreign-lambda void "wls_handle_activity" c-pointer))
   (define %feed (foreign-lambda bool "wls_feed" c-pointer scheme-pointer long))
   (define %write (foreign-lambda int "wls_write" c-pointer int))
   (define %take-output (foreign-lambda long "wls_take_output" c-pointer scheme-pointer long))
@@ -161,7 +167,7 @@
 
   (define (make-websocket in out role)
     (let* ((state (%new))
-           (ws (%make-websocket state in out (socket-fd in) (socket-fd out) role #f #f '() #f #f #f #f (make-waiters '()) #f #f)))
+           (ws (%make-websocket state in out (socket-fd in) (socket-fd out) role #f #f '() #f #f #f #f #f (make-waiters '()) #f #f)))
       (unless state (fail 'out-of-memory "there is no memory for a connection"))
       (set-finalizer! ws release)
       ws))
@@ -338,16 +344,19 @@
 
   ;; Reads once from a port that is not a socket. A read that has begun outlives the wait for it, and serves the next.
   (define (read-port ws ms)
-    (unless (websocket-reading ws)
-      (start-port-thread ws 'wireloom-port-reader set-websocket-reading! (lambda () (feed-from-port ws))))
-    (if (wait-for-port ws websocket-reading ms)
+    (start-port-reader ws)
+    (if (wait-for-port ws (lambda (ws) (and (not (websocket-ahead ws)) (websocket-reading ws))) ms)
         (let ((end (websocket-reading ws)))
-          (cond ((not end) %done)
+          (cond ((or (not end) (thread? end)) %done)
                 ((eof-object? end) %eof)
                 (else
                  (set-websocket-reading! ws #!eof)
                  (abort end))))
         %again))
+
+  (define (start-port-reader ws)
+    (unless (websocket-reading ws)
+      (start-port-thread ws 'wireloom-port-reader set-websocket-reading! (lambda () (feed-from-port ws)))))
 
   ;; Returns #f, or #!eof at the end.
   (define (feed-from-port ws)
@@ -357,6 +366,7 @@
           first
           (let ((buffered (read-buffered in)))
             (feed-string ws (if (string=? buffered "") (read-ready in) buffered))
+            (let ((state (websocket-state ws))) (when state (%handle-activity state)))
             #f))))
 
   ;; The characters that are ready, at least one.
@@ -375,7 +385,8 @@
           (let ((result (%read (websocket-state ws) fd)))
             (cond ((fx= result %again)
                    (wait-for-fd ws fd #:input ms)
-                   %again)
+                   ;; What has arrived is read before a deadline is looked at, however late this thread runs.
+                   (if (and (websocket-state ws) (%readable? fd)) %done %again))
                   ((fx= result %failed) %eof)
                   (else result)))
           (read-port ws ms))))
@@ -402,44 +413,85 @@
             (%copy-event state payload 2)
             payload))))
 
+  ;; Takes the next event of what was read: a message and its type; a condition and `failed`; #f and `control`, for a Ping or Pong; #f and
+  ;; #f when more input is needed. After all but messages there is output.
+  (define (take-event state)
+    (let ((kind (%peek state)))
+      (cond ((or (fx= kind %text) (fx= kind %binary))
+             (let ((message (fresh-string (%event-len state))))
+               (%copy-event state message 0)
+               (values message (if (fx= kind %text) 'text 'binary))))
+            ((fx= kind %close) (values (close-payload state) 'connection-close))
+            ((fx> kind 0) (%drop-event state) (values #f 'control))
+            ((fx< kind 0) (values (error-condition state) 'failed))
+            (else (values #f #f)))))
+
   ;; The next message and its type; a condition in place of the message, and `failed`.
   (define (next-message ws)
     (let loop ()
+      (let ((state (websocket-state ws)) (ahead (websocket-ahead ws)))
+        (cond ((not state) (values #!eof #!eof))
+              (ahead
+               (set-websocket-ahead! ws #f)
+               (values (car ahead) (cdr ahead)))
+              (else
+               (receive (message type) (take-event state)
+                 (case type
+                   ((text binary) (values message type))
+                   ((connection-close failed) (flush ws) (values message type))
+                   ((control) (flush ws) (loop))
+                   (else
+                    (if (fx= (%transport state) 2)
+                        (finished ws)
+                        (let ((result (read-some ws (%timeout-ms state))))
+                          (cond ((fx= result %eof)
+                                 (let ((state (websocket-state ws)))
+                                   (when state (%handle-eof state)))
+                                 (if (websocket-state ws) (finished ws) (values #!eof #!eof)))
+                                ((fx= result %again)
+                                 (let ((state (websocket-state ws)))
+                                   (when state
+                                     (%handle-timeout state)
+                                     (flush ws)))
+                                 (loop))
+                                (else (loop)))))))))))))
+
+  ;; Reads for an application that does not receive, once and without waiting: Pings are answered, Pongs and the end are seen. The first
+  ;; message is kept for `next-message`, and what follows it is not handled before the application can have answered it.
+  (define (read-ahead ws)
+    (let loop ((has-read #f))
       (let ((state (websocket-state ws)))
-        (if (not state)
-            (values #!eof #!eof)
-            (let ((kind (%peek state)))
-              (cond ((or (fx= kind %text) (fx= kind %binary))
-                     (let ((message (fresh-string (%event-len state))))
-                       (%copy-event state message 0)
-                       (values message (if (fx= kind %text) 'text 'binary))))
-                    ((fx= kind %close)
-                     (let ((payload (close-payload state)))
-                       (flush ws)
-                       (values payload 'connection-close)))
-                    ((fx> kind 0)       ; a Ping or a Pong
-                     (%drop-event state)
-                     (flush ws)
-                     (loop))
-                    ((fx< kind 0)
-                     (let ((condition (error-condition state)))
-                       (flush ws)
-                       (values condition 'failed)))
-                    ((fx= (%transport state) 2)
-                     (finished ws))
-                    (else
-                     (let ((result (read-some ws (%timeout-ms state))))
-                       (cond ((fx= result %eof)
-                              (let ((state (websocket-state ws)))
-                                (when state (%handle-eof state)))
-                              (if (websocket-state ws) (finished ws) (values #!eof #!eof)))
-                             ((fx= result %again)
-                              (let ((state (websocket-state ws)))
-                                (when state
-                                  (%handle-timeout state)
-                                  (flush ws)))
-                              (loop))
-                             (else (loop)))))))))))
+        (cond ((or (not state) (fx= (%transport state) 2)) #f)
+              ((websocket-ahead ws) (read-behind ws state))
+              (else
+               (receive (message type) (take-event state)
+                 (case type
+                   ((control) (loop has-read))
+                   ((#f) (unless has-read (when (read-now ws state) (loop #t))))
+                   (else
+                    (set-websocket-ahead! ws (cons message type))
+                    (wake-all (websocket-waiters ws))))))))))
+
+  ;; Whether there were bytes.
+  (define (read-now ws state)
+    (let ((result (if (websocket-in-fd ws)
+                      (%read state (websocket-in-fd ws))
+                      (begin
+                        (start-port-reader ws)
+                        (##sys#thread-yield!)
+                        (let ((end (websocket-reading ws)))
+                          (cond ((not end) %done) ((eof-object? end) %eof) (else %again)))))))
+      (unless (or (fx= result %done) (fx= result %again))
+        (let ((state (websocket-state ws))) (when state (%handle-eof state)))
+        (wake-all (websocket-waiters ws)))
+      (fx= result %done)))
+
+  (define (read-behind ws state)
+    (cond ((websocket-in-fd ws) (%read-behind state (websocket-in-fd ws)))
+          ((%full? state) (%handle-activity state))
+          (else
+           (start-port-reader ws)
+           (##sys#thread-yield!))))
 
   ;; What `receive-message` returns when the transport has ended.
   (define (finished ws)
@@ -538,6 +590,7 @@
               (when (and state (fx< (%transport state) 2))
                 (let ((ms (%timeout-ms state)))
                   (sleep-ms (if (negative? ms) 1000.0 (max 1.0 ms))))
+                (read-ahead ws)
                 (let ((state (websocket-state ws)))
                   (when state
                     (%handle-timeout state)

@@ -89,6 +89,12 @@
 
 (define words "a\u00e9\u20ac\U0001F600")        ; one to four bytes a character: ten together
 
+;; Other ports over those of a socket.
+(define (not-a-socket-in in)
+  (make-input-port (lambda () (read-char in)) (lambda () (char-ready? in)) (lambda () (close-input-port in))))
+(define (not-a-socket-out out)
+  (make-output-port (lambda (text) (write-string text #f out) (flush-output out)) (lambda () (close-output-port out))))
+
 ;;; Echo of all sizes, with and without compression
 
 (for-each
@@ -521,6 +527,34 @@
                       (pause 1000)
                       (send-message "late")
                       (wait-for thread))))))))
+(parameterize ((connection-timeout 1) (ping-interval 0.2))
+  ;; So does one whose server only sends, also over ports that are no sockets, and with a message that the server has not taken.
+  (for-each
+   (lambda (wrap-in wrap-out messages)
+     (check `((sent open ,@messages) 25)
+            (both (lambda (in out)
+                    (with-websocket
+                     (lambda ()
+                       (let ((ws (current-websocket)))
+                         (let loop ((n 0))
+                           (when (< n 25)
+                             (send-message "tick")
+                             (pause 100)
+                             (loop (+ n 1))))
+                         `(sent ,(if (websocket-open? ws) 'open 'closed)
+                                ,@(map (lambda (_) (receive (message type) (receive-message) message)) messages))))
+                     (wrap-in in) (wrap-out out)))
+                  (lambda ()
+                    (with-client-websocket
+                     uri
+                     (lambda ()
+                       (for-each send-message messages)
+                       (let loop ((n 0))
+                         (receive (message type) (receive-message)
+                           (if (eq? type 'text) (loop (+ n 1)) n)))))))))
+   (list values values not-a-socket-in not-a-socket-in)
+   (list values values not-a-socket-out not-a-socket-out)
+   '(() ("one" "two") () ("one" "two"))))
 (parameterize ((connection-timeout 0.3) (ping-interval 0) (propagate-common-errors #t))
   ;; A silent one does not.
   (check '(connection-timeout silent)
@@ -584,12 +618,15 @@
        (check 'connection-timeout (soon (lambda () (with-some-websocket receive-message (silent-port request) out))))
        (check #t (and (substring-index (bytes #x89) (get-output-string out)) #t))))
    (list with-websocket with-concurrent-websocket))
-  ;; An application that does not receive.
-  (check 'closed
-         (soon (lambda ()
-                 (with-websocket
-                  (lambda () (let ((ws (current-websocket))) (wait-until (lambda () (not (websocket-open? ws)))) 'closed))
-                  (silent-port request) (open-output-string))))))
+  ;; An application that does not receive, not even what arrived before the silence.
+  (for-each
+   (lambda (input)
+     (check 'closed
+            (soon (lambda ()
+                    (with-websocket
+                     (lambda () (let ((ws (current-websocket))) (wait-until (lambda () (not (websocket-open? ws)))) 'closed))
+                     (silent-port (string-append request input)) (open-output-string))))))
+   (list "" (frame #x81 "one") (string-append (frame #x81 "one") (frame #x81 "two")))))
 (parameterize ((connection-timeout 0.3))
   (check 'connection-timeout (soon (lambda () (websocket-accept (silent-port "GET / HTTP/1.1\r\n") (open-output-string)))))
   (check 'connection-timeout (soon (lambda () (websocket-client (silent-port "") (open-output-string) "h" "/"))))

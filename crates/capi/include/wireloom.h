@@ -1141,6 +1141,10 @@ wl_status wl_ws_recv_slot_filled(struct wl_ws ws, uint64_t now_ns, size_t len, s
 // The reading side of the transport has ended.
 wl_status wl_ws_handle_eof(struct wl_ws ws);
 
+// Bytes of the peer have arrived, which are kept for later because the application has not taken an event yet: the peer is alive.
+// `wl_ws_handle_input` and `wl_ws_recv_slot_filled` do this themselves.
+wl_status wl_ws_handle_activity(struct wl_ws ws, uint64_t now_ns);
+
 // Writing to the transport failed: nothing more can be sent.
 wl_status wl_ws_handle_write_failed(struct wl_ws ws, uint64_t now_ns);
 

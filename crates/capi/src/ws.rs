@@ -423,6 +423,18 @@ pub extern "C" fn wl_ws_handle_eof(ws: wl_ws) -> wl_status {
     })
 }
 
+/// Bytes of the peer have arrived, which are kept for later because the application has not taken an event yet: the peer is alive.
+/// `wl_ws_handle_input` and `wl_ws_recv_slot_filled` do this themselves.
+#[unsafe(no_mangle)]
+pub extern "C" fn wl_ws_handle_activity(ws: wl_ws, now_ns: u64) -> wl_status {
+    call(|| {
+        with(ws, |connection| {
+            connection.handle_activity(time(now_ns));
+            Ok(())
+        })
+    })
+}
+
 /// Writing to the transport failed: nothing more can be sent.
 #[unsafe(no_mangle)]
 pub extern "C" fn wl_ws_handle_write_failed(ws: wl_ws, now_ns: u64) -> wl_status {

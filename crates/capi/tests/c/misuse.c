@@ -521,10 +521,12 @@ static void the_rest(void) {
 
     wl_ws ws = server();
     CHECK(wl_ws_handle_timeout(ws, UINT64_MAX) == WL_STATUS_OK && wl_ws_handle_timeout(ws, 0) == WL_STATUS_OK);
+    CHECK(wl_ws_handle_activity(ws, UINT64_MAX) == WL_STATUS_OK && wl_ws_handle_activity(ws, 0) == WL_STATUS_OK);
     CHECK(wl_ws_handle_write_failed(ws, 0) == WL_STATUS_OK && wl_ws_handle_write_failed(ws, 0) == WL_STATUS_OK);
     CHECK(wl_ws_release_buffers(ws) == WL_STATUS_OK && wl_ws_release_buffers(ws) == WL_STATUS_OK);
     CHECK(wl_ws_free(ws) == WL_STATUS_OK);
     NO_HANDLE(wl_ws_handle_timeout(ws, 0));
+    NO_HANDLE(wl_ws_handle_activity(ws, 0));
     NO_HANDLE(wl_ws_handle_write_failed(ws, 0));
     NO_HANDLE(wl_ws_release_buffers(ws));
 
