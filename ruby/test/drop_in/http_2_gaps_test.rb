@@ -134,6 +134,55 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_raises(HTTP2::Error::ConnectionClosed) { server.new_stream }
   end
 
+  # A server with a large window for streams, of which stream 1 has ended but waits for the window of the connection, as stream 3 does behind it.
+  def ended_but_waiting
+    server, sent = connected_server
+    server << settings_frame([[:settings_initial_window_size, 1 << 20]])
+    streams = []
+    server.on(:stream) { |stream| (streams << stream) && nil }
+    encoder = HTTP2::Header::Compressor.new
+    [1, 3].each do |id|
+      server << frame(:headers, %i[end_headers end_stream], stream: id, payload: encoder.encode(REQUEST))
+      streams.last.headers(RESPONSE)
+      streams.last.data(id == 1 ? "x" * 100_000 : "")
+    end
+    assert_equal [%i[closed closed], 34_465], [streams.map(&:state), server.buffered_amount]
+    sent.clear
+    [server, streams, sent]
+  end
+
+  # RFC 9113 §5.4.2, also of a stream whose end waits too.
+  def test_nothing_of_a_stream_follows_its_reset
+    [:peer, :program].each do |who|
+      server, streams, sent = ended_but_waiting
+      who == :peer ? server << frame(:rst_stream, stream: 1, error: :cancel) : streams[0].close(:cancel)
+      assert_equal 0, server.buffered_amount
+      # What waited behind it needs no window.
+      assert_equal [:data, 3, 1], parsed(sent.last).values_at(:type, :stream, :flags)
+      server << frame(:window_update, stream: 0, increment: 100_000)
+      assert_equal [0], left(sent)
+    end
+  end
+
+  def test_data_under_way_when_the_peer_goes_away
+    server, _, sent = ended_but_waiting
+    server << frame(:goaway, stream: 0, last_stream: 0, error: :no_error)
+    assert_equal :closed, server.state
+    server << frame(:window_update, stream: 0, increment: 100_000)
+    assert_equal 34_465, left(sent).sum
+  end
+
+  def test_errors_end_a_connection_that_goes_away
+    [->(server) { server << frame(:goaway, stream: 0, last_stream: 0, error: :internal_error) },
+     ->(server) { server.goaway(:internal_error) && server.goaway }].each do |close|
+      server, _, sent = ended_but_waiting
+      server.goaway
+      close.call(server)
+      server << frame(:window_update, stream: 0, increment: 100_000)
+      assert_empty left(sent)
+    end
+  end
+
   # A client chooses how much it sends at once.
   def test_idle_connections_hold_no_buffer
     require "objspace"

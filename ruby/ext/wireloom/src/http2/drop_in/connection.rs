@@ -40,7 +40,8 @@ pub(crate) enum Phase {
     Connected,
     /// The peer goes away, and streams are left.
     Closing,
-    /// This side goes away without an error, and streams are left.
+    /// Closed for the program: this side goes away without an error, or the peer does and no streams are left. What is under way comes to
+    /// its end.
     Leaving,
     Closed,
 }
@@ -463,25 +464,23 @@ pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stre
     if gone && why == sym().local_rst {
         remember_reset(this, id);
     }
-    if (why == sym().local_rst || why == sym().remote_rst) && !FrameBuffer::is_empty(&this.buffer) {
-        FrameBuffer::discard(&this.buffer, id);
-    }
     if gone && !stream.parent.get().is_nil() {
         this.promised_streams.set(this.promised_streams.get() - 1);
     }
     close_when_done(ruby, this)
 }
 
-/// Whether streams are left, or DATA of streams that are closed already.
-pub(crate) fn has_work(this: Obj<Connection>) -> bool {
-    this.streams.with(|streams| !streams.is_empty()) || !FrameBuffer::is_empty(&this.buffer)
-}
-
-/// Closes a connection that an end has left, once nothing is under way any more.
+/// Moves on a connection that an end has left, once all streams are closed, and once their DATA has left.
 pub(crate) fn close_when_done(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    if matches!(this.phase.get(), Phase::Closing | Phase::Leaving) && !has_work(this) {
-        close(ruby, this)?;
+    if !matches!(this.phase.get(), Phase::Closing | Phase::Leaving)
+        || this.streams.with(|streams| !streams.is_empty())
+    {
+        return Ok(());
     }
+    if FrameBuffer::is_empty(&this.buffer) {
+        return close(ruby, this);
+    }
+    this.phase.set(Phase::Leaving);
     Ok(())
 }
 

@@ -197,7 +197,7 @@ impl Frame {
 
     /// What the frame takes of a window.
     pub(crate) fn window_len(&self) -> usize {
-        if self.kind == Kind::Headers { 0 } else { self.payload_len() }
+        if self.kind == Kind::Data { self.payload_len() } else { 0 }
     }
 
     /// The payload of DATA in two: the first part has `len` bytes and ends nothing.

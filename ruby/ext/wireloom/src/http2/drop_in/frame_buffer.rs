@@ -7,7 +7,7 @@ use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::{Error, RArray, RHash, RModule, RString, Ruby, TryConvert, Value, prelude::*};
 
-use super::frame::{END_STREAM, Frame, Kind, Stored};
+use super::frame::{END_STREAM, Frame, Kind, NIL, Stored};
 use crate::exclusive::Exclusive;
 use crate::guard::method;
 use crate::held::{Held, Owner, managed};
@@ -71,17 +71,18 @@ impl FrameBuffer {
             frame.payload = strings::frozen(ruby, payload).as_raw();
         } else if frame.kind == Kind::Headers {
             frame.payload = copied(ruby, pairs(ruby, frame.payload())?)?.as_raw();
+            frame.hash = NIL;
         }
         let stored = Stored::new(Owner::of(this), frame);
         this.frames.with(|frames| frames.push_back(stored));
         Ok(())
     }
 
-    /// The next frame, or as much of it as the window takes. HEADERS, and an empty frame that ends the stream, need no window.
+    /// The next frame, or as much of it as the window takes. HEADERS, and empty DATA that ends the stream, need no window.
     pub(crate) fn take(this: Obj<Self>, window: i64) -> Option<Frame> {
         let front = this.frames.with(|frames| frames.front().copied())?.frame();
         let len = front.window_len();
-        let is_free = len == 0 && (front.kind == Kind::Headers || front.flags & END_STREAM != 0);
+        let is_free = front.kind != Kind::Data || len == 0 && front.flags & END_STREAM != 0;
         if window <= 0 && !is_free {
             return None;
         }

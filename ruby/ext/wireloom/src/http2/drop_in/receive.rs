@@ -398,6 +398,10 @@ fn refuse_push(ruby: &Ruby, this: Obj<Connection>, promised: u32) -> Result<(), 
 
 /// Everything else that has a stream.
 fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> Result<(), Error> {
+    // Also of a stream that is closed, but whose DATA waits for the window.
+    if frame.kind == Kind::RstStream {
+        send::stream_reset(ruby, this, id)?;
+    }
     if let Some(stream) = find_stream(this, id) {
         charge_on_stream(ruby, this, stream, frame)?;
         stream::deliver(ruby, stream, frame)?;
@@ -528,6 +532,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
             Kind::Settings => settings_frame(ruby, this, frame),
             Kind::WindowUpdate => window_grown(ruby, this, frame),
             Kind::Ping => ping(ruby, this, frame),
+            Kind::Goaway if frame.error != sym().no_error => connection::close(ruby, this),
             _ => Ok(()),
         },
         Phase::Closed => match frame.kind {
@@ -554,10 +559,11 @@ fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> 
 
 fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
     // RFC 9113 §6.8: a peer that leaves without an error lets the streams under way come to their end; no new ones.
-    let more = frame.error == sym().no_error && connection::has_work(this);
-    connection::close(ruby, this)?;
-    if more {
+    if frame.error == sym().no_error {
         this.phase.set(Phase::Closing);
+        connection::close_when_done(ruby, this)?;
+    } else {
+        connection::close(ruby, this)?;
     }
     let last = ruby.integer_from_u64(u64::from(frame.last_stream.unwrap_or(0)));
     emit(this, sym().goaway, &[last.as_raw(), frame.error, frame.payload], NIL)

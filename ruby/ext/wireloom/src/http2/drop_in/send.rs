@@ -9,9 +9,7 @@ use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
 
-use super::connection::{
-    Connection, Phase, call_own, close, close_when_done, has_work, is_plain, put_room, take_room,
-};
+use super::connection::{Connection, Phase, call_own, close, close_when_done, is_plain, put_room, take_room};
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::frame_buffer::FrameBuffer;
 use super::framer::generate;
@@ -40,18 +38,32 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Res
     }
     match frame.kind {
         Kind::Data => send_data(ruby, this, frame),
-        // A stream that broke the protocol is held against the connection.
-        Kind::RstStream if frame.error == sym().protocol_error => {
-            goaway_own(ruby, this, sym().protocol_error)?;
-            encode_own(ruby, this, frame)
+        Kind::RstStream => {
+            // A stream that broke the protocol is held against the connection.
+            if frame.error == sym().protocol_error {
+                goaway_own(ruby, this, sym().protocol_error)?;
+            }
+            encode_own(ruby, this, frame)?;
+            stream_reset(ruby, this, frame.stream.unwrap_or(0))
         }
         // Behind the DATA of its stream that waits for the window.
-        Kind::Headers if FrameBuffer::holds(&this.buffer, frame.stream) => {
+        Kind::Headers | Kind::Continuation if FrameBuffer::holds(&this.buffer, frame.stream) => {
             FrameBuffer::push(ruby, FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?, *frame)
         }
         Kind::Headers | Kind::PushPromise => send_headers(ruby, this, frame),
         _ => encode_own(ruby, this, frame),
     }
+}
+
+/// RST_STREAM was sent or received: what the connection has buffered of the stream is dropped (RFC 9113 §5.4.2), and others no longer wait
+/// behind it.
+pub(crate) fn stream_reset(ruby: &Ruby, this: Obj<Connection>, stream: u32) -> Result<(), Error> {
+    if FrameBuffer::is_empty(&this.buffer) {
+        return Ok(());
+    }
+    FrameBuffer::discard(&this.buffer, stream);
+    flush(ruby, this)?;
+    close_when_done(ruby, this)
 }
 
 /// A call of `encode`, dispatched by Ruby when a program may have overridden it.
@@ -88,8 +100,9 @@ pub(crate) fn flush(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
     let buffer = FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?;
     while let Some(mut frame) = FrameBuffer::take(buffer, this.remote_window.get()) {
         match frame.kind {
+            Kind::Data => send_data_now(ruby, this, &mut frame)?,
             Kind::Headers => send_headers(ruby, this, &mut frame)?,
-            _ => send_data_now(ruby, this, &mut frame)?,
+            _ => encode_own(ruby, this, &mut frame)?,
         }
     }
     close_when_done(ruby, this)
@@ -214,12 +227,12 @@ pub(crate) fn goaway(ruby: &Ruby, this: Obj<Connection>, error: VALUE, payload: 
     frame.error = error;
     frame.payload = payload;
     send_own(ruby, this, &mut frame)?;
-    let more = error == sym().no_error && has_work(this);
-    close(ruby, this)?;
-    if more {
-        this.phase.set(Phase::Leaving);
+    // What an error has closed stays closed.
+    if error != sym().no_error || matches!(this.phase.get(), Phase::WaitingMagic | Phase::Closed) {
+        return close(ruby, this);
     }
-    Ok(())
+    this.phase.set(Phase::Leaving);
+    close_when_done(ruby, this)
 }
 
 fn goaway_own(ruby: &Ruby, this: Obj<Connection>, error: VALUE) -> Result<(), Error> {

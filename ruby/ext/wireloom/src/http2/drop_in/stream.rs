@@ -378,7 +378,7 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<
     match frame.kind {
         Kind::Data => return send_data(ruby, this, frame),
         // Trailers, behind DATA that waits for the window.
-        Kind::Headers if !FrameBuffer::is_empty(&this.buffer) => {
+        Kind::Headers | Kind::Continuation if !FrameBuffer::is_empty(&this.buffer) => {
             return FrameBuffer::push(ruby, buffer(ruby, this)?, *frame);
         }
         Kind::Priority => process_priority(ruby, this, frame)?,
