@@ -151,18 +151,24 @@ impl Scheduler {
         Some(self.ready[(2 * urgency) as usize + usize::from(incremental)].head)
     }
 
-    /// Gives the next turn to another stream of the same urgency, after this one has sent a frame.
+    /// Gives the next turn to the other group of the same urgency, after a stream of this priority has sent a frame. The frame may have
+    /// been its last: a group of many short streams is no reason for the other to wait.
+    #[inline]
+    pub(crate) fn pass_turn(&mut self, priority: Priority) {
+        let turn = 1 << (priority.index() / 2);
+        if priority.incremental {
+            self.turns &= !turn;
+        } else {
+            self.turns |= turn;
+        }
+    }
+
+    /// Puts an incremental stream that has sent a frame, and is still ready, behind the others of its list.
     #[inline]
     pub(crate) fn rotate(&mut self, slab: &mut Slab, slot: u32) {
         let priority = slab.get(slot).priority();
-        let turn = 1 << (priority.index() / 2);
-        if !priority.incremental {
-            self.turns |= turn;
-            return;
-        }
-        self.turns &= !turn;
         let list = &mut self.ready[priority.index()];
-        if list.tail != slot {
+        if priority.incremental && list.tail != slot {
             list.unlink(slab, slot);
             let tail = list.tail;
             list.insert_after(slab, tail, slot);
@@ -219,6 +225,7 @@ mod tests {
         for _ in 0..frames {
             let Some(slot) = scheduler.next() else { break };
             order.push(slab.get(slot).id.get());
+            scheduler.pass_turn(slab.get(slot).priority());
             scheduler.rotate(slab, slot);
         }
         order

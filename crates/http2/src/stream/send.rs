@@ -263,6 +263,7 @@ impl Streams {
         }
         stream.send_delta = spend(stream.send_delta, len);
         self.send.window -= i64::from(len);
+        self.send.scheduler.pass_turn(stream.priority());
         if left == 0 {
             self.send.scheduler.remove(&mut self.slab, slot);
         } else if stream_window == i64::from(len) {
@@ -469,6 +470,34 @@ mod tests {
             streams.take_chunk(slot, 10).unwrap();
             assert_eq!(streams.next_ready().is_none(), is_blocked);
             streams.check();
+        }
+    }
+
+    #[test]
+    fn short_streams_of_one_group_do_not_starve_the_other_group() {
+        for tunnels_are_short in [false, true] {
+            let (mut streams, long) = sending(65_535);
+            streams.set_priority(long, Priority { urgency: 3, incremental: !tunnels_are_short });
+            queue(&mut streams, long, 100);
+            let config = Config::new(Role::Server);
+            for id in [3, 5, 7, 9] {
+                let stream =
+                    streams.record(StreamId::new(id).unwrap(), RecvPhase::End, SendPhase::Content, &config);
+                let slot = streams.accept_request(stream);
+                streams.set_priority(slot, Priority { urgency: 3, incremental: tunnels_are_short });
+                queue(&mut streams, slot, 10);
+            }
+            let mut order = vec![];
+            for _ in 0..6 {
+                let slot = streams.next_ready().unwrap();
+                let NextFrame::Data { id, .. } = streams.next_frame(slot, Duration::ZERO, 10, 1 << 20) else {
+                    panic!()
+                };
+                streams.take_chunk(slot, 10).unwrap();
+                order.push(id.get());
+            }
+            let turns = order.iter().filter(|&&id| id == 1).count();
+            assert_eq!(turns, 3, "every second frame is the long stream's: {order:?}");
         }
     }
 
