@@ -215,6 +215,13 @@ class WebSocketTest < Wireloom::TestCase
     refute_empty error.message
   end
 
+  # A server whose request waits for an answer.
+  def requested
+    server = Server.new
+    server.receive(Client.new("ws://x/").take_output)
+    server
+  end
+
   # Rack servers hand over bytes in ASCII-8BIT.
   def test_bytes_in_headers_of_rack
     env = { "REQUEST_METHOD" => "GET", "PATH_INFO" => "/", "HTTP_HOST" => "x", "HTTP_CONNECTION" => "upgrade", "HTTP_UPGRADE" => "websocket",
@@ -226,6 +233,8 @@ class WebSocketTest < Wireloom::TestCase
     end
     assert_raises(Wireloom::WebSocket::Error) { Server.rack(env.merge("PATH_INFO" => "/caf\xE9".b)) }
     assert_raises(Wireloom::WebSocket::Error) { Server.rack(env.merge("REQUEST_METHOD" => "\xE9".b)) }
+    assert_raises(Wireloom::WebSocket::Error) { Server.rack(env.merge("SCRIPT_NAME" => "/caf\u00e9", "PATH_INFO" => "/\xE9".b)) }
+    assert_raises(Wireloom::WebSocket::Error) { Server.rack(env.merge("PATH_INFO" => "/\u00e9", "QUERY_STRING" => "\xE9".b)) }
   end
 
   def test_text_that_goes_out_in_any_encoding
@@ -246,6 +255,16 @@ class WebSocketTest < Wireloom::TestCase
       assert(outcome == :refused || outcome.include?(value))
     end
     assert_raises(error) { Client.new("ws://x/", headers: { "Cookie" => "caf\xE9" }) }
+    assert_raises(error) { Client.new("ws://x/caf\xE9".b) }
+    assert_raises(error) { Client.new("ws://x/", origin: "caf\xE9".b) }
+    assert_raises(error) { Client.new("ws://x/", subprotocols: ["caf\xE9".b]) }
+    assert_raises(error) { requested.accept(subprotocol: "caf\xE9".b) }
+  end
+
+  def test_a_body_of_any_bytes
+    server = requested
+    server.reject(403, body: "caf\u00e9".b)
+    assert_operator server.take_output, :end_with?, "\r\n\r\ncaf\u00e9".b
   end
 
   def test_timeouts

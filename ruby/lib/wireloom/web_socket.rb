@@ -243,9 +243,9 @@ module Wireloom
         fields = env.filter_map do |name, value|
           [name.delete_prefix("HTTP_").tr("_", "-").downcase, value] if name.start_with?("HTTP_") && value.is_a?(String)
         end
-        path = "#{env["SCRIPT_NAME"]}#{env["PATH_INFO"]}"
-        query = env["QUERY_STRING"]
-        target = query.nil? || query.empty? ? path : "#{path}?#{query}"
+        # Bytes: not all have the same encoding.
+        path, query = "#{env["SCRIPT_NAME"].to_s.b}#{env["PATH_INFO"].to_s.b}", env["QUERY_STRING"].to_s.b
+        target = query.empty? ? path : "#{path}?#{query}"
         event = listen_to(env["REQUEST_METHOD"], target.empty? ? "/" : target, fields, options)
         raise Error, event.message if event.is_a?(Failure)
 

@@ -114,14 +114,17 @@ fn texts(ruby: &Ruby, headers: Option<Value>) -> Result<Vec<(String, String)>, E
 
 impl Connection {
     /// `ask(url, options)`: begins as a client.
-    fn ask(ruby: &Ruby, this: Obj<Self>, url: String, options: RHash) -> Result<(), Error> {
+    fn ask(ruby: &Ruby, this: Obj<Self>, url: RString, options: RHash) -> Result<(), Error> {
+        let url = text(ruby, url)?;
         let uri = Uri::parse(&url).map_err(|error| misuse(ruby, format_args!("{url}: {error}")))?;
         let mut request = ClientOptions::new(uri.authority(), uri.resource());
-        for name in options::option::<Vec<String>>(options, ruby, "subprotocols")?.unwrap_or_default() {
-            request = request.subprotocol(name);
+        if let Some(names) = options::option::<RArray>(options, ruby, "subprotocols")? {
+            for at in 0..names.len() {
+                request = request.subprotocol(text(ruby, names.entry(at as isize)?)?);
+            }
         }
-        if let Some(origin) = options::option::<String>(options, ruby, "origin")? {
-            request = request.origin(origin);
+        if let Some(origin) = options::option(options, ruby, "origin")? {
+            request = request.origin(text(ruby, origin)?);
         }
         for (name, value) in texts(ruby, options::option(options, ruby, "headers")?)? {
             request = request.header(name, value);
@@ -207,9 +210,10 @@ impl Connection {
     fn accept(
         ruby: &Ruby,
         this: Obj<Self>,
-        subprotocol: Option<String>,
+        subprotocol: Option<RString>,
         headers: Option<Value>,
     ) -> Result<RArray, Error> {
+        let subprotocol = subprotocol.map(|name| text(ruby, name)).transpose()?;
         let headers = texts(ruby, headers)?;
         let mut events = Vec::new();
         let done = this.inner.with(|inner| inner.accept(subprotocol.as_deref(), &headers, &mut events));
@@ -223,9 +227,10 @@ impl Connection {
         this: Obj<Self>,
         status: u16,
         headers: Option<Value>,
-        body: Option<String>,
+        body: Option<RString>,
     ) -> Result<(), Error> {
         let headers = texts(ruby, headers)?;
+        let body = body.map(options::bytes);
         let done = this.inner.with(|inner| inner.reject(status, &headers, body));
         done.map_err(|failure| failure.raised(ruby))
     }
@@ -506,7 +511,7 @@ impl Inner {
         &mut self,
         status: u16,
         headers: &[(String, String)],
-        body: Option<String>,
+        body: Option<Vec<u8>>,
     ) -> Result<(), Failure> {
         if !matches!(self.state, State::Deciding(..)) {
             return Err(Failure::misuse("no request waits for an answer"));
