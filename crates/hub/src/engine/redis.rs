@@ -158,9 +158,7 @@ impl Engine for RedisEngine {
                 (true, Some(offset)) => Part::Before { offset, limit },
             };
             let read = script::read(&self.connection, Reading { channel, part, retention }).await?;
-            let publications =
-                read.entries.iter().filter(|one| !one.has_expired).map(|one| one.publication.clone());
-            Ok(History { publications: publications.collect(), position: read.position })
+            Ok(History { publications: read.publications, position: read.position })
         })
     }
 

@@ -18,7 +18,7 @@ use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retenti
 use crate::nats_server::{Link, LinkState, Nats};
 use crate::node::{Client, Node};
 use crate::redis_server::Redis;
-use crate::{Event, KEEP, history, missed, publication, publish, started};
+use crate::{Event, KEEP, history, missed, publication, publish, started, text};
 
 /// Limit for what takes no time; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -196,6 +196,9 @@ async fn redis_nodes_with_different_sizes_share_a_history() {
     let limit = Retention { size: 3, ..KEEP };
     let read = engine.history("a", &HistoryQuery::default(), limit).await.unwrap();
     assert_eq!(read.publications.len(), 3);
+    let query = HistoryQuery { limit: Some(1), ..HistoryQuery::default() };
+    let read = engine.history("a", &query, limit).await.unwrap();
+    assert_eq!(read.publications.iter().map(|one| text(one)).collect::<Vec<_>>(), ["3"]);
 }
 
 /// A key cannot be that of another channel's position, which would stand for a publication that was never made.

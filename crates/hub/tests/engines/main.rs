@@ -157,6 +157,27 @@ async fn position_expires(one: &dyn Engine, two: &dyn Engine) {
     panic!("the position of brief:a has not expired");
 }
 
+/// A history has publications that have expired and others that have not.
+async fn limits_count_what_is_kept(one: &dyn Engine, two: &dyn Engine) {
+    let read = async |limit, reverse| {
+        let query = HistoryQuery { limit, reverse, since: None };
+        let history = two.history("short:limits", &query, SHORT).await.unwrap();
+        history.publications.iter().map(|one| text(one).parse::<u32>().unwrap()).collect::<Vec<_>>()
+    };
+    for number in 0.. {
+        one.publish("short:limits", publication(number.to_string()), Some(SHORT), "").await.unwrap();
+        let (before, limited) = (read(None, false).await, read(Some(1), false).await);
+        let (reversed, after) = (read(Some(1), true).await, read(None, false).await);
+        // Unless the test was held up.
+        if before.first().is_some_and(|first| *first > 2) && !after.is_empty() {
+            assert_eq!((limited.len(), reversed), (1, vec![number]));
+            assert!((before[0]..=after[0]).contains(&limited[0]), "{limited:?}");
+            return;
+        }
+        tokio::time::sleep(SHORT.ttl / 4).await;
+    }
+}
+
 /// `one` and `two` are two nodes of a cluster, or the same node.
 async fn contract(one: &dyn Engine, two: &dyn Engine) {
     let first = started(one);
@@ -313,6 +334,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
         assert_eq!((recovery.recovered, recovery.publications.len()), (expected, 0), "{since:?}");
         assert_eq!(recovery.position, last);
     }
+    limits_count_what_is_kept(one, two).await;
     position_expires(one, two).await;
     one.unsubscribe("a");
     two.unsubscribe("a");

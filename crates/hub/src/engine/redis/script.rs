@@ -69,18 +69,31 @@ return {epoch, top}
     Script::new(&format!("{POSITION}{publish}"))
 });
 
-/// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, begin, end, count, TTL of the position in milliseconds.
-/// Returns the position, the time, and three texts for each entry: its id, when it was published, and its payload.
+/// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, the offsets after and before which to read, count, size, TTL, and the
+/// TTL of the position, both in milliseconds.
+///
+/// The stream may have more than this node promises, and older entries: the count is that of what is within size and TTL. Offsets are
+/// consecutive, and times grow with them, so that the first one is found by halves. Returns the position, and two texts for each entry:
+/// its id and its payload.
 static READ: LazyLock<Script> = LazyLock::new(|| {
     let read = r"
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[1], ARGV[6]) end
-local found = {epoch, tostring(top), tostring(now)}
-if ARGV[5] ~= '0' then
-  for _, entry in ipairs(redis.call(ARGV[2], KEYS[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])) do
-    found[#found + 1] = entry[1]
-    found[#found + 1] = entry[2][2]
-    found[#found + 1] = entry[2][4]
-  end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[8]) then redis.call('PEXPIRE', KEYS[1], ARGV[8]) end
+local found = {epoch, tostring(top)}
+if ARGV[5] == '0' then return found end
+local kept = math.min(redis.call('XLEN', KEYS[2]), tonumber(ARGV[6]))
+local first, last = math.max(tonumber(ARGV[3]), top - kept) + 1, math.min(tonumber(ARGV[4]) - 1, top)
+local live = last + 1
+while first < live do
+  local middle = math.floor((first + live) / 2)
+  local entry = redis.call('XRANGE', KEYS[2], middle .. '-0', middle .. '-0')[1]
+  if entry and entry[2][2] + ARGV[7] > now then live = middle else first = middle + 1 end
+end
+if first > last then return found end
+local from, to = first .. '-0', last .. '-0'
+if ARGV[2] == 'XREVRANGE' then from, to = to, from end
+for _, entry in ipairs(redis.call(ARGV[2], KEYS[2], from, to, 'COUNT', ARGV[5])) do
+  found[#found + 1] = entry[1]
+  found[#found + 1] = entry[2][4]
 end
 return found
 ";
@@ -188,22 +201,14 @@ pub(super) struct Reading<'a> {
 /// What was read.
 pub(super) struct Read {
     pub(super) position: Position,
-    pub(super) entries: Vec<Entry>,
-}
-
-pub(super) struct Entry {
-    pub(super) publication: Arc<Publication>,
-    pub(super) has_expired: bool,
+    pub(super) publications: Vec<Arc<Publication>>,
 }
 
 pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Result<Read, EngineError> {
     let Reading { channel, part, retention } = reading;
-    let (command, begin, end, limit) = match part {
-        Part::After { since, limit } => ("XRANGE", format!("({since}-0"), "+".to_owned(), limit),
-        // Nothing is before the first ID, and Redis refuses such a range.
-        Part::Before { offset: 0, .. } => ("XREVRANGE", String::new(), String::new(), 0),
-        Part::Before { offset: u64::MAX, limit } => ("XREVRANGE", "+".to_owned(), "-".to_owned(), limit),
-        Part::Before { offset, limit } => ("XREVRANGE", format!("({offset}-0"), "-".to_owned(), limit),
+    let (command, after, before, limit) = match part {
+        Part::After { since, limit } => ("XRANGE", since, u64::MAX, limit),
+        Part::Before { offset, limit } => ("XREVRANGE", 0, offset, limit),
     };
     let mut script = READ.prepare_invoke();
     script
@@ -211,9 +216,11 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
         .key(key(channel, "s"))
         .arg(token())
         .arg(command)
-        .arg(begin)
-        .arg(end)
+        .arg(after)
+        .arg(before)
         .arg(limit)
+        .arg(retention.size)
+        .arg(milliseconds(retention.ttl))
         .arg(position_ttl(retention));
     let found: Vec<Vec<u8>> = connection.invoke(&script).await?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -224,43 +231,32 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
             .and_then(|text| text.parse().ok())
             .ok_or_else(|| unavailable("not a number"))
     };
-    let [epoch, top, now, entries @ ..] = &found[..] else {
+    let [epoch, top, entries @ ..] = &found[..] else {
         return Err(unavailable("an answer without a position"));
     };
-    let (top, now) = (number(top)?, number(now)?);
-    let mut read = Read { position: Position { offset: top, epoch: text(epoch) }, entries: Vec::new() };
-    for entry in entries.chunks_exact(3) {
-        let (offset, at) = (number(&entry[0])?, number(&entry[1])?);
-        // Another node may keep more than this one promises.
-        if offset + (retention.size as u64) <= top {
-            continue;
-        }
-        let mut publication = Publication::decode(&entry[2][..]).map_err(unavailable)?;
-        publication.offset = offset;
-        let has_expired = at.saturating_add(milliseconds(retention.ttl)) <= now;
-        read.entries.push(Entry { publication: publication.into(), has_expired });
-    }
-    Ok(read)
+    let position = Position { offset: number(top)?, epoch: text(epoch) };
+    let decode = |entry: &[Vec<u8>]| {
+        let publication = Publication::decode(&entry[1][..]).map_err(unavailable)?;
+        Ok(Publication { offset: number(&entry[0])?, ..publication }.into())
+    };
+    let publications: Result<_, _> = entries.chunks_exact(2).map(decode).collect();
+    Ok(Read { position, publications: publications? })
 }
 
 impl Read {
     /// What is kept after `since`, also if something is missing, and all of another history.
     pub(super) fn rest(self, since: &Position) -> Recovery {
-        let Self { position, entries } = self;
+        let Self { position, mut publications } = self;
         let is_other = position.epoch != since.epoch;
-        let kept = entries.into_iter().filter(|entry| !entry.has_expired).map(|entry| entry.publication);
-        let publications = kept.filter(|one| is_other || one.offset > since.offset).collect();
+        publications.retain(|one| is_other || one.offset > since.offset);
         Recovery { publications, recovered: false, position }
     }
 
     /// The answer to a client that wants to continue from `since`.
     pub(super) fn recovery(self, since: Option<&Position>, mode: RecoveryMode) -> Recovery {
-        let Self { position, entries } = self;
+        let Self { position, publications } = self;
         let same = since.filter(|since| since.is_in(&position.epoch) && since.offset <= position.offset);
         let missed = same.map(|since| position.offset - since.offset);
-        let is_complete = entries.iter().all(|entry| !entry.has_expired);
-        let kept = entries.into_iter().filter(|entry| !entry.has_expired);
-        let publications: Vec<_> = kept.map(|entry| entry.publication).collect();
         let (publications, recovered) = match mode {
             _ if since.is_none() => (Vec::new(), false),
             _ if missed == Some(0) => (Vec::new(), true),
@@ -269,9 +265,7 @@ impl Read {
                 (publications, has_newest)
             }
             // Offsets are consecutive.
-            RecoveryMode::Stream if is_complete && missed == Some(publications.len() as u64) => {
-                (publications, true)
-            }
+            RecoveryMode::Stream if missed == Some(publications.len() as u64) => (publications, true),
             RecoveryMode::Stream => (Vec::new(), false),
         };
         Recovery { publications, recovered, position }
