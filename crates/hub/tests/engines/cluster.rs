@@ -1,8 +1,11 @@
 //! A Redis Cluster that loses servers: one that is silent does not hold up the others, and a replica takes over.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use wireloom_hub::HistoryQuery;
@@ -153,4 +156,50 @@ async fn a_replica_of_a_cluster_takes_over() {
         assert!(!lost.contains(&Event::Lost(channel.clone())), "{channel}");
     }
     assert_eq!(two.health().failure, None);
+}
+
+/// A link to a server that loses the answer to one command, which contains a text: it closes the connection instead. Returns its port.
+async fn losing_link(port: u16, text: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own_port = listener.local_addr().unwrap().port();
+    let has_lost = Arc::new(AtomicBool::new(false));
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let (mut far, has_lost) =
+                (TcpStream::connect(("127.0.0.1", port)).await.unwrap(), has_lost.clone());
+            tokio::spawn(async move {
+                let (mut question, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+                let mut is_asked = false;
+                loop {
+                    tokio::select! {
+                        Ok(len @ 1..) = near.read(&mut question) => {
+                            is_asked |= question[..len].windows(text.len()).any(|part| part == text.as_bytes());
+                            far.write_all(&question[..len]).await.unwrap();
+                        }
+                        Ok(len @ 1..) = far.read(&mut answer) => {
+                            if is_asked && !has_lost.swap(true, Ordering::Relaxed) {
+                                return;
+                            }
+                            near.write_all(&answer[..len]).await.unwrap();
+                        }
+                        else => return,
+                    }
+                }
+            });
+        }
+    });
+    own_port
+}
+
+/// The client sends a command again when it has lost a connection, which a server may have executed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_whose_answer_is_lost_is_there_once() {
+    let Some(cluster) = Redis::start_cluster(1) else { return };
+    let port = losing_link(cluster[0].port, "once").await;
+    assert!(cluster[0].command(&format!("CONFIG SET cluster-announce-port {port}")).contains("OK"));
+    let engine = RedisEngine::connect(&format!("redis+cluster://127.0.0.1:{port}")).await.unwrap();
+    let first = publish(&engine, "a", "0").await;
+    let second = engine.publish("a", publication("once"), Some(KEEP), "").await;
+    assert_eq!(second.map(|position| position.offset), Ok(first.offset + 1));
+    assert_eq!(history(&engine, "a", HistoryQuery::default()).await, ["0", "once"]);
 }

@@ -24,7 +24,7 @@ use crate::engine::{EngineError, EngineHealth};
 use crate::shards::lock;
 
 /// How long the server may take to accept a connection, and to answer a command.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum number of announcements in a cluster that have arrived and are not handled.
 const PUSHES_MAX: usize = 65_536;
@@ -392,6 +392,11 @@ impl Connection {
             Source::Cluster { .. } => "SPUBLISH",
             Source::Server(_) | Source::Sentinels { .. } => "PUBLISH",
         }
+    }
+
+    /// Whether a command is sent again, with the same arguments, when the connection to its server was lost before the answer.
+    pub(super) fn repeats(&self) -> bool {
+        matches!(self.source, Source::Cluster { .. })
     }
 
     pub(super) fn health(&self) -> EngineHealth {

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use prost::Message as _;
 use redis::Script;
 
-use super::connection::Connection;
+use super::connection::{Connection, TIMEOUT};
 use super::{live, unavailable};
 use crate::config::RecoveryMode;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
@@ -148,6 +148,9 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, i64::MAX as u64 / 2)
 }
 
+/// How long a publication without a key is remembered that may be sent again: longer than a command may take.
+const REPEAT_TTL: Duration = TIMEOUT.saturating_mul(2);
+
 /// A history that is followed is read every ten seconds, and must not be lost in between.
 const POSITION_TTL_MIN: Duration = Duration::from_secs(60);
 
@@ -162,20 +165,26 @@ pub(super) async fn publish(
     retention: Retention,
     idempotency_key: &str,
 ) -> Result<Position, EngineError> {
-    let key_ttl = if idempotency_key.is_empty() { 0 } else { IDEMPOTENCY_TTL.as_secs() };
+    let (remembered, key_ttl) = if !idempotency_key.is_empty() {
+        // Encoded, because what follows a brace would be the key of another channel.
+        (format!("k:{}", URL_SAFE_NO_PAD.encode(idempotency_key)), IDEMPOTENCY_TTL)
+    } else if connection.repeats() {
+        (format!("r:{}{}", token(), token()), REPEAT_TTL)
+    } else {
+        ("k:".to_owned(), Duration::ZERO)
+    };
     let mut script = PUBLISH.prepare_invoke();
     script
         .key(key(channel, "m"))
         .key(key(channel, "s"))
-        // Encoded, because what follows a brace would be the key of another channel.
-        .key(key(channel, &format!("k:{}", URL_SAFE_NO_PAD.encode(idempotency_key))))
+        .key(key(channel, &remembered))
         .arg(token())
         .arg(payload)
         .arg(retention.size)
         .arg(milliseconds(retention.ttl))
         .arg(position_ttl(retention))
         .arg(live::subject(channel))
-        .arg(key_ttl)
+        .arg(key_ttl.as_secs())
         .arg(connection.announce_command());
     let (epoch, offset) = connection.invoke(&script).await?;
     Ok(Position { offset, epoch })
