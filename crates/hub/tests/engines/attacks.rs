@@ -238,6 +238,24 @@ async fn redis_keeps_positions_between_comparisons() {
     assert!((10_000..=60_000).contains(&left), "{answer}");
 }
 
+/// Who may read can ask for any name.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_soon_forgets_channels_that_were_only_read() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let left = || -> u64 {
+        let answer = redis.command("PTTL wl:{=a}:m");
+        answer.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    };
+    engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap();
+    let begun = engine.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap().position;
+    assert!((10_000..=60_000).contains(&left()), "{}", left());
+    // What was published is remembered.
+    assert_eq!(publish(&engine, "a", "0").await, Position { offset: 1, ..begun });
+    engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap();
+    assert!(left() > 60_000, "{}", left());
+}
+
 /// Announcements do not wait until the histories of all channels have been compared with what was delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_delivers_while_histories_are_compared() {

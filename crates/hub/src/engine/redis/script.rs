@@ -69,15 +69,17 @@ return {epoch, top}
     Script::new(&format!("{POSITION}{publish}"))
 });
 
-/// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, the offsets after and before which to read, count, size, TTL, and the
-/// TTL of the position, both in milliseconds.
+/// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, the offsets after and before which to read, count, size, TTL,
+/// TTL of the position, and that of one before the first publication, all in milliseconds.
 ///
 /// The stream may have more than this node promises, and older entries: the count is that of what is within size and TTL. Offsets are
 /// consecutive, and times grow with them, so that the first one is found by halves. Returns the position, and two texts for each entry:
 /// its id and its payload.
 static READ: LazyLock<Script> = LazyLock::new(|| {
     let read = r"
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[8]) then redis.call('PEXPIRE', KEYS[1], ARGV[8]) end
+local position_ttl = ARGV[8]
+if top == 0 then position_ttl = ARGV[9] end
+if redis.call('PTTL', KEYS[1]) < tonumber(position_ttl) then redis.call('PEXPIRE', KEYS[1], position_ttl) end
 local found = {epoch, tostring(top)}
 if ARGV[5] == '0' then return found end
 local kept = math.min(redis.call('XLEN', KEYS[2]), tonumber(ARGV[6]))
@@ -230,7 +232,8 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
         .arg(limit)
         .arg(retention.size)
         .arg(milliseconds(retention.ttl))
-        .arg(position_ttl(retention));
+        .arg(position_ttl(retention))
+        .arg(milliseconds(POSITION_TTL_MIN));
     let found: Vec<Vec<u8>> = connection.invoke(&script).await?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let number = |bytes: &[u8]| -> Result<u64, EngineError> {
