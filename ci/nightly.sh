@@ -20,10 +20,10 @@ step_miri() {
     local miri=(env RUSTFLAGS="$flags" cargo "+$nightly" miri test --locked -p wireloom-ws --no-default-features --lib --target-dir "$target/miri")
     "${miri[@]}" --no-run || return
     # The kernels, and the UTF-8 validation that uses them, are the only `unsafe` code.
-    bounded "$miri_seconds" "$logs/miri.tests" "${miri[@]}" -- mask:: utf8:: || return
+    bounded --slow "$miri_seconds" "$logs/miri.tests" "${miri[@]}" -- mask:: utf8:: || return
     # The safe code on them: frames, messages, text, reads into the end of a message, the state of DEFLATE. The skipped tests take
     # longer than all others.
-    bounded "$miri_core_seconds" "$logs/miri-core.tests" "${miri[@]}" -- \
+    bounded --slow "$miri_core_seconds" "$logs/miri-core.tests" "${miri[@]}" -- \
         decoder:: frame:: close:: owned:: assembly:: reader:: deflate::decompressor:: deflate::window:: \
         --skip reserves_the_length --skip mixes_messages_and_chunks_of_compressed --skip in_chunks_of_bounded_length \
         --skip has_no_more_after_an_error --skip offers_no_slot_for_chunks

@@ -22,10 +22,13 @@ has_target() { [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ]; }
 # The tool at exactly this version.
 has_tool() { [ "$("$1" --version 2>/dev/null)" = "$1 $2" ]; }
 
-# bounded SECONDS FILE COMMAND…: runs tests for at most SECONDS. A test that failed within that time fails the step;
-# otherwise the step passes for what ran. FILE gets the output.
+# bounded [--slow] SECONDS FILE COMMAND…: runs tests for at most SECONDS. What fails the step then: a test that failed within that
+# time, a test that had run for over a minute at its end and may hang, unless tests are --slow, and that no test ended at all.
+# Otherwise the step passes for what ran. FILE gets the output.
 bounded() {
-    local seconds=$1 file=$2 rc
+    local is_slow=0 seconds file rc passed unfinished
+    [ "$1" != --slow ] || { is_slow=1; shift; }
+    seconds=$1 file=$2
     shift 2
     timeout "$seconds" "$@" 2>&1 | tee "$file"
     rc=${PIPESTATUS[0]}
@@ -34,5 +37,13 @@ bounded() {
         echo "stopped after $seconds s; a test had failed before"
         return 1
     fi
-    say "stopped after $seconds s; the $(grep -c '^test .* ok$' "$file") tests until then passed"
+    passed=$(grep -c '^test .* ok$' "$file")
+    [ "$passed" -gt 0 ] || { echo "stopped after $seconds s; no test had ended"; return 1; }
+    # libtest writes the first line after a minute, the second at the end of the test.
+    unfinished=$(awk '/^test .* has been running for over/ { runs[$2] = 1 } /^test .* \.\.\. / { delete runs[$2] } END { for (name in runs) print name }' "$file")
+    if [ -n "$unfinished" ] && [ $is_slow = 0 ]; then
+        printf 'FAILED: stopped after %s s; these tests had run for over a minute:\n%s\n' "$seconds" "$unfinished"
+        return 1
+    fi
+    say "stopped after $seconds s; the $passed tests until then passed"
 }
