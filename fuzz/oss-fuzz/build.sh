@@ -12,7 +12,10 @@ cargo=(cargo)
 [ -n "${FUZZING_ENGINE-}" ] || cargo=(cargo "+${NIGHTLY:-nightly}")
 
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || mapfile -t targets < <("${cargo[@]}" fuzz list)
+if [ ${#targets[@]} = 0 ]; then
+    list=$("${cargo[@]}" fuzz list)
+    mapfile -t targets <<<"${list:?no list of targets}"
+fi
 triple=x86_64-unknown-linux-gnu
 for target in "${targets[@]}"; do
     features=$(sed -n "/^name = \"$target\"$/,/^$/s/^required-features = \[\"\(.*\)\"\]$/\1/p" Cargo.toml)
