@@ -1,7 +1,8 @@
 """Reads the verdicts of Autobahn.
 
-    report.py check FOLDER COMBINATION     fails if a case of the combination has another verdict than OK or INFORMATIONAL
-    report.py page FOLDER PAGE             prints the page anew: the combinations of FOLDER, and the others as PAGE has them
+    report.py check FOLDER COMBINATION COUNT     fails if a case of the combination has another verdict than OK or INFORMATIONAL,
+                                                 or if it has not COUNT cases: the suite exits with 0 also when it stopped early
+    report.py page FOLDER PAGE                   prints the page anew: the combinations of FOLDER, and the others as PAGE has them
 
 FOLDER has one folder a combination, each with the index.json of wstest and the file `run`: the date and the commit.
 """
@@ -73,15 +74,18 @@ def totals(cases):
     return collections.Counter(behaviour for behaviour, _ in cases.values())
 
 
-def check(combinations, name):
+def check(combinations, name, expected):
     if name not in combinations:
         sys.exit(f"FAILED: {name}: no verdicts")
     cases = combinations[name]
     bad, count = failures(cases), totals(cases)
-    print(f"{'FAILED' if bad else 'ok'}: {name}: {len(cases)} cases, " + ", ".join(f"{count[verdict]} {verdict}" for verdict in sorted(count)))
+    is_ok = not bad and len(cases) == expected
+    print(f"{'ok' if is_ok else 'FAILED'}: {name}: {len(cases)} cases, " + ", ".join(f"{count[verdict]} {verdict}" for verdict in sorted(count)))
+    if len(cases) != expected:
+        print(f"    {expected} cases were to run")
     for case in sorted(bad, key=number):
         print(f"    {case}: {bad[case][0]}, close: {bad[case][1]}")
-    sys.exit(1 if bad else 0)
+    sys.exit(0 if is_ok else 1)
 
 
 def page(combinations, runs):
@@ -109,8 +113,8 @@ def page(combinations, runs):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["check", folder, name]:
-            check(read(folder)[0], name)
+        case ["check", folder, name, count]:
+            check(read(folder)[0], name, int(count))
         case ["page", folder, path]:
             combinations, runs = read(folder)
             add_others(combinations, runs, path)
