@@ -122,7 +122,6 @@ mod tests {
     use crate::client::{Identity, Transport};
     use crate::config::HubConfig;
     use crate::hub::Hub;
-    use crate::node::Origin;
     use crate::protocol::{Encoding, Reply, SubscribeRequest, UnsubscribeCode};
     use crate::subscribe::{Request, subscribe};
 
@@ -144,10 +143,9 @@ force_push_join_leave = true
             client.connect(Identity { user: "7".into(), ..Identity::default() });
             client
         };
-        let origin = Origin { encoding: Encoding::Json, headers: Vec::new() };
         let join = async |client: &Arc<Client>| {
             let command = SubscribeRequest { channel: "n:a".into(), ..SubscribeRequest::default() };
-            let request = Request::from_client(command, &origin);
+            let request = Request::from_client(command, &[]);
             assert!(subscribe(node, client, request).await.unwrap().start(Vec::new()).await);
         };
         let (observer, client) = (accept(), accept());

@@ -41,6 +41,14 @@ impl Transport {
         }
     }
 
+    /// The encoding of its commands, and of what is forwarded for it.
+    pub(crate) fn encoding(self) -> Encoding {
+        match self.format() {
+            Format::Protocol(encoding) => encoding,
+            Format::OneWay | Format::Bare => Encoding::Json,
+        }
+    }
+
     /// Its name, as Centrifugo's proxies have it.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -83,37 +83,60 @@ const fn suspended() -> Duration {
     Duration::ZERO
 }
 
-/// A deadline for a client, waited for in parts, of which a pause of this process takes one: the client has the others. Every session
+/// A time since 1970, until the year 2554: half of a `Duration`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Nanos(u64);
+
+impl Nanos {
+    pub(crate) fn get(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(time: Duration) -> Self {
+        Self(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// A deadline for a client, waited for in two parts, of which a pause of this process takes one: the client has the other. Every session
 /// has one, so that the timeout is an argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
-    at: Duration,
-    left: u8,
+    at: Nanos,
+    part: Part,
+}
+
+/// The part of a deadline that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    First,
+    Last,
+    /// None is left.
+    Over,
 }
 
 impl Deadline {
-    const PARTS: u8 = 2;
-
     pub(crate) fn new(now: Duration, timeout: Duration) -> Self {
-        Self { at: Self::end_of_part(now, timeout), left: Self::PARTS }
+        Self { at: Self::end_of_part(now, timeout), part: Part::First }
     }
 
-    fn end_of_part(now: Duration, timeout: Duration) -> Duration {
-        now.saturating_add(timeout / u32::from(Self::PARTS))
+    fn end_of_part(now: Duration, timeout: Duration) -> Nanos {
+        now.saturating_add(timeout / 2).into()
     }
 
     /// The end of the part that has begun.
     pub(crate) fn at(&self) -> Duration {
-        self.at
+        self.at.get()
     }
 
     /// Begins the next part if one has passed. Returns whether it was the last one.
     pub(crate) fn is_over(&mut self, now: Duration, timeout: Duration) -> bool {
-        if self.at <= now && self.left > 0 {
-            self.left -= 1;
+        if self.at() <= now && self.part != Part::Over {
+            self.part = if self.part == Part::First { Part::Last } else { Part::Over };
             self.at = Self::end_of_part(now, timeout);
         }
-        self.left == 0
+        self.part == Part::Over
     }
 }
 
@@ -147,9 +170,7 @@ impl Expiry {
     }
 
     pub(crate) fn set(&self, at: Option<Duration>) {
-        let nanos = at.map_or(Self::NONE, |at| {
-            u64::try_from(at.as_nanos()).map_or(Self::NONE - 1, |nanos| nanos.min(Self::NONE - 1))
-        });
+        let nanos = at.map_or(Self::NONE, |at| Nanos::from(at).0.min(Self::NONE - 1));
         self.0.store(nanos, Ordering::Release);
     }
 }

@@ -30,8 +30,7 @@ use crate::logins::Logins;
 use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::opened::Opened;
 use crate::outbox::{Outbox, Pushed};
-use crate::protocol::{Disconnect, Encoding, ErrorCode, Publication, Push, RefreshPush, UnsubscribeCode};
-use crate::proxy::Headers;
+use crate::protocol::{Disconnect, ErrorCode, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::random::token;
 use crate::sessions::Sessions;
 use crate::settings::Settings;
@@ -765,14 +764,6 @@ async fn refresh_presence(node: Weak<Node>) {
     }
 }
 
-/// What is known of the request that opened a connection.
-#[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    pub(crate) encoding: Encoding,
-    /// The header fields of its request that are forwarded to endpoints of the backend.
-    pub(crate) headers: Headers,
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -783,6 +774,7 @@ mod tests {
     use crate::client::Identity;
     use crate::connecting::RECENT_MAX;
     use crate::hub::Hub;
+    use crate::protocol::Encoding;
 
     /// A client of user 7 that has connected.
     fn connected(node: &Node) -> Arc<Client> {

@@ -243,14 +243,13 @@ fn check(section: &str, proxy: &ProxyConfig) -> Result<(), ConfigError> {
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) encoding: Encoding,
     /// The forwarded header fields of all endpoints.
-    pub(crate) headers: &'a Headers,
+    pub(crate) headers: &'a [(String, String)],
 }
 
 impl<'a> Caller<'a> {
     fn call(&self) -> Call<'a> {
-        let (protocol, encoding) = match self.encoding {
+        let (protocol, encoding) = match self.client.transport.encoding() {
             Encoding::Json => ("json", "json"),
             Encoding::Protobuf => ("protobuf", "binary"),
         };

@@ -7,10 +7,9 @@ use prost::Message as _;
 use tracing::warn;
 use wireloom::{Body, IoUring, Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
-use crate::client::{Format, Transport};
+use crate::client::Transport;
 use crate::config::namespace_of;
 use crate::hub::Hub;
-use crate::node::Origin;
 use crate::protocol::{self, Commands, EmulationRequest, Encoding};
 use crate::proxy::Headers;
 use crate::session::Room;
@@ -117,7 +116,7 @@ impl Hub {
                 _ => Encoding::Json,
             };
             let transport = if is_one_way { Transport::UniWebSocket } else { Transport::WebSocket(encoding) };
-            transport::protocol(node, socket, transport, peer, page, Origin { encoding, headers })
+            transport::protocol(node, socket, transport, peer, page, headers)
         })
     }
 
@@ -151,9 +150,8 @@ impl Hub {
         let node = self.0.clone();
         let page = upgrade.request().origin().map(Box::from);
         let headers = self.forwarded(upgrade.request().headers());
-        let origin = Origin { encoding: Encoding::Json, headers };
         let room = Box::new(Room { channel, token });
-        upgrade.on_open(move |socket| transport::bare(node, socket, peer, page, origin, room))
+        upgrade.on_open(move |socket| transport::bare(node, socket, peer, page, headers, room))
     }
 
     /// The header fields that endpoints of the backend receive.
@@ -245,13 +243,8 @@ impl Hub {
                 connect.map_err(|_| Response::text(400, "the connect request is not a JSON object\n"))?;
             transport::First::Connect(Box::new(connect))
         };
-        let encoding = match transport.format() {
-            Format::Protocol(encoding) => encoding,
-            Format::OneWay | Format::Bare => Encoding::Json,
-        };
         let headers = self.forwarded(request.headers());
-        let origin = Origin { encoding, headers };
-        let response = transport::stream(self.0.clone(), transport, request.peer(), page, first, origin);
+        let response = transport::stream(self.0.clone(), transport, request.peer(), page, first, headers);
         // Proxies such as nginx would keep messages back until a buffer is full.
         let response = response.with_header("Cache-Control", "no-cache");
         response.and_then(|response| response.with_header("X-Accel-Buffering", "no")).map_err(Response::from)

@@ -16,17 +16,17 @@ use wireloom::OwnedMessage;
 
 use crate::auth::TokenError;
 use crate::client::{Client, Format, Identity};
-use crate::clock::{Deadline, seconds};
+use crate::clock::{Deadline, Nanos, seconds};
 use crate::config::ChannelOptions;
 use crate::encoded::publication_of;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
-use crate::node::{Node, Origin, charge};
+use crate::node::{Node, charge};
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
     Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode, Push,
     Reply, SubscribePush, SubscribeRequest, SubscribeResult, decode_object,
 };
-use crate::proxy::{Caller, RefreshOutcome, expiry};
+use crate::proxy::{Caller, Headers, RefreshOutcome, expiry};
 use crate::rights::Grant;
 use crate::shards::lock;
 use crate::subscribe;
@@ -37,24 +37,13 @@ pub(crate) use commands::stats;
 pub(crate) struct Session {
     pub(crate) node: Arc<Node>,
     pub(crate) client: Arc<Client>,
-    origin: Origin,
-    kind: Kind,
+    /// The channel of a room, or the id of an emulated session; `None` for others, and before a room is joined.
+    name: Option<Arc<str>>,
     state: State,
     /// The rate of its commands.
     commands: CellRate,
-    /// Boxed, because few sessions publish or are renewed.
+    /// Boxed, because few sessions publish, are renewed, or have header fields that are forwarded.
     rare: Option<Box<Rare>>,
-}
-
-/// The kind of client on a connection.
-#[derive(Clone, Debug)]
-enum Kind {
-    /// Nothing.
-    Protocol,
-    /// The channel of a client that has only one, without the client protocol.
-    Room(Arc<str>),
-    /// The id of its session, by which its commands are sent in requests of their own.
-    Emulated(Arc<str>),
 }
 
 /// The request of a client without the client protocol.
@@ -81,7 +70,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 enum Ping {
     /// The next ping is due at this time.
-    DueAt(Duration),
+    DueAt(Nanos),
     /// A ping was sent, and must be answered.
     Missing(Deadline),
 }
@@ -108,6 +97,8 @@ const BURST: Duration = Duration::from_secs(5);
 /// The state that few sessions need.
 #[derive(Debug, Default)]
 struct Rare {
+    /// The header fields of the request that opened the connection which endpoints of the backend receive.
+    headers: Headers,
     pace: Pace,
     /// The backend is not asked for renewals before this time.
     renew_after: Duration,
@@ -124,7 +115,7 @@ struct Pace {
 #[derive(Clone, Copy, Debug, Default)]
 struct CellRate {
     /// When everything so far would have been sent at the permitted rate.
-    paid_until: Duration,
+    paid_until: Nanos,
 }
 
 impl CellRate {
@@ -134,8 +125,8 @@ impl CellRate {
             return Duration::ZERO;
         }
         let time = |amount: f64| Duration::try_from_secs_f64(amount / per_s).unwrap_or_default();
-        let begin = self.paid_until.max(now);
-        self.paid_until = begin + time(amount);
+        let begin = self.paid_until.get().max(now);
+        self.paid_until = begin.saturating_add(time(amount)).into();
         begin.saturating_sub(now).saturating_sub(time(burst))
     }
 }
@@ -159,12 +150,13 @@ impl Pace {
 }
 
 impl Session {
-    pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, origin: Origin) -> Self {
+    pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, headers: Headers) -> Self {
         let settings = node.settings();
         let config = &settings.config.client;
         let now = node.clock.now();
         let state = State::Connecting { stale: Deadline::new(now, config.stale_after) };
-        Self { client, origin, kind: Kind::Protocol, state, commands: CellRate::default(), rare: None, node }
+        let rare = (!headers.is_empty()).then(|| Box::new(Rare { headers, ..Rare::default() }));
+        Self { client, name: None, state, commands: CellRate::default(), rare, node }
     }
 
     /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970. A client whose messages are not read while it has others
@@ -173,7 +165,7 @@ impl Session {
         let ping = match self.state {
             State::Connected { .. } if !is_reading => Duration::MAX,
             State::Connecting { stale } => return stale.at(),
-            State::Connected { ping: Ping::DueAt(at) } => at,
+            State::Connected { ping: Ping::DueAt(at) } => at.get(),
             State::Connected { ping: Ping::Missing(deadline) } => deadline.at(),
         };
         [self.expires_at(), self.renewal_at()].into_iter().flatten().fold(ping, Duration::min)
@@ -247,11 +239,11 @@ impl Session {
                 return;
             }
             State::Connected { .. } if !is_reading => {}
-            State::Connected { ping: Ping::DueAt(at) } if *at <= now => {
+            State::Connected { ping: Ping::DueAt(at) } if at.get() <= now => {
                 self.client.send(&Reply::default());
                 let ping = match self.client.format {
                     // The client cannot send a pong.
-                    Format::OneWay | Format::Bare => Ping::DueAt(now + config.ping_interval),
+                    Format::OneWay | Format::Bare => Ping::DueAt((now + config.ping_interval).into()),
                     Format::Protocol(_) => Ping::Missing(Deadline::new(now, config.pong_timeout)),
                 };
                 self.state = State::Connected { ping };
@@ -290,7 +282,7 @@ impl Session {
     }
 
     async fn publish_in_room(&mut self, message: OwnedMessage) {
-        let Kind::Room(channel) = self.kind.clone() else { return };
+        let Some(channel) = self.name.clone() else { return };
         if message.as_bytes().len() > self.node.settings().config.client.message_len_max {
             // RFC 6455 §7.4.1: the code for a message that is too big.
             return self.end(Disconnect::Custom { code: 1009, reason: "message too long".into() });
@@ -303,7 +295,7 @@ impl Session {
 
     /// Makes this the session with this id, whose commands are sent in requests of their own.
     pub(crate) fn emulate(&mut self, id: Arc<str>) {
-        self.kind = Kind::Emulated(id);
+        self.name = Some(id);
     }
 
     /// The first message of a client that only receives is its connect request; others are ignored.
@@ -412,7 +404,7 @@ impl Session {
                 // An unsolicited pong is ignored.
                 if let Ping::Missing(_) = ping {
                     let interval = self.node.settings().config.client.ping_interval;
-                    *ping = Ping::DueAt(self.node.clock.now() + interval);
+                    *ping = Ping::DueAt((self.node.clock.now() + interval).into());
                 }
                 Ok(())
             }
@@ -429,7 +421,7 @@ impl Session {
         {
             name = shared.clone();
         }
-        self.kind = Kind::Room(name);
+        self.name = Some(name);
         Ok(())
     }
 
@@ -449,7 +441,7 @@ impl Session {
             }
             self.replies_fit().await;
             let command = SubscribeRequest { channel: channel.clone(), ..command };
-            let request = subscribe::Request::from_client(command, &self.origin);
+            let request = subscribe::Request::from_client(command, self.headers());
             let established = subscribe::subscribe(&self.node, &self.client, request).await;
             let mut established = established.map_err(|refusal| end_of(&refusal))?;
             let result = std::mem::take(&mut established.result);
@@ -467,7 +459,11 @@ impl Session {
 
     /// This connection as endpoints of the backend see it.
     fn caller(&self) -> Caller<'_> {
-        Caller { client: &self.client, encoding: self.origin.encoding, headers: &self.origin.headers }
+        Caller { client: &self.client, headers: self.headers() }
+    }
+
+    fn headers(&self) -> &[(String, String)] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.headers)
     }
 
     /// Adds the headers that the connect command has for clients which cannot set those of HTTP. They replace none.
@@ -475,9 +471,9 @@ impl Session {
         let settings = self.node.settings();
         for (name, value) in emulated {
             let name = name.to_ascii_lowercase();
-            let is_set = self.origin.headers.iter().any(|(own, _)| *own == name);
+            let is_set = self.headers().iter().any(|(own, _)| *own == name);
             if !is_set && settings.proxies.forwarded.contains(&name) && !value.contains(char::is_control) {
-                self.origin.headers.push((name, value.clone()));
+                self.rare.get_or_insert_default().headers.push((name, value.clone()));
             }
         }
     }
@@ -508,7 +504,7 @@ impl Session {
         let config = &settings.config.client;
         let now = self.node.clock.now();
         self.client.set_expires_at(grant.expires_at);
-        self.state = State::Connected { ping: Ping::DueAt(now + config.ping_interval) };
+        self.state = State::Connected { ping: Ping::DueAt((now + config.ping_interval).into()) };
         // Where the backend renews connections, clients need not.
         let expires_at = grant.expires_at.filter(|_| settings.proxies.refresh.is_none());
         let ttl = expires_at.map(|at| seconds(at.saturating_sub(now)));
@@ -521,10 +517,7 @@ impl Session {
             ping: seconds(config.ping_interval),
             pong: matches!(self.client.format, Format::Protocol(_)),
             node: self.node.name.clone(),
-            session: match &self.kind {
-                Kind::Emulated(id) => id.to_string(),
-                Kind::Protocol | Kind::Room(_) => String::new(),
-            },
+            session: self.name.as_deref().unwrap_or_default().to_owned(),
             ..ConnectResult::default()
         };
         let mut established = Vec::new();
@@ -634,7 +627,7 @@ impl Session {
     }
 
     async fn subscribe(&mut self, id: u32, command: SubscribeRequest) {
-        let request = subscribe::Request::from_client(command, &self.origin);
+        let request = subscribe::Request::from_client(command, self.headers());
         match subscribe::subscribe(&self.node, &self.client, request).await {
             Ok(mut established) => {
                 let result = std::mem::take(&mut established.result);
@@ -733,8 +726,7 @@ mod tests {
         let hub = Hub::builder().config(HubConfig::from_toml("[client]\nanonymous = true\n").unwrap());
         let node = hub.build().unwrap().0;
         let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-        let origin = Origin { encoding: Encoding::Json, headers: Vec::new() };
-        let mut session = Session::new(node.clone(), client.clone(), origin);
+        let mut session = Session::new(node.clone(), client.clone(), Headers::new());
         let pause = Duration::from_secs(3_600);
         let timeout = async |session: &mut Session, pause| {
             tokio::time::sleep_until(node.clock.instant(session.poll_timeout(true))).await;

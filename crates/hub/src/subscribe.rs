@@ -15,7 +15,7 @@ use crate::engine::EngineError;
 use crate::filter::Filter;
 use crate::history::{Position, Retention};
 use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant};
-use crate::node::{Node, Origin, retention};
+use crate::node::{Node, retention};
 use crate::opened::Opened;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::proxy::{Caller, Headers, Overrides, expiry};
@@ -31,7 +31,6 @@ pub(crate) struct Request {
     pub(crate) command: SubscribeRequest,
     /// The grant of the server or of the connection's token, if there is one.
     pub(crate) granted: Option<Grant>,
-    pub(crate) encoding: Encoding,
     pub(crate) headers: Headers,
     /// Whether the client may receive what it missed; otherwise it is told that it has not recovered.
     pub(crate) may_recover: bool,
@@ -102,14 +101,12 @@ impl Request {
 
     /// A subscription that the connection's token or the application has granted.
     pub(crate) fn granted(command: SubscribeRequest, grant: Grant) -> Self {
-        let (encoding, headers) = (Encoding::Json, Headers::new());
-        Self { command, granted: Some(grant), encoding, headers, may_recover: true }
+        Self { command, granted: Some(grant), headers: Headers::new(), may_recover: true }
     }
 
     /// A subscription that the client asks for.
-    pub(crate) fn from_client(command: SubscribeRequest, origin: &Origin) -> Self {
-        let Origin { encoding, headers } = origin.clone();
-        Self { command, granted: None, encoding, headers, may_recover: true }
+    pub(crate) fn from_client(command: SubscribeRequest, headers: &[(String, String)]) -> Self {
+        Self { command, granted: None, headers: headers.to_vec(), may_recover: true }
     }
 }
 
@@ -252,7 +249,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
     let config = &settings.config;
     let asks = config.channel_options(channel).is_some_and(|options| options.subscribe_proxy);
     if let Some(endpoint) = settings.proxies.subscribe.as_ref().filter(|_| asks) {
-        let caller = Caller { client, encoding: request.encoding, headers: &request.headers };
+        let caller = Caller { client, headers: &request.headers };
         let asked = caller.subscribe(endpoint, config, channel, data).await;
         let mut outcome = asked.map_err(|failure| client.fail(failure))?;
         let (info, data) = outcome.payloads().ok_or(ErrorCode::Internal)?;
@@ -458,11 +455,10 @@ mod tests {
         let node = hub.0.clone();
         let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
         client.connect(Identity::default());
-        let origin = Origin { encoding: Encoding::Json, headers: Headers::new() };
         let command = SubscribeRequest { channel: "a".into(), ..SubscribeRequest::default() };
         let (task_node, task_client) = (node.clone(), client.clone());
         let first = tokio::spawn(async move {
-            let request = Request::from_client(command, &origin);
+            let request = Request::from_client(command, &[]);
             subscribe(&task_node, &task_client, request).await.unwrap().start(Vec::new()).await
         });
         asked.notified().await;

@@ -86,7 +86,7 @@ impl Session {
         if data.is_empty() {
             return Err(ErrorCode::BadRequest.into());
         }
-        let data = match self.origin.encoding {
+        let data = match self.client.transport.encoding() {
             Encoding::Json => data,
             // Copied, because a slice would keep the whole message in memory as long as the history.
             Encoding::Protobuf => Bytes::copy_from_slice(&data),

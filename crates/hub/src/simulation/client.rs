@@ -16,7 +16,6 @@ use crate::client::{Client, Transport};
 use crate::fossil;
 use crate::history::Position;
 use crate::hub::Hub;
-use crate::node::Origin;
 use crate::outbox::Taken;
 use crate::protocol::{
     Command, ConnectRequest, Disconnect, Encoding, Publication, Reply, SubscribeRequest, SubscribeResult,
@@ -130,11 +129,10 @@ impl Roaming {
             }
             let until = Duration::from_millis(self.rng.u64(10..20_000));
             let (commands, received) = mpsc::unbounded_channel();
-            let origin = Origin { encoding: Encoding::Json, headers: Vec::new() };
             let Ok(client) = self.hub.0.accept(Transport::WebSocket(Encoding::Json), None, None) else {
                 panic!("refused")
             };
-            let session = Session::new(self.hub.0.clone(), client.clone(), origin);
+            let session = Session::new(self.hub.0.clone(), client.clone(), Vec::new());
             let serving = tokio::spawn(serve(session, received));
             let (pending, leaving) = Default::default();
             let connection =

@@ -18,9 +18,10 @@ use super::clean_up::CleanUp;
 use super::progress::while_accepted;
 use super::work::Work;
 use crate::client::{Client, Transport};
-use crate::node::{Node, Origin};
+use crate::node::Node;
 use crate::outbox::Taken;
 use crate::protocol::{ConnectRequest, Disconnect, DisconnectPush, Encoding, Push, Reply};
+use crate::proxy::Headers;
 use crate::session::Session;
 use crate::sessions::Inbox;
 
@@ -94,7 +95,7 @@ pub(crate) fn stream(
     peer: SocketAddr,
     page: Option<Box<str>>,
     first: First,
-    origin: Origin,
+    headers: Headers,
 ) -> Response {
     let client = match node.accept(transport, Some(peer), page) {
         Ok(client) => client,
@@ -105,7 +106,7 @@ pub(crate) fn stream(
     let mut output = Output { body, rest: Bytes::new() };
     tokio::spawn(async move {
         let mut clean_up = CleanUp::new(&node, &client);
-        let mut session = Box::new(Session::new(node.clone(), client.clone(), origin));
+        let mut session = Session::new(node.clone(), client.clone(), headers);
         let inbox = transport.is_emulated().then(|| {
             let config = &node.settings().config.client;
             node.sessions.open(config.queue_len_max.max(2 * config.message_len_max))
@@ -129,7 +130,7 @@ pub(crate) fn stream(
 }
 
 /// A session that handles what its client sent with the request.
-fn begin(session: Box<Session>, first: First) -> Work {
+fn begin(session: Session, first: First) -> Work {
     let mut work = Work::Idle(session);
     work.begin(|mut session| async move {
         match first {

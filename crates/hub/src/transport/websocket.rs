@@ -17,9 +17,10 @@ use super::clean_up::CleanUp;
 use super::progress::while_accepted;
 use super::work::Work;
 use crate::client::{Client, Format, Transport};
-use crate::node::{Node, Origin};
+use crate::node::Node;
 use crate::outbox::Taken;
 use crate::protocol::Disconnect;
+use crate::proxy::Headers;
 use crate::session::{Room, Session};
 
 /// A connection, and what its task does.
@@ -55,9 +56,9 @@ pub(crate) fn protocol(
     transport: Transport,
     peer: Option<SocketAddr>,
     page: Option<Box<str>>,
-    origin: Origin,
+    headers: Headers,
 ) -> impl Future<Output = ()> + Send {
-    serve(node, socket, transport, peer, page, origin, None)
+    serve(node, socket, transport, peer, page, headers, None)
 }
 
 /// Serves a connection whose messages are the publications of one channel, both ways.
@@ -66,10 +67,10 @@ pub(crate) fn bare(
     socket: WebSocket,
     peer: Option<SocketAddr>,
     page: Option<Box<str>>,
-    origin: Origin,
+    headers: Headers,
     room: Box<Room>,
 ) -> impl Future<Output = ()> + Send {
-    serve(node, socket, Transport::Room, peer, page, origin, Some(room))
+    serve(node, socket, Transport::Room, peer, page, headers, Some(room))
 }
 
 /// Serves a connection until it ends. Not an `async fn`, whose future would hold the arguments beside what is made of them, and polled by
@@ -81,7 +82,7 @@ fn serve(
     transport: Transport,
     peer: Option<SocketAddr>,
     page: Option<Box<str>>,
-    origin: Origin,
+    headers: Headers,
     room: Option<Box<Room>>,
 ) -> impl Future<Output = ()> + Send {
     let (mut sender, receiver) = socket.split();
@@ -89,7 +90,7 @@ fn serve(
         Ok(client) => {
             client.outbox.open_to_batches(sender.clone());
             let clean_up = CleanUp::new(&node, &client);
-            let mut work = Work::Idle(Box::new(Session::new(node, client, origin)));
+            let mut work = Work::Idle(Session::new(node, client, headers));
             if let Some(room) = room {
                 work.begin(|mut session| async move {
                     if let Err(reason) = session.join(room).await {
@@ -304,9 +305,8 @@ mod tests {
             size_of_output(protocol),
             size_of_output(bare),
             size_of::<Client>(),
-            size_of::<Session>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 656, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 640, "{sizes:?}");
     }
 }

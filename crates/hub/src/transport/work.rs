@@ -8,16 +8,16 @@ use crate::session::Session;
 /// The state of a session's task.
 pub(super) enum Work {
     /// It waits for the next message.
-    Idle(Box<Session>),
+    Idle(Session),
     /// It executes a command.
-    Busy(Pin<Box<dyn Future<Output = Box<Session>> + Send>>),
+    Busy(Pin<Box<dyn Future<Output = Session> + Send>>),
 }
 
 impl Work {
     /// An idle session begins to do something; a busy one goes on.
-    pub(super) fn begin<F>(&mut self, act: impl FnOnce(Box<Session>) -> F)
+    pub(super) fn begin<F>(&mut self, act: impl FnOnce(Session) -> F)
     where
-        F: Future<Output = Box<Session>> + Send + 'static,
+        F: Future<Output = Session> + Send + 'static,
     {
         // Replaced below: nothing can see it.
         let before = std::mem::replace(self, Self::Busy(Box::pin(std::future::pending())));
