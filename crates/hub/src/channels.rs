@@ -319,7 +319,7 @@ impl Channels {
         let mut shared = Shared::default();
         for (_, subscriber) in subscribers {
             if subscriber.join_leave
-                && *subscriber.client.id != **whose
+                && subscriber.client.id != **whose
                 && let Some(message) = shared.get(subscriber.client.format, || reply.clone())
             {
                 match subscriber.client.outbox.publish(message, true) {
@@ -433,7 +433,7 @@ pub(crate) fn end_subscription(
     let unsubscribe = UnsubscribePush { code: code.code(), reason: code.reason().into() };
     client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
     let Subscription::Active(active) = subscription else { return None };
-    channels.remove(channel, active.key);
+    channels.remove(channel, active.key());
     Some(active)
 }
 

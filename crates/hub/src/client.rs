@@ -142,7 +142,7 @@ pub(crate) enum Subscription {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Active {
     /// Its key in the channel's subscribers.
-    pub(crate) key: usize,
+    key: u32,
     /// Whether the client is listed in presence.
     pub(crate) presence: bool,
     /// Whether its join has been announced, or is about to be: its leave is to follow.
@@ -171,13 +171,18 @@ impl Active {
     pub(crate) fn new(key: usize, info: bytes::Bytes, expires_at: Option<Duration>) -> Self {
         let rare = Rare { info, expires_at, opened: None };
         Self {
-            key,
+            key: key as u32,
             presence: false,
             announced: false,
             server_side: false,
             renewed_by_backend: false,
             rare: (rare != Rare::default()).then(|| Box::new(rare)),
         }
+    }
+
+    /// Its key in the channel's subscribers.
+    pub(crate) fn key(&self) -> usize {
+        self.key as usize
     }
 
     /// Information about the client that others see in this channel only, as JSON.

@@ -83,10 +83,10 @@ impl Clients {
     /// The connections of a user, or the one with this id.
     pub(crate) fn of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
         if user.is_empty() {
-            return self.iter().filter(|one| *one.id == *client).cloned().collect();
+            return self.iter().filter(|one| one.id == *client).cloned().collect();
         }
         let own = self.by_user.get(user).map_or(&[][..], Vec::as_slice);
-        own.iter().filter(|one| client.is_empty() || *one.id == *client).cloned().collect()
+        own.iter().filter(|one| client.is_empty() || one.id == *client).cloned().collect()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -289,7 +289,7 @@ impl Node {
         let leaving = runtime.spawn(async move {
             for (channel, subscription) in subscriptions {
                 if let Subscription::Active(active) = subscription {
-                    node.channels.remove(&channel, active.key);
+                    node.channels.remove(&channel, active.key());
                     node.changes_made(&channel, &client).await;
                     node.leave(&channel, &client, active, reason.code().into(), reason.reason()).await;
                 }
@@ -319,7 +319,7 @@ impl Node {
     /// What is about to be opened, if its end is to be reported.
     pub(crate) fn prepare(&self, client: &Client, channel: Option<&str>) -> Option<Opened> {
         self.settings().events.as_ref()?;
-        Some(self.events.prepare(&client.id, client.user(), channel))
+        Some(self.events.prepare(&client.id.text(), client.user(), channel))
     }
 
     /// Makes presence agree with a client's subscription. Several tasks may do so at the same time, without a lock: each looks again
@@ -329,7 +329,7 @@ impl Node {
         loop {
             match &listed {
                 Some(info) => self.engine.add_presence(channel, info).await?,
-                None => self.engine.remove_presence(channel, &client.id).await?,
+                None => self.engine.remove_presence(channel, &client.id.text()).await?,
             }
             let before = std::mem::replace(&mut listed, client.presence_in(channel));
             if listed == before {
@@ -404,7 +404,7 @@ impl Node {
                     Some(Subscription::Pending(_)) | None => return Ok(()),
                 }
             };
-            self.channels.remove(channel, active.key);
+            self.channels.remove(channel, active.key());
             let (code, reason) = (0, "client unsubscribed");
             self.change(&mut changes, channel, client, Change::Leave { active, code, reason });
         }
@@ -416,7 +416,7 @@ impl Node {
     pub(crate) fn join(&self, channel: &str, client: &Arc<Client>, key: usize) {
         let mut changes = lock(&self.changes);
         let info = match lock(&client.subscriptions).get_mut(channel) {
-            Some(Subscription::Active(active)) if active.key == key && !active.announced => {
+            Some(Subscription::Active(active)) if active.key() == key && !active.announced => {
                 active.announced = true;
                 active.info()
             }
@@ -568,7 +568,7 @@ impl Node {
         if self.slow_warnings.may_warn(self.clock.now()) {
             warn!(
                 reason = "slow",
-                client = &*client.id,
+                client = &*client.id.text(),
                 user = client.user(),
                 "client evicted: it reads too slowly"
             );
@@ -932,7 +932,7 @@ mod tests {
         let lines = lock(&log.0).clone();
         let expected = format!(
             "a subscription that the server made was refused channel=\"unknown:a\" client=\"{}\" user=\"7\" reason=\"unknown channel\"",
-            &*client.id
+            &*client.id.text()
         );
         assert_eq!(lines, [expected]);
         assert_eq!(hub.stats().refused, [(102, 1)].into());

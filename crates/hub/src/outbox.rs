@@ -56,8 +56,6 @@ struct Queue {
     /// Bytes written.
     written: u64,
     policy: SlowPolicy,
-    /// Boxed, because a connection ends once.
-    end: Option<Box<Disconnect>>,
     /// The sender for batches; `None` if they cannot write.
     sender: Option<Sender>,
     writer: Writer,
@@ -65,8 +63,16 @@ struct Queue {
     in_batch: u32,
     /// The waker of the connection's task, while it waits.
     task: Option<Waker>,
-    /// The waker of the session, while it waits for room. Boxed, because few do.
-    session: Option<Box<Waker>>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few connections have.
+#[derive(Debug, Default)]
+struct Rare {
+    /// Why the connection is being ended.
+    end: Option<Disconnect>,
+    /// The waker of the session, while it waits for room.
+    session: Option<Waker>,
 }
 
 /// Which task writes the queued messages.
@@ -126,12 +132,11 @@ impl Outbox {
                 writing: 0,
                 written: 0,
                 policy,
-                end: None,
                 sender: None,
                 writer: Writer::Task,
                 in_batch: 0,
                 task: None,
-                session: None,
+                rare: None,
             }),
         }
     }
@@ -168,7 +173,7 @@ impl Outbox {
         if queue.has_room() {
             return Poll::Ready(());
         }
-        let old = queue.session.replace(Box::new(cx.waker().clone()));
+        let old = queue.rare.get_or_insert_default().session.replace(cx.waker().clone());
         drop(queue);
         drop(old);
         Poll::Pending
@@ -186,7 +191,7 @@ impl Outbox {
 
     fn add(&self, message: PreparedMessage, kind: Kind, for_batch: bool) -> Pushed {
         let mut queue = lock(&self.queue);
-        if queue.end.is_some() {
+        if queue.ended().is_some() {
             return Pushed::Ended;
         }
         let cost = cost(&message);
@@ -269,7 +274,7 @@ impl Outbox {
             closed = Some(sender);
         }
         let mut task = None;
-        if !queue.waiting.is_empty() || queued_len > 0 || queue.end.is_some() {
+        if !queue.waiting.is_empty() || queued_len > 0 || queue.ended().is_some() {
             if is_open {
                 // The task limits the time for the rest, and handles errors of the connection.
                 queue.writer = Writer::Stalled;
@@ -285,10 +290,8 @@ impl Outbox {
     pub(crate) fn end(&self, reason: Disconnect) {
         let wakers = {
             let mut queue = lock(&self.queue);
-            if queue.end.is_none() {
-                queue.end = Some(reason.into());
-            }
-            [queue.task.take(), queue.session.take().map(|session| *session)]
+            queue.rare.get_or_insert_default().end.get_or_insert(reason);
+            [queue.task.take(), queue.take_session()]
         };
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
@@ -301,13 +304,13 @@ impl Outbox {
 
     /// Whether the connection is being ended.
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.queue).end.is_some()
+        lock(&self.queue).ended().is_some()
     }
 
     /// Ready when the connection is being ended; otherwise registers the task.
     pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut queue = lock(&self.queue);
-        if queue.end.is_some() {
+        if queue.ended().is_some() {
             return Poll::Ready(());
         }
         let old = queue.register(cx);
@@ -351,8 +354,8 @@ impl Outbox {
             }
             return Poll::Ready(Taken::Messages);
         }
-        if let Some(end) = &queue.end {
-            return Poll::Ready(Taken::End((**end).clone()));
+        if let Some(end) = queue.ended() {
+            return Poll::Ready(Taken::End(end.clone()));
         }
         if queue.sender.is_some() {
             queue.writer = Writer::Batch { is_due: false };
@@ -395,14 +398,22 @@ impl Queue {
 
     /// Whether another command may be answered.
     fn has_room(&self) -> bool {
-        self.replies_len <= self.len_max || self.end.is_some()
+        self.replies_len <= self.len_max || self.ended().is_some()
     }
 
     /// The session that waits, to wake after the unlock, if it may go on.
     #[must_use]
     fn wakes_session(&mut self) -> Option<Waker> {
-        let session = if self.has_room() { self.session.take() } else { None };
-        session.map(|session| *session)
+        if self.has_room() { self.take_session() } else { None }
+    }
+
+    fn take_session(&mut self) -> Option<Waker> {
+        self.rare.as_mut()?.session.take()
+    }
+
+    /// Why the connection is being ended.
+    fn ended(&self) -> Option<&Disconnect> {
+        self.rare.as_ref()?.end.as_ref()
     }
 
     /// The cost of the queued messages that are no replies.
@@ -430,10 +441,10 @@ impl Queue {
 
     /// Ends a connection that is too slow and drops its messages.
     fn end(&mut self, reason: Disconnect) -> Ended {
-        self.end = Some(reason.into());
+        self.rare.get_or_insert_default().end = Some(reason);
         (self.len, self.replies_len) = (0, 0);
         self.in_batch = 0;
-        let wakers = [self.task.take(), self.session.take().map(|session| *session)];
+        let wakers = [self.task.take(), self.take_session()];
         Ended { _dropped: std::mem::take(&mut self.waiting), wakers }
     }
 }
@@ -652,7 +663,7 @@ mod tests {
             }
             outbox.end_batch(sender, messages, 0, 0);
             assert_eq!(outbox.backlog().queued, left);
-            lock(&outbox.queue).end = None;
+            lock(&outbox.queue).rare = None;
             assert_eq!(take(&outbox).1.len(), left);
             assert_eq!(take(&outbox), (Poll::Pending, vec![]));
         }

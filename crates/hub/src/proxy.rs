@@ -14,6 +14,7 @@ use crate::config::{ConfigError, HubConfig, ProxyConfig};
 use crate::endpoint::{CallsAgain, Endpoint, payload};
 use crate::hooks::Failure;
 use crate::protocol::{ConnectRequest, Encoding};
+use crate::random::Uuid;
 use crate::url::without_secrets;
 
 /// The endpoints of the application, by operation.
@@ -34,7 +35,7 @@ pub(crate) type Headers = Vec<(String, String)>;
 /// What every request has.
 #[derive(Serialize)]
 struct About<'a> {
-    client: &'a str,
+    client: Uuid,
     transport: &'static str,
     protocol: &'static str,
     encoding: &'static str,
@@ -254,8 +255,7 @@ impl<'a> Caller<'a> {
             Encoding::Protobuf => ("protobuf", "binary"),
         };
         let transport = self.client.transport.name();
-        let about =
-            About { client: &self.client.id, transport, protocol, encoding, user: self.client.user() };
+        let about = About { client: self.client.id, transport, protocol, encoding, user: self.client.user() };
         let (name, version, channel, method, channels) = Default::default();
         Call { about, name, version, channels, channel, method, data: Data::default() }
     }

@@ -3,26 +3,39 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// The text of a UUID, version 4 (RFC 9562 §5.4), in place: each connection has one.
+/// A UUID, version 4 (RFC 9562 §5.4). Each connection has one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Uuid([u8; 36]);
+pub(crate) struct Uuid([u8; 16]);
+
+/// The text of a [`Uuid`], in place.
+pub(crate) struct UuidText([u8; 36]);
 
 impl Uuid {
     pub(crate) fn new() -> Self {
         let mut bytes: [u8; 16] = random();
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
+        Self(bytes)
+    }
+
+    pub(crate) fn text(self) -> UuidText {
         let mut text = [b'-'; 36];
         let places = (0..36).filter(|place| ![8, 13, 18, 23].contains(place));
-        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
         for (place, digit) in places.zip(digits) {
             text[place] = b"0123456789abcdef"[usize::from(digit)];
         }
-        Self(text)
+        UuidText(text)
     }
 }
 
-impl std::ops::Deref for Uuid {
+impl PartialEq<str> for Uuid {
+    fn eq(&self, other: &str) -> bool {
+        *self.text() == *other
+    }
+}
+
+impl std::ops::Deref for UuidText {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -31,9 +44,21 @@ impl std::ops::Deref for Uuid {
     }
 }
 
+impl std::fmt::Display for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl serde::Serialize for Uuid {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}
+
 impl std::fmt::Debug for Uuid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self)
+        f.write_str(&self.text())
     }
 }
 
@@ -71,8 +96,9 @@ mod tests {
     #[test]
     fn a_uuid_has_the_form_of_version_4() {
         let (one, other) = (Uuid::new(), Uuid::new());
-        assert_ne!(*one, *other);
-        for id in [&*one, &*other] {
+        assert_ne!(one, other);
+        for id in [one.text(), other.text()] {
+            let id = &*id;
             let parts: Vec<_> = id.split('-').collect();
             assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12], "{id}");
             assert!(parts.concat().bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id}");

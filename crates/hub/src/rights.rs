@@ -197,7 +197,7 @@ fn by_token(
     })?;
     let is_own = claims.channel == channel
         && claims.sub == client.user()
-        && (claims.client.is_empty() || *claims.client == *client.id);
+        && (claims.client.is_empty() || client.id == *claims.client);
     if !is_own {
         return Err(ErrorCode::PermissionDenied);
     }

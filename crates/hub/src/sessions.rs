@@ -58,7 +58,7 @@ impl Sessions {
     pub(crate) fn open(self: &Arc<Self>, len_max: usize) -> Inbox {
         let (sender, receiver) = unbounded_channel();
         let space = Arc::new(Semaphore::new(len_max.min(Semaphore::MAX_PERMITS)));
-        let id: Arc<str> = (*Uuid::new()).into();
+        let id: Arc<str> = (*Uuid::new().text()).into();
         lock(&self.0).insert(id.clone(), Queue { sender, space });
         Inbox { sessions: self.clone(), id, receiver, handled: None }
     }

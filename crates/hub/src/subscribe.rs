@@ -215,7 +215,7 @@ pub(crate) fn check_granted(node: &Node, clients: &[Arc<Client>], channel: &str)
 pub(crate) fn warn_refused(node: &Node, client: &Client, channel: &str, refusal: &Refusal) {
     node.metrics.refused.increment(refusal.code);
     if node.warnings.may_warn(node.clock.now()) {
-        let (client, user, reason) = (&*client.id, client.user(), &*refusal.message);
+        let (client, user, reason) = (&*client.id.text(), client.user(), &*refusal.message);
         tracing::warn!(channel, client, user, reason, "a subscription that the server made was refused");
     }
 }
@@ -394,7 +394,7 @@ impl Established {
         let Self { mut reserved, mut active, start, options, .. } = self;
         let (node, client, channel) =
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
-        let key = active.key;
+        let key = active.key();
         client.note_subscription_expiry(active.expires_at());
         {
             let mut subscriptions = lock(&client.subscriptions);

@@ -266,7 +266,7 @@ async fn finish_write(
 }
 
 fn failed(client: &Client, error: &WebSocketError) -> Disconnect {
-    debug!(client = &*client.id, %error, "the connection failed");
+    debug!(client = &*client.id.text(), %error, "the connection failed");
     Disconnect::ConnectionClosed
 }
 
