@@ -39,7 +39,11 @@ step_sanitizers() {
     sanitizer thread -Zbuild-std || rc=1
     echo "== address, the gem"
     ruby/test/asan "$nightly" "$target/sanitizers/ruby"
-    case $? in 0 | 77) ;; *) rc=1 ;; esac
+    case $? in
+        0) ;;
+        77) say "not tested: the gem under the address sanitizer; the log says why" ;;
+        *) rc=1 ;;
+    esac
     return $rc
 }
 
