@@ -25,7 +25,8 @@ import (
 	wireloom "github.com/wireloom/wireloom/go"
 )
 
-// peerVariable makes this program a peer: its value is "flood ADDRESS SIZE" or "echo ADDRESS SIZE DEPTH".
+// peerVariable makes this program a peer: its value is "flood ADDRESS SIZE", "stop ADDRESS SIZE", which ends after the first
+// block of a flood, or "echo ADDRESS SIZE DEPTH".
 const peerVariable = "WIRELOOM_BENCH_PEER"
 
 func TestMain(m *testing.M) {
@@ -63,14 +64,16 @@ func runPeer(args []string) error {
 	var block bytes.Buffer
 	frame := wireloom.NewFrame(wireloom.OpcodeText, true, text(size))
 	write := func() error { return wireloom.WriteFrame(&block, wireloom.NewMaskingKey(), frame) }
-	if args[0] == "flood" {
+	if args[0] != "echo" {
 		for block.Len() < 256<<10 {
 			if err := write(); err != nil {
 				return err
 			}
 		}
 		for err == nil {
-			_, err = conn.Write(block.Bytes())
+			if _, err = conn.Write(block.Bytes()); args[0] == "stop" {
+				break
+			}
 		}
 		return nil
 	}
@@ -255,6 +258,20 @@ func raceTCP(b *testing.B, size int, echo bool, peer string) {
 			_ = command.Process.Kill()
 			_ = command.Wait()
 			_ = server.Close()
+			if count < b.N {
+				b.Fatalf("the race ended after %d of %d messages", count, b.N)
+			}
+		})
+	}
+}
+
+func TestARaceThatBreaksOffFails(t *testing.T) {
+	for _, echo := range []bool{false, true} {
+		testing.Benchmark(func(b *testing.B) {
+			raceTCP(b, 64<<10, echo, "stop %s 65536")
+			if !b.Failed() {
+				t.Errorf("echo=%t: a figure for messages that did not arrive", echo)
+			}
 		})
 	}
 }
