@@ -125,6 +125,14 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
+  # Compressors and masking keys are for connections that need them.
+  def test_an_idle_connection_without_compression_is_small
+    gap_of_the_original
+    require "objspace"
+    codec = hybi.tap(&:start).instance_variable_get(:@codec)
+    assert_operator ObjectSpace.memsize_of(codec), :<=, 512
+  end
+
   # The start of a frame that came with a message, which inflated to more.
   def test_what_is_behind_a_message_takes_its_own_length
     gap_of_the_original

@@ -55,7 +55,7 @@ impl Direction {
 /// There is no memory.
 pub(crate) fn deflate(
     ruby: &Ruby,
-    state: &Exclusive<Option<Compressor>>,
+    state: &Exclusive<Option<Box<Compressor>>>,
     message: RString,
     out: &mut Vec<u8>,
 ) -> Result<bool, Error> {
@@ -63,7 +63,7 @@ pub(crate) fn deflate(
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
     let bytes = unsafe { strings::bytes(message.as_raw()) };
-    let mut work = |state: &mut Option<Compressor>| match state {
+    let mut work = |state: &mut Option<Box<Compressor>>| match state {
         Some(compressor) => {
             compressor.compress(bytes, out);
             true
@@ -84,7 +84,7 @@ pub(crate) fn deflate(
 /// There is no memory.
 pub(crate) fn inflate(
     ruby: &Ruby,
-    state: &Exclusive<Option<Decompressor>>,
+    state: &Exclusive<Option<Box<Decompressor>>>,
     message: RString,
     len_max: usize,
     out: &mut Vec<u8>,
@@ -94,7 +94,7 @@ pub(crate) fn inflate(
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
     let bytes = unsafe { strings::bytes(message.as_raw()) };
     let limit = InflateLimit::new(len_max);
-    let mut work = |state: &mut Option<Decompressor>| match state {
+    let mut work = |state: &mut Option<Box<Decompressor>>| match state {
         Some(decompressor) => decompressor.decompress(bytes, true, out, &limit),
         None => Err(InflateError::Corrupt),
     };
@@ -118,7 +118,7 @@ fn stable(ruby: &Ruby, string: RString, detached: bool) -> Result<RString, Error
 
 /// `Wireloom::Deflater`: compresses the messages of one direction.
 struct Deflater {
-    compressor: Exclusive<Option<Compressor>>,
+    compressor: Exclusive<Option<Box<Compressor>>>,
     memory: Accounted,
 }
 
@@ -131,7 +131,10 @@ impl Deflater {
     /// `Deflater.new(window_bits, context_takeover)`
     fn new(ruby: &Ruby, window_bits: u8, context_takeover: bool) -> Obj<Self> {
         let compressor = Direction { window_bits, context_takeover }.compressor();
-        ruby.obj_wrap(Self { compressor: Exclusive::new(Some(compressor)), memory: Accounted::default() })
+        ruby.obj_wrap(Self {
+            compressor: Exclusive::new(Some(Box::new(compressor))),
+            memory: Accounted::default(),
+        })
     }
 
     /// `deflate(message)`: the payload of a compressed frame.
@@ -149,7 +152,7 @@ impl Deflater {
 
 /// `Wireloom::Inflater`: inflates the messages of one direction.
 struct Inflater {
-    decompressor: Exclusive<Option<Decompressor>>,
+    decompressor: Exclusive<Option<Box<Decompressor>>>,
     memory: Accounted,
 }
 
@@ -162,7 +165,10 @@ impl Inflater {
     /// `Inflater.new(window_bits, context_takeover)`
     fn new(ruby: &Ruby, window_bits: u8, context_takeover: bool) -> Obj<Self> {
         let decompressor = Direction { window_bits, context_takeover }.decompressor();
-        ruby.obj_wrap(Self { decompressor: Exclusive::new(Some(decompressor)), memory: Accounted::default() })
+        ruby.obj_wrap(Self {
+            decompressor: Exclusive::new(Some(Box::new(decompressor))),
+            memory: Accounted::default(),
+        })
     }
 
     /// `inflate(payload, length_max)`: the message, or `nil` when it is longer; `length_max` is `nil` for no limit.
@@ -189,13 +195,13 @@ impl Inflater {
 }
 
 /// Bytes of memory that a compressor holds.
-pub(crate) fn compressor_len(state: &Option<Compressor>) -> usize {
-    state.as_ref().map_or(0, Compressor::memory_len)
+pub(crate) fn compressor_len(state: &Option<Box<Compressor>>) -> usize {
+    state.as_ref().map_or(0, |compressor| size_of::<Compressor>() + compressor.memory_len())
 }
 
 /// Bytes of memory that a decompressor holds.
-pub(crate) fn decompressor_len(state: &Option<Decompressor>) -> usize {
-    state.as_ref().map_or(0, Decompressor::memory_len)
+pub(crate) fn decompressor_len(state: &Option<Box<Decompressor>>) -> usize {
+    state.as_ref().map_or(0, |decompressor| size_of::<Decompressor>() + decompressor.memory_len())
 }
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {

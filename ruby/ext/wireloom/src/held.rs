@@ -101,6 +101,12 @@ impl<T: Trace> Trace for Exclusive<T> {
     }
 }
 
+impl<T: Trace> Trace for Box<T> {
+    fn trace(&self, marker: &Marker) {
+        T::trace(self, marker);
+    }
+}
+
 impl<T: Trace> Trace for Option<T> {
     fn trace(&self, marker: &Marker) {
         self.iter().for_each(|item| item.trace(marker));

@@ -46,10 +46,11 @@ pub(crate) struct Codec {
     payload: Cell<Held>,
     /// The chunk that is being parsed while listeners are called, or nil, and how much of it was used.
     chunk: Cell<(Held, usize)>,
-    keys: Exclusive<Keys>,
+    /// A server needs none.
+    keys: Exclusive<Option<Box<Keys>>>,
     /// permessage-deflate, where the core does it; none where an extension object does, or nothing was negotiated.
-    compressor: Exclusive<Option<Compressor>>,
-    decompressor: Exclusive<Option<Decompressor>>,
+    compressor: Exclusive<Option<Box<Compressor>>>,
+    decompressor: Exclusive<Option<Box<Decompressor>>>,
     memory: Accounted,
 }
 
@@ -138,8 +139,8 @@ impl Codec {
     fn deflate(&self, own_bits: u8, own_takeover: bool, peer_bits: u8, peer_takeover: bool) {
         let own = Direction { window_bits: own_bits, context_takeover: own_takeover };
         let peer = Direction { window_bits: peer_bits, context_takeover: peer_takeover };
-        self.compressor.with(|compressor| *compressor = Some(own.compressor()));
-        self.decompressor.with(|decompressor| *decompressor = Some(peer.decompressor()));
+        self.compressor.with(|compressor| *compressor = Some(Box::new(own.compressor())));
+        self.decompressor.with(|decompressor| *decompressor = Some(Box::new(peer.decompressor())));
     }
 
     /// Whether the core inflates.
@@ -468,7 +469,11 @@ impl Codec {
         let given = RString::from_value(key).and_then(|key| unsafe { key.as_slice() }.try_into().ok());
         match given {
             Some(given) => Ok(Some(MaskKey::new(given))),
-            None if key.to_bool() => this.keys.with(Keys::next).map(Some).map_err(|error| error.raised(ruby)),
+            None if key.to_bool() => this
+                .keys
+                .with(|keys| keys.get_or_insert_default().next())
+                .map(Some)
+                .map_err(|error| error.raised(ruby)),
             None => Ok(None),
         }
     }

@@ -36,7 +36,7 @@ module WebSocket
         return unless @sent.add?(key) || ALLOWED_DUPLICATES.include?(key)
 
         # A line break in a value would begin a header of the attacker's choice.
-        @lines << "#{name.to_s.strip}: #{value.to_s.strip}".gsub(/[\r\n]+/, " ") << "\r\n"
+        @lines << "#{name.to_s.strip}: #{value.to_s.strip}".gsub(/[\r\n]+/, " ").concat("\r\n")
       end
 
       # @return [String]
