@@ -183,6 +183,40 @@ class HTTP2GapsTest < HTTP2TestCase
     end
   end
 
+  # RFC 9113 §6.8: a client sends requests until it has GOAWAY. They are discarded, content and all; the others come to their end.
+  def test_requests_that_cross_goaway
+    server, sent = connected_server
+    stream = nil
+    server.on(:stream) { |opened| (stream = opened) && nil }
+    encoder = HTTP2::Header::Compressor.new
+    server << frame(:headers, %i[end_headers end_stream], stream: 1, payload: encoder.encode(REQUEST))
+    stream.headers(RESPONSE)
+    stream.data("x" * 100_000)
+    server.goaway
+    server << frame(:headers, [:end_headers], stream: 3, payload: encoder.encode(REQUEST))
+    4.times { server << frame(:data, stream: 3, payload: "x" * 16_000) }
+    server << frame(:window_update, stream: 3, increment: 5)
+    server << frame(:rst_stream, stream: 3, error: :cancel)
+    # What was discarded counts for the window of the connection.
+    assert_equal [[:window_update, 0]], parsed_as(sent.last(1), :type, :stream)
+    sent.clear
+    [0, 1].each { |id| server << frame(:window_update, stream: id, increment: 100_000) }
+    assert_equal [34_465, 1], [left(sent).sum, stream.id]
+    assert_predicate stream, :closed?
+    # Also once nothing is under way.
+    server << frame(:headers, [:end_headers], stream: 5, payload: encoder.encode(REQUEST))
+    server << frame(:data, [:end_stream], stream: 5, payload: "x")
+    assert_equal 0, server.active_stream_count
+  end
+
+  # A window that allows nothing yet is not given back when nothing has used it.
+  def test_requests_without_content_while_there_is_no_window
+    server, sent = connected_server(settings_initial_window_size: 0)
+    server << headers_frame(REQUEST)
+    server << frame(:data, [:end_stream], stream: 1, payload: "")
+    assert_empty parsed_as(sent, :type)
+  end
+
   # A client chooses how much it sends at once.
   def test_idle_connections_hold_no_buffer
     require "objspace"

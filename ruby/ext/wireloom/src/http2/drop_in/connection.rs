@@ -41,7 +41,7 @@ pub(crate) enum Phase {
     /// The peer goes away, and streams are left.
     Closing,
     /// Closed for the program: this side goes away without an error, or the peer does and no streams are left. What is under way comes to
-    /// its end.
+    /// its end, which sets `closed_since`; what the peer begins before it knows is discarded.
     Leaving,
     Closed,
 }
@@ -477,10 +477,13 @@ pub(crate) fn close_when_done(ruby: &Ruby, this: Obj<Connection>) -> Result<(), 
     {
         return Ok(());
     }
-    if FrameBuffer::is_empty(&this.buffer) {
-        return close(ruby, this);
+    if !FrameBuffer::is_empty(&this.buffer) {
+        this.phase.set(Phase::Leaving);
+    } else if this.phase.get() == Phase::Leaving {
+        this.closed_since.set(Some(clock(ruby)?));
+    } else {
+        close(ruby, this)?;
     }
-    this.phase.set(Phase::Leaving);
     Ok(())
 }
 

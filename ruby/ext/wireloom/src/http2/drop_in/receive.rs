@@ -411,7 +411,14 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
     let own = id.is_multiple_of(2) != this.is_client.get();
     let idle = if own { id >= this.stream_id.get() } else { id > this.last_peer_id.get() };
     let idle = idle && !was_reset(this, id);
+    // RFC 9113 §6.8: what belongs to a stream that GOAWAY does not name is discarded; its DATA counts.
+    let discarded = idle && !own && matches!(this.phase.get(), Phase::Closing | Phase::Leaving);
     match frame.kind {
+        Kind::Data if discarded => {
+            charge_data(ruby, this, frame)?;
+            data_received(ruby, this, frame)
+        }
+        Kind::WindowUpdate | Kind::RstStream if discarded => charge(ruby, this, Charge::UnknownFrame),
         Kind::Priority => {
             charge(ruby, this, Charge::Priority)?;
             let leaving =
@@ -463,14 +470,19 @@ fn charge_on_stream(
         }
         Kind::Priority => Charge::Priority,
         Kind::WindowUpdate => Charge::WindowUpdate,
-        Kind::Data if !frame.ends_stream() => match frame.payload_len() {
-            0 => Charge::EmptyFrame,
-            1..Limits::TINY_DATA_LEN => Charge::TinyData,
-            _ => return Ok(()),
-        },
+        Kind::Data => return charge_data(ruby, this, frame),
         _ => return Ok(()),
     };
     charge(ruby, this, what)
+}
+
+fn charge_data(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
+    match frame.payload_len() {
+        _ if frame.ends_stream() => Ok(()),
+        0 => charge(ruby, this, Charge::EmptyFrame),
+        1..Limits::TINY_DATA_LEN => charge(ruby, this, Charge::TinyData),
+        _ => Ok(()),
+    }
 }
 
 /// The window of the connection: a WINDOW_UPDATE when half of it or less is left.
@@ -482,7 +494,7 @@ fn data_received(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<()
     if window + (65_535 - max).max(0) < 0 {
         return connection_error(ruby, this, sym().flow_control_error, None, None);
     }
-    if window > max / 2 {
+    if window > max / 2 || window == max {
         return Ok(());
     }
     if connection::is_plain(this) {
@@ -528,14 +540,14 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
             _ => protocol_error(ruby, this, "protocol error"),
         },
         // RFC 9113 §6.8: streams under way come to their end.
-        Phase::Leaving => match frame.kind {
+        Phase::Leaving if this.closed_since.get().is_none() => match frame.kind {
             Kind::Settings => settings_frame(ruby, this, frame),
             Kind::WindowUpdate => window_grown(ruby, this, frame),
             Kind::Ping => ping(ruby, this, frame),
             Kind::Goaway if frame.error != sym().no_error => connection::close(ruby, this),
             _ => Ok(()),
         },
-        Phase::Closed => match frame.kind {
+        Phase::Leaving | Phase::Closed => match frame.kind {
             Kind::Goaway => Ok(()),
             Kind::Ping => ping(ruby, this, frame),
             _ => match this.closed_since.get() {

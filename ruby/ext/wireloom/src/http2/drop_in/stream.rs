@@ -332,7 +332,7 @@ fn replenish(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
     if window + this.slack.get() < 0 {
         return stream_error(ruby, this, sym().flow_control_error, None);
     }
-    if window > max / 2 {
+    if window > max / 2 || window == max {
         return Ok(());
     }
     if is_plain(this) {
