@@ -655,6 +655,7 @@ class ConnectionTest < Wireloom::TestCase
 
   # A peer that broke a message off and says nothing more: on a stream that cannot wait for a limited time, and within a frame.
   def test_refused_text_does_not_wait_for_a_silent_peer
+    gap_of_the_original
     wrapped = Struct.new(:io) do
       def read(length) = io.read(length)
       def write(bytes) = io.write(bytes)
