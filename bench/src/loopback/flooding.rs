@@ -16,62 +16,89 @@ const INFLATED_LEN: usize = 1 << 20;
 /// Streams of each connection over HTTP/2.
 const STREAMS: usize = 10;
 
-/// Hostile connections, until it is dropped.
+/// Hostile connections, until it is dropped. One thread has all of them: the honest client has to wait for the scheduler of its core
+/// while many threads wait for it, whatever their priority.
 pub(crate) struct Flood {
     stops: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A hostile connection, whose socket does not block.
+enum Hostile {
+    Http1 { stream: TcpStream, frames: Arc<[u8]>, sent: usize },
+    Http2(Box<Tunnels>),
 }
 
 impl Flood {
-    /// Over HTTP/1.1, by one thread.
+    /// Opens the connections, those of HTTP/2 with several streams.
     ///
     /// # Errors
     /// A connection could not be opened, or was opened without permessage-deflate.
-    pub(crate) fn over_http1(address: SocketAddr, connections: usize) -> Result<Self, String> {
+    pub(crate) fn begin(address: SocketAddr, connections: usize, over_http2: bool) -> Result<Self, String> {
         let opening = Opening { path: "/echo", subprotocol: None, deflate: true };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
-        let mut streams = Vec::with_capacity(connections);
+        let frames: Arc<[u8]> = frame().repeat(16).into();
+        let mut hostile = Vec::with_capacity(connections);
         for index in 0..connections {
-            let stream = opening::open_with(address, opening)?;
-            stream.set_nonblocking(true).map_err(|error| error.to_string())?;
-            let events = EventFlags::IN | EventFlags::OUT;
-            epoll::add(&epoll, &stream, EventData::new_u64(index as u64), events)
+            hostile.push(if over_http2 {
+                Hostile::Http2(Box::new(Tunnels::open_hostile(address, STREAMS, frame())?))
+            } else {
+                let stream = opening::open_with(address, opening)?;
+                stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+                Hostile::Http1 { stream, frames: frames.clone(), sent: 0 }
+            });
+            let events = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
+            epoll::add(&epoll, hostile[index].stream(), EventData::new_u64(index as u64), events)
                 .map_err(|error| error.to_string())?;
-            streams.push(stream);
         }
         let stops = Arc::new(AtomicBool::new(false));
         let stopping = stops.clone();
         let thread = std::thread::spawn(move || {
             yield_to_others();
-            flood(&epoll, &streams, &stopping);
+            flood(&epoll, &mut hostile, &stopping);
         });
-        Ok(Self { stops, threads: vec![thread] })
-    }
-
-    /// Over HTTP/2, each connection with several streams, by a thread for each connection.
-    ///
-    /// # Errors
-    /// As for [`over_http1`](Self::over_http1).
-    pub(crate) fn over_http2(address: SocketAddr, connections: usize) -> Result<Self, String> {
-        let stops = Arc::new(AtomicBool::new(false));
-        let mut flood = Self { stops, threads: Vec::with_capacity(connections) };
-        for _ in 0..connections {
-            let mut tunnels = Tunnels::open_hostile(address, STREAMS, frame())?;
-            let stopping = flood.stops.clone();
-            flood.threads.push(std::thread::spawn(move || {
-                yield_to_others();
-                // A server that closes has defended itself.
-                _ = tunnels.flood(&stopping);
-            }));
-        }
-        Ok(flood)
+        Ok(Self { stops, thread: Some(thread) })
     }
 }
 
 impl Drop for Flood {
     fn drop(&mut self) {
         self.stops.store(true, Ordering::Relaxed);
-        self.threads.drain(..).for_each(|thread| _ = thread.join());
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Hostile {
+    fn stream(&self) -> &TcpStream {
+        match self {
+            Self::Http1 { stream, .. } => stream,
+            Self::Http2(tunnels) => tunnels.stream(),
+        }
+    }
+
+    /// Reads and writes until the socket would block.
+    fn flood(&mut self, answers: &mut [u8]) -> Result<(), String> {
+        let (stream, frames, sent) = match self {
+            Self::Http1 { stream, frames, sent } => (stream, frames, sent),
+            Self::Http2(tunnels) => return tunnels.flood(),
+        };
+        while let Some(len) = unless_blocked(stream.read(answers))? {
+            if len == 0 {
+                return Err("the server closed the connection".into());
+            }
+        }
+        while let Some(len) = unless_blocked(stream.write(&frames[*sent..]))? {
+            *sent = (*sent + len) % frames.len();
+        }
+        Ok(())
+    }
+}
+
+fn unless_blocked(done: std::io::Result<usize>) -> Result<Option<usize>, String> {
+    match done {
+        Ok(len) => Ok(Some(len)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -96,11 +123,9 @@ fn yield_to_others() {
     _ = rustix::process::setpriority_process(None, 19);
 }
 
-fn flood(epoll: &OwnedFd, streams: &[TcpStream], stops: &AtomicBool) {
-    let frames = frame().repeat(16);
-    let mut sent = vec![0; streams.len()];
+fn flood(epoll: &OwnedFd, hostile: &mut [Hostile], stops: &AtomicBool) {
     let mut answers = vec![0; 64 << 10];
-    let mut events = Vec::with_capacity(streams.len());
+    let mut events = Vec::with_capacity(hostile.len());
     while !stops.load(Ordering::Relaxed) {
         events.clear();
         let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -108,22 +133,10 @@ fn flood(epoll: &OwnedFd, streams: &[TcpStream], stops: &AtomicBool) {
             continue;
         }
         for event in &events {
-            // The struct is packed: its fields are copied, not referenced.
-            let (index, flags) = (event.data.u64() as usize, event.flags);
-            let mut stream = &streams[index];
-            let is_closed = |read: std::io::Result<usize>| match read {
-                Ok(len) => len == 0,
-                Err(error) => error.kind() != ErrorKind::WouldBlock,
-            };
-            if flags.contains(EventFlags::IN) && is_closed(stream.read(&mut answers)) {
+            let hostile = &mut hostile[event.data.u64() as usize];
+            if hostile.flood(&mut answers).is_err() {
                 // The server has defended itself.
-                _ = epoll::delete(epoll, stream);
-                continue;
-            }
-            if flags.contains(EventFlags::OUT)
-                && let Ok(len) = stream.write(&frames[sent[index]..])
-            {
-                sent[index] = (sent[index] + len) % frames.len();
+                _ = epoll::delete(epoll, hostile.stream());
             }
         }
     }

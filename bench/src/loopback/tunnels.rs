@@ -6,8 +6,7 @@ use super::opening;
 use crate::corpus::{Content, Corpus, End};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// RFC 9113 §6: the frame types that are handled.
 mod frame {
@@ -25,6 +24,8 @@ const HEAD_LEN: usize = 9;
 const FRAME_LEN_MAX: u64 = 16_384;
 /// RFC 9113 §6.9.1: the largest window.
 const WINDOW_MAX: u32 = (1 << 31) - 1;
+/// Copies of a frame that a hostile connection sends on each stream: more than any server reads.
+const COPIES: u64 = 1 << 30;
 /// The number of received bytes after which WINDOW_UPDATE is sent.
 const WINDOW_USED_MAX: u32 = 1 << 29;
 
@@ -79,7 +80,12 @@ impl Tunnels {
     /// The server refuses them.
     pub(crate) fn open_hostile(address: SocketAddr, streams: usize, frame: Vec<u8>) -> Result<Self, String> {
         let load = Load { payload_len: 0, connections: streams, depth: 1 };
-        Self::open_with(address, load, frame, Vec::new(), 1)
+        let mut tunnels = Self::open_with(address, load, frame, Vec::new(), 1)?;
+        tunnels.stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+        for tunnel in &mut tunnels.tunnels {
+            tunnel.allowed = COPIES * tunnels.frame_len;
+        }
+        Ok(tunnels)
     }
 
     fn open_with(
@@ -169,17 +175,17 @@ impl Tunnels {
         Ok(messages)
     }
 
-    /// Sends as much as the windows allow, until `stops` is set or the server closes.
+    /// Sends as much as the windows and the socket allow, and reads what has arrived. The socket must not block.
     ///
     /// # Errors
     /// The server closed the connection.
-    pub(crate) fn flood(&mut self, stops: &AtomicBool) -> Result<(), String> {
-        const COPIES: u64 = 1 << 30;
-        self.stream.set_read_timeout(Some(Duration::from_millis(50))).map_err(|error| error.to_string())?;
-        (0..self.tunnels.len()).for_each(|index| self.tunnels[index].allowed = COPIES * self.frame_len);
-        while !stops.load(Ordering::Relaxed) {
-            (0..self.tunnels.len()).for_each(|index| self.send(index, 0));
-            self.turn()?;
+    pub(super) fn flood(&mut self) -> Result<(), String> {
+        let mut has_read = true;
+        while has_read {
+            if self.out.is_empty() {
+                (0..self.tunnels.len()).for_each(|index| self.send(index, 0));
+            }
+            has_read = self.turn()?;
         }
         Ok(())
     }
@@ -237,16 +243,23 @@ impl Tunnels {
     }
 
     fn flush(&mut self) -> Result<(), String> {
-        let written = self.stream.write_all(&self.out).map_err(|error| error.to_string());
-        self.out.clear();
-        written
+        let mut written = 0;
+        while written < self.out.len() {
+            match self.stream.write(&self.out[written..]) {
+                Ok(len) => written += len,
+                Err(error) if self.is_hostile && error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        self.out.drain(..written);
+        Ok(())
     }
 
-    /// Writes what is queued, reads once, and handles every complete frame.
-    fn turn(&mut self) -> Result<(), String> {
+    /// Writes what is queued, reads once, and handles every complete frame. False if nothing has arrived at a socket that does not block.
+    fn turn(&mut self) -> Result<bool, String> {
         self.flush()?;
         let len = match self.stream.read(&mut self.inbox[self.filled..]) {
-            Err(error) if self.is_hostile && error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if self.is_hostile && error.kind() == ErrorKind::WouldBlock => return Ok(false),
             read => read.map_err(|error| error.to_string())?,
         };
         if len == 0 {
@@ -267,7 +280,7 @@ impl Tunnels {
         self.inbox = inbox;
         self.inbox.copy_within(from..self.filled, 0);
         self.filled = kept;
-        outcome
+        outcome.map(|()| true)
     }
 
     fn take(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) -> Result<(), String> {

@@ -38,10 +38,7 @@ fn attack(runner: &mut Runner, running: &Running, over_http2: bool) -> Result<()
     let mut honest = Paced::open(*address, over_http2)?;
     let quiet = honest.run(count, interval)?;
     let hostile = runner.scale(HOSTILE, 3);
-    let flood = match over_http2 {
-        true => Flood::over_http2(*address, hostile)?,
-        false => Flood::over_http1(*address, hostile)?,
-    };
+    let flood = Flood::begin(*address, hostile, over_http2)?;
     let delays = honest.run(count, interval)?;
     drop(flood);
     let version = if over_http2 { "HTTP/2" } else { "HTTP/1.1" };
