@@ -17,7 +17,7 @@ fn dial(
     bytes: &[u8],
     pieces: &[usize],
 ) -> Result<Option<(usize, Progress)>, HandshakeError> {
-    let limits = HandshakeLimits::default().with_head_len_max(2_048).with_headers_max(20);
+    let limits = HandshakeLimits { head_len_max: 2_048, headers_max: 20 };
     let mut handshake = ClientHandshake::new(options.clone(), *b"the sample nonce", limits)?;
     let mut at = 0;
     for &len in pieces {

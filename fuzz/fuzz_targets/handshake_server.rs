@@ -13,7 +13,7 @@ use wireloom_ws::handshake::{Acceptance, HandshakeError, HandshakeLimits, Server
 type Verdict = Result<Option<(usize, Vec<u8>)>, HandshakeError>;
 
 fn serve(bytes: &[u8], pieces: &[usize], acceptance: &Acceptance<'_>) -> Verdict {
-    let limits = HandshakeLimits::default().with_head_len_max(2_048).with_headers_max(20);
+    let limits = HandshakeLimits { head_len_max: 2_048, headers_max: 20 };
     let mut handshake = ServerHandshake::new(limits);
     let mut at = 0;
     for &len in pieces {

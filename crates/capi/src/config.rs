@@ -281,7 +281,8 @@ pub(crate) unsafe fn handshake_limits(
     }
     // SAFETY: the caller's promise is passed on.
     let limits = unsafe { memory::read(limits)? };
-    Ok(HandshakeLimits::default().with_head_len_max(limits.head_len_max).with_headers_max(limits.headers_max))
+    let (head_len_max, headers_max) = (limits.head_len_max, limits.headers_max);
+    Ok(HandshakeLimits { head_len_max, headers_max })
 }
 
 /// The configuration of an HTTP/2 connection. Set it with `wl_h2_config_default`, then change fields.

@@ -440,7 +440,7 @@ pub extern "C" fn wl_ws_handle_activity(ws: wl_ws, now_ns: u64) -> wl_status {
 pub extern "C" fn wl_ws_handle_write_failed(ws: wl_ws, now_ns: u64) -> wl_status {
     call(|| {
         with(ws, |connection| {
-            connection.handle_write_failed(time(now_ns));
+            connection.handle_write_failed(time(now_ns), drop);
             Ok(())
         })
     })

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use wireloom::wireloom_ws::handshake::HandshakeError;
-use wireloom::wireloom_ws::handshake::error::{LimitReached, ResponseError};
+use wireloom::wireloom_ws::handshake::error::ResponseError;
 use wireloom::{Error, HttpError, WebSocketError};
 
 /// How the command ends, as [`exit_codes`] describes it. 2 is also what clap uses for invalid arguments.
@@ -58,7 +58,6 @@ impl Exit {
             | Error::Handshake(HandshakeError::Misuse(_)) => Self::Usage,
             Error::ConnectTimeout
             | Error::HandshakeTimeout
-            | Error::Handshake(HandshakeError::Limit(LimitReached::Deadline))
             | Error::Http(HttpError::KeepaliveTimeout | HttpError::BodyTimeout)
             | Error::WebSocket(WebSocketError::KeepaliveTimeout) => Self::TimedOut,
             Error::Tls(_) | Error::TlsRequired | Error::NoTls => Self::Tls,
@@ -95,6 +94,7 @@ fn is_loss(kind: ErrorKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wireloom::wireloom_ws::handshake::error::LimitReached;
 
     #[test]
     fn errors_have_the_codes_of_the_table() {

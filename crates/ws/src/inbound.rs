@@ -160,12 +160,6 @@ impl Inbound {
         Ok((used, self.event(arrival, input, None)))
     }
 
-    /// Whether [`handle_input`](Self::handle_input) has an event without further bytes: the next chunk of a compressed
-    /// message.
-    pub fn has_more(&self) -> bool {
-        self.has_more_as(self.delivery)
-    }
-
     /// Frees the memory that an idle connection does not need; the next message allocates it again.
     pub fn release_buffers(&mut self) {
         drop(self.take_memory());

@@ -240,12 +240,6 @@ impl Outbound {
         self.sender.take_headers()
     }
 
-    /// Whether a message is being sent in fragments.
-    #[inline]
-    pub fn is_under_way(&self) -> bool {
-        self.sender.is_under_way()
-    }
-
     /// Whether there is anything to transmit.
     #[inline]
     pub fn wants_write(&self) -> bool {
@@ -326,13 +320,9 @@ impl Outbound {
     }
 
     /// A write to the transport failed: the queue is dropped, and nothing more can be sent. Input is still processed until the end of
-    /// the transport or the close timeout, because the peer may have sent a Close frame.
-    pub fn handle_write_failed(&mut self, now: Duration) {
-        self.handle_write_failed_with(now, drop);
-    }
-
-    /// As [`handle_write_failed`](Self::handle_write_failed). Payloads that were queued by reference are passed to `release`.
-    pub fn handle_write_failed_with(&mut self, now: Duration, release: impl FnMut(Bytes)) {
+    /// the transport or the close timeout, because the peer may have sent a Close frame. Payloads that were queued by reference are passed
+    /// to `release`.
+    pub fn handle_write_failed(&mut self, now: Duration, release: impl FnMut(Bytes)) {
         let is_lost = self.queued_len() > 0;
         self.pending_pong = None;
         self.sender.drop_output(release);
@@ -473,7 +463,7 @@ impl Outbound {
     /// [`send_rest_of_prepared`](Self::send_rest_of_prepared) continues.
     #[inline]
     pub fn can_write_prepared(&self) -> bool {
-        self.is_open() && !self.wants_write() && !self.is_under_way() && !self.sender.masks()
+        self.is_open() && !self.wants_write() && !self.sender.is_under_way() && !self.sender.masks()
     }
 
     /// Sends a prepared frame of which the transport has accepted the first `written` bytes: queues the rest, if there is any.
@@ -494,12 +484,13 @@ impl Outbound {
     /// The largest window of a compressed [`PreparedFrame`] that the peer accepts, 9 to 15; `None` if a message of `len` bytes should
     /// not be compressed on this connection.
     pub fn prepared_window_bits(&self, len: usize) -> Option<u8> {
-        self.sender.prepared_window_bits(len)
+        let compressor = self.sender.compressor()?;
+        compressor.is_worthwhile(len).then(|| compressor.window_bits())
     }
 
     /// The level and memory with which this connection compresses, for a [`PreparedFrame`] that follows it.
     pub fn prepared_config(&self) -> DeflateConfig {
-        self.sender.prepared_config()
+        self.sender.compressor().map(Compressor::config).unwrap_or_default()
     }
 
     /// Sends a fragment of a text message (RFC 6455 §5.4). The first call begins the message and `fin` ends it; control frames may be
@@ -637,7 +628,7 @@ impl Outbound {
     /// Memory that compression holds, in bytes: the window to which the next message may refer, and the codec while there is one. Nothing
     /// once [nothing is written any more](Self::handle_write_failed).
     pub fn memory_len(&self) -> usize {
-        self.sender.deflate_memory_len()
+        self.sender.compressor().map_or(0, Compressor::memory_len)
     }
 
     // Output.

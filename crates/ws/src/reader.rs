@@ -415,12 +415,6 @@ impl Reader {
             && self.inbound.decoder.missing_len(&bytes[*start..*end]).is_some_and(|len| len <= missing_max)
     }
 
-    /// Whether [`decode`](Self::decode) may return something without further bytes.
-    #[inline]
-    pub fn has_more(&self) -> bool {
-        self.has_input() || self.inbound.has_more()
-    }
-
     /// Whether [`decode_as`](Self::decode_as) may return something without further bytes.
     pub fn has_more_as(&self, delivery: Delivery) -> bool {
         self.has_input() || self.inbound.has_more_as(delivery)

@@ -1,7 +1,7 @@
 //! Encodes messages and control frames into the send queue. `outbound` decides whether sending is allowed.
 
 use crate::close::CloseFrame;
-use crate::deflate::{Compressor, DeflateConfig, DeflatePool};
+use crate::deflate::{Compressor, DeflatePool};
 use crate::error::Misuse;
 use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
@@ -154,17 +154,6 @@ impl Sender {
         Ok(())
     }
 
-    /// See [`Outbound::prepared_window_bits`](crate::Outbound::prepared_window_bits).
-    pub(crate) fn prepared_window_bits(&self, len: usize) -> Option<u8> {
-        let compressor = &self.deflate()?.compressor;
-        compressor.is_worthwhile(len).then(|| compressor.window_bits())
-    }
-
-    /// See [`Outbound::prepared_config`](crate::Outbound::prepared_config).
-    pub(crate) fn prepared_config(&self) -> DeflateConfig {
-        self.deflate().map(|deflate| deflate.compressor.config()).unwrap_or_default()
-    }
-
     /// Queues the header of a message whose payload the caller writes itself; see
     /// [`Outbound::send_borrowed`](crate::Outbound::send_borrowed). False when the payload was masked or compressed: then the whole
     /// message was queued. `keep` is called before that.
@@ -222,12 +211,12 @@ impl Sender {
 
     #[inline]
     pub(crate) fn is_compressed(&self) -> bool {
-        self.deflate().is_some()
+        self.compressor().is_some()
     }
 
     #[inline]
-    fn deflate(&self) -> Option<&Deflate> {
-        self.processing.as_ref()?.deflate.as_ref()
+    pub(crate) fn compressor(&self) -> Option<&Compressor> {
+        Some(&self.processing.as_ref()?.deflate.as_ref()?.compressor)
     }
 
     #[inline]
@@ -309,11 +298,6 @@ impl Sender {
         }
     }
 
-    /// See [`Outbound::memory_len`](crate::Outbound::memory_len).
-    pub(crate) fn deflate_memory_len(&self) -> usize {
-        self.deflate().map_or(0, |deflate| deflate.compressor.memory_len())
-    }
-
     /// Frees the memory that an idle connection does not need.
     pub(crate) fn release(&mut self) {
         self.queue.release();
@@ -365,7 +349,7 @@ impl Sender {
     /// Whether a message of this length should be compressed.
     #[inline]
     fn is_worthwhile(&self, len: usize) -> bool {
-        self.deflate().is_some_and(|deflate| deflate.compressor.is_worthwhile(len))
+        self.compressor().is_some_and(|compressor| compressor.is_worthwhile(len))
     }
 
     /// Queues one frame.
@@ -404,7 +388,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deflate::DeflateParams;
+    use crate::deflate::{DeflateConfig, DeflateParams};
     use crate::role::Role;
     use alloc::vec;
 
@@ -469,7 +453,9 @@ mod tests {
 
     #[test]
     fn shares_the_compression_buffer_through_the_pool() {
-        let capacity = |sender: &Sender| sender.deflate().unwrap().compressed.capacity();
+        let capacity = |sender: &Sender| {
+            sender.processing.as_ref().unwrap().deflate.as_ref().unwrap().compressed.capacity()
+        };
         let (mut pool, mut sender) = (DeflatePool::new(1, 1), compressing());
         sender.send_message(Kind::Text, b"Hello", true).unwrap();
         let len = capacity(&sender);

@@ -277,7 +277,7 @@ impl Session {
 
     /// Nothing is written any more: drops the queue.
     pub(super) fn drop_queue(&mut self, deferred: &mut Deferred) {
-        self.core.handle_write_failed_with(clock::now(), |payload| deferred.drop_later(payload));
+        self.core.handle_write_failed(clock::now(), |payload| deferred.drop_later(payload));
     }
 
     /// The transport has accepted bytes, after it `was_full` or not.

@@ -94,7 +94,8 @@ async fn responding(answer: Vec<u8>) -> String {
 #[tokio::test]
 async fn bounds_the_head_of_a_response() {
     let head = |len: usize| format!("HTTP/1.1 403 No\r\nX: {}\r\n\r\n", "x".repeat(len - 24)).into_bytes();
-    let limited = Connector::new().response_limits(HandshakeLimits::default().with_head_len_max(100));
+    let limits = HandshakeLimits { head_len_max: 100, ..HandshakeLimits::default() };
+    let limited = Connector::new().response_limits(limits);
     for (len, refused) in [(99, true), (100, true), (101, false)] {
         let error = limited.connect(&responding(head(len)).await).await.unwrap_err();
         assert_eq!(matches!(error, Error::Refused(_)), refused, "{len}: {error:?}");

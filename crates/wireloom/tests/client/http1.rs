@@ -500,11 +500,10 @@ async fn reads_folded_headers_and_long_heads() {
     let url = answer(head.as_bytes(), 10_000).await;
     let response = Connector::new().request(Request::get(&url)).await.unwrap();
     assert_eq!((response.headers.get_all("set-cookie").count(), response.headers.len()), (10, 511));
-    let limits =
-        HandshakeLimits { headers_max: 510, ..HandshakeLimits::default() }.with_head_len_max(1 << 20);
+    let limits = HandshakeLimits { headers_max: 510, head_len_max: 1 << 20 };
     let error = Connector::new().response_limits(limits).request(Request::get(&url)).await.unwrap_err();
     assert_eq!(error, Error::InvalidResponse(512, "too many headers"));
-    let limits = HandshakeLimits::default().with_head_len_max(head.len() - 1);
+    let limits = HandshakeLimits { head_len_max: head.len() - 1, ..HandshakeLimits::default() };
     let error = Connector::new().response_limits(limits).request(Request::get(&url)).await.unwrap_err();
     assert!(matches!(error, Error::Http(HttpError::Malformed(_))), "{error}");
 }

@@ -275,7 +275,7 @@ fn passes_an_error_from_inbound_to_outbound() {
 fn receives_a_close_after_a_write_has_failed() {
     let mut server = server();
     server.send_text("lost").unwrap();
-    server.handle_write_failed(NOW);
+    server.handle_write_failed(NOW, drop);
     assert_eq!(server.send_text("no"), Err(Misuse::NotOpen.into()));
     assert!(!server.wants_write());
     assert_eq!(server.end().unwrap().cause, Cause::TransportClosed);
@@ -303,7 +303,7 @@ fn a_close_after_a_write_has_failed_is_not_clean() {
         if closes {
             end.close(NOW, CloseCode::GOING_AWAY, "").unwrap();
         }
-        end.handle_write_failed(NOW);
+        end.handle_write_failed(NOW, drop);
         peer.close(NOW, CloseCode::NORMAL, "").unwrap();
         let wire = peer.take_transmit();
         assert_eq!(receive(&mut end, &wire, 5, false), ["close Some(CloseCode(1000)) "]);

@@ -6,9 +6,8 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use core::time::Duration;
 
-use super::error::{HandshakeError, LimitReached, Misuse, ResponseError};
+use super::error::{HandshakeError, Misuse, ResponseError};
 use super::extensions::parse_lines;
 use super::head::{Head, HeadReader, Occurs, ResponseHead, Version};
 use super::key::{accept_key, key};
@@ -202,7 +201,6 @@ pub struct ClientHandshake {
     accept: [u8; 28],
     request: Vec<u8>,
     state: State,
-    deadline: Option<Duration>,
     /// The response that opened the connection.
     answer: Option<ResponseHead>,
 }
@@ -213,7 +211,6 @@ impl fmt::Debug for ClientHandshake {
         f.debug_struct("ClientHandshake")
             .field("options", &self.options)
             .field("state", &self.state)
-            .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }
 }
@@ -271,17 +268,10 @@ impl ClientHandshake {
             key,
             request: Vec::new(),
             state: State::Reading(HeadReader::new(Role::Client, limits)),
-            deadline: None,
             answer: None,
         };
         handshake.request = handshake.write_request();
         Ok(handshake)
-    }
-
-    /// The same handshake, which fails when it is not answered at this time.
-    #[must_use]
-    pub fn with_deadline(self, deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), ..self }
     }
 
     /// The bytes to send.
@@ -414,21 +404,5 @@ impl ClientHandshake {
         }
         // Items 5 and 6.
         self.options.check_negotiation(head)
-    }
-
-    /// Checks the deadline.
-    ///
-    /// # Errors
-    /// The deadline has passed without a response.
-    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), HandshakeError> {
-        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.state = State::Failed(LimitReached::Deadline.into());
-        }
-        if let State::Failed(error) = self.state { Err(error) } else { Ok(()) }
-    }
-
-    /// The time at which to call [`handle_timeout`](Self::handle_timeout).
-    pub fn poll_timeout(&self) -> Option<Duration> {
-        self.deadline.filter(|_| matches!(self.state, State::Reading(_)))
     }
 }

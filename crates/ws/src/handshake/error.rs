@@ -151,8 +151,6 @@ pub enum LimitReached {
     HeadLen,
     /// [`HandshakeLimits::headers_max`](super::HandshakeLimits::headers_max).
     Headers,
-    /// The deadline given at construction.
-    Deadline,
 }
 
 /// A misuse of the API by the caller. Nothing was written.
@@ -282,21 +280,10 @@ impl ResponseError {
 }
 
 impl LimitReached {
-    /// The status of the refusal, when this side is the server.
-    pub fn status(self) -> u16 {
-        match self {
-            // RFC 6585 §5.
-            Self::HeadLen | Self::Headers => 431,
-            // RFC 9110 §15.5.9.
-            Self::Deadline => 408,
-        }
-    }
-
     fn reason(self) -> &'static str {
         match self {
             Self::HeadLen => "the head of the handshake is too long",
             Self::Headers => "too many headers in the handshake",
-            Self::Deadline => "the handshake took too long",
         }
     }
 }
@@ -328,7 +315,8 @@ impl HandshakeError {
     pub fn status(self) -> u16 {
         match self {
             Self::Request(error) => error.status(),
-            Self::Limit(limit) => limit.status(),
+            // RFC 6585 §5.
+            Self::Limit(_) => 431,
             Self::Response(_) => 502,
             Self::Misuse(_) => 500,
         }

@@ -3,7 +3,7 @@
 /// Limits of one opening handshake. On a server each applies to the head of the request; on a client, to all response heads together
 /// (informational ones included).
 ///
-/// Fields may be added: use struct update. The caller limits the time: [`ServerHandshake::with_deadline`](super::server::ServerHandshake::with_deadline).
+/// Fields may be added: use struct update. The caller limits the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
     /// Bytes of a head, with its empty line: 16 KiB. That is more than the largest heads that browsers send (two cookies of 4 KiB
@@ -22,16 +22,4 @@ impl Default for HandshakeLimits {
 impl HandshakeLimits {
     /// The default limits.
     pub const DEFAULT: Self = Self { head_len_max: 16 * 1024, headers_max: 100 };
-
-    /// The same limits with this many bytes for a head.
-    #[must_use]
-    pub fn with_head_len_max(self, head_len_max: usize) -> Self {
-        Self { head_len_max, ..self }
-    }
-
-    /// The same limits with this many header lines.
-    #[must_use]
-    pub fn with_headers_max(self, headers_max: usize) -> Self {
-        Self { headers_max, ..self }
-    }
 }

@@ -2,13 +2,12 @@
 //!
 //! ```text
 //! reading ──head complete──▶ deciding ──accept, reject──▶ answered
-//!    └───────error, deadline───▶ failed (the same error from then on)
+//!    └────────────error────────▶ failed (the same error from then on)
 //! ```
 
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use super::error::{HandshakeError, LimitReached, Misuse};
+use super::error::{HandshakeError, Misuse};
 use super::head::HeadReader;
 use super::{Acceptance, HandshakeLimits, Negotiated, Request, Response};
 use crate::role::Role;
@@ -47,7 +46,6 @@ use crate::role::Role;
 #[derive(Clone, Debug)]
 pub struct ServerHandshake {
     state: State,
-    deadline: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -71,15 +69,9 @@ pub enum Progress {
 }
 
 impl ServerHandshake {
-    /// A handshake that waits for its first byte, without a deadline.
+    /// A handshake that waits for its first byte.
     pub fn new(limits: HandshakeLimits) -> Self {
-        Self { state: State::Reading(HeadReader::new(Role::Server, limits)), deadline: None }
-    }
-
-    /// The same handshake, which fails when it is not answered at this time.
-    #[must_use]
-    pub fn with_deadline(self, deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), ..self }
+        Self { state: State::Reading(HeadReader::new(Role::Server, limits)) }
     }
 
     /// The request, while it waits for an answer.
@@ -119,25 +111,6 @@ impl ServerHandshake {
                 self.state = State::Failed(error);
                 Err(error)
             }
-        }
-    }
-
-    /// Checks the deadline.
-    ///
-    /// # Errors
-    /// The deadline has passed without an answer.
-    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), HandshakeError> {
-        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.state = State::Failed(LimitReached::Deadline.into());
-        }
-        if let State::Failed(error) = self.state { Err(error) } else { Ok(()) }
-    }
-
-    /// The time at which to call [`handle_timeout`](Self::handle_timeout).
-    pub fn poll_timeout(&self) -> Option<Duration> {
-        match self.state {
-            State::Reading(_) | State::Deciding(_) => self.deadline,
-            State::Answered | State::Failed(_) => None,
         }
     }
 

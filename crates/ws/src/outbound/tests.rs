@@ -33,7 +33,7 @@ fn in_phase(phase: Option<Phase>) -> Outbound {
         Some(Phase::CloseSent) => server.close(NOW, None, "").unwrap(),
         Some(Phase::Exchanged) => server.handle_event(NOW, &mut Event::Close(close)),
         Some(Phase::Failed) => server.handle_error(NOW, PeerMisbehaved::InvalidUtf8.into()),
-        Some(Phase::WriteFailed) => server.handle_write_failed(NOW),
+        Some(Phase::WriteFailed) => server.handle_write_failed(NOW, drop),
         Some(Phase::Draining { clean }) => {
             server.close(NOW, None, "").unwrap();
             if clean {
@@ -147,11 +147,11 @@ fn getters_return_what_was_configured_and_negotiated() {
 #[test]
 fn a_fragmented_message_is_under_way_until_fin() {
     let mut server = server();
-    assert!(!server.is_under_way());
+    assert!(!server.sender.is_under_way());
     server.send_text_chunk("one", false).unwrap();
-    assert!(server.is_under_way());
+    assert!(server.sender.is_under_way());
     server.send_text_chunk("two", true).unwrap();
-    assert!(!server.is_under_way());
+    assert!(!server.sender.is_under_way());
     assert_eq!(server.take_transmit(), b"\x01\x03one\x80\x03two");
 }
 
@@ -390,7 +390,7 @@ fn hands_back_payloads_that_were_queued_by_reference() {
     server.send_borrowed(Kind::Binary, &[7; 300], write, |_| true, |payload| released.push(payload)).unwrap();
     assert_eq!((sent, released.len()), (1 + 5_004 + 304, 3));
     payloads().into_iter().for_each(|payload| server.send_bytes(payload).unwrap());
-    server.handle_write_failed_with(NOW, |payload| released.push(payload));
+    server.handle_write_failed(NOW, |payload| released.push(payload));
     assert_eq!((released.len(), server.queued_len()), (6, 0));
     // Only what has been written of a payload is missing in it.
     assert_eq!(released.iter().map(Bytes::len).collect::<Vec<_>>(), [0, 0, 0, 5_000, 5_000, 5_000]);
@@ -399,19 +399,19 @@ fn hands_back_payloads_that_were_queued_by_reference() {
 // RFC 6455 §7.1.4: closed cleanly means that both Close frames were sent and received.
 #[test]
 fn a_close_frame_that_was_never_written_is_not_clean() {
-    for end in [Outbound::handle_eof, |server: &mut Outbound| server.handle_write_failed(NOW)] {
+    for end in [Outbound::handle_eof, |server: &mut Outbound| server.handle_write_failed(NOW, drop)] {
         let mut server = in_phase(Some(Phase::Exchanged));
         assert!(!server.was_clean());
         end(&mut server);
         server.handle_timeout(NOW + Duration::from_secs(10));
         assert!(!server.was_clean());
-        server.handle_write_failed(NOW);
+        server.handle_write_failed(NOW, drop);
         assert_eq!((server.was_clean(), server.transport()), (false, Transport::Close));
         assert_eq!(server.end().unwrap().by, Initiator::Peer);
     }
     let mut server = in_phase(Some(Phase::Exchanged));
     server.take_transmit();
-    server.handle_write_failed(NOW);
+    server.handle_write_failed(NOW, drop);
     assert!(server.was_clean());
 }
 

@@ -214,7 +214,7 @@ fn returns_an_error_once() {
     read(&mut reader, &[frame(0x81, b"ok"), vec![0x83], frame(0x81, b"dropped")].concat()).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::Message)));
     assert!(reader.decode().is_err());
-    assert!(!reader.has_input() && !reader.has_more());
+    assert!(!reader.has_input() && !reader.has_more_as(Delivery::Messages));
     read(&mut reader, &frame(0x81, b"dropped")).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
 }
@@ -591,42 +591,44 @@ fn a_compressed_message_comes_in_chunks_of_bounded_length() {
     read(&mut reader, &client.take_transmit()).unwrap();
     for (len, last) in [(32 << 10, false), (32 << 10, false), (32 << 10, false), (100_000 % (32 << 10), true)]
     {
-        assert!(reader.has_more() && decoded(reader.decode()));
+        assert!(reader.has_more_as(Delivery::Chunks) && decoded(reader.decode()));
         let message = reader.message();
         assert_eq!((message.payload().len(), message.is_whole(), message.is_last()), (len, false, last));
     }
     assert!(decoded(reader.decode()));
     assert_eq!((reader.message().text(), reader.message().is_whole()), (Some("short"), true));
-    assert!(!reader.has_more() && !reader.has_more_as(Delivery::Messages));
+    assert!(!reader.has_more_as(Delivery::Chunks) && !reader.has_more_as(Delivery::Messages));
 
     // Or the remainder at once.
     client.send_binary(&[7; 100_000]).unwrap();
     read(&mut reader, &client.take_transmit()).unwrap();
     assert!(decoded(reader.decode()));
-    assert!(!reader.has_input() && reader.has_more() && reader.has_more_as(Delivery::Messages));
-    assert!(reader.inbound.has_more());
+    assert!(
+        !reader.has_input() && reader.has_more_as(Delivery::Chunks) && reader.has_more_as(Delivery::Messages)
+    );
+    assert!(reader.inbound.has_more_as(Delivery::Chunks));
     assert!(decoded(reader.decode_as(Delivery::Messages)));
     assert_eq!((reader.message().payload().len(), reader.message().is_last()), (100_000 - (32 << 10), true));
-    assert!(!reader.inbound.has_more());
+    assert!(!reader.inbound.has_more_as(Delivery::Chunks));
 }
 
 #[test]
 fn has_more_if_collected_bytes_are_to_be_delivered_in_chunks() {
     let mut reader = reader(Config { delivery: Delivery::Chunks, ..Config::default() });
-    assert!(!reader.has_more() && !reader.has_more_as(Delivery::Messages));
+    assert!(!reader.has_more_as(Delivery::Chunks) && !reader.has_more_as(Delivery::Messages));
     read(&mut reader, &frame(0x02, b"collected")).unwrap();
-    assert!(reader.has_more() && reader.has_more_as(Delivery::Messages), "there is input");
+    assert!(reader.has_more_as(Delivery::Chunks) && reader.has_more_as(Delivery::Messages), "there is input");
     assert!(!decoded(reader.decode_as(Delivery::Messages)));
-    assert!(reader.has_more() && !reader.has_more_as(Delivery::Messages));
+    assert!(reader.has_more_as(Delivery::Chunks) && !reader.has_more_as(Delivery::Messages));
     assert!(decoded(reader.decode()));
-    assert!(!reader.has_more());
+    assert!(!reader.has_more_as(Delivery::Chunks));
     // Nothing was collected yet of a compressed message that has begun.
     let (mut reader, mut client) = compressing();
     client.send_text("Hello").unwrap();
     let wire = client.take_transmit();
     read(&mut reader, &wire[..7]).unwrap();
     assert!(!decoded(reader.decode_as(Delivery::Messages)));
-    assert!(!reader.has_more());
+    assert!(!reader.has_more_as(Delivery::Chunks));
     assert!(!decoded(reader.decode()), "no chunk without a byte");
     read(&mut reader, &wire[7..]).unwrap();
     assert!(decoded(reader.decode()));
@@ -641,10 +643,10 @@ fn has_no_more_after_an_error() {
     client.send_binary(&[7; 100_000]).unwrap();
     read(&mut reader, &client.take_transmit()).unwrap();
     assert!(decoded(reader.decode()));
-    assert!(reader.has_more());
+    assert!(reader.has_more_as(Delivery::Chunks));
     let refused = reader.decode_as(Delivery::Messages).unwrap_err();
     assert_eq!(refused, LimitExceeded::InflatedTooLarge { max: 99_999 }.into());
-    assert!(!reader.has_more() && !reader.has_more_as(Delivery::Messages));
+    assert!(!reader.has_more_as(Delivery::Chunks) && !reader.has_more_as(Delivery::Messages));
 }
 
 // A message in one frame, and one in two, of which the first needs many steps; then a short one that is in the buffer already.
@@ -673,7 +675,11 @@ fn a_long_message_is_inflated_in_steps() {
                 Step::Inflating => {}
                 step => panic!("{step:?}"),
             }
-            assert!(reader.has_more() && reader.has_more_as(Delivery::Messages) && !reader.next_message());
+            assert!(
+                reader.has_more_as(Delivery::Chunks)
+                    && reader.has_more_as(Delivery::Messages)
+                    && !reader.next_message()
+            );
             let inflated = reader.inbound.inflated_len();
             assert!(
                 (STEP_LEN as u64..=(STEP_LEN + STEP_EXTRA_LEN_MAX) as u64).contains(&(inflated - before))
@@ -703,7 +709,7 @@ fn many_fragments_are_inflated_in_steps() {
     while !decoded(reader.decode()) {
         let inflated = reader.inbound.inflated_len();
         assert!((inflated - before) as usize <= STEP_LEN + STEP_EXTRA_LEN_MAX);
-        assert!(reader.has_more());
+        assert!(reader.has_more_as(Delivery::Messages));
         (steps, before) = (steps + 1, inflated);
     }
     assert!(steps >= COUNT / 3 - 1, "{steps}");
@@ -728,7 +734,7 @@ fn an_error_ends_the_steps_of_a_message() {
         }
     };
     assert_eq!(failed, PeerMisbehaved::InvalidUtf8.into());
-    assert!(!reader.has_more());
+    assert!(!reader.has_more_as(Delivery::Messages));
 }
 
 // RFC 6455 §5.4. The chunks of a message whose collection has begun, and the other way round.

@@ -1,9 +1,7 @@
 //! Both ends of the opening handshake against each other, and the examples of the RFCs, at random splits.
 
-use std::time::Duration;
-
 use wireloom_testing::split::Split;
-use wireloom_testing::{Clock, Rng, rounds};
+use wireloom_testing::{Rng, rounds};
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::client::{self, Outcome};
 use wireloom_ws::handshake::error::{HandshakeError, LimitReached, Misuse, RequestError, ResponseError};
@@ -344,7 +342,7 @@ fn informational_responses_come_first_within_the_limit() {
     // One limit bounds all of them together.
     let max = hint.len() * 3 + RESPONSE.len();
     for (hints, room, fits) in [(3, max, true), (3, max - 1, false), (1_000_000, max, false)] {
-        let limits = HandshakeLimits::default().with_head_len_max(room);
+        let limits = HandshakeLimits { head_len_max: room, ..HandshakeLimits::default() };
         let mut handshake = ClientHandshake::new(example(), *b"the sample nonce", limits).unwrap();
         let hinted = (0..hints).find_map(|_| handshake.handle_input(hint).err());
         let result = hinted.map_or_else(|| handshake.handle_input(RESPONSE), Err);
@@ -397,31 +395,6 @@ fn a_failed_handshake_stays_failed() {
     let mut handshake = client(example());
     let error = handshake.handle_input(b"nonsense\r\n").unwrap_err();
     assert_eq!(handshake.handle_input(RESPONSE), Err(error));
-}
-
-#[test]
-fn the_deadline_ends_a_slow_handshake() {
-    let mut clock = Clock::new();
-    let deadline = clock.now() + Duration::from_secs(10);
-    let mut slow = ServerHandshake::new(HandshakeLimits::default()).with_deadline(deadline);
-    let mut quick = slow.clone();
-    let mut asking = client(example()).with_deadline(deadline);
-    quick.handle_input(REQUEST).unwrap();
-    quick.accept(&Acceptance::default(), &mut Vec::new()).unwrap();
-    slow.handle_input(&REQUEST[..20]).unwrap();
-    assert_eq!((slow.poll_timeout(), quick.poll_timeout()), (Some(deadline), None));
-    assert_eq!(asking.poll_timeout(), Some(deadline));
-
-    clock.advance(Duration::from_secs(10) - Duration::from_nanos(1));
-    assert_eq!((slow.handle_timeout(clock.now()), asking.handle_timeout(clock.now())), (Ok(()), Ok(())));
-    clock.advance(Duration::from_nanos(1));
-    let late = HandshakeError::from(LimitReached::Deadline);
-    assert_eq!(slow.handle_timeout(clock.now()), Err(late));
-    assert_eq!(slow.handle_input(&REQUEST[20..]), Err(late));
-    assert_eq!(late.refusal().status(), 408);
-    assert_eq!(asking.handle_timeout(clock.now()), Err(late));
-    assert_eq!(asking.poll_timeout(), None);
-    assert_eq!(quick.handle_timeout(clock.now()), Ok(()));
 }
 
 #[test]
