@@ -12,7 +12,7 @@ use crate::transport::budget::Budget;
 use crate::transport::buffer;
 
 /// Short messages that are returned without a look at the task's budget.
-const MESSAGES_PER_PAYMENT: u32 = 64;
+pub(super) const MESSAGES_PER_PAYMENT: u32 = 64;
 
 /// Control frames that are handled before the task pays for them.
 pub(super) const CONTROLS_PER_PAYMENT: usize = 512;
@@ -217,13 +217,6 @@ impl ActiveReceiver {
         self.budget.charge(&self.account);
     }
 
-    /// As [`spend`](Self::spend), for the messages that the fast path has returned.
-    pub(super) fn spend_fast_path(&mut self) {
-        if self.messages_left < MESSAGES_PER_PAYMENT {
-            self.spend(false);
-        }
-    }
-
     /// Whether this can be created again from the role and the limits of the connection.
     pub(super) fn is_idle(&self) -> bool {
         self.reader.idle().is_some()
@@ -288,11 +281,6 @@ impl ActiveReceiver {
         }
         let category = if inbound.is_compressed() { Category::Inflated } else { Category::Assembly };
         self.memory.get_or_insert_with(|| self.account.reservation(category)).try_set(len).is_ok()
-    }
-
-    /// Notes the length of the message that was found.
-    pub(super) fn note_len(&mut self) {
-        self.last_len = self.reader.message().payload().len().try_into().unwrap_or(u32::MAX);
     }
 
     /// The server is out of memory, and has closed the connection.

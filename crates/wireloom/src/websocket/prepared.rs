@@ -101,11 +101,6 @@ impl PreparedMessage {
         }
     }
 
-    /// Queues the variant that this connection negotiated.
-    pub(super) fn queue(&self, core: &mut Outbound) -> Result<(), wireloom_ws::Error> {
-        core.send_prepared(self.frame(core))
-    }
-
     /// The variant that this connection negotiated.
     pub(super) fn frame(&self, core: &Outbound) -> &PreparedFrame {
         match core.prepared_window_bits(self.len()) {

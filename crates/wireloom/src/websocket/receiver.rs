@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use wireloom_ws::{Cause, End, Event, Step};
 
 use super::active_receiver::{
-    ActiveReceiver, CONTROLS_PER_PAYMENT, DeliveryMode, MESSAGE_COST, ReceiverSlot,
+    ActiveReceiver, CONTROLS_PER_PAYMENT, DeliveryMode, MESSAGE_COST, MESSAGES_PER_PAYMENT, ReceiverSlot,
 };
 use super::clock::Timer;
 use super::link::{self, Traffic, Waiter};
@@ -173,7 +173,10 @@ fn poll_found(
         *held = shared.take_receiver();
     }
     let Some(active) = held else { return Poll::Ready(Ok(false)) };
-    active.spend_fast_path();
+    if active.messages_left < MESSAGES_PER_PAYMENT {
+        // Those that the fast path has returned.
+        active.spend(false);
+    }
     loop {
         if active.poll_turn(shared, cx).is_pending() {
             // Many streams of a connection wait at the same time, each of which would have a buffer of its own.
@@ -376,7 +379,7 @@ impl ActiveReceiver {
             self.report_read(shared, is_counted);
         }
         if is_counted {
-            self.note_len();
+            self.last_len = self.reader.message().payload().len().try_into().unwrap_or(u32::MAX);
         }
         is_counted
     }
@@ -637,11 +640,21 @@ mod tests {
     use crate::transport::Transport;
     use crate::websocket::{Sender, WebSocket, WebSocketConfig};
 
+    fn connect(transport: impl Transport, role: Role, negotiated: Negotiated) -> WebSocket {
+        let deflate = DeflateConfig::default();
+        WebSocket::from_transport(
+            transport,
+            role,
+            negotiated,
+            Some(&deflate),
+            WebSocketConfig::default(),
+            &[],
+        )
+    }
+
     /// Both halves of a server's WebSocket whose memory is counted.
     fn open(memory: &Arc<Memory>, transport: impl Transport) -> (Sender, Receiver) {
-        let config = WebSocketConfig::default();
-        let socket =
-            WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
+        let socket = connect(transport, Role::Server, Negotiated::default());
         socket.shared().set_account(&memory.account());
         socket.split()
     }
@@ -788,13 +801,9 @@ mod tests {
     /// A client, and both halves of its server, whose memory is counted.
     fn open_compressed(memory: &Arc<Memory>) -> (WebSocket, Sender, Receiver) {
         let (client, transport) = duplex(4 << 20);
-        let deflate = DeflateConfig::default();
-        let open = |io, role| {
-            let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
-            WebSocket::from_transport(io, role, negotiated, Some(&deflate), WebSocketConfig::default(), &[])
-        };
-        let client = open(client, Role::Client);
-        let server = open(transport, Role::Server);
+        let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
+        let client = connect(client, Role::Client, negotiated.clone());
+        let server = connect(transport, Role::Server, negotiated);
         server.shared().set_account(&memory.account());
         let (sender, receiver) = server.split();
         (client, sender, receiver)
@@ -942,13 +951,10 @@ mod tests {
     async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
         let memory = scheduled().await;
         let (mut peer, transport) = duplex(1 << 20);
-        let config = WebSocketConfig::default();
-        let socket =
-            WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
+        let (sender, mut receiver) = open(&memory, transport);
         let account = memory.account();
-        socket.shared().set_account(&account);
-        let weak = Arc::downgrade(socket.shared());
-        let (sender, mut receiver) = socket.split();
+        receiver.shared.set_account(&account);
+        let weak = Arc::downgrade(&receiver.shared);
         for _ in 0..3 {
             peer.write_all(&masked(0x81, b"hello")).await.unwrap();
         }
@@ -1049,8 +1055,7 @@ mod tests {
             } else {
                 (Role::Client, vec![0x81, 2, b'h', b'i'])
             };
-            let config = WebSocketConfig::default();
-            let socket = WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[]);
+            let socket = connect(transport, role, Negotiated::default());
             if is_server {
                 socket.shared().set_account(&memory.account());
             }

@@ -24,7 +24,7 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Sen
 /// A clone sends over the same connection: one for each task that sends. Messages of one sender stay in order.
 pub struct Sender {
     pub(super) shared: Arc<Shared>,
-    waiter: Waiter,
+    pub(super) waiter: Waiter,
 }
 
 impl Sender {
@@ -80,7 +80,7 @@ impl Sender {
             }
             count += 1;
         }
-        written(&mut self.shared.lock())?;
+        flush_now(&mut self.shared.lock())?;
         Ok(count)
     }
 
@@ -123,7 +123,7 @@ impl Sender {
         {
             return Ok(Sent::Done);
         }
-        written(state)
+        flush_now(state)
     }
 
     /// The first half of [`send`](Self::send): ready with `true` when the message was queued, and with `false` when the policy has dropped
@@ -332,7 +332,7 @@ impl Sender {
 
     /// Bytes that are queued for writing.
     pub fn queued_len(&self) -> usize {
-        self.shared.lock().session.core().queued_len()
+        self.shared.queued_len()
     }
 
     /// Bytes transferred so far in each direction.
@@ -373,19 +373,6 @@ impl Sender {
         }
         Ok(())
     }
-
-    pub(super) fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        self.shared.lock().poll_flush(Some((self.waiter, cx)))
-    }
-
-    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        let mut state = self.shared.lock();
-        begin_closing(&mut state, CloseCode::NORMAL, "")?;
-        match state.poll_flush(Some((self.waiter, cx))) {
-            Poll::Ready(Err(WebSocketError::Closed)) => Poll::Ready(Ok(())),
-            flushed => flushed,
-        }
-    }
 }
 
 impl Clone for Sender {
@@ -399,7 +386,7 @@ impl Drop for Sender {
     /// The transport may wake others later, and this task need not be.
     fn drop(&mut self) {
         if let Waiter::Sender(number) = self.waiter {
-            self.shared.remove_sender(number);
+            self.shared.lock().link.remove_sender(number);
         }
     }
 }
@@ -486,7 +473,7 @@ impl<M> Sending<'_, M> {
 
 /// The result of an attempt to send without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+pub(super) enum Sent {
     /// The message was written, will be written without the sender, or was dropped by the policy.
     Done,
     /// The message was queued, and the sender waits until it is written.
@@ -506,12 +493,7 @@ fn notify_written(state: &mut State, message: &Payload<'_>) {
 ///
 /// # Errors
 /// The transport has failed, or the peer is too slow.
-pub(super) fn flush_now(state: &mut State) -> Result<(), WebSocketError> {
-    written(state).map(drop)
-}
-
-/// As [`flush_now`]; returns whether the sender waits.
-fn written(state: &mut State) -> Result<Sent, WebSocketError> {
+pub(super) fn flush_now(state: &mut State) -> Result<Sent, WebSocketError> {
     if let Poll::Ready(written) = state.poll_flush(None) {
         return written.map(|()| Sent::Done);
     }
@@ -602,7 +584,7 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
     }
 }
 
-fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
+pub(super) fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
     state.session.close(code, reason)?;
     // The deadline has changed.
     state.link.wake_receiver(&mut state.deferred);

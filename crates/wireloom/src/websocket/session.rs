@@ -141,7 +141,7 @@ impl Session {
                 return self.core.send_utf8_bytes(text.clone());
             }
             Payload::Prepared(message) if message.len() >= SHARED_LEN_MIN => {
-                return message.queue(&mut self.core);
+                return self.core.send_prepared(message.frame(&self.core));
             }
             _ => self.core.give_buffer(flush::take_buffer),
         }
@@ -150,7 +150,7 @@ impl Session {
             Payload::SharedText(text) => self.core.send_text(text),
             Payload::Binary(data) => self.core.send_binary(data),
             Payload::Shared(data) => self.core.send_binary(data),
-            Payload::Prepared(message) => message.queue(&mut self.core),
+            Payload::Prepared(message) => self.core.send_prepared(message.frame(&self.core)),
         }
     }
 

@@ -149,11 +149,6 @@ impl Shared {
         self.is_discarding.load(Ordering::Relaxed)
     }
 
-    /// A sender was dropped.
-    pub(super) fn remove_sender(&self, number: u32) {
-        self.lock().link.remove_sender(number);
-    }
-
     /// Whether frames and messages are observed.
     #[inline]
     pub(super) fn is_observed(&self) -> bool {

@@ -5,8 +5,10 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use futures_sink::Sink;
+use wireloom_ws::CloseCode;
 
 use super::message::{OwnedMessage, Payload};
+use super::sender::begin_closing;
 use super::{Receiver, Sender, WebSocket};
 use crate::error::WebSocketError;
 
@@ -30,12 +32,17 @@ impl Sink<OwnedMessage> for Sender {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        Sender::poll_flush(self.get_mut(), cx)
+        self.shared.lock().poll_flush(Some((self.waiter, cx)))
     }
 
     /// Sends the Close frame, with 1000. The receiver gets the peer's answer.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        Sender::poll_close(self.get_mut(), cx)
+        let mut state = self.shared.lock();
+        begin_closing(&mut state, CloseCode::NORMAL, "")?;
+        match state.poll_flush(Some((self.waiter, cx))) {
+            Poll::Ready(Err(WebSocketError::Closed)) => Poll::Ready(Ok(())),
+            flushed => flushed,
+        }
     }
 }
 
@@ -59,10 +66,10 @@ impl Sink<OwnedMessage> for WebSocket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        Sender::poll_flush(&mut self.sender, cx)
+        Pin::new(&mut self.sender).poll_flush(cx)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        Sender::poll_close(&mut self.sender, cx)
+        Pin::new(&mut self.sender).poll_close(cx)
     }
 }
