@@ -9,11 +9,12 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redb::{Builder, Database, StorageBackend};
+use redb::{Database, StorageBackend};
 use tokio::sync::oneshot;
 use wireloom_testing::rng::{Rng, generators};
 
 use super::events::DiskQueue;
+use super::file;
 use super::writer::{Job, Writer};
 use crate::engine::logs::Decision;
 use crate::engine::{Engine as _, EngineError, EventQueue as _, Lease, MemoryEngine};
@@ -101,7 +102,8 @@ impl Disk {
     }
 
     fn open(&self) -> Result<Database, String> {
-        Builder::new().create_with_backend(self.clone()).map_err(|error| error.to_string())
+        self.evict();
+        file::guarded(|| file::open_backend(self.clone()))
     }
 
     fn is_off(&self) -> bool {
@@ -125,9 +127,40 @@ impl Disk {
         (state.durable, state.visible, state.unsynced) = Default::default();
     }
 
-    /// The power returns: of what was not synced, any sectors of any writes have reached the disk.
+    /// The process begins anew, and the system goes on.
+    fn restart(&self) {
+        let state = &mut *lock(&self.0);
+        (state.changes_left, state.failure) = (None, 0);
+    }
+
+    /// The power returns.
     fn power_on(&self) {
         let state = &mut *lock(&self.0);
+        state.lose_unsynced();
+        state.visible.clone_from(&state.durable);
+        (state.changes_left, state.failure) = (None, 0);
+    }
+
+    /// Sectors that were taken for synced are read from the disk again.
+    fn evict(&self) {
+        let State { durable, visible, unsynced, rng, .. } = &mut *lock(&self.0);
+        if !unsynced.is_empty() || rng.bool() {
+            return;
+        }
+        for (index, sector) in visible.chunks_mut(SECTOR).enumerate() {
+            if rng.bool() {
+                for (at, byte) in sector.iter_mut().enumerate() {
+                    *byte = durable.get(index * SECTOR + at).copied().unwrap_or(0);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// Of what was not synced, any sectors of any writes reach the disk, and no others will.
+    fn lose_unsynced(&mut self) {
+        let state = self;
         let unsynced = std::mem::take(&mut state.unsynced);
         let lost = state.rng.u32(..4);
         for change in unsynced {
@@ -154,8 +187,6 @@ impl Disk {
                 Change::SetLen(_) => {}
             }
         }
-        state.visible.clone_from(&state.durable);
-        (state.changes_left, state.failure) = (None, 0);
     }
 }
 
@@ -177,11 +208,21 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         let state = &mut *lock(&self.0);
-        state.begin_change()?;
-        for change in std::mem::take(&mut state.unsynced) {
-            change.apply(&mut state.durable);
+        match state.begin_change() {
+            Ok(()) => {
+                for change in std::mem::take(&mut state.unsynced) {
+                    change.apply(&mut state.durable);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                // It can still be read, and no later sync reports it.
+                if state.changes_left != Some(0) {
+                    state.lose_unsynced();
+                }
+                Err(error)
+            }
         }
-        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -434,12 +475,17 @@ impl Simulation {
                     assert_eq!(writer.status().health().failure, None);
                 }
             }
-            // An orderly end, or a power failure.
-            if self.rng.bool() {
+            // An orderly end, the end of the process, or a power failure.
+            let is_killed = self.rng.bool();
+            if is_killed {
                 self.disk.fail_after(0);
             }
             drop(writer);
-            self.disk.power_on();
+            if is_killed && self.rng.bool() {
+                self.disk.restart();
+            } else {
+                self.disk.power_on();
+            }
         }
         self.summary
     }

@@ -27,9 +27,10 @@ const SLOT_CHECKED_LEN: usize = 112;
 /// The file format of redb that this reads.
 const FORMAT: u8 = 3;
 
-/// Flags of the head.
+/// Flags of the head, and where they are.
+pub(super) const FLAGS_AT: u64 = 9;
 const SECOND_IS_PRIMARY: u8 = 1;
-const RECOVERY_REQUIRED: u8 = 2;
+pub(super) const RECOVERY_REQUIRED: u8 = 2;
 
 /// The type of a page.
 const LEAF: u8 = 1;
@@ -104,10 +105,10 @@ impl Damaged {
         let number = |at| array(&head, at).map_or(0, |bytes| u64::from(u32::from_le_bytes(bytes)));
         let (page_len, region_head, region_data) = (number(12), number(16), number(20));
         let Some(region_len) = (region_head + region_data).checked_mul(page_len) else { return Ok(None) };
-        let primary = usize::from(head[9] & SECOND_IS_PRIMARY);
+        let primary = usize::from(head[FLAGS_AT as usize] & SECOND_IS_PRIMARY);
         let [first, second] = [SLOTS[primary], SLOTS[1 - primary]].map(|at| Slot::read(&head, at));
         // After a crash the newer of the two counts, whichever was the primary one.
-        let is_swapped = head[9] & RECOVERY_REQUIRED != 0
+        let is_swapped = head[FLAGS_AT as usize] & RECOVERY_REQUIRED != 0
             && second.as_ref().map(|slot| slot.transaction) > first.as_ref().map(|slot| slot.transaction);
         let slots = if is_swapped { [second, first] } else { [first, second] };
         // The flags have no checksum, the transactions have: redb writes both slots when it creates a file.

@@ -9,12 +9,14 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prost::Message as _;
+use redb::backends::FileBackend;
 use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, StorageError,
-    TableDefinition,
+    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, StorageBackend,
+    StorageError, TableDefinition,
 };
 
 use super::DiskError;
+use super::damaged::{FLAGS_AT, RECOVERY_REQUIRED};
 use crate::engine::logs::Decision;
 use crate::history::{Log, Position};
 use crate::protocol::Publication;
@@ -142,12 +144,91 @@ pub(super) fn guarded<T, E: Display>(act: impl FnOnce() -> Result<T, E>) -> Resu
 pub(super) fn open(path: &Path) -> Result<Database, DiskError> {
     check_len(path)?;
     let mut failure = None;
-    let opened = guarded(|| Database::create(path).inspect_err(|error| failure = Some(kind(path, error))));
+    let opening = || -> Result<Database, DatabaseError> {
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        open_backend(FileBackend::new(file)?)
+    };
+    let opened = guarded(|| opening().inspect_err(|error| failure = Some(kind(path, error))));
     let database =
         opened.map_err(|reason| failure.unwrap_or(DiskError::Damaged { path: path.into(), reason }))?;
     // A new file survives a power failure once the entry in its directory does. It may be one of a process that was killed before that.
     sync_names(path).map_err(|error| io_error(path, &error))?;
     Ok(database)
+}
+
+/// Opens a file. One that was not closed is written again first, as it is read, because a sync of it may have failed. What cannot be read any
+/// more is part of the commit that has failed: its checksum is wrong, and redb takes the commit before.
+pub(super) fn open_backend(backend: impl StorageBackend) -> Result<Database, DatabaseError> {
+    let backend = Flagged(backend);
+    if backend.flags()?.is_some_and(|flags| flags & RECOVERY_REQUIRED != 0) {
+        backend.write_again()?;
+    }
+    Database::builder().create_with_backend(backend)
+}
+
+/// A file whose head says that it was not closed, once a sync of it has failed. What was written before can be read then, also by the next
+/// process, but may be missing on the disk, and no later sync reports that.
+#[derive(Debug)]
+struct Flagged<B>(B);
+
+impl<B: StorageBackend> Flagged<B> {
+    /// The flags of the head; `None` if there is no head.
+    fn flags(&self) -> std::io::Result<Option<u8>> {
+        let mut flags = [0];
+        if self.0.len()? <= FLAGS_AT {
+            return Ok(None);
+        }
+        self.0.read(FLAGS_AT, &mut flags)?;
+        Ok(Some(flags[0]))
+    }
+
+    fn flag(&self) -> std::io::Result<()> {
+        match self.flags()? {
+            Some(flags) => self.0.write(FLAGS_AT, &[flags | RECOVERY_REQUIRED]),
+            None => Ok(()),
+        }
+    }
+
+    fn write_again(&self) -> std::io::Result<()> {
+        let len = self.0.len()?;
+        let mut part = vec![0; WRITE_AGAIN_LEN];
+        for begin in (0..len).step_by(WRITE_AGAIN_LEN) {
+            let part = &mut part[..WRITE_AGAIN_LEN.min((len - begin) as usize)];
+            self.0.read(begin, part)?;
+            self.0.write(begin, part)?;
+        }
+        self.sync_data()
+    }
+}
+
+impl<B: StorageBackend> StorageBackend for Flagged<B> {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync_data().inspect_err(|_| {
+            // Otherwise the flag is as it was while the file was open.
+            let _ = self.flag();
+        })
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> std::io::Result<()> {
+        self.0.close()
+    }
 }
 
 fn kind(path: &Path, error: &DatabaseError) -> DiskError {
@@ -207,6 +288,9 @@ fn check_len(path: &Path) -> Result<(), DiskError> {
     }
     Ok(())
 }
+
+/// How much of a file is written again at once.
+const WRITE_AGAIN_LEN: usize = 1 << 20;
 
 /// The length of what every file begins with.
 const MAGIC_LEN: usize = 9;

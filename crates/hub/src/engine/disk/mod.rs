@@ -9,7 +9,7 @@
 //! acknowledged after it was committed, so that no client knows a position that a crash could undo. Everything that
 //! arrives during a commit goes into the next one.
 //!
-//! Layers: `damaged`, `file`, `status` → `events`, `salvage`, `writer` → `crash`.
+//! Layers: `damaged`, `status` → `file` → `events`, `salvage`, `writer` → `crash`.
 
 #[cfg(test)]
 mod crash;
