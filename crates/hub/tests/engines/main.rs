@@ -6,6 +6,7 @@
 mod attacks;
 mod cluster;
 mod failing;
+mod held;
 #[path = "../nats/server.rs"]
 #[allow(dead_code)]
 mod nats_server;

@@ -1,11 +1,11 @@
 //! The connection for commands, which is made again after a failure.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
@@ -13,11 +13,12 @@ use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::Sentinel;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, ProtocolVersion, PushInfo,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Msg, Pipeline, ProtocolVersion, PushInfo,
     PushKind, RedisError, RedisFuture, RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates,
     Value,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::StreamExt as _;
 
 use super::unavailable;
 use crate::engine::{EngineError, EngineHealth};
@@ -28,6 +29,10 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum number of announcements in a cluster that have arrived and are not handled.
 const PUSHES_MAX: usize = 65_536;
+
+/// The maximum length of the announcements on one connection that have arrived and are not handled: that at which Redis ends a connection
+/// whose client does not read (`client-output-buffer-limit pubsub`). redis-rs reads whatever arrives.
+const ANNOUNCEMENTS_LEN_MAX: usize = 32 << 20;
 
 /// How often a command in a cluster is tried again before it fails: at the server that has its slot now, or on a new connection.
 const RETRIES_MAX: u32 = 2;
@@ -71,6 +76,53 @@ pub(super) struct Sharded {
     pub(super) confirmed: Arc<Confirmed>,
     /// Whether some have been dropped, because too many were not handled.
     pub(super) is_behind: Arc<AtomicBool>,
+}
+
+/// What arrives on a connection for announcements.
+pub(super) struct Announcements {
+    messages: mpsc::UnboundedReceiver<Msg>,
+    /// The length of those that are not handled.
+    len: Arc<AtomicUsize>,
+}
+
+impl Announcements {
+    fn new(mut stream: PubSubStream) -> Self {
+        let (sender, messages) = mpsc::unbounded_channel();
+        let len = Arc::<AtomicUsize>::default();
+        let queued = len.clone();
+        tokio::spawn(async move {
+            loop {
+                let message = tokio::select! {
+                    message = stream.next() => message,
+                    () = sender.closed() => None,
+                };
+                // What has arrived is handled first. The connection ends with the stream.
+                let Some(message) = message else { return };
+                let len = len_of(&message);
+                if queued.fetch_add(len, Ordering::Relaxed) + len > ANNOUNCEMENTS_LEN_MAX
+                    || sender.send(message).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self { messages, len }
+    }
+
+    /// The next one; `None` if the connection is lost.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn next(&mut self) -> Option<Msg> {
+        let message = self.messages.recv().await?;
+        self.len.fetch_sub(len_of(&message), Ordering::Relaxed);
+        Some(message)
+    }
+}
+
+/// The approximate memory of an announcement.
+fn len_of(message: &Msg) -> usize {
+    size_of::<Msg>() + message.get_channel_name().len() + message.get_payload_bytes().len()
 }
 
 /// The subjects of subscriptions that were confirmed and not yet handled. The client connects again where a server is lost, and
@@ -254,7 +306,7 @@ impl Connection {
     }
 
     /// A connection that receives announcements.
-    pub(super) async fn listen(&self) -> Result<PubSub, EngineError> {
+    pub(super) async fn listen(&self) -> Result<(PubSubSink, Announcements), EngineError> {
         let clients = match &self.source {
             Source::Server(client) => vec![(**client).clone()],
             Source::Sentinels { sentinels, master } => {
@@ -267,7 +319,10 @@ impl Connection {
         let mut failure = unavailable("the URL names no server");
         for client in clients {
             match tokio::time::timeout(TIMEOUT, client.get_async_pubsub()).await {
-                Ok(Ok(listening)) => return Ok(listening),
+                Ok(Ok(listening)) => {
+                    let (sink, stream) = listening.split();
+                    return Ok((sink, Announcements::new(stream)));
+                }
                 Ok(Err(error)) => failure = unavailable(error),
                 Err(error) => failure = unavailable(error),
             }

@@ -7,16 +7,15 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use prost::Message as _;
-use redis::aio::{PubSubSink, PubSubStream};
+use redis::aio::PubSubSink;
 use redis::cluster_async::ClusterConnection;
 use redis::{PushInfo, PushKind};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_stream::StreamExt as _;
 use tracing::{info, warn};
 
-use super::connection::{Confirmed, Connection, Sharded, is_answer};
+use super::connection::{Announcements, Confirmed, Connection, Sharded, is_answer};
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
 use crate::clock::{Clock, WarningLimit};
@@ -63,6 +62,9 @@ const COMPARING_MAX: usize = 32;
 /// The same in a cluster, where those of a silent server take the time-out.
 const COMPARING_SHARDED_MAX: usize = 256;
 
+/// The maximum number of announcements that are handled between two parts of what was missed.
+const HANDLED_MAX: usize = 256;
+
 /// The delay before a lost connection is made again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -102,7 +104,7 @@ struct Followed {
 struct Listening {
     /// `None` while there is no connection.
     sink: Option<PubSubSink>,
-    stream: Option<PubSubStream>,
+    stream: Option<Announcements>,
     /// In a cluster, for the announcements of channels.
     sharded: Option<Arc<ShardedChannels>>,
     pushes: Option<Pushes>,
@@ -222,7 +224,7 @@ enum Received {
 }
 
 /// The next message; `None` if the connection is lost. Without one there is none.
-async fn next(stream: &mut Option<PubSubStream>) -> Option<redis::Msg> {
+async fn next(stream: &mut Option<Announcements>) -> Option<redis::Msg> {
     match stream {
         Some(stream) => stream.next().await,
         None => std::future::pending().await,
@@ -235,6 +237,13 @@ async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<Received> {
     tokio::select! {
         push = pushes.recv() => push.filter(|_| !is_behind.load(Ordering::Relaxed)).map(Received::Push),
         subject = confirmed.next() => Some(Received::Confirmed(subject)),
+    }
+}
+
+/// Ready when no announcement is, or when enough of them were handled.
+async fn after_messages(handled: usize) {
+    if handled < HANDLED_MAX {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -271,8 +280,8 @@ impl Live {
 
     /// Opens a connection that receives what concerns this node, and these channels. The server may be silent: nothing is locked, and each
     /// answer has a deadline.
-    async fn open(&self, channels: &[String]) -> Result<(PubSubSink, PubSubStream), EngineError> {
-        let (mut sink, stream) = self.connection.listen().await?.split();
+    async fn open(&self, channels: &[String]) -> Result<(PubSubSink, Announcements), EngineError> {
+        let (mut sink, stream) = self.connection.listen().await?;
         let mut subjects = vec![NODES.to_owned(), inbox(&self.name)];
         subjects.extend(channels.iter().map(|channel| subject(channel)));
         for subjects in subjects.chunks(1_000) {
@@ -463,7 +472,7 @@ impl Live {
     /// Delivers the announcements of one connection, until it is lost.
     async fn listen(
         self: &Arc<Self>,
-        stream: PubSubStream,
+        stream: Announcements,
         mut pushes: Option<&mut Pushes>,
         sharded: Option<Arc<ShardedChannels>>,
         delivery: &Weak<dyn Delivery>,
@@ -478,6 +487,8 @@ impl Live {
         let (mut due, mut due_at) = (HashSet::new(), Instant::now());
         // Those whose publications are to be read. Announcements of later ones are left out: they are read, too.
         let mut behind = BTreeSet::new();
+        // The number of announcements since the last part of them was read.
+        let mut handled = 0;
         let compare = |due: &mut HashSet<String>, due_at: Instant, comparing: &mut JoinSet<Compared>| {
             if !due.is_empty() && comparing.is_empty() && due_at <= Instant::now() {
                 let (channels, is_sharded) = (std::mem::take(due), sharded.is_some());
@@ -521,6 +532,7 @@ impl Live {
                     continue;
                 }
                 push = receive(&mut pushes) => {
+                    handled += 1;
                     let Some(delivery) = delivery.upgrade() else { return };
                     if let (Some(Received::Push(push)), Some(sharded)) = (&push, &sharded)
                         && push.kind == PushKind::Disconnection
@@ -564,7 +576,8 @@ impl Live {
                     continue;
                 }
                 // In parts: announcements and the heartbeat come in between.
-                () = std::future::ready(()), if !behind.is_empty() => {
+                () = after_messages(handled), if !behind.is_empty() => {
+                    handled = 0;
                     let Some(delivery) = delivery.upgrade() else { return };
                     let max = if sharded.is_some() { COMPARING_SHARDED_MAX } else { COMPARING_MAX };
                     let reads = std::iter::from_fn(|| behind.pop_first()).take(max).map(|channel: String| {
@@ -576,7 +589,7 @@ impl Live {
                 }
                 () = tokio::time::sleep_until(due_at), if !due.is_empty() && comparing.is_empty() && behind.is_empty() => continue,
             };
-            unanswered = 0;
+            (unanswered, handled) = (0, handled + 1);
             let Some(delivery) = delivery.upgrade() else { return };
             let (name, payload) = (message.get_channel_name(), message.get_payload_bytes());
             match name {

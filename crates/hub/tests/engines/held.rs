@@ -1,0 +1,98 @@
+//! A node that is held up while announcements arrive.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use wireloom_hub::engine::{Control, Delivery, Engine, Membership, RedisEngine};
+use wireloom_hub::protocol::Publication;
+use wireloom_hub::{Position, RecoveryMode, Retention};
+
+use crate::redis_server::Redis;
+use crate::{Event, KEEP, Recorder, publication, publish};
+
+/// A recorder that takes as long as the test wants for what is published in `held`.
+struct Held {
+    recorder: Recorder,
+    entered: Sender<()>,
+    leave: Mutex<Receiver<()>>,
+}
+
+/// The other side of it.
+struct Holder {
+    entered: Receiver<()>,
+    leave: Sender<()>,
+}
+
+impl Delivery for Held {
+    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
+        if channel == "held" {
+            self.entered.send(()).unwrap();
+            self.leave.lock().unwrap().recv().unwrap();
+        }
+        self.recorder.deliver_publication(channel, epoch, previous, publication);
+    }
+
+    fn deliver_membership(&self, channel: &str, membership: &Membership) {
+        self.recorder.deliver_membership(channel, membership);
+    }
+
+    fn deliver_history_lost(&self, channel: &str) {
+        self.recorder.deliver_history_lost(channel);
+    }
+
+    fn deliver_control(&self, _: &Control) {}
+
+    fn retention(&self, channel: &str) -> Option<Retention> {
+        self.recorder.retention(channel)
+    }
+}
+
+fn started(engine: &dyn Engine) -> (Arc<Held>, Holder) {
+    let ((entered, entering), (leave, leaving)) = (channel(), channel());
+    let held = Arc::new(Held { recorder: Recorder::default(), entered, leave: leaving.into() });
+    let delivery: Arc<dyn Delivery> = held.clone();
+    engine.start(Arc::downgrade(&delivery));
+    (held, Holder { entered: entering, leave })
+}
+
+impl Held {
+    async fn until_published(&self, channel: &str, position: Position, text: &str) -> Vec<Event> {
+        let event = Event::Published(channel.into(), position, text.into());
+        self.recorder.until(|events| events.contains(&event)).await
+    }
+}
+
+/// What a node does not handle takes no more memory than Redis itself would keep for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_that_is_behind_does_not_queue_without_end() {
+    const LEN: usize = 1 << 20;
+    let Some(redis) = Redis::start() else { return };
+    let (one, two) = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let (held, holder) = started(&one);
+    for channel in ["held", "a", "large"] {
+        one.subscribe(channel).await.unwrap();
+    }
+    one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    let begun = publish(&two, "a", "0").await;
+    held.until_published("a", begun, "0").await;
+    publish(&two, "held", "0").await;
+    holder.entered.recv().unwrap();
+    for _ in 0..100 {
+        two.publish("large", publication("x".repeat(LEN)), None, "").await.unwrap();
+    }
+    let last = publish(&two, "a", "1").await;
+    // The connection is given up.
+    let is_listening = || redis.command("PUBSUB NUMSUB wl:c:{=large}").contains(":1");
+    for _ in 0..1_000 {
+        if !is_listening() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!is_listening());
+    holder.leave.send(()).unwrap();
+    // Then it listens again, and reads what it missed.
+    held.until_published("a", last, "1").await;
+}
