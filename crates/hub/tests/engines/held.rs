@@ -63,6 +63,33 @@ impl Held {
     }
 }
 
+/// One subscriber is there while something is announced, and another one begins where the history ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_recovery_takes_nothing_from_other_subscribers() {
+    let Some(redis) = Redis::start() else { return };
+    let (one, two) = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let (held, holder) = started(&one);
+    for channel in ["held", "a"] {
+        one.subscribe(channel).await.unwrap();
+    }
+    publish(&two, "held", "0").await;
+    holder.entered.recv().unwrap();
+    let first = publish(&two, "a", "0").await;
+    let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    assert_eq!(recovered.position, first);
+    let second = publish(&two, "a", "1").await;
+    holder.leave.send(()).unwrap();
+    let events = held.until_published("a", second.clone(), "1").await;
+    let of_a: Vec<_> = events
+        .into_iter()
+        .filter(|event| matches!(event, Event::Published(channel, ..) if channel == "a"))
+        .collect();
+    let expected =
+        [(first, "0"), (second, "1")].map(|(at, text)| Event::Published("a".into(), at, text.into()));
+    assert_eq!(of_a, expected);
+}
+
 /// What a node does not handle takes no more memory than Redis itself would keep for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_that_is_behind_does_not_queue_without_end() {

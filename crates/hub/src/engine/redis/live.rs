@@ -96,8 +96,17 @@ pub(super) struct Live {
 #[derive(Debug, Default)]
 struct Followed {
     subscribers: usize,
-    /// Everything up to here was delivered, or was there before the first subscriber.
-    delivered: Option<Position>,
+    reached: Option<Reached>,
+}
+
+/// How far the deliveries of a channel are. `delivered <= complete.offset`, and what is between them may still be announced: subscribers that
+/// recover have it, and others do not.
+#[derive(Clone, Debug)]
+struct Reached {
+    /// Everything up to here was delivered, or was there when the first subscriber recovered.
+    complete: Position,
+    /// The offset of the last announcement that was delivered.
+    delivered: u64,
 }
 
 #[derive(Default)]
@@ -393,7 +402,7 @@ impl Live {
     /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
     pub(super) fn follow_from(&self, channel: &str, position: &Position) {
         if let Some(followed) = lock(&self.followed).get_mut(channel) {
-            followed.delivered.get_or_insert_with(|| position.clone());
+            followed.reached.get_or_insert_with(|| Reached { complete: position.clone(), delivered: 0 });
         }
     }
 
@@ -649,7 +658,7 @@ impl Live {
                 }
             }
             REMOVED => {
-                self.set_delivered(channel, None);
+                self.set_reached(channel, None);
                 delivery.deliver_history_lost(channel);
             }
             STORED => {
@@ -686,22 +695,30 @@ impl Live {
         delivery: &dyn Delivery,
     ) -> bool {
         let offset = publication.offset;
-        match self.delivered(channel) {
-            Some(at) if at.epoch == epoch && offset <= at.offset => return false,
-            Some(at) if at.epoch == epoch && offset > at.offset + 1 => return true,
+        let mut complete = Position { offset, epoch: epoch.into() };
+        match self.reached(channel) {
+            Some(at) if at.complete.epoch == epoch => {
+                if offset <= at.delivered {
+                    return false;
+                }
+                if offset > at.complete.offset + 1 {
+                    return true;
+                }
+                complete.offset = offset.max(at.complete.offset);
+            }
             // Earlier commands of the new history are executed, too.
-            Some(at) if at.epoch != epoch && channel == COMMANDS => return true,
-            Some(at) if at.epoch != epoch => delivery.deliver_history_lost(channel),
-            _ => {}
+            Some(_) if channel == COMMANDS => return true,
+            Some(_) => delivery.deliver_history_lost(channel),
+            None => {}
         }
-        self.set_delivered(channel, Some(Position { offset, epoch: epoch.into() }));
+        self.set_reached(channel, Some(Reached { complete, delivered: offset }));
         delivery.deliver_publication(channel, epoch, offset - 1, &Arc::new(publication));
         false
     }
 
-    fn set_delivered(&self, channel: &str, position: Option<Position>) {
+    fn set_reached(&self, channel: &str, reached: Option<Reached>) {
         if let Some(followed) = lock(&self.followed).get_mut(channel) {
-            followed.delivered = position;
+            followed.reached = reached;
         }
     }
 
@@ -717,7 +734,7 @@ impl Live {
             let (live, delivery, has_failed) = (self.clone(), delivery.clone(), has_failed.clone());
             async move {
                 let retention = delivery.upgrade()?.retention(&channel)?;
-                live.delivered(&channel)?;
+                live.reached(&channel)?;
                 // In a cluster, another server may answer.
                 if !is_sharded && has_failed.load(Ordering::Relaxed) {
                     return Some(Err(channel));
@@ -725,7 +742,7 @@ impl Live {
                 let part = Part::After { since: 0, limit: 0 };
                 match script::read(&live.connection, Reading { channel: &channel, part, retention }).await {
                     Ok(read) => {
-                        let at = live.delivered(&channel)?;
+                        let at = live.reached(&channel)?.complete;
                         let is_behind = at.epoch != read.position.epoch || at.offset < read.position.offset;
                         is_behind.then_some(Ok(channel))
                     }
@@ -749,14 +766,14 @@ impl Live {
         compared
     }
 
-    fn delivered(&self, channel: &str) -> Option<Position> {
-        lock(&self.followed).get(channel)?.delivered.clone()
+    fn reached(&self, channel: &str) -> Option<Reached> {
+        lock(&self.followed).get(channel)?.reached.clone()
     }
 
     /// Delivers what was not announced, or reports that the history no longer contains all of it.
     async fn catch_up(&self, channel: &str, delivery: &dyn Delivery) {
         let Some(retention) = delivery.retention(channel) else { return };
-        let Some(since) = self.delivered(channel) else { return };
+        let Some(Reached { complete: since, .. }) = self.reached(channel) else { return };
         if let Err(error) = self.read_missing(channel, &since, retention, delivery).await
             && self.warnings.may_warn(self.clock.now())
         {
@@ -783,7 +800,8 @@ impl Live {
             // What is left of them has not been executed.
             recovery = read_after(0).await?.rest(since);
         }
-        self.set_delivered(channel, Some(recovery.position.clone()));
+        let (complete, delivered) = (recovery.position.clone(), recovery.position.offset);
+        self.set_reached(channel, Some(Reached { complete, delivered }));
         if is_lost {
             delivery.deliver_history_lost(channel);
         }
