@@ -1,6 +1,6 @@
 //! Engines: where histories and presence are kept, and how publications reach the other nodes.
 //!
-//! Layers: `event_queue`, `logs`, `peers` → `commands`, `memory` → `disk`, `nats`, `redis`.
+//! Layers: `event_queue`, `logs`, `peers`, `status` → `commands`, `memory` → `disk`, `nats`, `redis`.
 
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod commands;
@@ -14,6 +14,7 @@ mod nats;
 mod peers;
 #[cfg(feature = "redis")]
 mod redis;
+mod status;
 
 use std::fmt;
 use std::pin::Pin;

@@ -230,6 +230,10 @@ impl Engine for RedisEngine {
     }
 
     fn health(&self) -> EngineHealth {
-        self.connection.health()
+        let (commands, announcements) = (self.connection.health(), self.live.health());
+        EngineHealth {
+            failure: commands.failure.or(announcements.failure),
+            failures: commands.failures + announcements.failures,
+        }
     }
 }

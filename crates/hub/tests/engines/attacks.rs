@@ -697,3 +697,21 @@ async fn presence_is_back_after_a_restart_of_nats() {
     engine.remove_presence("a", "1").await.unwrap();
     assert_eq!(engine.presence("a").await.unwrap(), []);
 }
+
+/// Commands are answered, and announcements are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_cannot_be_listened_to_is_a_failure() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let _recorder = started(&engine);
+    let read = async || drop(engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap());
+    read().await;
+    assert!(redis.command("ACL SETUSER default resetchannels").contains("OK"));
+    until(async || engine.health().failure.is_some()).await;
+    let failures = engine.health().failures;
+    until(async || engine.health().failures > failures + 1).await;
+    read().await;
+    assert!(engine.health().failure.is_some_and(|failure| failure.contains("announcements")));
+    assert!(redis.command("ACL SETUSER default allchannels").contains("OK"));
+    until(async || engine.health().failure.is_none()).await;
+}

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tracing::{error, info};
 
 use super::file;
-use super::status::Status;
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent};
+use crate::engine::status::Status;
 use crate::engine::{EngineError, EngineFuture, EngineHealth};
 use crate::shards::lock;
 

@@ -9,7 +9,7 @@
 //! acknowledged after it was committed, so that no client knows a position that a crash could undo. Everything that
 //! arrives during a commit goes into the next one.
 //!
-//! Layers: `damaged`, `status` → `file` → `events`, `salvage`, `writer` → `crash`.
+//! Layers: `damaged` → `file` → `events`, `salvage`, `writer` → `crash`.
 
 #[cfg(test)]
 mod crash;
@@ -17,7 +17,6 @@ mod damaged;
 mod events;
 mod file;
 mod salvage;
-mod status;
 mod writer;
 
 use std::fmt;
@@ -27,8 +26,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::{Semaphore, oneshot};
 
-use self::status::Status;
 use self::writer::{Job, Overdue, Writer};
+use super::status::Status;
 use super::{
     Control, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership, MemoryEngine,
 };

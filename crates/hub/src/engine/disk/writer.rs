@@ -17,8 +17,8 @@ use tracing::{error, info, warn};
 
 use super::BATCH_MAX;
 use super::file::{self, Change, Content, Key, Remembered, Replacement, guarded};
-use super::status::Status;
 use crate::engine::logs::Decision;
+use crate::engine::status::Status;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL, MemoryEngine};
 use crate::history::{Log, Position, Retention};
 use crate::protocol::Publication;

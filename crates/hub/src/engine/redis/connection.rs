@@ -21,6 +21,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::StreamExt as _;
 
 use super::unavailable;
+use crate::engine::status::Status;
 use crate::engine::{EngineError, EngineHealth};
 use crate::shards::lock;
 
@@ -47,8 +48,7 @@ pub(super) struct Connection {
     open: tokio::sync::Mutex<Option<(u64, Open)>>,
     /// The number of the next connection.
     next: AtomicU64,
-    failure: Mutex<Option<String>>,
-    failures: AtomicU64,
+    status: Status,
 }
 
 /// How the address of the server is found.
@@ -280,13 +280,7 @@ impl Connection {
             }
             other => return Err(unavailable(format_args!("{other} is not a scheme of Redis"))),
         };
-        Ok(Self {
-            source,
-            open: Default::default(),
-            next: AtomicU64::new(0),
-            failure: Mutex::default(),
-            failures: AtomicU64::new(0),
-        })
+        Ok(Self { source, open: Default::default(), next: AtomicU64::new(0), status: Status::default() })
     }
 
     async fn connect(&self) -> RedisResult<Open> {
@@ -386,7 +380,7 @@ impl Connection {
         };
         match result {
             Ok(result) => {
-                *lock(&self.failure) = None;
+                self.status.succeeded();
                 Ok(result)
             }
             Err(error) => {
@@ -398,8 +392,7 @@ impl Connection {
                 {
                     *open = None;
                 }
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                *lock(&self.failure) = Some(format!("Redis: {error}"));
+                self.status.failed(&format!("Redis: {error}"));
                 Err(unavailable(error))
             }
         }
@@ -455,7 +448,7 @@ impl Connection {
     }
 
     pub(super) fn health(&self) -> EngineHealth {
-        EngineHealth { failure: lock(&self.failure).clone(), failures: self.failures.load(Ordering::Relaxed) }
+        self.status.health()
     }
 }
 

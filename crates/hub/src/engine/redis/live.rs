@@ -22,7 +22,8 @@ use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
 use crate::engine::commands::COMMANDS;
 use crate::engine::peers::{HEARTBEAT, Peers};
-use crate::engine::{Delivery, EngineError, Membership};
+use crate::engine::status::Status;
+use crate::engine::{Delivery, EngineError, EngineHealth, Membership};
 use crate::history::{Position, Retention};
 use crate::protocol::{Publication, Push};
 use crate::shards::lock;
@@ -90,6 +91,8 @@ pub(super) struct Live {
     pub(super) sync: Notify,
     clock: Clock,
     warnings: WarningLimit,
+    /// Of what is listened to.
+    status: Status,
 }
 
 /// A channel with subscribers on this node.
@@ -258,8 +261,8 @@ async fn after_messages(handled: usize) {
 
 impl Live {
     pub(super) fn new(connection: Arc<Connection>, name: String) -> Self {
-        let (followed, listening, peers, sync, warnings) = Default::default();
-        Self { connection, name, followed, listening, peers, sync, clock: Clock::new(), warnings }
+        let (followed, listening, peers, sync, warnings, status) = Default::default();
+        Self { connection, name, followed, listening, peers, sync, clock: Clock::new(), warnings, status }
     }
 
     /// Connects, and subscribes to everything that this node follows; in a cluster, [`Self::update_missing`] does.
@@ -310,10 +313,25 @@ impl Live {
                 (listening.sink, listening.stream) = (Some(sink), Some(stream));
                 Ok::<_, EngineError>(())
             };
-            let Err(error) = connecting.await else { return };
-            tracing::debug!(%error, "Redis");
+            let Err(error) = connecting.await else {
+                self.status.succeeded();
+                return;
+            };
+            self.report(&error);
             tokio::time::sleep(RETRY_AFTER).await;
         }
+    }
+
+    /// Reports that nothing is listened to.
+    fn report(&self, error: &EngineError) {
+        self.status.failed(&format!("announcements are not received: {error}"));
+        if self.warnings.may_warn(self.clock.now()) {
+            warn!(%error, "announcements are not received");
+        }
+    }
+
+    pub(super) fn health(&self) -> EngineHealth {
+        self.status.health()
     }
 
     /// Counts a subscriber.
@@ -469,9 +487,10 @@ impl Live {
                 if delivery.strong_count() == 0 {
                     return;
                 }
-                tracing::debug!(%error, "Redis");
+                self.report(&error);
                 tokio::time::sleep(RETRY_AFTER).await;
             }
+            self.status.succeeded();
             info!("connected to Redis again");
             // What was published meanwhile was not announced to this node.
             self.sync.notify_one();
