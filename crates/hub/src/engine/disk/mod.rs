@@ -108,13 +108,8 @@ impl DiskEngine {
     pub fn open(directory: &Path, memory: MemoryEngine) -> Result<Self, DiskError> {
         let path = directory.join(FILE);
         let io = |error: std::io::Error| DiskError::Io { path: directory.into(), reason: error.to_string() };
-        let is_new = !directory.exists();
-        std::fs::create_dir_all(directory).map_err(io)?;
+        create_directory(directory, sync_directory).map_err(io)?;
         let database = file::open(&path)?;
-        if is_new {
-            let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
-            sync_directory(parent.unwrap_or(Path::new("."))).map_err(io)?;
-        }
         let memory = Arc::new(memory);
         let reopened = path.clone();
         let open = Box::new(move || file::open(&reopened).map_err(|error| error.to_string()));
@@ -197,6 +192,22 @@ impl DiskEngine {
         self.submit(job(done))?;
         written.await.map_err(|_| stopped())?
     }
+}
+
+/// Creates a directory and those above it. Returns when their names survive a power failure.
+fn create_directory(directory: &Path, sync: impl Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+    let above = || directory.ancestors().filter(|one| !one.as_os_str().is_empty());
+    let missing = above().take_while(|one| !one.exists()).count();
+    std::fs::create_dir_all(directory)?;
+    for (number, one) in above().enumerate() {
+        let Some(parent) = one.parent() else { break };
+        let synced = sync(if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+        // One that was there may be that of a process that was killed before this, or not be ours to read.
+        if number < missing {
+            synced?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(unix)]
@@ -346,6 +357,29 @@ mod tests {
         let data =
             |one: &std::sync::Arc<Publication>| (one.offset, String::from_utf8(one.data.to_vec()).unwrap());
         (history.publications.iter().map(data).collect(), history.position)
+    }
+
+    #[test]
+    fn the_names_of_all_new_directories_are_synced() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("a/b/c");
+        let names = |paths: &[&str]| paths.iter().map(|path| root.path().join(path)).collect::<Vec<_>>();
+        for fails in [None, Some("a"), None] {
+            let synced = std::cell::RefCell::new(Vec::new());
+            let created = create_directory(&directory, |path| {
+                synced.borrow_mut().push(path.to_owned());
+                // Not of a directory that was there, as that above the others.
+                let fails = fails.is_some_and(|name| path.ends_with(name)) || !path.starts_with(root.path());
+                if fails { Err(std::io::ErrorKind::PermissionDenied.into()) } else { sync_directory(path) }
+            });
+            assert!(created.is_ok());
+            assert_eq!(synced.into_inner()[..3], names(&["a/b", "a", ""]));
+        }
+        std::fs::remove_dir_all(root.path().join("a")).unwrap();
+        let failed = create_directory(&directory, |path| {
+            if path.ends_with("a") { Err(std::io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+        });
+        assert!(failed.is_err(), "the name of a new directory may be lost");
     }
 
     #[tokio::test]
