@@ -199,11 +199,16 @@ impl Limit {
     /// Of the frames of a framer, each of `frame` bytes at most. Its connection sets what is left of the message.
     #[inline]
     fn of(names: &Names, framer: Value, frame: u64) -> Self {
-        let [message, left] = [names.message_max, names.message_left].map(|name| {
+        let variable = |name| {
             // SAFETY: an object and an interned name.
             let len = Fixnum::from_value(unsafe { Value::from_raw(rb_ivar_get(framer.as_raw(), name)) });
-            len.map_or(u64::MAX, |len| len.to_i64() as u64)
-        });
+            len.map(|len| len.to_i64() as u64)
+        };
+        // A framer without a connection has neither.
+        let (left, message) = match variable(names.message_left) {
+            Some(left) => (left, variable(names.message_max).unwrap_or(u64::MAX)),
+            None => (u64::MAX, u64::MAX),
+        };
         Self { frame, message, left }
     }
 
