@@ -81,7 +81,7 @@
     (waiters websocket-waiters)         ; for the transport
     ;; Whether an end without a Close frame was reported.
     (is-reported websocket-is-reported set-websocket-is-reported!)
-    ;; Whether the ports were made here, and close with the connection.
+    ;; Whether the ports close with the connection: they were made here, or given to the procedure that closes it.
     (owns-ports websocket-owns-ports set-websocket-owns-ports!))
 
   (define-foreign-variable %eof int "WLS_EOF")
@@ -577,25 +577,28 @@
   (define (wake thread)
     (when (eq? (##sys#slot thread 3) 'blocked) (##sys#thread-unblock! thread)))
 
-  ;; Keeps deadlines while the application does not receive.
+  ;; Keeps deadlines while the application does not receive, and closes when its thread was killed.
   (define (start-timer ws)
     (when (or (> (ping-interval) 0) (> (connection-timeout) 0))
-      (set-websocket-timer!
-       ws
-       (start-thread
-        'wireloom-timer
-        (lambda ()
-          (let loop ()
-            (let ((state (websocket-state ws)))
-              (when (and state (fx< (%transport state) 2))
-                (let ((ms (%timeout-ms state)))
-                  (sleep-ms (if (negative? ms) 1000.0 (max 1.0 ms))))
-                (read-ahead ws)
-                (let ((state (websocket-state ws)))
-                  (when state
-                    (%handle-timeout state)
-                    (flush ws)
-                    (loop)))))))))))
+      (let ((owner ##sys#current-thread))
+        (set-websocket-timer!
+         ws
+         (start-thread
+          'wireloom-timer
+          (lambda ()
+            (let loop ()
+              (let ((state (websocket-state ws)))
+                (when (and state (fx< (%transport state) 2))
+                  (let ((ms (%timeout-ms state)))
+                    (sleep-ms (if (negative? ms) 1000.0 (max 1.0 ms))))
+                  (cond ((dead? owner) (close-websocket ws code: 1011))
+                        (else
+                         (read-ahead ws)
+                         (let ((state (websocket-state ws)))
+                           (when state
+                             (%handle-timeout state)
+                             (flush ws)
+                             (loop))))))))))))))
 
   (define (stop-timer ws)
     (let ((timer (websocket-timer ws)))
@@ -839,23 +842,28 @@
 
   (define (common-error? exn) ((condition-predicate 'websocket) exn))
 
-  ;; Runs `body` with the websocket. An error of the peer ends it, as does an error of the application, which is passed on.
+  ;; Runs `body` with the websocket, and closes it and its ports, however the body is left. An error of the peer ends the body, as does
+  ;; an error of the application, which is passed on.
   (define (run-websocket ws body)
+    (set-websocket-owns-ports! ws #t)
     (start-timer ws)
     (let ((failure #f) (results '(#f)))
-      (parameterize ((current-websocket ws))
-        (call-with-current-continuation
-         (lambda (return)
-           (with-exception-handler
-            (lambda (exn)
-              (set! failure exn)
-              (return #f))
-            (lambda () (receive values (body) (set! results values)))))))
-      (handle-exceptions exn #f
-        (if (and failure (not (common-error? failure)))
-            (close-websocket ws code: 1011)
-            (close-websocket ws)))
-      (close-ports ws)
+      (dynamic-wind
+       void
+       (lambda ()
+         (parameterize ((current-websocket ws))
+           (call-with-current-continuation
+            (lambda (return)
+              (with-exception-handler
+               (lambda (exn)
+                 (set! failure exn)
+                 (return #f))
+               (lambda () (receive values (body) (set! results values))))))))
+       (lambda ()
+         (handle-exceptions exn #f
+           (if (and failure (not (common-error? failure)))
+               (close-websocket ws code: 1011)
+               (close-websocket ws)))))
       (cond ((and failure (or (propagate-common-errors) (not (common-error? failure))))
              (abort failure))
             (else (apply values results)))))
@@ -873,7 +881,7 @@
                (prepare ws)
                (run-websocket ws thunk))
               (else
-               (handle-exceptions exn #f (close-input-port in) (close-output-port out))
+               (close-port-pair in out)
                (when (and failure (or (propagate-common-errors) (not (common-error? failure))))
                  (abort failure))
                #f)))))

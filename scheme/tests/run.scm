@@ -283,16 +283,14 @@
                    (close-websocket ws)
                    (map char->integer (string->list (substring payload 0 2))))))))
 
-;; An escape out of the handler.
-(check '(escaped connection-close)
+;; An escape out of the handler closes the connection and its ports.
+(check '((escaped #t #t) connection-close)
        (both (lambda (in out)
                (let ((result (call/cc (lambda (return) (with-websocket (lambda () (return 'escaped)) in out)))))
-                 (close-input-port in)
-                 (close-output-port out)
-                 result))
+                 (list result (port-closed? in) (port-closed? out))))
              (lambda ()
                (let ((ws (websocket-connect uri)))
-                 (receive (payload type) (condition-case (receive-message ws) ((websocket unexpected-close) (values #f 'connection-close)))
+                 (receive (payload type) (receive-message ws)
                    (close-websocket ws)
                    type)))))
 
@@ -555,6 +553,18 @@
    (list values values not-a-socket-in not-a-socket-in)
    (list values values not-a-socket-out not-a-socket-out)
    '(() ("one" "two") () ("one" "two"))))
+;; The connection of a handler that is killed is closed, although its peer answers Pings.
+(parameterize ((connection-timeout 1) (ping-interval 0.2))
+  (check '(connection-close #t)
+         (let* ((ports #f)
+                (thread (in-thread (lambda () (receive (in out) (tcp-accept listener) (set! ports (list in out)) (with-websocket echo in out)))))
+                (client (websocket-connect uri)))
+           (send-message "x" 'text client)
+           (receive-message client)
+           (kill thread)
+           (let ((type (wait-for (in-thread (lambda () (receive (message type) (receive-message client) type))))))
+             (close-websocket client)
+             (list type (wait-until (lambda () (and (port-closed? (car ports)) (port-closed? (cadr ports))))))))))
 (parameterize ((connection-timeout 0.3) (ping-interval 0) (propagate-common-errors #t))
   ;; A silent one does not.
   (check '(connection-timeout silent)
