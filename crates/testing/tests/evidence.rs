@@ -1,4 +1,4 @@
-//! `docs/evidence.md` names tests that exist, and counts the unsafe code.
+//! `docs/evidence.md` names tests and commands that exist, and counts the unsafe code.
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,6 +37,79 @@ fn the_tests_that_the_page_names_exist() {
         checked += 1;
     }
     assert!(checked > 30, "{checked}: the page has another form than this test expects");
+}
+
+/// The arguments that a script wants first, from the line of its head that shows how it is called: none if it may do without.
+fn wanted<'a>(script: &str, head: &'a str) -> Vec<&'a str> {
+    let mut usages = head.lines().filter_map(|line| {
+        line.trim_start_matches("# usage:").trim_start_matches('#').trim().strip_prefix(script)
+    });
+    let first = usages.next().and_then(|usage| usage.split_whitespace().next()).unwrap_or("[");
+    if first.starts_with('[') { Vec::new() } else { first.trim_end_matches(':').split('|').collect() }
+}
+
+/// Checks a command of the page without running it.
+fn check_command(command: &str) {
+    let root = root();
+    let words: Vec<&str> = command.split_whitespace().skip_while(|word| word.contains('=')).collect();
+    match &words[..] {
+        ["./test", steps @ ..] => {
+            let runner = std::fs::read_to_string(root.join("test")).unwrap();
+            let is_step = |step: &str| runner.contains(&format!("\n    \"{step}|"));
+            let [first, ..] = steps else { panic!("{command}: no step") };
+            assert!(is_step(first), "{command}: no such step");
+        }
+        ["cargo", "test", "-p", package, rest @ ..] => {
+            let folder = root.join("crates").join(package.strip_prefix("wireloom-").unwrap_or(package));
+            let mut files = Vec::new();
+            match rest {
+                [] | ["--lib"] => assert!(folder.join("Cargo.toml").is_file(), "{command}: no such crate"),
+                ["--test", test, filter @ ..] => {
+                    let (file, tests) =
+                        (folder.join(format!("tests/{test}.rs")), folder.join("tests").join(test));
+                    assert!(file.is_file() || tests.join("main.rs").is_file(), "{command}: no such test");
+                    if let [filter] = filter {
+                        sources(&tests, &mut files);
+                        let has = |file: &PathBuf| {
+                            let source = std::fs::read_to_string(file).unwrap();
+                            source.lines().any(|line| line.contains("fn ") && line.contains(filter))
+                        };
+                        assert!(files.iter().any(has), "{command}: no such test");
+                    }
+                }
+                _ => panic!("{command}: this test does not know its form"),
+            }
+        }
+        [script, arguments @ ..] => {
+            let head = std::fs::read_to_string(root.join(script))
+                .unwrap_or_else(|error| panic!("{script}: {error}"));
+            let wanted = wanted(script, &head);
+            assert!(
+                wanted.is_empty() || arguments.first().is_some_and(|first| wanted.contains(first)),
+                "{command}: it wants one of {wanted:?}"
+            );
+        }
+        [] => panic!("an empty command"),
+    }
+}
+
+#[test]
+fn the_commands_that_the_page_names_exist() {
+    let (mut are_commands, mut checked) = (false, 0);
+    for row in rows() {
+        match row.last().map_or("", String::as_str) {
+            "command" => are_commands = true,
+            "test" | "why" => are_commands = false,
+            cell if are_commands => {
+                for command in quoted(cell) {
+                    check_command(command);
+                    checked += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(checked > 15, "{checked}: the page has another form than this test expects");
 }
 
 /// All source files below a folder, but for those of tests.
