@@ -68,9 +68,10 @@ fn run(args: &Args) -> Result<(), String> {
     let rounds = (args.effort.rounds, args.effort.process_rounds);
     let capped = isa::capped().map(Into::into);
     let mut metadata = Metadata::collect(rounds, capped, allocation::name());
-    let results = repeat::run(args, &mut metadata)?;
+    let (results, failures) = repeat::run(args, &mut metadata)?;
     print!("{}", report::text(&results, &metadata));
-    if args.write {
+    // The pages would lose what failed.
+    if args.write && failures.is_empty() {
         report::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &results, &metadata)?;
     }
     if let Some(path) = &args.json {
@@ -78,7 +79,11 @@ fn run(args: &Args) -> Result<(), String> {
         std::fs::write(path, format!("{value:#}\n"))
             .map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    Ok(())
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let unwritten = if args.write { "; docs/benchmarks and README.md stay as they were" } else { "" };
+    Err(format!("failed: {}{unwritten}", failures.join("; ")))
 }
 
 /// Measures on behalf of the parent process, and writes the results to `path`.

@@ -8,16 +8,17 @@ use crate::results::Results;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes all runs and merges their results. A workload that fails in one run does not end the others.
+/// Makes all runs, merges their results, and names the workloads that failed. A workload that fails in one run does not end the others.
 ///
 /// # Errors
-/// No workload succeeded, or the only one failed.
-pub(crate) fn run(args: &Args, metadata: &mut Metadata) -> Result<Results, String> {
+/// The only run failed.
+pub(crate) fn run(args: &Args, metadata: &mut Metadata) -> Result<(Results, Vec<String>), String> {
+    let mut failures = Vec::new();
     if args.runs == 1 && !args.write {
         let before = load();
         let results = crate::measure(args)?.results;
         metadata.load.push((before, load()));
-        return Ok(results);
+        return Ok((results, failures));
     }
     let mut results = Results::default();
     let file = std::env::temp_dir().join(format!("wireloom-bench-{}.json", std::process::id()));
@@ -26,14 +27,17 @@ pub(crate) fn run(args: &Args, metadata: &mut Metadata) -> Result<Results, Strin
         for workload in &args.workloads {
             eprintln!("run {} of {}: {}", run + 1, args.runs, workload.name);
             match one(args, workload.name, &file) {
-                Ok(found) => results.merge(found),
-                Err(reason) => results.merge(failed(workload.name, reason)),
+                Ok(found) => results.merge(run, found),
+                Err(reason) => {
+                    failures.push(format!("{}, run {}", workload.name, run + 1));
+                    results.merge(run, failed(workload.name, reason));
+                }
             }
         }
         metadata.load.push((before, load()));
     }
     _ = std::fs::remove_file(&file);
-    Ok(results)
+    Ok((results, failures))
 }
 
 /// Measures one workload in a new process.

@@ -57,7 +57,7 @@ pub(crate) struct Entry {
     /// Allocations for each message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) allocations: Option<f64>,
-    /// One for each process that measured it.
+    /// One for each run, each in a process of its own; without rounds for a run in which it took no part.
     pub(crate) runs: Vec<Rounds>,
 }
 
@@ -92,11 +92,18 @@ impl Entry {
         };
         let runs: Vec<Vec<f64>> =
             self.runs.iter().zip(&other.runs).map(|(mine, its)| pairs(mine, its)).collect();
-        let medians = runs.iter().filter_map(|run| Some(Summary::of(run.iter().copied())?.median));
-        let (low, high) =
-            medians.fold((f64::INFINITY, 0.0_f64), |(low, high), median| (low.min(median), high.max(median)));
+        let medians: Vec<f64> =
+            runs.iter().filter_map(|run| Some(Summary::of(run.iter().copied())?.median)).collect();
+        let ends = (f64::INFINITY, 0.0_f64);
+        let runs_range =
+            medians.iter().fold(ends, |(low, high), &median| (low.min(median), high.max(median)));
         let summary = Summary::of(runs.iter().flatten().copied())?;
-        Some(Ratio { median: summary.median, interval: summary.interval, runs: (low, high) })
+        Some(Ratio {
+            median: summary.median,
+            interval: summary.interval,
+            runs: runs_range,
+            runs_len: medians.len(),
+        })
     }
 
     /// Its rate divided by the other's.
@@ -114,6 +121,8 @@ pub(crate) struct Ratio {
     pub(crate) interval: (f64, f64),
     /// The lowest and the highest median of all runs.
     pub(crate) runs: (f64, f64),
+    /// The number of runs in which both took part.
+    pub(crate) runs_len: usize,
 }
 
 impl Ratio {
@@ -329,18 +338,24 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Adds the results of another run.
-    pub(crate) fn merge(&mut self, other: Self) {
-        for race in other.races {
+    /// Adds the results of the run of this number, from 0.
+    pub(crate) fn merge(&mut self, run: usize, other: Self) {
+        for mut race in other.races {
+            // Runs are paired by their place.
+            let absent = |known: usize| std::iter::repeat_n(Rounds::default(), run.saturating_sub(known));
             let same = |it: &&mut RaceResult| it.workload == race.workload && it.title == race.title;
             let Some(known) = self.races.iter_mut().find(same) else {
+                race.entries.iter_mut().for_each(|entry| _ = entry.runs.splice(..0, absent(0)));
                 self.races.push(race);
                 continue;
             };
-            for entry in race.entries {
-                match known.entries.iter_mut().find(|it| it.name == entry.name) {
-                    Some(it) => it.runs.extend(entry.runs),
-                    None => known.entries.push(entry),
+            for mut entry in race.entries {
+                if let Some(it) = known.entries.iter_mut().find(|it| it.name == entry.name) {
+                    it.runs.extend(absent(it.runs.len()));
+                    it.runs.extend(entry.runs);
+                } else {
+                    entry.runs.splice(..0, absent(0));
+                    known.entries.push(entry);
                 }
             }
         }
@@ -467,10 +482,30 @@ mod tests {
             ..Results::default()
         };
         let mut results = run(1.0);
-        results.merge(run(3.0));
+        results.merge(1, run(3.0));
         let [race] = &*results.races else { panic!("one race") };
         let ratio = race.comparisons()[0].ratio;
         assert_eq!(ratio.runs, (0.5, 1.5));
         assert!(!ratio.shows_difference());
+    }
+
+    #[test]
+    fn runs_are_paired_also_when_a_contestant_missed_some() {
+        // The machine is half as fast in the second run.
+        let ours = |cost: f64| entry("ours", Role::Wireloom, &[cost; 3]);
+        let rival = |cost: f64| entry("rival", Role::Rival, &[cost; 3]);
+        let run = |entries| Results { races: vec![race(entries, Vec::new())], ..Results::default() };
+        for runs in [
+            [vec![ours(1.0)], vec![ours(2.0), rival(4.0)], vec![ours(1.0), rival(2.0)]],
+            [vec![ours(1.0), rival(2.0)], vec![ours(2.0)], vec![ours(2.0), rival(4.0)]],
+            [vec![], vec![ours(2.0), rival(4.0)], vec![ours(1.0), rival(2.0)]],
+        ] {
+            let mut results = Results::default();
+            for (number, entries) in runs.into_iter().enumerate() {
+                results.merge(number, if entries.is_empty() { Results::default() } else { run(entries) });
+            }
+            let ratio = results.races[0].comparisons()[0].ratio;
+            assert_eq!((ratio.runs, ratio.runs_len), ((0.5, 0.5), 2));
+        }
     }
 }

@@ -112,9 +112,9 @@ fn remark(comparison: &Comparison<'_>) -> String {
     let (low, high) = comparison.ratio.runs;
     let mut remark =
         format!("{} ÷ {}: {}", comparison.ours.name, comparison.other.name, ratio(comparison.ratio));
-    if comparison.ours.runs.len() > 1 {
+    if comparison.ratio.runs_len > 1 {
         remark +=
-            &format!("; medians of {} runs {} … {}", comparison.ours.runs.len(), factor(low), factor(high));
+            &format!("; medians of {} runs {} … {}", comparison.ratio.runs_len, factor(low), factor(high));
     }
     if let Some(wall) = comparison.wall {
         remark += &format!("; rate {}×", factor(wall));
