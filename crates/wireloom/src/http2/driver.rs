@@ -3,7 +3,7 @@
 use std::future::{Future as _, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -24,8 +24,8 @@ use crate::error::HttpError;
 use crate::guard::Guard;
 use crate::memory::{Account, Evict};
 use crate::sync::Arc;
-use crate::transport::Io;
 use crate::transport::budget::Budget;
+use crate::transport::{BUFFERED_LEN_MAX, Io};
 
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.
 const SLICES_MAX: usize = 64;
@@ -52,7 +52,7 @@ pub(crate) struct Driver {
     input: ReadBuffer,
     /// Bytes to write before the output of the core.
     prefix: &'static [u8],
-    /// The transport did not accept all of the last write.
+    /// The transport did not accept all of the last write, or buffers some of it.
     blocked: bool,
     deadlines: Deadlines,
     idle: IdleTimer,
@@ -272,7 +272,9 @@ impl Driver {
             self.woken_len = state.deferred.wakers_len();
         }
         drop(state);
-        self.memory.report(&memory);
+        // What TLS buffers for a peer that does not read is in no queue of the core.
+        let is_buffered = self.blocked && self.io.left_len().is_some();
+        self.memory.report(&memory, if is_buffered { BUFFERED_LEN_MAX } else { 0 });
     }
 
     /// Reads once if nothing is buffered.
@@ -369,9 +371,38 @@ impl Driver {
         }
     }
 
-    /// Writes until the core has no output or the transport accepts no more.
+    /// Writes until the core has no output and the transport has none, or it accepts no more.
     fn write(&mut self, cx: &mut Context<'_>, state: &mut State) -> io::Result<()> {
         let was_blocked = std::mem::take(&mut self.blocked);
+        let left_before = self.io.left_len();
+        let mut accepted = 0;
+        let written = self.poll_write(cx, state, &mut accepted);
+        self.blocked = written.is_pending();
+        // Of a transport that buffers, bytes count when they leave it.
+        let len = match (left_before, self.io.left_len()) {
+            (Some(before), Some(left)) => usize::try_from(left - before).unwrap_or(usize::MAX),
+            _ => accepted,
+        };
+        if len > 0 {
+            self.drain.handle_written(len, state.core.limits());
+            if was_blocked && let Some(keepalive) = &mut self.keepalive {
+                // The transport has room again: the peer has read. A PING is behind what it has not read.
+                keepalive.handle_activity(Instant::now());
+            }
+        }
+        match written {
+            Poll::Ready(written) => written,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Ready when all output has left. Adds the number of bytes that the transport accepts to `accepted`.
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &mut State,
+        accepted: &mut usize,
+    ) -> Poll<io::Result<()>> {
         loop {
             state.defer_spent();
             let now = state.now();
@@ -384,7 +415,7 @@ impl Driver {
                 1 + state.core.poll_transmit(now, rest)
             };
             if count == 0 {
-                break;
+                return self.io.poll_flush(cx);
             }
             let offered = slices[..count].iter().map(|slice| slice.len()).sum::<usize>() - self.prefix.len();
             let written = if count == 1 {
@@ -392,35 +423,23 @@ impl Driver {
             } else {
                 self.io.poll_write(cx, &slices.map(IoSlice::new)[..count])
             };
-            match written {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(len)) => {
+            match ready!(written) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(len) => {
                     self.shrink.handle_written();
-                    self.drain.handle_written(len, state.core.limits());
-                    if was_blocked && let Some(keepalive) = &mut self.keepalive {
-                        // The transport has room again: the peer has read. A PING is behind what it has not read.
-                        keepalive.handle_activity(Instant::now());
-                    }
+                    *accepted += len;
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
                     state.core.transmitted(now, len - prefix_len);
                 }
-                Poll::Ready(Err(error)) => {
+                Err(error) => {
                     if self.io.may_write_before_error() {
                         // A request among them may have reached the server.
                         state.core.transmitted(now, offered);
                     }
-                    return Err(error);
-                }
-                Poll::Pending => {
-                    self.blocked = true;
-                    return Ok(());
+                    return Poll::Ready(Err(error));
                 }
             }
-        }
-        match self.io.poll_flush(cx) {
-            Poll::Ready(flushed) => flushed,
-            Poll::Pending => Ok(()),
         }
     }
 
@@ -490,6 +509,10 @@ impl Driver {
             Timer::Idle => state.core.shutdown(),
             Timer::Drain => match self.drain {
                 Drain::AwaitingPeer { .. } => state.core.abort(ErrorCode::NO_ERROR, b""),
+                Drain::Flushing { .. } if state.core.ended().is_none() => {
+                    // The peer does not read: `end` abandons the transport.
+                    self.disconnect(state, HttpError::ConnectionLost);
+                }
                 // `has_ended` compares the time.
                 Drain::NotStarted | Drain::Flushing { .. } | Drain::Failing { .. } => {}
             },
@@ -578,6 +601,8 @@ mod tests {
 
     use super::*;
     use crate::memory::{Category, Memory};
+    use crate::transport::counted::Counted;
+    use crate::transport::tls::{ServerTls, provider};
 
     /// A client that sends PING as fast as it is read.
     struct Flood {
@@ -827,15 +852,55 @@ mod tests {
     /// A byte that no head has.
     const CONTENT: u8 = 0xfe;
 
+    /// The two ends of a connection over TCP or TLS, on which `step` bytes pass to the client every second.
+    async fn slow_link(tls: bool, step: usize) -> (Io, Io) {
+        let (server, near) = tokio::io::duplex(1_000);
+        let (far, client) = tokio::io::duplex(1 << 20);
+        let (mut from_server, mut to_server) = tokio::io::split(near);
+        let (mut from_client, mut to_client) = tokio::io::split(far);
+        tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+        tokio::spawn(async move {
+            let mut bytes = vec![0; step];
+            while let Ok(len @ 1..) = from_server.read(&mut bytes).await {
+                to_client.write_all(&bytes[..len]).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            to_client.shutdown().await.unwrap();
+        });
+        let (client, server) = (Io::of(client), Io::of(server));
+        if tls { over_tls(client, server).await } else { (client, server) }
+    }
+
+    async fn over_tls(client: Io, server: Io) -> (Io, Io) {
+        let name = "localhost";
+        let (tls, certificate) = ServerTls::self_signed(&[name]).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate.der().into()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connecting = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config))
+            .connect(name.try_into().unwrap(), Counted::new(client));
+        let (client, server) = tokio::join!(connecting, tls.accept(Counted::new(server)));
+        let tls = |stream: tokio_rustls::TlsStream<Counted>| Io::Tls(Box::new(stream));
+        (tls(client.unwrap().into()), tls(server.unwrap().into()))
+    }
+
     /// A server that responds with 40,000 bytes to a request and shuts down, and a client that reads `step` bytes every second.
-    /// Returns how much of the content has arrived.
-    async fn content_read_after_shutdown(step: usize, stall_timeout: Duration) -> usize {
-        let (mut client, server) = tokio::io::duplex(1_000);
+    /// Returns how much of the content has arrived, and the maximum of memory that the server has counted for it.
+    async fn content_read_after_shutdown(tls: bool, step: usize, stall_timeout: Duration) -> (usize, usize) {
+        let (client, server) = slow_link(tls, step).await;
+        let mut client = client.into_transport();
         let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
         client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+        client.flush().await.unwrap();
         let mut config = Config::new(Role::Server);
         config.limits.stall_timeout = stall_timeout;
-        let mut driver = Driver::new(Io::Other(Box::new(server)), Role::Server, config).unwrap();
+        let memory = Memory::new(64 << 20);
+        let account = memory.account();
+        let mut driver = Driver::new(server, Role::Server, config).unwrap().with_account(&account);
         let shared = driver.shared().clone();
         tokio::spawn(async move {
             let mut incoming = Vec::new();
@@ -847,24 +912,28 @@ mod tests {
             }
             driver.linger().await;
         });
-        let (mut received, mut bytes) = (Vec::new(), vec![0; step]);
-        loop {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            match client.read(&mut bytes).await {
-                Ok(0) | Err(_) => break,
-                Ok(len) => received.extend_from_slice(&bytes[..len]),
-            }
+        let (mut received, mut counted, mut bytes) = (0, 0, vec![0; 1 << 16]);
+        while let Ok(len @ 1..) = client.read(&mut bytes).await {
+            received += bytes[..len].iter().filter(|&&byte| byte == CONTENT).count();
+            counted = counted.max(memory.stats().send_queues);
         }
-        received.iter().filter(|&&byte| byte == CONTENT).count()
+        (received, counted)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_client_receives_its_response_although_the_server_goes_away() {
         let timeout = Duration::from_secs(60);
-        assert_eq!(content_read_after_shutdown(1_000, timeout).await, 40_000);
-        assert_eq!(content_read_after_shutdown(100, timeout).await, 40_000);
-        // A client that takes less than 1,024 bytes in each timeout is stalled.
-        assert!(content_read_after_shutdown(10, timeout).await < 40_000);
+        for tls in [false, true] {
+            for step in [1_000, 100] {
+                let (received, counted) = content_read_after_shutdown(tls, step, timeout).await;
+                assert_eq!(received, 40_000, "{tls} {step}");
+                // What TLS holds counts too.
+                assert!(counted >= 20_000, "{tls} {step}: {counted}");
+            }
+            // A client that takes less than 1,024 bytes in each timeout is stalled.
+            let (received, _) = content_read_after_shutdown(tls, 10, timeout).await;
+            assert!(received < 40_000, "{tls}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -42,10 +42,11 @@ impl MemoryReport {
         }
     }
 
-    pub(super) fn report(&mut self, memory: &Memory) {
+    /// `buffered_len`: output that the transport holds.
+    pub(super) fn report(&mut self, memory: &Memory, buffered_len: usize) {
         let len = |len: u64| usize::try_from(len).unwrap_or(usize::MAX);
         self.held.set(len(memory.held));
-        self.send_queue.set(len(memory.queued.saturating_add(memory.output)));
+        self.send_queue.set(len(memory.queued.saturating_add(memory.output)).saturating_add(buffered_len));
         self.heads.set(len(memory.input.saturating_add(memory.caller)));
     }
 

@@ -97,7 +97,7 @@ pub(super) enum Drain {
     NotStarted,
     /// GOAWAY was sent or received, no stream is left, and the peer may have read all output.
     AwaitingPeer { since: Instant },
-    /// All streams have finished, and their last output is not written yet. What the peer accepts of it postpones `since`.
+    /// All streams have finished, and their last output has not left yet. What the peer accepts of it postpones `since`.
     Flushing { since: Instant },
     /// The connection has failed, and GOAWAY is not written yet.
     Failing { since: Instant },
@@ -109,21 +109,26 @@ impl Drain {
     /// Of a client, which has received all of its responses.
     const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-    /// `is_blocked`: the transport does not accept all output.
+    /// `is_blocked`: not all output has left the transport.
     pub(super) fn update(&mut self, core: &Connection, streams: usize, is_blocked: bool, now: Instant) {
-        // A client has received all of its responses. While a server is blocked, the core measures the progress.
-        let may_wait = core.is_going_away() && streams == 0 && (core.role() == Role::Client || !is_blocked);
+        // A client has received all of its responses.
+        let awaits_output = is_blocked && core.role() == Role::Server;
         *self = match (*self, core.ended()) {
-            (last @ (Self::Flushing { .. } | Self::Failing { .. }), _) => last,
+            (last @ Self::Flushing { .. }, Some(Ended::Drained | Ended::Aborted(ErrorCode::NO_ERROR))) => {
+                last
+            }
             (_, Some(Ended::Drained | Ended::Aborted(ErrorCode::NO_ERROR))) => Self::Flushing { since: now },
+            (last @ Self::Failing { .. }, Some(_)) => last,
             (_, Some(_)) => Self::Failing { since: now },
-            (waiting @ Self::AwaitingPeer { .. }, None) if may_wait => waiting,
-            (_, None) if may_wait => Self::AwaitingPeer { since: now },
-            (_, None) => Self::NotStarted,
+            (_, None) if !core.is_going_away() || streams > 0 => Self::NotStarted,
+            (last @ Self::Flushing { .. }, None) if awaits_output => last,
+            (_, None) if awaits_output => Self::Flushing { since: now },
+            (last @ Self::AwaitingPeer { .. }, None) => last,
+            (_, None) => Self::AwaitingPeer { since: now },
         };
     }
 
-    /// The transport has accepted `len` bytes.
+    /// `len` bytes have left the transport.
     pub(super) fn handle_written(&mut self, len: usize, limits: &Limits) {
         if let Self::Flushing { since } = self {
             let now = Instant::now();
@@ -285,7 +290,10 @@ mod tests {
             let mut core = going_away(role);
             let mut drain = Drain::NotStarted;
             drain.update(&core, 0, true, start);
-            assert_eq!(drain.deadline(&core).is_none(), role == Role::Server);
+            assert_eq!(drain.deadline(&core), Some(start + timeout));
+            // It has read all of it, and then the rest that the end has added.
+            drain.update(&core, 0, false, start);
+            assert_eq!(drain, Drain::AwaitingPeer { since: start });
             core.abort(ErrorCode::NO_ERROR, b"");
             drain.update(&core, 0, true, start);
             assert_eq!(drain.deadline(&core), Some(start + timeout));

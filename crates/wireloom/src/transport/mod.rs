@@ -28,6 +28,9 @@ pub use tap::{Tap, TapEvent};
 /// purpose. The same as for a stream in the HTTP/2 core.
 pub(crate) const PROGRESS_LEN_MIN: usize = 1 << 10;
 
+/// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
+pub(crate) const BUFFERED_LEN_MAX: usize = 64 << 10;
+
 /// The outcome of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -8,14 +8,14 @@ use super::clock;
 use super::config::SlowPeer;
 use super::flush::Flush;
 use super::session::Session;
-use super::slow::{BUFFERED_LEN_MAX, Slow};
+use super::slow::Slow;
 #[cfg(feature = "http2")]
 use crate::error::HttpError;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 use crate::sync::Arc;
-use crate::transport::Io;
 use crate::transport::ring::Socket;
+use crate::transport::{BUFFERED_LEN_MAX, Io};
 
 /// Slices per write.
 const SLICES_MAX: usize = 32;

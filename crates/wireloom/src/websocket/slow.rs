@@ -18,10 +18,7 @@ use std::time::Duration;
 use super::clock::{self, Timer};
 use super::config::SlowPeer;
 use crate::deadline;
-use crate::transport::PROGRESS_LEN_MIN;
-
-/// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
-pub(super) const BUFFERED_LEN_MAX: usize = 64 << 10;
+use crate::transport::{BUFFERED_LEN_MAX, PROGRESS_LEN_MIN};
 
 /// Counters of slow peers, for many WebSockets together.
 #[derive(Debug, Default)]
