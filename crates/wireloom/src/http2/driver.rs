@@ -88,8 +88,10 @@ enum Read {
     Some,
     /// The transport has none, and wakes the driver when it does.
     Pending,
-    /// The connection may not read now, for lack of memory or of processor time: the peer may have sent something.
+    /// The connection may not read now, for lack of processor time: the peer may have sent something.
     Stopped,
+    /// As `Stopped`, for lack of memory: the connection holds some that it has received, and none that the peer has yet to grant window for.
+    OutOfMemory,
     /// Output must leave before more is read.
     Paused,
     /// End of stream, or the transport failed.
@@ -157,7 +159,7 @@ impl Driver {
     pub(crate) fn with_account(mut self, account: &Account) -> Self {
         let shared: Arc<dyn Evict> = self.shared.clone();
         account.on_evict(Arc::downgrade(&shared));
-        self.shared.lock().reported = Reported::Total(0);
+        self.shared.lock().reported = Reported::Memory { total: 0, is_queued: false };
         self.memory = MemoryReport::new(account.clone());
         self
     }
@@ -246,6 +248,7 @@ impl Driver {
             unread.reset_due(core, now);
             wants_read = state.core.wants_read();
             let again = read == Read::Some
+                || (read == Read::OutOfMemory && state.core.memory().queued > 0)
                 || (wants_read && (read == Read::Paused || !self.input.is_empty()))
                 || !incoming.is_empty()
                 || (!self.blocked && state.core.wants_write());
@@ -265,9 +268,7 @@ impl Driver {
 
     fn unlock(&mut self, mut state: Guard<'_, State>) {
         let memory = state.core.memory();
-        if let Reported::Total(reported) = &mut state.reported {
-            *reported = memory.total();
-        }
+        state.reported.set(&memory);
         if state.deferred.wakers_len() > 0 {
             self.woken_len = state.deferred.wakers_len();
         }
@@ -283,13 +284,21 @@ impl Driver {
             return Ok(Read::Some);
         }
         // Other connections first, once the tasks of this one have had their share.
-        if self.budget.poll_paid(self.memory.account(), cx).is_pending()
-            || self.memory.poll_read_allowed(cx).is_pending()
+        let stopped = if self.budget.poll_paid(self.memory.account(), cx).is_pending() {
+            Some(Read::Stopped)
+        // What is read may grant the window without which queued content is never freed.
+        } else if self.memory.poll_read_allowed(cx).is_pending()
+            && self.shared.lock().core.memory().queued == 0
         {
+            Some(Read::OutOfMemory)
+        } else {
+            None
+        };
+        if let Some(stopped) = stopped {
             if let Some(keepalive) = &mut self.keepalive {
                 keepalive.handle_activity(Instant::now());
             }
-            return Ok(Read::Stopped);
+            return Ok(stopped);
         }
         match self.input.poll_fill(cx, &mut self.io)? {
             Poll::Ready(0) => Ok(Read::Eof),
@@ -315,7 +324,7 @@ impl Driver {
         read: io::Result<Read>,
         incoming: &mut IncomingRequests<'_>,
     ) -> Read {
-        let is_stopped = matches!(read, Ok(Read::Stopped));
+        let is_stopped = matches!(read, Ok(Read::Stopped | Read::OutOfMemory));
         if is_stopped != self.is_stopped {
             // A peer that is not read cannot be late.
             self.is_stopped = is_stopped;
@@ -819,6 +828,75 @@ mod tests {
         let (progress, _driver) = answering.await.unwrap();
         assert_eq!(progress, Progress::Incoming);
         assert_eq!(shared.lock().core.ended(), None);
+    }
+
+    /// A client of a server that is near its memory limit, whose connection holds `queued` bytes of a response and nothing else. Returns
+    /// how much of it arrives at a client that grants window for what it has read.
+    async fn content_read_near_the_limit(queued: usize, is_queued_first: bool) -> usize {
+        const MAX: usize = 64 << 20;
+        let memory = Memory::new(MAX);
+        let (account, other) = (memory.account(), memory.account());
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
+        client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+        let driver =
+            Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+        let mut driver = driver.with_account(&account);
+        let shared = driver.shared().clone();
+        let (requested, request) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let (mut incoming, mut requested) = (Vec::new(), Some(requested));
+            while poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {
+                requested.take().unwrap().send(incoming.pop().unwrap()).ok().unwrap();
+            }
+        });
+        let mut send = shared.send_stream(request.await.unwrap().key);
+        // All of the window.
+        let window = 65_535;
+        send.send_response([Field::known(Token::Status, b"200")], false).unwrap();
+        send.send(vec![CONTENT; window].into(), false).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (mut held, mut of_connection) =
+            (other.reservation(Category::Body), account.reservation(Category::Body));
+        let mut rest = Some(vec![CONTENT; queued - window]);
+        if is_queued_first {
+            send.send(rest.take().unwrap().into(), true).unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        held.set(MAX / 4 * 3);
+        // What only reading can free is not all that the connection holds.
+        of_connection.set(100_000);
+        let (mut total, mut bytes) = (0, vec![0; 1 << 16]);
+        while total < queued {
+            let Ok(read) = tokio::time::timeout(Duration::from_secs(100), client.read(&mut bytes)).await
+            else {
+                break;
+            };
+            let bytes = &bytes[..read.unwrap()];
+            let len = bytes.iter().filter(|&&byte| byte == CONTENT).count();
+            total += len;
+            if len > 0 {
+                let grants = [Frame::window_update(0, len as u32), Frame::window_update(1, len as u32)];
+                client.write_all(&join(&grants)).await.unwrap();
+            }
+            if total == window
+                && let Some(rest) = rest.take()
+            {
+                // The server does not read any more.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                send.send(rest.into(), true).unwrap();
+            }
+        }
+        total
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn near_the_memory_limit_the_windows_for_queued_content_are_read() {
+        for is_queued_first in [true, false] {
+            for queued in [1 << 20, 70_000] {
+                assert_eq!(content_read_near_the_limit(queued, is_queued_first).await, queued);
+            }
+        }
     }
 
     // The driver lives for a while after the end, so that the peer receives GOAWAY.

@@ -11,16 +11,24 @@ use crate::memory::{Account, Category, Reservation};
 pub(super) enum Reported {
     /// A client's connection, which has no accountant.
     Nothing,
-    /// Bytes.
-    Total(u64),
+    /// `total` bytes. `is_queued`: there was content to send.
+    Memory { total: u64, is_queued: bool },
 }
 
 impl Reported {
     /// The driver reports again when the memory has changed by this many bytes.
     const STEP: u64 = 64 << 10;
 
-    pub(super) fn is_outdated(self, total: u64) -> bool {
-        matches!(self, Self::Total(reported) if reported.abs_diff(total) >= Self::STEP)
+    /// A driver that waits for memory reads on when content is queued.
+    pub(super) fn is_outdated(self, memory: &Memory) -> bool {
+        let Self::Memory { total, is_queued } = self else { return false };
+        total.abs_diff(memory.total()) >= Self::STEP || (!is_queued && memory.queued > 0)
+    }
+
+    pub(super) fn set(&mut self, memory: &Memory) {
+        if let Self::Memory { .. } = self {
+            *self = Self::Memory { total: memory.total(), is_queued: memory.queued > 0 };
+        }
     }
 }
 

@@ -146,7 +146,7 @@ impl State {
             && (self.core.wants_write()
                 || self.core.ended().is_some()
                 || self.is_aborted
-                || self.reported.is_outdated(self.core.memory().total())
+                || self.reported.is_outdated(&self.core.memory())
                 || self.driver.is_late_for(self.deadline()))
         {
             self.driver.wake(&mut self.deferred);
