@@ -51,9 +51,11 @@ impl RecvStream {
         self.shared.send_priority_update(self.stream.key, priority)
     }
 
-    /// Whether the stream or the connection has failed.
+    /// Whether the stream or the connection has failed, and with it what was not read. A client reads what has arrived.
     pub(super) fn has_failed(&self) -> bool {
-        self.shared.lock().slots.get(self.stream).is_none_or(|slot| slot.error.is_some())
+        let mut state = self.shared.lock();
+        state.core.role() == Role::Server
+            && state.slots.get(self.stream).is_none_or(|slot| slot.error.is_some())
     }
 
     #[cfg(test)]

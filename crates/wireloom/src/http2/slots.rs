@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use slab::Slab;
-use wireloom_http2::{Connection, Event, StreamKey};
+use wireloom_http2::{Connection, Event, Role, StreamKey};
 
 use super::head::to_headers;
 use super::heads::Heads;
@@ -149,10 +149,10 @@ impl Slots {
         }
     }
 
-    /// Fails every stream. Tunnels lose what has not been read: what they would answer has no receiver.
+    /// Fails every stream. Tunnels of a server lose what has not been read: what they would answer has no receiver. A client reads on.
     pub(super) fn fail_all(&mut self, error: &HttpError, core: &mut Connection, deferred: &mut Deferred) {
         for (_, slot) in &mut self.slots {
-            if slot.is_tunnel && slot.receiving == Receiving::Open {
+            if core.role() == Role::Server && slot.is_tunnel && slot.receiving == Receiving::Open {
                 slot.lose_unread(core, deferred);
             }
             slot.fail(error, deferred);

@@ -138,10 +138,19 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use wireloom_http2::field::{Field, Token};
     use wireloom_http2::{Config, Role};
+    use wireloom_testing::http2::{Frame, join};
 
     use super::super::{Driver, Progress};
     use super::*;
     use crate::transport::Io;
+
+    const CONNECT: [Field<'static>; 5] = [
+        Field::known(Token::Method, b"CONNECT"),
+        Field::known(Token::Scheme, b"https"),
+        Field::known(Token::Authority, b"example.org"),
+        Field::known(Token::Path, b"/"),
+        Field::known(Token::Protocol, b"websocket"),
+    ];
 
     /// Two ends of a tunnel, and the number of times that the tasks of their connections were polled.
     async fn tunnel() -> (Tunnel, Tunnel, &'static AtomicUsize) {
@@ -184,14 +193,7 @@ mod tests {
             }
         });
         requests.ready().await.unwrap();
-        let fields = [
-            Field::known(Token::Method, b"CONNECT"),
-            Field::known(Token::Scheme, b"https"),
-            Field::known(Token::Authority, b"example.org"),
-            Field::known(Token::Path, b"/"),
-            Field::known(Token::Protocol, b"websocket"),
-        ];
-        let (send, mut recv) = requests.open(fields, false).unwrap();
+        let (send, mut recv) = requests.open(CONNECT, false).unwrap();
         assert_eq!(recv.head().await.unwrap().status, 200);
         let client = Tunnel::new(send, recv).with_requests(requests);
         (client, accepting.await.unwrap(), polls)
@@ -237,6 +239,31 @@ mod tests {
         drop(client);
         assert!(polls_while_idle(polls).await <= POLLS_MAX);
         assert!(server.write(&[7]).await.is_err());
+    }
+
+    // Its last messages are what a server sends before it ends.
+    #[tokio::test]
+    async fn a_client_reads_what_has_arrived_before_the_end_of_the_connection() {
+        let (client, mut server) = tokio::io::duplex(1 << 20);
+        let driver =
+            Driver::new(Io::Other(Box::new(client)), Role::Client, Config::new(Role::Client)).unwrap();
+        let requests = driver.requests();
+        tokio::spawn(driver.run());
+        let opening = [Frame::settings(&[(8, 1)]), Frame::settings_ack()];
+        server.write_all(&join(&opening)).await.unwrap();
+        requests.ready().await.unwrap();
+        let (send, mut recv) = requests.open(CONNECT, false).unwrap();
+        server.write_all(&Frame::headers(1, &[(":status", "200")]).to_bytes()).await.unwrap();
+        assert_eq!(recv.head().await.unwrap().status, 200);
+        let mut client = Tunnel::new(send, recv).with_requests(requests);
+        server.write_all(&join(&[Frame::data(1, "one"), Frame::data(1, "two")])).await.unwrap();
+        drop(server);
+        let mut content = Vec::new();
+        assert_eq!(
+            client.read_to_end(&mut content).await.unwrap_err().kind(),
+            io::ErrorKind::ConnectionReset
+        );
+        assert_eq!(content, b"onetwo");
     }
 
     // What a handler would answer has no receiver: the work for it is saved.
