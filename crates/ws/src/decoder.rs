@@ -339,13 +339,23 @@ impl Decoder {
         valid.ok()
     }
 
-    /// How many bytes of the message at the front of `bytes` are missing; `None` if none is, or unless [`Decoder::whole_message`] will
-    /// find it, or its text to be invalid, once they have arrived.
+    /// The length of a frame with this payload, in bytes.
+    pub(crate) fn frame_len(&self, payload_len: usize) -> usize {
+        let mask = (self.mask_bit == MASK).then(MaskKey::default);
+        let header =
+            Header { fin: true, rsv: 0, opcode: Opcode::Binary, mask, payload_len: payload_len as u64 };
+        payload_len.saturating_add(header.encoded_len())
+    }
+
+    /// How many bytes of the message at the front of `bytes` are missing, 1 within its header; `None` if none is, or unless
+    /// [`Decoder::whole_message`] will find it, or its text to be invalid, once they have arrived.
     pub(crate) fn missing_len(&self, bytes: &[u8]) -> Option<usize> {
         if !self.is_idle() || !matches!(bytes.first(), Some(&(WHOLE_TEXT | WHOLE_BINARY))) {
             return None;
         }
-        let (header, at) = Header::decode(bytes, self.sender, self.rsv_allowed).ok()??;
+        let Some((header, at)) = Header::decode(bytes, self.sender, self.rsv_allowed).ok()? else {
+            return Some(1);
+        };
         let len = usize::try_from(header.payload_len).ok().filter(|&len| len <= self.whole_len_max)?;
         at.checked_add(len)?.checked_sub(bytes.len()).filter(|&missing| missing > 0)
     }

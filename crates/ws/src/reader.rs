@@ -6,11 +6,12 @@
 //!              of a large message                                          the reader mutably
 //! ```
 
+use crate::assembly::DIRECT_LEN_MIN;
 use crate::config::Delivery;
 use crate::deflate::DeflatePool;
 use crate::error::Error;
 use crate::event::{Event, Whole};
-use crate::frame::Header;
+use crate::frame::{HEADER_LEN_MAX, Header};
 use crate::inbound::{Arrival, IdleInbound, Inbound, Part, Place};
 use crate::inflate::{STEP_EXTRA_LEN_MAX, STEP_LEN};
 use crate::opcode::Kind;
@@ -26,6 +27,12 @@ const ALIGN: usize = 64;
 
 /// With fewer bytes of a message in the buffer, they are copied out of it: reading behind them would use memory that is not in cache.
 const IN_PLACE_LEN_MIN: usize = 16 << 10;
+
+/// Reads that take several messages are at most this long, so that the bytes stay in cache until they are decoded.
+const READ_LEN_MAX: usize = 64 << 10;
+
+/// The read for the header of a message that is read directly to its place: the longest header, and the bytes that a slot follows.
+const HEADER_READ_LEN: usize = HEADER_LEN_MAX + DIRECT_LEN_MIN;
 
 /// An [`Inbound`] and the buffer that it reads from.
 ///
@@ -57,6 +64,8 @@ pub struct Reader {
     part: Part,
     /// The place of the last message: in the buffer, before `buffer.start`, or in the assembly.
     place: Place,
+    /// The last read was to end with a message, or a few bytes behind it.
+    ends_with_message: bool,
 }
 
 /// `start <= end <= bytes.len()`.
@@ -69,12 +78,21 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// Moves to the front of the buffer if all input has been decoded.
+    /// Moves to the front of the buffer if all input has been decoded, or all but a few bytes.
     fn rewind(&mut self) {
-        if self.start == self.end {
-            let base = self.bytes.as_ptr().addr().wrapping_neg() % ALIGN;
+        let len = self.end - self.start;
+        if len > ALIGN {
+            return;
+        }
+        let base = self.bytes.as_ptr().addr().wrapping_neg() % ALIGN;
+        if len == 0 {
             self.start = if base < self.bytes.len() { base } else { 0 };
             self.end = self.start;
+        } else if self.start > base + ALIGN {
+            // The read behind them begins on a cache line.
+            let start = base + ALIGN - len;
+            self.bytes.copy_within(self.start..self.end, start);
+            (self.start, self.end) = (start, base + ALIGN);
         }
     }
 }
@@ -205,6 +223,26 @@ impl Space<'_> {
         &mut self.reader.buffer.bytes[self.reader.buffer.end..]
     }
 
+    /// The part of the [space](Self::bytes) to read into if messages are `message_len` bytes long, in one frame each.
+    ///
+    /// It ends where a message does, and with a few bytes more, which are moved to the front of the buffer before the next read. So all
+    /// messages are read to the same memory, which stays in cache, and none has to be copied because it reaches the end of the buffer. Of a
+    /// message longer than `in_place_max`, the part has the header and as many bytes as a large message begins with, so that the others are
+    /// read directly behind these. Short messages and compressed ones are read as they come.
+    pub fn bytes_for(&mut self, message_len: usize, in_place_max: usize) -> &mut [u8] {
+        let reads_all =
+            message_len < IN_PLACE_LEN_MIN || self.is_direct || self.reader.inbound.is_compressed();
+        self.reader.ends_with_message = !reads_all && message_len <= in_place_max;
+        let len_max = match self.reader.ends_with_message {
+            true => self.reader.whole_messages_len(message_len),
+            false if reads_all => usize::MAX,
+            false => HEADER_READ_LEN,
+        };
+        let bytes = self.bytes();
+        let len = bytes.len().min(len_max);
+        &mut bytes[..len]
+    }
+
     /// `len` bytes were read. Returns true if they completed a message; otherwise call [`Reader::decode`].
     ///
     /// # Errors
@@ -213,7 +251,7 @@ impl Space<'_> {
     /// # Panics
     /// When `len` is more than the length of the space.
     pub fn filled(self, len: usize) -> Result<bool, Error> {
-        let Reader { inbound, buffer, part, place } = self.reader;
+        let Reader { inbound, buffer, part, place, .. } = self.reader;
         if self.is_direct {
             return Ok(match inbound.slot_filled(len)? {
                 Arrival::Message(arrived, at) => {
@@ -233,7 +271,7 @@ impl Reader {
     /// A reader without a buffer.
     pub fn new(inbound: Inbound) -> Self {
         let (part, place) = NO_MESSAGE;
-        Self { inbound, buffer: Buffer::default(), part, place }
+        Self { inbound, buffer: Buffer::default(), part, place, ends_with_message: false }
     }
 
     /// The receiving half.
@@ -403,16 +441,35 @@ impl Reader {
         Some(message)
     }
 
-    /// Whether to read before the next call of [`decode`](Self::decode): the buffer holds a large part of an uncompressed message in one
-    /// frame, at most `missing_max` bytes of it are missing, and the buffer has space for a read of that length. `decode` would copy the
-    /// part out of the buffer; once the message is complete, [`next_message`](Self::next_message) finds it in place.
+    /// Whether to read before the next call of [`decode`](Self::decode): the buffer holds the first bytes of an uncompressed message in one
+    /// frame and has space for the missing ones. They are a large part of it, of which at most `missing_max` bytes are missing, or the few
+    /// behind a read for [whole messages](Space::bytes_for). `decode` would copy them out of the buffer; once the message is complete,
+    /// [`next_message`](Self::next_message) finds it in place.
     ///
     /// Call `decode` when no more bytes are available: it detects invalid text, and the buffer can be [taken](Self::take_buffer).
     pub fn should_read_on(&self, missing_max: usize) -> bool {
         let Buffer { bytes, start, end } = &self.buffer;
-        end - start >= IN_PLACE_LEN_MIN
-            && bytes.len() - end >= missing_max
-            && self.inbound.decoder.missing_len(&bytes[*start..*end]).is_some_and(|len| len <= missing_max)
+        let len_max = match end - start {
+            IN_PLACE_LEN_MIN.. => missing_max.min(bytes.len() - end),
+            // They are moved to the front before the read.
+            1..=ALIGN if self.ends_with_message => bytes.len().saturating_sub(3 * ALIGN),
+            _ => return false,
+        };
+        self.inbound.decoder.missing_len(&bytes[*start..*end]).is_some_and(|len| len <= len_max)
+    }
+
+    /// The missing bytes of the current message, as many messages of this length as one read should take, and a few bytes: a read that
+    /// fills its space does not show that the transport has nothing more.
+    fn whole_messages_len(&self, message_len: usize) -> usize {
+        let Buffer { bytes, start, end } = &self.buffer;
+        let missing = match self.inbound.decoder.missing_len(&bytes[*start..*end]) {
+            Some(missing) => missing,
+            None => usize::try_from(self.payload_remaining()).unwrap_or(usize::MAX),
+        };
+        let frame_len = self.inbound.decoder.frame_len(message_len);
+        let messages = READ_LEN_MAX.saturating_sub(missing) / frame_len;
+        let messages = messages.max(usize::from(missing <= 1));
+        (messages * frame_len).saturating_add(missing).saturating_add(ALIGN)
     }
 
     /// Whether [`decode_as`](Self::decode_as) may return something without further bytes.

@@ -21,19 +21,16 @@ use super::state::{Shared, State};
 use crate::error::WebSocketError;
 use crate::transport::buffer;
 
-/// After a message of this length another long one is expected. The read for its header is short then, and the rest of the message
+/// After a longer message another one of its length is expected. The read for its header is short then, and the rest of the message
 /// is read directly to its place.
-const LARGE_LEN_MIN: u32 = 256 << 10;
+const IN_PLACE_LEN_MAX: usize = (256 << 10) - 1;
 
-/// As [`LARGE_LEN_MIN`], for an owned message, which would be copied out of the read buffer.
-const OWNED_LARGE_LEN_MIN: u32 = 32 << 10;
+/// As [`IN_PLACE_LEN_MAX`], for an owned message, which would be copied out of the read buffer.
+const OWNED_IN_PLACE_LEN_MAX: usize = (32 << 10) - 1;
 
 /// After the close timeout, up to this many bytes are read before the connection is given up: what a socket has received may be as
 /// long, and the peer's Close frame at its end.
 const READ_AFTER_TIMEOUT_LEN: u64 = 4 << 20;
-
-/// The maximum length of the read for the header of a large message.
-const HEADER_READ_LEN: usize = 4 << 10;
 
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
@@ -473,14 +470,11 @@ impl ActiveReceiver {
         state: &mut State,
         mode: DeliveryMode,
     ) -> PolledRead {
-        // Compressed bytes are always read to the buffer.
-        let large_len_min = if mode == DeliveryMode::Whole { OWNED_LARGE_LEN_MIN } else { LARGE_LEN_MIN };
-        let expects_large = self.last_len >= large_len_min && !self.reader.inbound().is_compressed();
-        let len_max = if expects_large { HEADER_READ_LEN } else { usize::MAX };
+        let in_place_max =
+            if mode == DeliveryMode::Whole { OWNED_IN_PLACE_LEN_MAX } else { IN_PLACE_LEN_MAX };
         let mut space = self.reader.buffer_space();
-        let bytes = space.bytes();
-        let len_max = bytes.len().min(len_max);
-        let len = ready!(state.link.poll_read(cx, &mut bytes[..len_max]))?;
+        let bytes = space.bytes_for(self.last_len as usize, in_place_max);
+        let len = ready!(state.link.poll_read(cx, bytes))?;
         self.budget.spend(len);
         if !state.session.handle_read(len) {
             return Poll::Ready(Ok(None));

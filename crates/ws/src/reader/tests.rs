@@ -173,7 +173,6 @@ fn should_read_on_while_a_message_can_be_completed_in_place() {
         "{} missing",
         40_008 - IN_PLACE_LEN_MIN
     );
-    assert!(!reader.should_read_on(1 << 16), "not enough space");
     read(&mut reader, &wire[IN_PLACE_LEN_MIN..]).unwrap();
     assert!(!reader.should_read_on(1_000), "nothing is missing");
     assert!(reader.next_message() && matches!(reader.place, Place::Input { len: 40_000, .. }));
@@ -193,6 +192,113 @@ fn should_read_on_while_a_message_can_be_completed_in_place() {
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
     read(&mut reader, &wire[..20_000]).unwrap();
     assert!(!reader.should_read_on(max), "within another message");
+}
+
+#[test]
+fn a_read_ends_where_a_message_of_the_expected_length_does() {
+    let mut reader = reader(Config::default());
+    let space = reader.buffer_space().bytes().len();
+    let part_len = |reader: &mut Reader, len| reader.buffer_space().bytes_for(len, 50_000).len();
+    assert_eq!(part_len(&mut reader, IN_PLACE_LEN_MIN - 1), space, "short messages are copied");
+    assert_eq!(part_len(&mut reader, IN_PLACE_LEN_MIN), 3 * (8 + IN_PLACE_LEN_MIN) + ALIGN);
+    assert_eq!(part_len(&mut reader, 40_000), 40_008 + ALIGN);
+    assert_eq!(part_len(&mut reader, 50_001), HEADER_READ_LEN);
+    assert_eq!(part_len(&mut reader, usize::MAX), HEADER_READ_LEN);
+
+    let wire = frame(0x82, &[7; 20_000]);
+    read(&mut reader, &wire[..18_000]).unwrap();
+    assert_eq!(part_len(&mut reader, 20_000), space - 18_000, "as much as there is");
+    assert_eq!(part_len(&mut reader, 44_000), 2_008 + 44_008 + ALIGN);
+    // The beginning is copied out of the buffer.
+    assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+    assert_eq!(part_len(&mut reader, 20_000), 2_008 + 3 * 20_008 + ALIGN);
+}
+
+#[test]
+fn messages_of_one_length_are_not_copied() {
+    if cfg!(miri) {
+        return;
+    }
+    let memory = |reader: &mut Reader| reader.buffer_space().bytes().as_ptr().addr();
+    for (len, read_max) in [
+        (20_000, usize::MAX),
+        (30_000, 65_536),
+        (65_536, 65_536),
+        (65_500, usize::MAX),
+        (100_000, 50_000),
+        (120_000, usize::MAX),
+    ] {
+        let mut reader = reader(Config::default());
+        reader.take_buffer();
+        reader.set_buffer(vec![0; 256 << 10].into());
+        let base = memory(&mut reader);
+        let wire = frame(0x82, &vec![7; len]).repeat(50);
+        let (mut rest, mut reads) = (&wire[..], 0);
+        for _ in 0..50 {
+            while !reader.next_message() {
+                if !reader.should_read_on(64 << 10) {
+                    assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+                }
+                let mut space = reader.buffer_space();
+                let part = space.bytes_for(len, 200_000);
+                assert!(part.as_ptr().addr() + part.len() <= base + len.max(65_536) + 4 * ALIGN, "{len}");
+                let read_len = part.len().min(read_max).min(rest.len());
+                part[..read_len].copy_from_slice(&rest[..read_len]);
+                rest = &rest[read_len..];
+                assert_eq!(space.filled(read_len), Ok(false));
+                reads += 1;
+            }
+            assert!(*reader.message().payload() == *vec![7; len]);
+        }
+        assert!(!reader.has_memory(), "{len} bytes were assembled");
+        assert!(reads <= 50 * len.div_ceil(read_max) + 12, "{reads} reads of {len} bytes");
+    }
+}
+
+#[test]
+fn a_few_bytes_behind_a_message_are_moved_to_the_front() {
+    let wire = [frame(0x82, &[1; 20_000]), frame(0x81, b"one"), frame(0x82, &[2; 20_000])].concat();
+    for tail in 0..200 {
+        let mut reader = reader(Config::default());
+        let first = reader.buffer_space().bytes_for(20_000, 50_000).as_ptr().addr();
+        let len = 20_008 + tail;
+        read(&mut reader, &wire[..len]).unwrap();
+        assert!(reader.next_message());
+        // "one" is complete, or its first bytes wait.
+        let reads_on = (1..9).contains(&tail) || (10..=9 + ALIGN).contains(&tail);
+        assert!(tail < 9 || reader.next_message());
+        assert_eq!(reader.should_read_on(0), reads_on, "{tail}");
+        if !reads_on {
+            continue;
+        }
+        let mut space = reader.buffer_space();
+        assert_eq!(space.bytes().as_ptr().addr(), first + ALIGN);
+        space.bytes()[..wire.len() - len].copy_from_slice(&wire[len..]);
+        space.filled(wire.len() - len).unwrap();
+        assert!(tail >= 9 || reader.next_message() && reader.message().text() == Some("one"));
+        assert!(reader.next_message() && *reader.message().payload() == [2; 20_000]);
+    }
+}
+
+#[test]
+fn a_slot_follows_the_header_of_an_expected_large_message() {
+    let mut reader = reader(Config::default());
+    for wire in [frame(0x82, &[7; 60_000]), frame(0x82, &[7; 1 << 17])] {
+        let mut space = reader.buffer_space();
+        let part = space.bytes_for(wire.len(), 50_000);
+        let len = part.len();
+        part.copy_from_slice(&wire[..len]);
+        space.filled(len).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        assert!(reader.has_slot());
+        let mut rest = &wire[len..];
+        while !rest.is_empty() {
+            let len = reader.space().bytes_for(60_000, 50_000).len().min(rest.len());
+            read(&mut reader, &rest[..len]).unwrap();
+            rest = &rest[len..];
+        }
+        assert_eq!(reader.message().payload().len(), wire.len() - if wire.len() > 65_543 { 14 } else { 8 });
+    }
 }
 
 // The end of the message is read into directly; the first impossible byte is found there.
@@ -398,9 +504,17 @@ fn should_read_on_up_to_its_bounds() {
     let wire = frame(0x82, &[7; 40_000]);
     let mut reader = reader(config.clone());
     read(&mut reader, &wire[..20_000]).unwrap();
-    let (missing, room) = (wire.len() - 20_000, reader.buffer.bytes.len() - reader.buffer.end);
-    for (max, reads_on) in [(missing - 1, false), (missing, true), (room, true), (room + 1, false)] {
+    let missing = wire.len() - 20_000;
+    for (max, reads_on) in [(missing - 1, false), (missing, true), (usize::MAX, true)] {
         assert_eq!(reader.should_read_on(max), reads_on, "{max}");
+    }
+    for too_short in [0, 1] {
+        let mut reader = self::reader(config.clone());
+        let space = reader.space().bytes().len();
+        let before = frame(0x82, &vec![7; space - wire.len() + too_short - 8]);
+        read(&mut reader, &[&before, &wire[..20_000]].concat()).unwrap();
+        assert!(reader.next_message());
+        assert_eq!(reader.should_read_on(usize::MAX), too_short == 0);
     }
     let mut reader = self::reader(config);
     read(&mut reader, &frame(0x82, &[7; 40_001])[..20_000]).unwrap();

@@ -80,8 +80,12 @@ impl Driver {
     /// Reads into the space that the reader offers.
     fn read(&mut self, rng: &mut Rng) {
         let mut space = if rng.bool() { self.reader.space() } else { self.reader.buffer_space() };
-        let len = (1 + rng.len(100_000)).min(space.bytes().len()).min(self.wire.len());
-        space.bytes()[..len].copy_from_slice(&self.wire[..len]);
+        let bytes = match rng.bool() {
+            true => space.bytes(),
+            false => space.bytes_for(rng.len(100_000), rng.len(100_000)),
+        };
+        let len = (1 + rng.len(100_000)).min(bytes.len()).min(self.wire.len());
+        bytes[..len].copy_from_slice(&self.wire[..len]);
         self.wire.drain(..len);
         let is_complete = space.filled(len).unwrap();
         self.receive_if(is_complete, rng);
