@@ -131,7 +131,8 @@ impl Connection {
         if id.is_connection() {
             self.charge(Charge::WindowUpdate)?;
             self.streams.grant_connection(update.increment)?;
-            self.timers.window_granted(update.increment, self.config.limits.stall_timeout, self.now);
+            let now = self.input_time();
+            self.timers.window_granted(update.increment, self.config.limits.stall_timeout, now);
             return Ok(None);
         }
         let Some(slot) = self.streams.find(id) else {

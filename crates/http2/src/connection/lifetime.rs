@@ -130,8 +130,9 @@ impl Connection {
         let limits = self.limits();
         let deadlines = [
             self.settings_deadline(),
-            self.timers.deadline(limits.stall_timeout),
-            self.streams.stall_deadline(),
+            self.timers.write_deadline(limits.stall_timeout),
+            self.window_deadline(self.timers.window_deadline(limits.stall_timeout)),
+            self.window_deadline(self.streams.stall_deadline()),
             self.incomplete_deadline(),
         ];
         deadlines.into_iter().flatten().min()
@@ -139,7 +140,19 @@ impl Connection {
 
     /// Whether input is read and handled, so that the peer may be late.
     pub(super) fn takes_input(&self) -> bool {
-        self.reader.is_reading() && self.wants_read()
+        self.reader.clock().is_running() && self.wants_read()
+    }
+
+    /// The time that counts for window that the peer has yet to grant.
+    #[inline]
+    pub(super) fn input_time(&self) -> Duration {
+        self.reader.clock().time(self.now)
+    }
+
+    /// When `deadline`, on the clock of input, is reached; `None` while no input is taken.
+    fn window_deadline(&self, deadline: Option<Duration>) -> Option<Duration> {
+        let deadline = deadline.filter(|_| self.takes_input())?;
+        Some(self.reader.clock().instant(deadline))
     }
 
     /// Starts the timeouts of the peer again if input was not taken before and is now.
@@ -172,10 +185,14 @@ impl Connection {
         if has_passed(self.incomplete_deadline()) {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
-        if has_passed(self.timers.deadline(limits.stall_timeout)) {
+        let window_deadline = self.window_deadline(self.timers.window_deadline(limits.stall_timeout));
+        if has_passed(self.timers.write_deadline(limits.stall_timeout)) || has_passed(window_deadline) {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }
-        for stream in self.streams.stalled(now) {
+        if !self.takes_input() {
+            return Ok(());
+        }
+        for stream in self.streams.stalled(self.input_time()) {
             // CVE-2019-9517: a window that stays closed resets its stream, not the others.
             let (code, _) = Exceeded::Stalled.answer();
             let scope = Scope::Stream(stream.stream_id());

@@ -364,11 +364,12 @@ impl Connection {
     }
 
     /// Whether the caller reads from the transport, as it does at first. While it does not, for example for lack of memory, the peer
-    /// cannot be late: the timeouts of SETTINGS and of incomplete frames do not run, and start again when the caller reads again.
+    /// cannot be late: no timeout of the peer runs but that for the output it accepts. Those of SETTINGS and of incomplete frames start again
+    /// when the caller reads again, those for windows go on.
     pub fn set_reading(&mut self, now: Duration, is_reading: bool) {
         self.advance_clock(now);
         let took_input = self.takes_input();
-        self.reader.set_reading(is_reading);
+        self.reader.set_reading(self.now, is_reading);
         self.input_resumed(took_input);
     }
 

@@ -8,7 +8,8 @@ use crate::Limits;
 pub(super) struct OutputTimers {
     /// Runs while output is buffered. Bytes that the transport accepts postpone it.
     write: Timer,
-    /// Runs while DATA is ready and the window of the connection is closed. Window that the peer grants postpones it.
+    /// Runs while DATA is ready and the window of the connection is closed, on the [`InputClock`](super::timer::InputClock). Window that the peer
+    /// grants postpones it.
     window: Timer,
 }
 
@@ -60,9 +61,13 @@ impl OutputTimers {
         }
     }
 
-    /// When the peer must have taken output and granted window.
-    pub(super) fn deadline(&self, timeout: Duration) -> Option<Duration> {
-        let deadlines = [self.write.deadline(timeout), self.window.deadline(timeout)];
-        deadlines.into_iter().flatten().min()
+    /// When the peer must have taken output.
+    pub(super) fn write_deadline(&self, timeout: Duration) -> Option<Duration> {
+        self.write.deadline(timeout)
+    }
+
+    /// When the peer must have granted window, on the clock of input.
+    pub(super) fn window_deadline(&self, timeout: Duration) -> Option<Duration> {
+        self.window.deadline(timeout)
     }
 }

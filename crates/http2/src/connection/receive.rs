@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::timer::Timer;
+use super::timer::{InputClock, Timer};
 use super::{Connection, RateLimit};
 use crate::Role;
 use crate::error::{Error, Exceeded, Scope, Violation};
@@ -73,8 +73,8 @@ pub(super) struct Reader {
     block: Vec<u8>,
     /// Runs while `frame` or `block` is in use.
     timer: Timer,
-    /// Whether the caller reads from the transport.
-    is_reading: bool,
+    /// Runs while the caller reads from the transport.
+    clock: InputClock,
 }
 
 /// The capacity that `frame` keeps while it is empty, in bytes.
@@ -89,15 +89,15 @@ impl Reader {
             Role::Client => Next::Settings,
             Role::Server => Next::Preface { left: PREFACE.len() },
         };
-        Self { next, frame: Vec::new(), block: Vec::new(), timer: Timer::Stopped, is_reading: true }
+        Self { next, frame: Vec::new(), block: Vec::new(), timer: Timer::Stopped, clock: InputClock::new() }
     }
 
-    pub(super) const fn is_reading(&self) -> bool {
-        self.is_reading
+    pub(super) const fn clock(&self) -> &InputClock {
+        &self.clock
     }
 
-    pub(super) const fn set_reading(&mut self, is_reading: bool) {
-        self.is_reading = is_reading;
+    pub(super) fn set_reading(&mut self, now: Duration, is_reading: bool) {
+        self.clock.set_running(now, is_reading);
     }
 
     /// Whether the input is at the header of a frame that may be any but CONTINUATION.

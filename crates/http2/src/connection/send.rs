@@ -385,14 +385,14 @@ impl Connection {
             }
         }
         if self.streams.is_window_closed() {
-            self.timers.window_closed(self.now);
+            self.timers.window_closed(self.input_time());
         }
     }
 
     /// Writes the next frame of a stream, with at most `frame_len_max` bytes.
     fn write_next(&mut self, slot: u32, frame_len_max: u32) {
         let queue_max = self.config.queue_max(self.streams.queued());
-        match self.streams.next_frame(slot, self.now, frame_len_max, queue_max) {
+        match self.streams.next_frame(slot, self.input_time(), frame_len_max, queue_max) {
             NextFrame::Data { id, len, end_stream, trailers, writable } => {
                 self.write_data_header(id, len as usize, end_stream);
                 let mut left = len as usize;

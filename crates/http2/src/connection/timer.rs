@@ -1,8 +1,48 @@
-//! [`Timer`]: the start of a timeout.
+//! [`Timer`]: the start of a timeout, and the clock of those that stop while nothing is read.
 
 use core::time::Duration;
 
 use crate::Limits;
+
+/// A clock that stops while the caller does not read: the window that the peer grants is not seen then.
+pub(super) struct InputClock {
+    /// `None` while it runs.
+    stopped_at: Option<Duration>,
+    /// For how long it was stopped before.
+    stopped_for: Duration,
+}
+
+impl InputClock {
+    pub(super) const fn new() -> Self {
+        Self { stopped_at: None, stopped_for: Duration::ZERO }
+    }
+
+    pub(super) const fn is_running(&self) -> bool {
+        self.stopped_at.is_none()
+    }
+
+    pub(super) fn set_running(&mut self, now: Duration, is_running: bool) {
+        match self.stopped_at {
+            None if !is_running => self.stopped_at = Some(now),
+            Some(stopped_at) if is_running => {
+                self.stopped_at = None;
+                self.stopped_for += now.saturating_sub(stopped_at);
+            }
+            _ => {}
+        }
+    }
+
+    /// The time on this clock.
+    #[inline]
+    pub(super) fn time(&self, now: Duration) -> Duration {
+        self.stopped_at.unwrap_or(now).saturating_sub(self.stopped_for)
+    }
+
+    /// When this clock shows `time`, if it does not stop again.
+    pub(super) const fn instant(&self, time: Duration) -> Duration {
+        time.saturating_add(self.stopped_for)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {

@@ -171,3 +171,38 @@ fn a_slow_field_block_has_the_deadline_of_its_first_frame() {
     server.handle_timeout(now).unwrap_err();
     assert!(server.ended().is_some());
 }
+
+// The window that the peer has granted lies unread.
+#[test]
+fn closed_windows_do_not_stall_while_nothing_is_read() {
+    const TIMEOUT: Duration = Limits::DEFAULT.stall_timeout;
+    // The window of the stream, or that of the connection.
+    for (window, len) in [(10, 100), (1 << 20, 100_000)] {
+        let mut config = Config::new(Role::Client);
+        config.settings.initial_window_size = window;
+        config.stream_window_max = window;
+        config.auto_release = false;
+        let (mut client, mut server) = ends_with(config, Config::new(Role::Server));
+        // All but WINDOW_UPDATE, so that the connection has a window of 65,535 bytes.
+        let opening = drain(&mut client);
+        feed(&mut server, &opening[..opening.len() - 13]);
+        settle(&mut client, &mut server);
+        let (_, there) = ask(&mut client, &mut server);
+        server.send_response(there, OK, false).unwrap();
+        server.send_data(there, vec![1; len], true).unwrap();
+        drain(&mut server);
+        assert_eq!(server.poll_timeout(), Some(TIMEOUT), "{window}");
+        // A third of the timeout passes before, twice as much and more while nothing is read.
+        server.set_reading(TIMEOUT / 3, false);
+        assert_eq!(server.poll_timeout(), None);
+        server.handle_timeout(TIMEOUT * 2).unwrap();
+        assert!(server.contains(there));
+        server.set_reading(TIMEOUT * 3, true);
+        let left = TIMEOUT - TIMEOUT / 3;
+        assert_eq!(server.poll_timeout(), Some(TIMEOUT * 3 + left));
+        server.handle_timeout(TIMEOUT * 3 + left - Duration::from_millis(1)).unwrap();
+        assert!(server.contains(there));
+        let stalled = server.handle_timeout(TIMEOUT * 3 + left).is_err() || !server.contains(there);
+        assert!(stalled, "{window}");
+    }
+}
