@@ -9,9 +9,13 @@ use wireloom::{Body, CloseCode, Connector, DeflateConfig, Error, Request, Respon
 
 use crate::ask;
 
+/// Much longer than any step of these tests.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+
 fn application() -> Router {
     Router::new()
         .route("/hello", get(|| async { ([("x-from", "axum")], "hello\n") }))
+        .route("/last", get(|| async { ([("connection", "close")], "hello\n") }))
         .route("/edges", get(|| async { ([("x-edges", " a b\t")], "hello\n") }))
         .route("/length", post(|body: bytes::Bytes| async move { body.len().to_string() }))
         .route("/stream", post(|body: axum::body::Body| async move { body }))
@@ -50,6 +54,7 @@ async fn within(mut request: Request) -> Result<Response, Error> {
             Ok(upgrade) => upgrade.on_open(talk),
             Err(refusal) => refusal,
         },
+        "/last-within" => Response::text(200, "hello\n").close_connection(),
         "/within" => Response::new(200).with_body("text/plain", request.bytes().await?),
         _ => Response::not_found(),
     })
@@ -79,6 +84,32 @@ async fn whitespace_around_a_value_is_not_sent() {
     let http2 = Connector::new().connect_http2(&format!("http://{address}")).await.unwrap();
     let response = http2.request(wireloom::client::Request::get("/edges")).await.unwrap();
     assert_eq!(response.headers.get("x-edges"), Some(&b"a b"[..]));
+}
+
+// As hyper's, which does not do so over HTTP/2.
+#[tokio::test]
+async fn an_application_ends_connections() {
+    for (server, address) in servers().await {
+        for path in ["/last", "/last-within"] {
+            let asked = ask(address, format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            let last = tokio::time::timeout(TIMEOUT, asked).await.expect("the connection ends");
+            let lower = last.to_ascii_lowercase();
+            assert!(
+                lower.contains("connection: close\r\n") && lower.ends_with("hello\n"),
+                "{server}: {last}"
+            );
+        }
+    }
+    let [_, (_, address)] = servers().await;
+    let http2 = Connector::new().connect_http2(&format!("http://{address}")).await.unwrap();
+    http2.request(wireloom::client::Request::get("/hello")).await.unwrap();
+    assert!(http2.is_open());
+    http2.request(wireloom::client::Request::get("/last")).await.unwrap();
+    let begin = std::time::Instant::now();
+    while http2.is_open() {
+        assert!(begin.elapsed() < TIMEOUT, "the connection ends");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]
