@@ -234,9 +234,11 @@ impl Driver {
             if read == Read::Eof {
                 self.is_half_closed = true;
             }
-            // A client that sends no more has disconnected for handlers that wait, as over HTTP/1.1.
-            if self.is_half_closed && (state.handlers > 0 || state.core.role() == Role::Client) {
+            if self.is_half_closed && state.core.role() == Role::Client {
                 self.disconnect(&mut state, HttpError::ConnectionLost);
+            } else if self.is_half_closed && state.handlers > 0 {
+                // A client that sends no more has disconnected for handlers that wait, as over HTTP/1.1. It receives what is ready.
+                state.fail_unanswered();
             }
             state.handle_events();
             if self.has_ended(&state) {
@@ -896,6 +898,49 @@ mod tests {
             for queued in [1 << 20, 70_000] {
                 assert_eq!(content_read_near_the_limit(queued, is_queued_first).await, queued);
             }
+        }
+    }
+
+    // It receives what it can, although one of its requests is never answered.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_no_more_receives_what_is_ready() {
+        const LEN: usize = 60_000;
+        for waits in [false, true] {
+            let (mut client, server) = tokio::io::duplex(1_000);
+            let mut opening = vec![Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
+            opening.extend(waits.then(|| Frame::get(3)));
+            client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut driver =
+                Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+            let shared = driver.shared().clone();
+            let driving = tokio::spawn(async move {
+                let (mut incoming, mut handlers, mut is_answered) = (Vec::new(), Vec::new(), false);
+                while poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {
+                    for request in incoming.drain(..) {
+                        if !std::mem::replace(&mut is_answered, true) {
+                            let status = [Field::known(Token::Status, b"200")];
+                            shared.send_response(request.key, status, vec![CONTENT; LEN].into()).unwrap();
+                            continue;
+                        }
+                        let handler = shared.handler_of(request.key).unwrap();
+                        handlers
+                            .push(tokio::spawn(async move { poll_fn(|cx| handler.poll_failed(cx)).await }));
+                    }
+                }
+                driver.linger().await;
+                assert!(handlers.iter().all(tokio::task::JoinHandle::is_finished));
+            });
+            let (mut received, mut bytes) = (Vec::new(), [0; 1_000]);
+            while let Ok(len @ 1..) = client.read(&mut bytes).await {
+                received.extend_from_slice(&bytes[..len]);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            driving.await.unwrap();
+            assert_eq!(received.iter().filter(|&&byte| byte == CONTENT).count(), LEN, "{waits}");
+            let has = |frame: Frame| received.windows(13).any(|bytes| frame.to_bytes().starts_with(bytes));
+            assert!(has(Frame::goaway(if waits { 3 } else { 1 }, code::NO_ERROR, "")), "{waits}");
+            assert_eq!(has(Frame::rst_stream(3, code::CANCEL)), waits);
         }
     }
 

@@ -149,6 +149,12 @@ impl Slots {
         }
     }
 
+    /// The streams that have not failed, and on which this side has yet to send something.
+    pub(super) fn unanswered(&self) -> Vec<StreamKey> {
+        let slots = self.slots.iter().filter(|(_, slot)| !slot.finished && slot.error.is_none());
+        slots.filter_map(|(_, slot)| slot.key).collect()
+    }
+
     /// Fails every stream. Tunnels of a server lose what has not been read: what they would answer has no receiver. A client reads on.
     pub(super) fn fail_all(&mut self, error: &HttpError, core: &mut Connection, deferred: &mut Deferred) {
         for (_, slot) in &mut self.slots {

@@ -204,6 +204,14 @@ impl State {
         self.slots.fail(key, error, &mut self.deferred);
     }
 
+    /// Resets the streams that wait for a handler: their client has disconnected.
+    pub(super) fn fail_unanswered(&mut self) {
+        for key in self.slots.unanswered() {
+            let _ = self.core.reset(key, ErrorCode::CANCEL);
+            self.fail_stream(key, &HttpError::ConnectionLost);
+        }
+    }
+
     /// Ends the connection for every handle. When the transport has ended after GOAWAY with an error code, they report that code.
     pub(super) fn fail(&mut self, error: HttpError) {
         let error = match self.goaway {

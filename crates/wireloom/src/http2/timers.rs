@@ -113,11 +113,11 @@ impl Drain {
     pub(super) fn update(&mut self, core: &Connection, streams: usize, is_blocked: bool, now: Instant) {
         // A client has received all of its responses.
         let awaits_output = is_blocked && core.role() == Role::Server;
+        let is_complete =
+            matches!(core.ended(), Some(Ended::Drained | Ended::Eof | Ended::Aborted(ErrorCode::NO_ERROR)));
         *self = match (*self, core.ended()) {
-            (last @ Self::Flushing { .. }, Some(Ended::Drained | Ended::Aborted(ErrorCode::NO_ERROR))) => {
-                last
-            }
-            (_, Some(Ended::Drained | Ended::Aborted(ErrorCode::NO_ERROR))) => Self::Flushing { since: now },
+            (last @ Self::Flushing { .. }, Some(_)) if is_complete => last,
+            (_, Some(_)) if is_complete => Self::Flushing { since: now },
             (last @ Self::Failing { .. }, Some(_)) => last,
             (_, Some(_)) => Self::Failing { since: now },
             (_, None) if !core.is_going_away() || streams > 0 => Self::NotStarted,
