@@ -292,7 +292,8 @@ fn with_outer<R>(run: impl FnOnce(&mut Vec<Deferred>) -> R) -> Option<R> {
     OUTER.try_with(|outer| run(&mut outer.borrow_mut())).ok()
 }
 
-fn is_held() -> bool {
+/// Whether this thread holds a [`Guard`], so that foreign code has to wait for the unlock.
+pub(crate) fn is_held() -> bool {
     with_held(Cell::get) != 0
 }
 

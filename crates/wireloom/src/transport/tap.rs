@@ -1,21 +1,24 @@
 //! Observes the bytes of connections, above TLS.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Io;
+use crate::guard::{Deferred, is_held};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Observes the bytes of connections above TLS, such as to record them: set [`ServerConfig::tap`](crate::ServerConfig::tap) or
 /// [`Connector::tap`](crate::Connector::tap).
 ///
-/// The function is called in the task of the connection, for each read and write, with what was read or accepted for writing. Credentials
-/// are among it.
+/// The function is called by the tasks of the connection, in the order of its reads and writes, with what was read or accepted for writing.
+/// Credentials are among it. It may use the connection, which waits for a function that is slow.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -63,7 +66,9 @@ impl Tap {
     /// Observes a transport, of which `received` has been read already.
     pub(crate) fn wrap(&self, io: Io, received: &[u8]) -> Io {
         let connection = self.0.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let tapped = Tapped { io, tap: self.clone(), connection, receive_ended: false, send_ended: false };
+        let observation = Observation { tap: self.clone(), connection, unobserved: Mutex::default() };
+        let observation = Arc::new(observation);
+        let tapped = Tapped { io, observation, receive_ended: false, send_ended: false };
         if !received.is_empty() {
             tapped.observe(TapEvent::Received(received));
         }
@@ -89,10 +94,139 @@ impl Eq for Tap {}
 /// A transport that is observed.
 pub(crate) struct Tapped {
     io: Io,
-    tap: Tap,
-    connection: u64,
+    observation: Arc<Observation>,
     receive_ended: bool,
     send_ended: bool,
+}
+
+/// The tap of one connection. A connection that is locked is observed after the unlock, because the function may lock it.
+///
+/// ```text
+/// locked       read, write --> Unobserved --.
+/// unlocked     read, write ------------------+--> the function
+/// ```
+struct Observation {
+    tap: Tap,
+    connection: u64,
+    unobserved: Mutex<Unobserved>,
+}
+
+/// What has happened while the connection was locked.
+#[derive(Default)]
+struct Unobserved {
+    events: VecDeque<OwnedEvent>,
+    /// Bytes of `events`.
+    len: usize,
+    /// One thread observes them, now or when it unlocks the connection.
+    is_due: bool,
+    /// Tasks that read or write once there is room.
+    waiting: Vec<Waker>,
+}
+
+/// From this number of bytes on, the transport neither reads nor writes: a thread is slow to observe what others have.
+const UNOBSERVED_LEN_MAX: usize = 1 << 20;
+
+enum OwnedEvent {
+    Received(Vec<u8>),
+    Sent(Vec<u8>),
+    ReceiveEnded,
+    SendEnded,
+}
+
+impl OwnedEvent {
+    fn of(event: TapEvent<'_>) -> Self {
+        match event {
+            TapEvent::Received(bytes) => Self::Received(bytes.to_vec()),
+            TapEvent::Sent(bytes) => Self::Sent(bytes.to_vec()),
+            TapEvent::ReceiveEnded => Self::ReceiveEnded,
+            TapEvent::SendEnded => Self::SendEnded,
+        }
+    }
+
+    fn borrow(&self) -> TapEvent<'_> {
+        match self {
+            Self::Received(bytes) => TapEvent::Received(bytes),
+            Self::Sent(bytes) => TapEvent::Sent(bytes),
+            Self::ReceiveEnded => TapEvent::ReceiveEnded,
+            Self::SendEnded => TapEvent::SendEnded,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Received(bytes) | Self::Sent(bytes) => bytes.len(),
+            Self::ReceiveEnded | Self::SendEnded => 0,
+        }
+    }
+}
+
+impl Observation {
+    fn lock(&self) -> MutexGuard<'_, Unobserved> {
+        self.unobserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn observe(self: &Arc<Self>, event: TapEvent<'_>) {
+        let mut unobserved = self.lock();
+        if !unobserved.is_due && !is_held() {
+            drop(unobserved);
+            return (self.tap.0.observe)(self.connection, event);
+        }
+        let event = OwnedEvent::of(event);
+        unobserved.len += event.len();
+        unobserved.events.push_back(event);
+        let is_due = std::mem::replace(&mut unobserved.is_due, true);
+        drop(unobserved);
+        if !is_due {
+            let this = self.clone();
+            // Dropped here: it is called when this thread has unlocked the connection.
+            Deferred::default().call(move || this.observe_all());
+        }
+    }
+
+    /// Observes all that has happened, in order. The only thread that does, with no lock.
+    fn observe_all(&self) {
+        /// The next event begins again after a panic of the function.
+        struct Due<'a>(&'a Observation);
+        impl Drop for Due<'_> {
+            fn drop(&mut self) {
+                let mut unobserved = self.0.lock();
+                unobserved.is_due = false;
+                let waiting = std::mem::take(&mut unobserved.waiting);
+                drop(unobserved);
+                waiting.into_iter().for_each(Waker::wake);
+            }
+        }
+        let due = Due(self);
+        loop {
+            let mut unobserved = self.lock();
+            let Some(event) = unobserved.events.pop_front() else {
+                unobserved.is_due = false;
+                std::mem::forget(due);
+                return;
+            };
+            unobserved.len -= event.len();
+            let waiting = match unobserved.len {
+                ..UNOBSERVED_LEN_MAX => std::mem::take(&mut unobserved.waiting),
+                _ => Vec::new(),
+            };
+            drop(unobserved);
+            waiting.into_iter().for_each(Waker::wake);
+            (self.tap.0.observe)(self.connection, event.borrow());
+        }
+    }
+
+    /// Ready when the transport may read or write.
+    fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut unobserved = self.lock();
+        if unobserved.len < UNOBSERVED_LEN_MAX {
+            return Poll::Ready(());
+        }
+        let is_waiting = unobserved.waiting.iter().any(|waker| waker.will_wake(cx.waker()));
+        if !is_waiting {
+            unobserved.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
 }
 
 impl Tapped {
@@ -108,7 +242,7 @@ impl Tapped {
     }
 
     fn observe(&self, event: TapEvent<'_>) {
-        (self.tap.0.observe)(self.connection, event);
+        self.observation.observe(event);
     }
 
     fn end_sending(&mut self) {
@@ -139,6 +273,7 @@ impl AsyncRead for Tapped {
     ) -> Poll<io::Result<()>> {
         let into = buffer.initialize_unfilled();
         let is_empty = into.is_empty();
+        ready!(self.observation.poll_room(cx));
         let len = ready!(self.io.poll_read(cx, into))?;
         if len > 0 {
             self.observe(TapEvent::Received(&into[..len]));
@@ -160,6 +295,7 @@ impl AsyncWrite for Tapped {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.observation.poll_room(cx));
         let written = ready!(self.io.poll_write(cx, slices))?;
         let mut left = written;
         for slice in slices {
@@ -184,5 +320,114 @@ impl AsyncWrite for Tapped {
         ready!(self.io.poll_shutdown(cx))?;
         self.end_sending();
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(all(test, feature = "client", feature = "server"))]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::sync::OnceLock;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Connector, Request, Response, Server};
+
+    /// Longer than the test takes unless it is blocked.
+    const DEADLOCK: Duration = Duration::from_secs(60);
+
+    type Use = Box<dyn Fn() + Send + Sync>;
+
+    /// The data of a lock.
+    #[derive(Default)]
+    struct Empty(Deferred);
+
+    impl crate::guard::Guardable for Empty {
+        fn deferred(&mut self) -> &mut Deferred {
+            &mut self.0
+        }
+    }
+
+    async fn echo(request: Request) -> Response {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(async |mut socket| {
+                while let Ok(Some(message)) = socket.recv_owned().await {
+                    let _ = socket.send(message).await;
+                }
+            }),
+            Err(_) => Response::text(200, "hello"),
+        }
+    }
+
+    /// Uses a connection over HTTP/2 and a WebSocket, whose tap calls what is set.
+    async fn use_observed() {
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        tokio::spawn(server.serve(echo));
+        let tapped = || {
+            let (uses, sent) = (Arc::new(OnceLock::<Use>::new()), Arc::new(AtomicU64::new(0)));
+            let (using, counting) = (uses.clone(), sent.clone());
+            let tap = Tap::new(move |_, event| {
+                if let TapEvent::Sent(bytes) = event {
+                    counting.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                }
+                using.get().into_iter().for_each(|using| using());
+            });
+            (Connector::new().tap(tap), uses, sent)
+        };
+        let (connector, uses, _) = tapped();
+        let http2 = connector.connect_http2(&format!("http://{address}")).await.unwrap();
+        let own = http2.clone();
+        uses.set(Box::new(move || assert!(own.is_open()))).ok().unwrap();
+        http2.request(crate::client::Request::get("/")).await.unwrap();
+        let (connector, uses, sent) = tapped();
+        let socket = connector.connect(&format!("ws://{address}/")).await.unwrap();
+        let before = sent.load(Ordering::Relaxed);
+        let (mut sender, mut receiver) = socket.split();
+        let own = Mutex::new(sender.clone());
+        uses.set(Box::new(move || assert!(own.lock().unwrap().queued_len() < 100))).ok().unwrap();
+        for _ in 0..3 {
+            sender.send("message").await.unwrap();
+            assert!(receiver.recv().await.unwrap().is_some());
+        }
+        assert_eq!(sent.load(Ordering::Relaxed) - before, 3 * (2 + 4 + 7));
+    }
+
+    #[test]
+    fn a_tap_may_use_the_connection_that_it_observes() {
+        let (done, is_done) = channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(use_observed());
+            done.send(()).unwrap();
+        });
+        match is_done.recv_timeout(DEADLOCK) {
+            Err(RecvTimeoutError::Timeout) => panic!("a deadlock"),
+            _ => thread.join().unwrap(),
+        }
+    }
+
+    #[test]
+    fn what_waits_to_be_observed_is_bounded_and_in_order() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let seeing = seen.clone();
+        let tap = Tap::new(move |_, event| {
+            if let TapEvent::Sent(bytes) = event {
+                seeing.lock().unwrap().push((bytes[0], bytes.len()));
+            }
+        });
+        let observation = Arc::new(Observation { tap, connection: 1, unobserved: Mutex::default() });
+        let cx = Context::from_waker(Waker::noop());
+        let outer = crate::guard::Guarded::new(Empty::default());
+        let guard = outer.lock();
+        observation.observe(TapEvent::Sent(&[1; 10]));
+        assert!(observation.poll_room(&cx).is_ready());
+        observation.observe(TapEvent::Sent(&[2; UNOBSERVED_LEN_MAX]));
+        assert!(observation.poll_room(&cx).is_pending());
+        assert_eq!(seen.lock().unwrap().len(), 0);
+        drop(guard);
+        assert!(observation.poll_room(&cx).is_ready());
+        observation.observe(TapEvent::Sent(&[3]));
+        assert_eq!(*seen.lock().unwrap(), [(1, 10), (2, UNOBSERVED_LEN_MAX), (3, 1)]);
     }
 }
