@@ -71,24 +71,70 @@ pub(super) fn faye(may_install: bool) -> Result<Launch, String> {
     node_runs("faye.mjs", &[], may_install)
 }
 
+/// The version of a package that a manifest in `bench/foreign` names: one of npm, whose versions are exact there, or of Go.
+fn version<'a>(manifest: &'a str, package: &str) -> &'a str {
+    let starts = [format!("\"{package}\": \""), format!("{package} v")];
+    let rest = starts.iter().find_map(|start| Some(manifest.split_once(start)?.1));
+    rest.and_then(|rest| rest.split(['"', '\n']).next()).unwrap_or("?")
+}
+
+pub(super) fn gws_version() -> &'static str {
+    version(include_str!("../../../foreign/gws/go.mod"), "lxzan/gws")
+}
+
+pub(super) fn gorilla_version() -> &'static str {
+    version(include_str!("../../../foreign/gorilla/go.mod"), "gorilla/websocket")
+}
+
+pub(super) fn centrifuge_version() -> &'static str {
+    version(include_str!("../../../foreign/centrifuge/go.mod"), "centrifugal/centrifuge")
+}
+
+pub(super) fn bun_version() -> &'static str {
+    version(include_str!("../../../foreign/bun/package.json"), "bun")
+}
+
+pub(super) fn node_version(package: &str) -> &'static str {
+    version(include_str!("../../../foreign/node/package.json"), package)
+}
+
+/// The folder with what npm installed for a manifest. It is installed if `may_install`, anew if the manifest has changed.
+fn installed(name: &str, may_install: bool) -> Result<PathBuf, String> {
+    let folder = beside(name)?;
+    let manifest = fs::read(source(name).join("package.json")).map_err(|error| error.to_string())?;
+    // Written last: an installation that broke off has none.
+    let done = folder.join("installed.json");
+    if fs::read(&done).is_ok_and(|it| it == manifest) {
+        return Ok(folder);
+    }
+    if !may_install {
+        return Err("not installed; a run without --smoke does".into());
+    }
+    fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    fs::write(folder.join("package.json"), &manifest).map_err(|error| error.to_string())?;
+    run(Command::new("npm").args(["install", "--no-package-lock", "--no-audit"]).current_dir(&folder))?;
+    fs::write(done, manifest).map_err(|error| error.to_string())?;
+    Ok(folder)
+}
+
 /// A server from npm's registry. It is installed by npm if `may_install`.
 fn node_runs(script: &str, arguments: &[&str], may_install: bool) -> Result<Launch, String> {
-    let folder = beside("node")?;
-    if !folder.join("node_modules/socket.io").exists() {
-        if !may_install {
-            return Err("not installed; a run without --smoke does".into());
-        }
-        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        fs::copy(source("node").join("package.json"), folder.join("package.json"))
-            .map_err(|error| error.to_string())?;
-        run(Command::new("npm").args(["install", "--no-package-lock", "--no-audit"]).current_dir(&folder))?;
-    }
+    let folder = installed("node", may_install)?;
     // Node searches for packages beside the script.
     let copy = folder.join(script);
     fs::copy(source("node").join(script), &copy).map_err(|error| error.to_string())?;
     let mut command = Command::new("node");
     command.arg(copy).args(arguments);
     Ok(command.into())
+}
+
+/// Its name with its version, if it is on the PATH.
+pub(super) fn centrifugo_name() -> String {
+    // "Centrifugo v6.3.1 (Go version: go1.24.4)"
+    let output = Command::new("centrifugo").arg("version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix('v'));
+    version.map_or_else(|| "Centrifugo".to_owned(), |version| format!("Centrifugo {version}"))
 }
 
 /// Centrifugo 6, from the PATH.
@@ -132,18 +178,7 @@ pub(super) fn bound(program: &str) -> Command {
 
 /// bun: installed by npm (100 MB) if `may_install`.
 fn bun_runs(script: &str, may_install: bool) -> Result<Launch, String> {
-    let folder = beside("bun")?;
-    let program = folder.join("node_modules/bun/bin/bun.exe");
-    if !program.exists() {
-        if !may_install {
-            return Err("not installed; a run without --smoke does".into());
-        }
-        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        fs::copy(source("bun").join("package.json"), folder.join("package.json"))
-            .map_err(|error| error.to_string())?;
-        run(Command::new("npm").args(["install", "--no-package-lock", "--no-audit"]).current_dir(&folder))?;
-    }
-    let mut command = Command::new(program);
+    let mut command = Command::new(installed("bun", may_install)?.join("node_modules/bun/bin/bun.exe"));
     command.arg("run").arg(source("bun").join(script));
     Ok(command.into())
 }
@@ -192,4 +227,19 @@ pub(super) fn run(command: &mut Command) -> Result<(), String> {
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     Err(format!("{program}: {}", errors.lines().rfind(|line| !line.is_empty()).unwrap_or("failed")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_foreign_rival_has_an_exact_version() {
+        let npm = [bun_version(), node_version("socket.io"), node_version("faye")];
+        for version in [gws_version(), gorilla_version(), centrifuge_version()].into_iter().chain(npm) {
+            let is_exact =
+                version.split('.').count() == 3 && version.split('.').all(|part| part.parse::<u32>().is_ok());
+            assert!(is_exact, "{version}");
+        }
+    }
 }

@@ -80,7 +80,11 @@ impl Server {
     }
 
     /// A server outside this program.
-    fn foreign(name: &str, remedy: &'static str, launch: fn(bool) -> Result<Launch, String>) -> Self {
+    fn foreign(
+        name: impl Into<String>,
+        remedy: &'static str,
+        launch: fn(bool) -> Result<Launch, String>,
+    ) -> Self {
         let launch = move |may_install| {
             launch(may_install).map_err(|reason| Unavailable { reason, remedy: remedy.into() })
         };
@@ -157,9 +161,9 @@ pub(crate) fn echoes() -> Vec<Server> {
             Role::Rival,
         ),
         batched("tokio-tungstenite-batched", "tokio-tungstenite").with_note("read buffer of 16 KiB"),
-        Server::foreign("gws (Go)", BY_GO, foreign::gws),
+        Server::foreign(format!("gws {} (Go)", foreign::gws_version()), BY_GO, foreign::gws),
         Server::foreign(
-            "bun (uWebSockets and JavaScript)",
+            format!("bun {} (uWebSockets and JavaScript)", foreign::bun_version()),
             "Install npm; the bench downloads bun when it runs without --smoke",
             foreign::bun,
         )
@@ -226,27 +230,42 @@ fn hub() -> Server {
 }
 
 fn socket_io() -> Server {
-    Server::foreign("socket.io", BY_NPM, |may_install| foreign::socket_io(&[], may_install))
-        .speaks(&[Protocol::SocketIo])
+    socket_io_by("", |may_install| foreign::socket_io(&[], may_install))
+}
+
+fn socket_io_by(setup: &str, launch: fn(bool) -> Result<Launch, String>) -> Server {
+    let name = format!("socket.io {}{setup}", foreign::node_version("socket.io"));
+    Server::foreign(name, BY_NPM, launch).speaks(&[Protocol::SocketIo])
 }
 
 fn faye() -> Server {
-    Server::foreign("Faye", BY_NPM, foreign::faye).speaks(&[Protocol::Faye])
+    let name = format!("Faye {}", foreign::node_version("faye"));
+    Server::foreign(name, BY_NPM, foreign::faye).speaks(&[Protocol::Faye])
 }
 
 fn centrifugo() -> Server {
-    Server::foreign("Centrifugo", "Put the program centrifugo 6 on the PATH", foreign::centrifugo)
-        .speaks(CENTRIFUGAL)
+    let remedy = "Put the program centrifugo 6 on the PATH";
+    Server::foreign(foreign::centrifugo_name(), remedy, foreign::centrifugo).speaks(CENTRIFUGAL)
 }
 
 fn centrifuge() -> Server {
     Server::foreign(
-        "centrifuge 0.40.1",
+        format!("centrifuge {}", foreign::centrifuge_version()),
         "Install Go 1.26 or later from go.dev/dl; the bench builds it",
         foreign::centrifuge,
     )
     .with_note("the library inside Centrifugo; it may join several publications in one message")
     .speaks(CENTRIFUGAL)
+}
+
+fn bun_room(launch: fn(bool) -> Result<Launch, String>) -> Server {
+    let name = format!("uWebSockets, publish, in bun {}", foreign::bun_version());
+    Server::foreign(name, BY_NPM, launch)
+}
+
+fn gorilla_room(launch: fn(bool) -> Result<Launch, String>) -> Server {
+    let name = format!("gorilla/websocket {}, prepared messages", foreign::gorilla_version());
+    Server::foreign(name, BY_GO, launch)
 }
 
 /// Servers that deliver each message to every connection.
@@ -259,8 +278,8 @@ pub(crate) fn fanouts() -> Vec<Server> {
             format!("tokio broadcast, {}", with_version("tokio-tungstenite")),
             Role::Rival,
         ),
-        Server::foreign("uWebSockets, publish, in bun", BY_NPM, foreign::bun_publish),
-        Server::foreign("gorilla/websocket, prepared messages", BY_GO, foreign::gorilla),
+        bun_room(foreign::bun_publish),
+        gorilla_room(foreign::gorilla),
         socket_io(),
         faye(),
         centrifuge(),
@@ -278,8 +297,8 @@ pub(crate) fn raw_broadcast() -> Server {
 pub(crate) fn compressing() -> Vec<Server> {
     vec![
         hub().speaks(&[Protocol::Bare]),
-        Server::foreign("uWebSockets, publish, in bun", BY_NPM, foreign::bun_deflate),
-        Server::foreign("gorilla/websocket, prepared messages", BY_GO, foreign::gorilla_deflate),
+        bun_room(foreign::bun_deflate),
+        gorilla_room(foreign::gorilla_deflate),
     ]
 }
 
@@ -292,10 +311,9 @@ pub(crate) fn channels() -> Vec<Server> {
 pub(crate) fn recovering() -> Vec<Server> {
     vec![
         hub().speaks(CENTRIFUGAL),
-        Server::foreign("socket.io, connection state recovery", BY_NPM, |may_install| {
+        socket_io_by(", connection state recovery", |may_install| {
             foreign::socket_io(&["--recovery"], may_install)
-        })
-        .speaks(&[Protocol::SocketIo]),
+        }),
         centrifuge(),
         centrifugo(),
     ]
@@ -308,16 +326,14 @@ pub(crate) fn clusters() -> Vec<Server> {
     let hub_on = |name: &str, role, launch: Launching| {
         Server { role, ..Server::foreign(name, nats, launch) }.speaks(&[Protocol::Json])
     };
-    let socket_io_on =
-        |name: &str, launch: Launching| Server::foreign(name, BY_NPM, launch).speaks(&[Protocol::SocketIo]);
     vec![
         hub_on("wireloom-hub, 2 nodes, NATS", Role::Wireloom, |_| hub::cluster("hub-2")),
         hub_on("wireloom-hub, 3 nodes, NATS", Role::Variant, |_| hub::cluster("hub-3")),
         Server { role: Role::Baseline, ..hub().speaks(&[Protocol::Json]).named("wireloom-hub, 1 node") },
-        socket_io_on("socket.io, 2 processes, cluster adapter", |may_install| {
+        socket_io_by(", 2 processes, cluster adapter", |may_install| {
             foreign::socket_io(&["--processes", "2"], may_install)
         }),
-        socket_io_on("socket.io, 3 processes, cluster adapter", |may_install| {
+        socket_io_by(", 3 processes, cluster adapter", |may_install| {
             foreign::socket_io(&["--processes", "3"], may_install)
         }),
     ]
