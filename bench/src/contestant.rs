@@ -109,67 +109,6 @@ impl<W: Writer> Work for Writing<W> {
     }
 }
 
-/// The baseline: copies a corpus, read by read, and does nothing else. Every contestant has to do at least this.
-pub(crate) struct Copying {
-    feed: crate::wire::Feed,
-    buffer: Vec<u8>,
-    len: usize,
-}
-
-impl Copying {
-    pub(crate) fn new(corpus: &Corpus) -> Self {
-        Self {
-            feed: crate::wire::Feed::new(corpus.frames.clone()),
-            buffer: vec![0; crate::wire::READ_LEN_MAX],
-            len: corpus.frames.len(),
-        }
-    }
-}
-
-impl Work for Copying {
-    fn pass(&mut self) {
-        let mut left = self.len;
-        while left > 0 {
-            left -= self.feed.recv(&mut self.buffer);
-            std::hint::black_box(&mut self.buffer);
-        }
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.pass();
-        Ok(())
-    }
-}
-
-/// The baseline of writers: copies each message into one buffer. Whoever masks has to do at least this.
-pub(crate) struct CopyingOut {
-    messages: Vec<Bytes>,
-    buffer: Vec<u8>,
-}
-
-impl CopyingOut {
-    pub(crate) fn new(corpus: &Corpus) -> Self {
-        let messages: Vec<_> =
-            corpus.messages.iter().map(|message| Bytes::copy_from_slice(message)).collect();
-        let len_max = messages.iter().map(Bytes::len).max().unwrap_or(0);
-        Self { messages, buffer: vec![0; len_max] }
-    }
-}
-
-impl Work for CopyingOut {
-    fn pass(&mut self) {
-        for message in &self.messages {
-            self.buffer[..message.len()].copy_from_slice(message);
-            std::hint::black_box(&mut self.buffer);
-        }
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.pass();
-        Ok(())
-    }
-}
-
 fn compare(found: &Checksum, expected: &Checksum) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("delivered {found:?} instead of {expected:?}")) }
 }

@@ -8,6 +8,7 @@
 mod allocation;
 mod args;
 mod bandwidth;
+mod baseline;
 mod checksum;
 mod clock;
 mod contestant;

@@ -1,5 +1,5 @@
-//! Wireloom's core, driven as the tokio crate drives it: reads go into one reused aligned buffer, or directly to the
-//! end of a large message; pending output is transmitted after every read.
+//! Wireloom's core, driven as the tokio crate drives it: reads go into one reused aligned buffer, at whose end no message is
+//! expected to be split, or directly to the end of a large message; pending output is transmitted after every read.
 
 use crate::bandwidth::Aligned;
 use crate::checksum::Sink;
@@ -10,7 +10,7 @@ use crate::wire::{Feed, Outbox, READ_BUFFER_LEN, READ_LEN_MAX};
 use bytes::Bytes;
 use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
-use wireloom_ws::{Config, Connection, Delivery, Event, Inbound, Step};
+use wireloom_ws::{Config, Connection, Delivery, Event, Inbound, Outbound, Step};
 
 /// The length of the read buffer for frames that arrive back to back. It receives little of a large message before the
 /// rest is read directly into the message.
@@ -18,6 +18,15 @@ pub(crate) const SMALL: usize = READ_BUFFER_LEN;
 
 /// The length of the read buffer if the workload sets the length of a read.
 pub(crate) const LARGE: usize = READ_LEN_MAX;
+
+/// The length of the tokio crate's read buffer, in which messages of 64 KiB are completed.
+pub(crate) const SHARED: usize = 256 << 10;
+
+/// Longer messages are assembled, because they do not fit into the longest read buffer. As in the tokio crate.
+const IN_PLACE_LEN_MAX: usize = SHARED - 1;
+
+/// Fewer missing bytes of a message are read into the buffer. As in the tokio crate.
+const DIRECT_LEN_MIN: usize = 64 << 10;
 
 /// Time is an argument of the core. No deadline matters here, so it does not advance.
 const NOW: Duration = Duration::from_secs(1);
@@ -42,7 +51,7 @@ fn connection(end: End, delivery: Delivery, deflate: Option<(Takeover, u8)>) -> 
     }
 }
 
-/// A connection that reads.
+/// A connection that delivers chunks, or compressed messages.
 struct Driver {
     connection: Connection,
     feed: Feed,
@@ -109,16 +118,72 @@ fn hand_out<S: Sink>(event: Event<'_>, sink: &mut S) -> bool {
     true
 }
 
-/// A connection that delivers whole messages, borrowed from the read buffer or from the assembled message.
-pub(crate) struct Assembling<const BUFFER_LEN: usize>(Driver);
+/// A connection that delivers whole messages, from the read buffer or assembled.
+struct MessageDriver {
+    reader: wireloom_ws::Reader,
+    outbound: Outbound,
+    feed: Feed,
+    /// The length of the last message.
+    last_len: usize,
+}
+
+impl MessageDriver {
+    fn new(bytes: Bytes, end: End, buffer_len: usize) -> Self {
+        let (inbound, outbound) = connection(end, Delivery::Messages, None).split();
+        let mut reader = wireloom_ws::Reader::new(inbound);
+        reader.set_buffer(vec![0; buffer_len + 64].into());
+        Self { reader, outbound, feed: Feed::new(bytes), last_len: 0 }
+    }
+
+    /// Reads until there is a message.
+    #[inline(never)]
+    fn find(&mut self) {
+        let Self { reader, outbound, feed, last_len } = self;
+        loop {
+            if !reader.should_read_on(DIRECT_LEN_MIN)
+                && matches!(reader.decode().expect("an honest peer"), Step::Message)
+            {
+                break;
+            }
+            if outbound.wants_write() {
+                drop(outbound.take_transmit());
+            }
+            let mut space;
+            let room = if reader.has_slot() && reader.payload_remaining() >= DIRECT_LEN_MIN as u64 {
+                space = reader.space();
+                space.bytes()
+            } else {
+                space = reader.buffer_space();
+                space.bytes_for(*last_len, IN_PLACE_LEN_MAX)
+            };
+            let len = feed.recv(room);
+            if space.filled(len).expect("an honest peer") {
+                break;
+            }
+        }
+        *last_len = reader.message().payload().len();
+    }
+}
+
+/// Messages are borrowed.
+pub(crate) struct Assembling<const BUFFER_LEN: usize>(MessageDriver);
 
 impl<const BUFFER_LEN: usize> Reader for Assembling<BUFFER_LEN> {
     fn open(bytes: Bytes, end: End) -> Self {
-        Self(Driver::new(bytes, connection(end, Delivery::Messages, None), BUFFER_LEN))
+        Self(MessageDriver::new(bytes, end, BUFFER_LEN))
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
-        self.0.read(messages, sink);
+        for _ in 0..messages {
+            if !self.0.reader.next_message() {
+                self.0.find();
+            }
+            let message = self.0.reader.message();
+            match message.text() {
+                Some(text) => sink.message(text.as_bytes()),
+                None => sink.message(message.payload()),
+            }
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The clients that consume a firehose, each written as its documentation shows. A client is this program, started with
 //! `--connect`. It counts the events that it receives, decodes them if asked to, and prints the sums at the end.
 
+use super::firehose::Carrier;
+use super::raw_client;
 use crate::checksum::consume;
 use crate::events::{self, Decoded};
 use fastwebsockets::{FragmentCollector, OpCode};
@@ -81,6 +83,9 @@ pub(crate) fn argument(name: &str, consumption: Consumption, is_http2: bool) -> 
     format!("{name}{decode}{http2}")
 }
 
+/// The name of the client that drops the bytes.
+pub(crate) const RAW: &str = "raw";
+
 /// Runs the client that `argument` names until the server closes.
 pub(crate) fn connect(argument: &str, url: &str) -> ExitCode {
     let mut parts = argument.split('+');
@@ -98,6 +103,11 @@ pub(crate) fn connect(argument: &str, url: &str) -> ExitCode {
     let outcome = runtime.map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
             match (name, is_http2) {
+                (RAW, _) => {
+                    let address = url.trim_start_matches("ws://").trim_end_matches('/');
+                    let carrier = if is_http2 { Carrier::Http2 } else { Carrier::Http1 };
+                    Ok(raw_client::receive(address, carrier)?)
+                }
                 ("wireloom", _) => wireloom(url, is_http2, &mut consumer).await,
                 ("yawc", _) => yawc(url, is_http2, &mut consumer).await,
                 ("sockudo-ws", _) => sockudo_ws(url, is_http2, &mut consumer).await,

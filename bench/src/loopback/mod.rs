@@ -12,6 +12,7 @@ pub(crate) mod opening;
 pub(crate) mod pacing;
 pub(crate) mod process;
 pub(crate) mod protocol;
+mod raw_client;
 mod reading;
 pub(crate) mod rounds;
 pub(crate) mod servers;

@@ -1,6 +1,7 @@
 //! permessage-deflate (RFC 7692): 1 KiB of JSON a message at level 6, with and without context takeover, compressed by a
 //! server and decompressed by a client. All contestants use zlib-rs.
 
+use crate::baseline;
 use crate::contestant::{Reading, Writer, Writing};
 use crate::corpus::{Content, Corpus, End};
 use crate::decode_check::{Expected, Takeover};
@@ -14,12 +15,20 @@ use crate::wireloom;
 /// The level of all contestants: zlib's default.
 const LEVEL: u32 = 6;
 
+/// The baseline.
+const CODEC: &str = "zlib-rs alone, by flate2, memory level 8";
+
 /// Compression and decompression, with and without context takeover.
 pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let corpus = Corpus::new(Content::Json, 1024, runner.scale(200, 10), End::Client);
     let messages = corpus.messages.len();
     for (takeover, name) in [(Takeover::Yes, "with"), (Takeover::No, "without")] {
-        let contestants = compressing(&corpus, takeover);
+        let mut contestants = compressing(&corpus, takeover);
+        contestants.push(Contestant::new(
+            CODEC,
+            Role::Baseline,
+            baseline::Deflating::new(&corpus, takeover, LEVEL),
+        ));
         let title = format!("compress 1 KiB of JSON, {name} context takeover");
         runner.race(Race {
             workload: "deflate",
@@ -29,10 +38,15 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
             contestants,
         })?;
         let compressed = corpus.compressed(takeover, LEVEL);
-        let contestants = match takeover {
+        let mut contestants = match takeover {
             Takeover::Yes => decompressing::<true>(&compressed),
             Takeover::No => decompressing::<false>(&compressed),
         };
+        contestants.push(Contestant::new(
+            CODEC,
+            Role::Baseline,
+            baseline::Inflating::new(&corpus, takeover, LEVEL),
+        ));
         let title = format!("decompress 1 KiB of JSON, {name} context takeover");
         runner.race(Race {
             workload: "deflate",

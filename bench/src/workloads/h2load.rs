@@ -3,7 +3,7 @@
 use crate::loopback::cores::Cores;
 use crate::loopback::rounds::{self, Contestant};
 use crate::loopback::servers::{self, LARGE, LARGE_LEN, Running, SMALL, foreign};
-use crate::results::{RaceResult, Target};
+use crate::results::{RaceResult, Role, Target};
 use crate::runner::Runner;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -78,7 +78,9 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
 }
 
 fn race(runner: &mut Runner, running: &[Running], task: &Task) -> Result<(), String> {
-    let contestants = running.iter().map(|Running { server, process, address, .. }| Contestant {
+    // The baseline has no long answers.
+    let able = running.iter().filter(|it| it.server.role != Role::Baseline || task.path == SMALL);
+    let contestants = able.map(|Running { server, process, address, .. }| Contestant {
         name: server.name.clone(),
         role: server.role,
         note: server.note,

@@ -2,6 +2,7 @@
 //!
 //! The `h2` crate keeps its HPACK private; it takes part in W5. ls-hpack is not in a package registry.
 
+use crate::baseline::CopyingOut;
 use crate::contestant::Work;
 use crate::exchange::Totals;
 use crate::race::{Contestant, Race};
@@ -45,11 +46,14 @@ fn both_ways(runner: &mut Runner, stories: &Arc<[Story]>, suffix: &str) -> Resul
             .with_note("checks neither names nor values, which its sessions do later"),
         Contestant::new(with_version() + ", checked", Role::Rival, Decoding::<Checked>::new(stories))
             .with_note("with the checks that its sessions make"),
+        copying_fields(stories),
     ];
     runner.race(race("decode", 0.5, contestants))?;
+    let blocks = stories.iter().flatten().map(|(block, _)| [&**block]);
     let contestants = vec![
         ours::<Encoding<Encoder>>(stories),
         Contestant::new(with_version(), Role::Rival, Encoding::<Deflater>::new(stories)),
+        Contestant::new("the copy of the blocks alone", Role::Baseline, CopyingOut::new(blocks)),
     ];
     runner.race(race("encode", 0.7, contestants))
 }
@@ -57,6 +61,15 @@ fn both_ways(runner: &mut Runner, stories: &Arc<[Story]>, suffix: &str) -> Resul
 /// Wireloom, which checks names and values while it decodes.
 fn ours<W: OfStories + Work + 'static>(stories: &Arc<[Story]>) -> Contestant {
     Contestant::new("wireloom-http2, core", Role::Wireloom, W::of(stories))
+}
+
+/// What every decoder has to do: copies names and values.
+fn copying_fields(stories: &[Story]) -> Contestant {
+    let fields = stories.iter().flatten().map(|(_, fields)| fields);
+    let strings =
+        fields.map(|fields| fields.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]));
+    let copying = CopyingOut::new(strings);
+    Contestant::new("the copy of names and values alone", Role::Baseline, copying)
 }
 
 /// Work that is made from stories.
@@ -90,6 +103,7 @@ fn strings(
     let contestants = vec![
         ours::<Decoding<Ours>>(&stories),
         Contestant::new(with_version(), Role::Rival, Decoding::<Unchecked>::new(&stories)),
+        copying_fields(&stories),
     ];
     runner.race(Race {
         workload: "hpack",

@@ -1,7 +1,7 @@
 //! W1: decode small frames, back to back; and one of 70 kB. In memory.
 
 use super::contestants;
-use crate::contestant::Copying;
+use crate::baseline::Copying;
 use crate::corpus::{Content, Corpus, End};
 use crate::race::{Contestant, Race};
 use crate::results::{Role, Target};

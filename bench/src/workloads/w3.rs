@@ -64,7 +64,7 @@ fn clients<'a>(carrier: Carrier, consumption: Consumption, may_build: bool) -> V
     let is_http2 = carrier == Carrier::Http2;
     let own = |name: &str, role| {
         let argument = clients::argument(name, consumption, is_http2);
-        let title = if role == Role::Wireloom { "wireloom".into() } else { with_version(name) };
+        let title = if role == Role::Rival { with_version(name) } else { name.into() };
         let start = Box::new(move |url: &str| own_command(&["--connect", &argument, url]));
         Client { name: title, role, prints_sums: true, start }
     };
@@ -83,6 +83,8 @@ fn clients<'a>(carrier: Carrier, consumption: Consumption, may_build: bool) -> V
         Carrier::Http2 => &["sockudo-ws", "yawc"],
     };
     clients.extend(rivals.iter().map(|name| own(name, Role::Rival)));
+    let raw = own(clients::RAW, Role::Baseline);
+    clients.push(Client { name: "the bytes, received and dropped".into(), prints_sums: false, ..raw });
     clients
 }
 
@@ -113,7 +115,7 @@ fn race(
         });
         match started {
             Ok((process, firehose)) => running.push(Running { name, role, process, firehose, prints_sums }),
-            Err(reason) if !prints_sums => {
+            Err(reason) if role == Role::Variant => {
                 runner.skip(&name, &reason, "Build it with `cargo build --profile dist -p wireloom-cli`");
             }
             Err(error) => return Err(format!("{title}, {name}: {error}")),

@@ -2,7 +2,7 @@
 
 use super::contestants;
 use crate::bandwidth::{self, Aligned};
-use crate::contestant::Copying;
+use crate::baseline::Copying;
 use crate::corpus::{Content, Corpus, End};
 use crate::race::{Contestant, Race};
 use crate::results::{Figure, Role, Target};

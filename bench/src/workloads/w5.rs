@@ -1,6 +1,7 @@
 //! W5: thousands of request streams over one connection, client and server in one process.
 
 use crate::allocation;
+use crate::baseline::Walking;
 use crate::clock;
 use crate::exchange::{Exchange, Exchanging, Pair, Receiving};
 use crate::race::{Contestant, Race};
@@ -64,14 +65,23 @@ fn exchange(
     streams: usize,
     concurrent: usize,
 ) -> Result<(), String> {
-    let contestants = contestants!(Exchanging, exchange, streams, concurrent);
+    let mut contestants = contestants!(Exchanging, exchange, streams, concurrent);
+    contestants.push(walking(exchange, streams));
     runner.race(Race { workload: "w5", title: title.into(), targets, messages: streams, contestants })
+}
+
+/// A bare loop over the frames, which were built before.
+fn walking(exchange: &Exchange, streams: usize) -> Contestant {
+    let name = "a loop over the frames, which copies the fields";
+    Contestant::new(name, Role::Baseline, Walking::new(exchange, streams))
 }
 
 /// DATA frames of 1 KiB, one after another on one stream.
 fn receive(runner: &mut Runner, published: &Arc<Exchange>) -> Result<(), String> {
     let frames = runner.scale(900, 20);
-    let contestants = contestants!(Receiving, published, frames, 1_024);
+    let mut contestants = contestants!(Receiving, published, frames, 1_024);
+    let data = vec![vec![b'x'; 1_024].into(); frames];
+    contestants.push(walking(&Exchange { data, ..Exchange::published() }, 1));
     let title = "receive DATA of 1 KiB".into();
     runner.race(Race {
         workload: "w5",
@@ -85,7 +95,9 @@ fn receive(runner: &mut Runner, published: &Arc<Exchange>) -> Result<(), String>
 /// DATA frames of 16 KiB from end to end.
 fn bulk(runner: &mut Runner) -> Result<(), String> {
     let frames = runner.scale(1_024, 8);
-    let contestants = contestants!(Exchanging, &Arc::new(Exchange::bulk(frames)), 1, 1);
+    let exchange = Arc::new(Exchange::bulk(frames));
+    let mut contestants = contestants!(Exchanging, &exchange, 1, 1);
+    contestants.push(walking(&exchange, 1));
     let title = "send and receive DATA of 16 KiB".into();
     runner.race(Race {
         workload: "w5",

@@ -8,6 +8,7 @@ mod hub;
 mod hyper;
 mod messages;
 mod raw;
+mod raw_http2;
 mod sockudo_ws;
 mod tokio_websockets;
 mod tungstenite;
@@ -182,6 +183,8 @@ pub(crate) fn http2() -> Vec<Server> {
             foreign::nghttpd,
         )
         .with_note("opens and reads its file for each request, and sends five fields where the others send three or four"),
+        Server::own("raw-http2", "a loop over the frames, one read and one write", Role::Baseline)
+            .with_note("no HPACK, no limits; answers from bytes that were built before"),
     ]
 }
 
@@ -431,6 +434,7 @@ pub(crate) fn serve(argument: &str) -> ExitCode {
     let outcome = match argument {
         "raw-epoll" => raw::on_epoll(&listener),
         "raw-broadcast" => broadcast::on_epoll(&listener),
+        "raw-http2" => raw_http2::serve(&listener),
         "wireloom-threads" => wireloom::serve_by_threads(listener, Cores::count()),
         _ => on_tokio(argument, listener),
     };
