@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::process::{DEADLINE, Server, WIRELOOM, connect, connect_command, finish, folder, signal};
@@ -553,25 +553,93 @@ fn prints_versions_and_help() {
     }
 }
 
+/// Accepts the next WebSocket, and nothing that follows.
+async fn accept_silently(listener: &TcpListener) -> TcpStream {
+    use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeLimits, ServerHandshake};
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+    while handshake.request().is_none() {
+        handshake.handle_input(&[stream.read_u8().await.unwrap()]).unwrap();
+    }
+    let mut response = Vec::new();
+    handshake.accept(&Acceptance::default(), &mut response).unwrap();
+    stream.write_all(&response).await.unwrap();
+    stream
+}
+
 /// The URL of a server that accepts WebSockets and reads nothing that follows.
 async fn silent_server() -> String {
-    use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeLimits, ServerHandshake};
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move {
         let mut held = Vec::new();
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut handshake = ServerHandshake::new(HandshakeLimits::default());
-            while handshake.request().is_none() {
-                handshake.handle_input(&[stream.read_u8().await.unwrap()]).unwrap();
-            }
-            let mut response = Vec::new();
-            handshake.accept(&Acceptance::default(), &mut response).unwrap();
-            stream.write_all(&response).await.unwrap();
-            held.push(stream);
+        loop {
+            held.push(accept_silently(&listener).await);
         }
     });
     url
+}
+
+// Between the peer's Close and the end of TCP a message cannot be sent, and is not lost.
+#[tokio::test]
+async fn no_input_is_lost_while_the_peer_closes() {
+    const LINES: u32 = 20_000;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let mut child = connect_command(&[&url, "--reconnect"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let lines = (1..=LINES).map(|line| format!("{line}\n")).collect::<String>();
+    let writer = tokio::spawn(async move {
+        stdin.write_all(lines.as_bytes()).await.unwrap();
+        stdin
+    });
+    let mut first = accept_silently(&listener).await;
+    // A message has arrived; then Close 1012.
+    first.read_u8().await.unwrap();
+    first.write_all(&[0x88, 2, 0x03, 0xF4]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(first);
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut note = String::new();
+    while !note.contains("may not have arrived") {
+        note = notes.next_line().await.unwrap().unwrap();
+    }
+    let unconfirmed: u32 =
+        note.split_once(" of ").unwrap().1.split(' ').next().unwrap().replace(',', "").parse().unwrap();
+    let mut second = wireloom::accept(listener.accept().await.unwrap().0).await.unwrap();
+    for line in unconfirmed + 1..=LINES {
+        let message = timeout(DEADLINE, second.recv()).await.unwrap().unwrap().unwrap();
+        assert_eq!(message.as_text(), Some(line.to_string().as_str()));
+    }
+    writer.await.unwrap();
+    child.kill().await.unwrap();
+}
+
+// The peer closes its socket with our messages unread: writing fails while its last message and its Close frame wait to be read.
+#[tokio::test]
+async fn what_has_arrived_is_printed_when_writing_fails() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    // Which of the two ends sees it first is a race.
+    for _ in 0..6 {
+        let mut child = connect_command(&[&url]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let writer =
+            tokio::spawn(async move { while stdin.write_all(&b"text\n".repeat(10_000)).await.is_ok() {} });
+        let mut stream = accept_silently(&listener).await;
+        stream.read_u8().await.unwrap();
+        stream.write_all(b"\x81\x08too much\x88\x07\x03\xF0quota").await.unwrap();
+        drop(stream);
+        let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.stdout == b"too much\n" && errors.contains("1008: quota"),
+            "{:?} {errors}",
+            output.stdout
+        );
+        assert_eq!(output.status.code(), Some(3));
+        writer.abort();
+    }
 }
 
 #[tokio::test]

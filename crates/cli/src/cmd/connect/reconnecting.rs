@@ -1,9 +1,11 @@
 //! `--reconnect`: a WebSocket that is opened again when it is lost. Messages that may have been lost are reported.
 
+use std::collections::VecDeque;
 use std::pin::pin;
 
+use tokio::sync::watch;
 use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting, ReconnectingSender};
-use wireloom::{CloseCode, Connector, Error};
+use wireloom::{CloseCode, Connector, Error, WebSocketError};
 
 use super::input::{Command, Input};
 use super::journal::{Direction, Journal, describe};
@@ -49,10 +51,10 @@ async fn talk(
 ) -> Result<Exit, Error> {
     let notes = journal.notes();
     let mut sender = socket.sender();
-    let mut sending = pin!(send_input(args, &mut sender, messages, journal));
+    // How many connections there have been.
+    let (connections, connected) = watch::channel(0_u64);
+    let mut sending = pin!(send_input(args, &mut sender, connected, messages, journal));
     loop {
-        // Input is read only while connected.
-        let is_connected = socket.is_connected();
         tokio::select! {
             biased;
             step = journal.flushing(socket.next()) => match step {
@@ -66,6 +68,7 @@ async fn talk(
                     }
                     Some(ReconnectEvent::Connected(connected)) => {
                         journal.begin();
+                        connections.send_modify(|number| *number += 1);
                         if let Some(gap) = connected.gap {
                             let gap = gap.as_secs_f64();
                             notes.print(&format!("* open again; messages sent to this end in {gap:.1} s are lost"));
@@ -84,7 +87,7 @@ async fn talk(
                     None => return Ok(Exit::Success),
                 }
             },
-            (code, exit) = &mut sending, if is_connected => {
+            (code, exit) = &mut sending => {
                 close(socket, code, signals).await;
                 return Ok(exit);
             }
@@ -108,12 +111,19 @@ async fn close(socket: &mut Reconnecting, code: CloseCode, signals: &mut Signals
 async fn send_input(
     args: &Connect,
     sender: &mut ReconnectingSender,
+    mut connected: watch::Receiver<u64>,
     messages: &mut Option<Messages>,
     journal: &Journal,
 ) -> (CloseCode, Exit) {
     let notes = journal.notes();
+    // What is typed while there is no connection.
+    let mut typed = VecDeque::new();
     loop {
-        let (message, is_binary) = match next_message(messages).await {
+        let input = match typed.pop_front() {
+            Some(input) => Some(input),
+            None => next_message(messages).await,
+        };
+        let (message, is_binary) = match input {
             Some(Input::Message(message)) => (message, args.is_binary()),
             Some(Input::Command(Command::Binary(bytes))) => (bytes, true),
             Some(Input::Command(Command::Close(code, _))) => return (code, Exit::Success),
@@ -141,12 +151,38 @@ async fn send_input(
             notes.print_error("a message of the input is not UTF-8; --binary sends it as it is");
             return (CloseCode::NORMAL, Exit::Usage);
         }
-        // A failing output is reported with the next event, and so is the loss if sending fails.
-        let _ = journal.message(Direction::Sent, &message, !is_binary);
-        let _ = match text {
-            Some(text) => sender.send(text).await,
-            None => sender.send(&message[..]).await,
-        };
+        loop {
+            let number = *connected.borrow_and_update();
+            let sent = match text {
+                Some(text) => sender.send(text).await,
+                None => sender.send(&message[..]).await,
+            };
+            if !matches!(sent, Err(WebSocketError::Closed)) {
+                // A failing output is reported with the next event, and so is the loss if sending fails.
+                let _ = journal.message(Direction::Sent, &message, !is_binary);
+                break;
+            }
+            // Nothing was sent: the next connection takes it.
+            tokio::select! {
+                biased;
+                _ = connected.wait_for(|&now| now > number) => {}
+                () = until_interrupted(messages, &mut typed) => return (CloseCode::GOING_AWAY, Exit::Success),
+            }
+        }
+    }
+}
+
+/// Keeps what is typed on a terminal until Ctrl-C, which is input there and no signal. Other input waits where it is.
+async fn until_interrupted(messages: &mut Option<Messages>, typed: &mut VecDeque<Input>) {
+    if !messages.as_ref().is_some_and(Messages::is_interactive) {
+        std::future::pending::<()>().await;
+    }
+    loop {
+        match next_message(messages).await {
+            Some(Input::Interrupted) => return,
+            Some(input) => typed.push_back(input),
+            None => *messages = None,
+        }
     }
 }
 

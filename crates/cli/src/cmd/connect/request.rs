@@ -3,10 +3,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use wireloom::client::{Request, Response, redirect_url};
 use wireloom::{Body, Error, Headers};
 
@@ -164,12 +165,12 @@ async fn receive(
     let is_event_stream = kind.starts_with(b"text/event-stream");
     let stall_timeout = args.request.stall_timeout.or((!is_event_stream).then_some(STALL_TIMEOUT));
     let mut len = 0;
-    let mut progress = (Instant::now(), 0);
+    let (mut waited, mut reported) = (Duration::ZERO, 0);
     loop {
         let chunk = match stall_timeout {
-            Some(limit) => timeout_at(progress.0 + limit, response.body.chunk())
+            Some(limit) => within(limit, &mut waited, response.body.chunk())
                 .await
-                .map_err(|_| Failure::TimedOut("--stall-timeout"))?,
+                .ok_or(Failure::TimedOut("--stall-timeout"))?,
             None => response.body.chunk().await,
         };
         let chunk = match chunk {
@@ -185,8 +186,8 @@ async fn receive(
             }
         };
         len += chunk.len();
-        if len - progress.1 >= PROGRESS_LEN {
-            progress = (Instant::now(), len);
+        if len - reported >= PROGRESS_LEN {
+            (waited, reported) = (Duration::ZERO, len);
         }
         if !args.display.quiet {
             output.bytes(&chunk).and_then(|()| output.flush()).map_err(Failure::Output)?;
@@ -203,6 +204,22 @@ async fn receive(
         http2.close().await;
     }
     Ok(status)
+}
+
+/// Waits for `future` until `waited` has grown to `limit`. Only this wait counts, in steps: not the time in which the output is written, or
+/// in which the process is stopped.
+async fn within<F: Future>(limit: Duration, waited: &mut Duration, future: F) -> Option<F::Output> {
+    const STEP: Duration = Duration::from_secs(1);
+    let mut future = pin!(future);
+    loop {
+        let step = STEP.min(limit.saturating_sub(*waited));
+        let begin = Instant::now();
+        let output = timeout(step, &mut future).await;
+        *waited += begin.elapsed().min(step);
+        if output.is_ok() || *waited >= limit {
+            return output.ok();
+        }
+    }
 }
 
 /// Scheme and authority.
@@ -258,4 +275,24 @@ fn stream(mut source: Box<dyn Read + Send>) -> Body {
         }
     });
     body
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_waiting_for_the_server_counts() {
+        let limit = Duration::from_millis(200);
+        let mut waited = Duration::ZERO;
+        for _ in 0..3 {
+            assert_eq!(within(limit, &mut waited, async { 7 }).await, Some(7));
+            // The output is written.
+            std::thread::sleep(limit);
+        }
+        assert!(waited < limit, "{waited:?}");
+        assert_eq!(within(limit, &mut waited, std::future::pending::<()>()).await, None);
+        assert_eq!(waited, limit);
+    }
 }

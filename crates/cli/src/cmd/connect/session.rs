@@ -91,6 +91,7 @@ async fn talk(
     signals: &mut Signals,
 ) -> Result<Option<Exit>, WebSocketError> {
     let notes = inbox.journal.notes();
+    let connection = sender.clone();
     let mut receiving = pin!(inbox.run(receiver));
     let mut sending = pin!(outbox.run(sender));
     let timeout = args.timeout.filter(|_| args.is_expecting());
@@ -111,6 +112,8 @@ async fn talk(
                 match sent {
                     // The peer closed; the receiver reports why.
                     Err(WebSocketError::Closed) | Ok(None) => {}
+                    // What has arrived may say why, and the receiver reports the error if it does not.
+                    Err(_) if !connection.is_open() => {}
                     Ok(exit) => decided = decided.or(exit),
                     Err(error) => return Err(error),
                 }

@@ -385,8 +385,8 @@ impl Reconnecting {
     /// arrived; one that was not queued does not count, nor does one that [`SlowPeer`](crate::SlowPeer) has dropped.
     ///
     /// # Errors
-    /// [`WebSocketError::Closed`] while there is no connection: nothing was sent. Other errors are those of the connection, whose loss
-    /// [`next`](Self::next) reports, with this message among the unconfirmed ones.
+    /// [`WebSocketError::Closed`] while there is no connection, or it is ending: nothing was sent. Other errors are those of the connection,
+    /// whose loss [`next`](Self::next) reports, with this message among the unconfirmed ones.
     pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), WebSocketError> {
         let State::Open(open) = &mut self.state else { return Err(WebSocketError::Closed) };
         open.link.send(message.into()).await

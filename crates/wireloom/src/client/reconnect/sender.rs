@@ -154,8 +154,12 @@ impl Link {
             }
             queued
         });
-        if !queued.await? {
-            return Ok(());
+        match queued.await {
+            Ok(true) => {}
+            // Dropped, as the policy for slow peers says.
+            Ok(false) => return Ok(()),
+            Err(_) if !sender.is_open() => return Err(WebSocketError::Closed),
+            Err(error) => return Err(error),
         }
         sender.write_queued().await?;
         self.confirm(&sender);
