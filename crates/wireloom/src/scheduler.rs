@@ -4,12 +4,13 @@
 //!            produces bytes            its turn is used up            its tasks wait, in order
 //! Share ----------------------> credit ------------------> used_up: [ a | b | c ] --> run(): one turn for each worker, then
 //!   ^                                                                                  |     everything else that is ready
-//!   +------------------------------- the next turn: credit for a round ----------------+
+//!   +------------------------------ others have their turns: credit -------------------+
 //! ```
 //!
-//! A connection may produce [`FREE`] bytes in each round without waiting, and [`TURN`] bytes in its turn. A round ends when all
-//! connections that have used up their credit have had a turn. So a connection that produces little never waits, however many others
-//! produce as much as they can; and of those, only one for each worker has its turn at a time, so that tasks which become ready
+//! A connection may produce [`TURN`] bytes in its turn, and up to [`FREE`] bytes at any time without waiting. What it has used of these comes
+//! back while others have their turns, at the rate at which each of those that wait gets its share: a turn in as many turns as there are
+//! connections that wait. So a connection that produces less than its share never waits, however many others produce as much as they can
+//! and however long their turns take; and of those, only one for each worker has its turn at a time, so that tasks which become ready
 //! meanwhile wait for no more than that. The tasks of a connection are woken together, so that the output of many streams leaves in one
 //! write; one that finds the turn used up by others keeps its place. The rest of a turn expires when the next one begins: many
 //! connections could collect it and use it at once.
@@ -25,8 +26,8 @@ use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 /// Bytes that a connection may produce in its turn: about a millisecond of inflating or of copying.
 pub(crate) const TURN: usize = 1 << 20;
 
-/// Bytes that a connection may produce in one round before it waits for its turn. Hundreds of connections that begin at once delay
-/// others by hundreds of these.
+/// Bytes that a connection may produce at once before it waits for its turn. Hundreds of connections that begin at once delay others by
+/// hundreds of these.
 const FREE: usize = TURN / 8;
 
 /// The tasks of one connection that are woken together. Each of them may find that those before it have used up the turn.
@@ -60,8 +61,8 @@ pub(crate) struct Ticket(u64);
 
 #[derive(Default)]
 struct Queue {
-    /// The number of the current round.
-    round: u64,
+    /// The number of turns that have begun.
+    turns: u64,
     entries: HashMap<u32, Entry>,
     /// Shares whose credit is used up, in the order of their next turns.
     used_up: VecDeque<u32>,
@@ -74,8 +75,8 @@ struct Queue {
 
 /// A share that has produced something.
 struct Entry {
-    /// The round of its last turn, or in which it has produced something without one.
-    round: u64,
+    /// The value of [`Queue::turns`] up to which its share of them is in its credit.
+    turns: u64,
     /// Bytes that it may still produce; negative when more was produced.
     credit: i64,
     turn: Turn,
@@ -129,17 +130,16 @@ impl Scheduler {
     /// Counts `len` bytes that were produced.
     pub(crate) fn charge(&self, share: &Share, len: usize) {
         let mut queue = self.queue.lock();
-        let Queue { round, entries, used_up, .. } = &mut *queue;
+        let Queue { turns, entries, used_up, .. } = &mut *queue;
         let entry = match entries.entry(share.id) {
             MapEntry::Occupied(entry) => entry.into_mut(),
             MapEntry::Vacant(entry) => {
                 share.is_known.store(true, Ordering::Relaxed);
-                entry.insert(Entry::new(*round))
+                entry.insert(Entry::new(*turns))
             }
         };
-        if entry.turn == Turn::Free && entry.round < *round {
-            entry.credit = FREE as i64;
-            entry.round = *round;
+        if entry.turn == Turn::Free {
+            entry.give_share(*turns, used_up.len());
         }
         let debt_max = DEBT_TURNS_MAX * TURN as i64;
         entry.credit = entry.credit.saturating_sub_unsigned(len as u64).max(-debt_max);
@@ -246,7 +246,7 @@ impl Scheduler {
 impl Queue {
     /// Wakes the next tasks of at most `turns_max` connections. False if none waits.
     fn wake_next(&mut self, turns_max: usize) -> bool {
-        let Self { round, entries, used_up, in_turn, deferred, .. } = self;
+        let Self { turns: begun, entries, used_up, in_turn, deferred, .. } = self;
         if used_up.is_empty() {
             return false;
         }
@@ -264,8 +264,8 @@ impl Queue {
                 continue;
             };
             if entry.turn == Turn::UsedUp {
-                *round = (*round).max(entry.round + 1);
-                entry.begin_turn(*round);
+                *begun += 1;
+                entry.begin_turn(*begun);
             }
             if entry.credit > 0 {
                 turns += usize::from(entry.wake_batch(deferred));
@@ -287,13 +287,20 @@ impl Queue {
 }
 
 impl Entry {
-    fn new(round: u64) -> Self {
-        Self { round, credit: FREE as i64, turn: Turn::Free, tasks: VecDeque::new(), first: 0, called: 0 }
+    fn new(turns: u64) -> Self {
+        Self { turns, credit: FREE as i64, turn: Turn::Free, tasks: VecDeque::new(), first: 0, called: 0 }
     }
 
-    fn begin_turn(&mut self, round: u64) {
+    /// Adds its share of the turns of others since the last call, up to [`FREE`], while `waiting` connections wait for theirs.
+    fn give_share(&mut self, turns: u64, waiting: usize) {
+        let others = turns.saturating_sub(std::mem::replace(&mut self.turns, turns));
+        let share = (others as usize).saturating_mul(TURN) / waiting.max(1);
+        self.credit = self.credit.max((self.credit.saturating_add_unsigned(share as u64)).min(FREE as i64));
+    }
+
+    fn begin_turn(&mut self, turns: u64) {
         self.turn = Turn::Running;
-        self.round = round;
+        self.turns = turns;
         self.credit += TURN as i64;
         self.called = 0;
     }
@@ -456,6 +463,36 @@ mod tests {
             assert!(meanwhile <= 2, "{meanwhile}");
         }
         assert!(total(&greedy) > 1_000 * TURN);
+    }
+
+    // It would wait for the turns of all others otherwise.
+    #[test]
+    fn a_connection_that_produces_less_than_its_share_does_not_wait_within_a_round() {
+        const COUNT: usize = 200;
+        let scheduler = Scheduler::default();
+        scheduler.is_running.store(true, Ordering::Release);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let greedy = [(); COUNT].map(|()| scheduler.share());
+        let mut tickets = [None; COUNT];
+        for (share, ticket) in greedy.iter().zip(&mut tickets) {
+            scheduler.charge(share, FREE);
+            assert!(scheduler.poll_turn(share, ticket, cx).is_pending());
+        }
+        let modest = scheduler.share();
+        for turn in 0..3 * COUNT {
+            assert!(scheduler.queue.lock().wake_next(1));
+            let (share, ticket) = (&greedy[turn % COUNT], &mut tickets[turn % COUNT]);
+            assert!(scheduler.poll_turn(share, ticket, cx).is_ready(), "{turn}");
+            scheduler.charge(share, TURN);
+            assert!(scheduler.poll_turn(share, ticket, cx).is_pending());
+            assert!(scheduler.poll_turn(&modest, &mut None, cx).is_ready(), "{turn}");
+            scheduler.charge(&modest, TURN / COUNT * 9 / 10);
+        }
+        // More than its share.
+        for _ in 0..=FREE / (TURN / COUNT) {
+            scheduler.charge(&modest, TURN / COUNT);
+        }
+        assert!(scheduler.poll_turn(&modest, &mut None, cx).is_pending());
     }
 
     // Otherwise many connections would produce a turn each before anything else that is ready.
