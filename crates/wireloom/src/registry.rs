@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 
 use crate::memory::{Account, CONNECTION_KIB, Group, Memory, WEBSOCKET_KIB, default_max};
 use crate::transport::buffer;
-use crate::websocket::{Shared, SlowCounters};
+use crate::websocket::Shared;
 
 /// A connection that transfers no bytes in this interval releases memory.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -44,7 +44,6 @@ pub(crate) struct Counters {
     pub(crate) http2: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) opened: AtomicU64,
-    pub(crate) slow: Arc<SlowCounters>,
     pub(crate) panicked: AtomicU64,
 }
 
@@ -320,7 +319,6 @@ impl Registration {
                 member.socket = Some(Arc::downgrade(socket));
             }
         }
-        socket.count_slow_in(self.registry.counters.slow.clone());
         socket.set_account(&self.account);
         self.account.subtract_idle(CONNECTION_KIB - WEBSOCKET_KIB);
         if self.registry.phase() > Phase::Serving {

@@ -12,9 +12,14 @@ const PENDING_PINGS_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Timers {
-    keepalive: Option<Box<KeepaliveState>>,
-    /// Allocated for the first ping.
-    pings: Option<Box<Pings>>,
+    /// One word, because idle connections have it too: `None` without keepalive until the first ping.
+    state: Option<Box<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    keepalive: Option<KeepaliveState>,
+    pings: Pings,
 }
 
 /// The state of keepalive.
@@ -47,31 +52,37 @@ pub(crate) enum Due {
 
 impl Timers {
     pub(crate) fn new(keepalive: Option<Keepalive>, now: Duration) -> Self {
-        Self {
-            keepalive: keepalive
-                .map(|config| Box::new(KeepaliveState { config, active_at: now, pinged_at: None })),
-            pings: None,
-        }
+        let state = keepalive.map(|config| {
+            let keepalive = KeepaliveState { config, active_at: now, pinged_at: None };
+            Box::new(State { keepalive: Some(keepalive), pings: Pings::default() })
+        });
+        Self { state }
+    }
+
+    fn keepalive(&self) -> Option<&KeepaliveState> {
+        self.state.as_ref()?.keepalive.as_ref()
     }
 
     /// The number of pings that were queued.
     pub(crate) fn pings_sent(&self) -> u32 {
-        self.pings.as_ref().map_or(0, |pings| pings.sent)
+        self.state.as_ref().map_or(0, |state| state.pings.sent)
     }
 
     /// The number of the newest ping that was answered, from 1.
     pub(crate) fn pings_answered(&self) -> u32 {
-        self.pings.as_ref().map_or(0, |pings| pings.answered)
+        self.state.as_ref().map_or(0, |state| state.pings.answered)
     }
 
     pub(crate) fn keeps_alive(&self) -> bool {
-        self.keepalive.is_some()
+        self.keepalive().is_some()
     }
 
     /// The peer is alive.
     #[inline]
     pub(crate) fn handle_activity(&mut self, now: Duration) {
-        if let Some(keepalive) = &mut self.keepalive {
+        if let Some(state) = &mut self.state
+            && let Some(keepalive) = &mut state.keepalive
+        {
             keepalive.active_at = now;
             keepalive.pinged_at = None;
         }
@@ -79,7 +90,7 @@ impl Timers {
 
     /// A ping was queued.
     pub(crate) fn log_ping(&mut self, payload: &[u8], now: Duration) {
-        let Pings { pending, sent, .. } = &mut **self.pings.get_or_insert_default();
+        let Pings { pending, sent, .. } = &mut self.state.get_or_insert_default().pings;
         if pending.len() == PENDING_PINGS_MAX {
             pending.pop_front();
         }
@@ -89,7 +100,7 @@ impl Timers {
 
     /// Returns the round-trip time of the ping that this pong answers. Earlier pings are not answered any more (RFC 6455 §5.5.3).
     pub(crate) fn handle_pong(&mut self, payload: &[u8], now: Duration) -> Option<Duration> {
-        let Pings { pending, sent, answered } = self.pings.as_deref_mut()?;
+        let Pings { pending, sent, answered } = &mut self.state.as_mut()?.pings;
         let at = pending.iter().rposition(|(sent, _)| sent == payload)?;
         let (_, sent_at) = pending.drain(..=at).next_back()?;
         *answered = sent.wrapping_sub(pending.len() as u32);
@@ -98,13 +109,14 @@ impl Timers {
 
     /// The next deadline.
     pub(crate) fn next(&self) -> Option<Duration> {
-        let keepalive = self.keepalive.as_deref()?;
+        let keepalive = self.keepalive()?;
         keepalive.dead_at().into_iter().chain([keepalive.ping_at()]).min()
     }
 
     /// The deadline that has passed at `now`.
     pub(crate) fn due(&mut self, now: Duration) -> Due {
-        let Some(keepalive) = &mut self.keepalive else { return Due::Nothing };
+        let keepalive = self.state.as_mut().and_then(|state| state.keepalive.as_mut());
+        let Some(keepalive) = keepalive else { return Due::Nothing };
         if keepalive.dead_at().is_some_and(|dead_at| now >= dead_at) {
             return Due::Silence;
         }
@@ -193,7 +205,7 @@ mod tests {
         assert_eq!(timers.pings_answered(), 11);
         assert_eq!(timers.handle_pong(&[9], s(30)), None);
         assert_eq!(timers.handle_pong(&[19], s(30)), Some(s(11)));
-        assert!(timers.pings.as_ref().unwrap().pending.is_empty());
+        assert!(timers.state.as_ref().unwrap().pings.pending.is_empty());
         assert_eq!(timers.pings_answered(), 20);
         assert_eq!(timers.next(), None);
     }

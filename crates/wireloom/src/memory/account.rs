@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use super::eviction::Evict;
 use super::group::Group;
 use super::reservation::{GRANULE, Reservation};
-use super::{Category, Exhausted, Memory, Pressure, lock};
+use super::{Category, Exhausted, Memory, Pressure, SlowPeers, lock};
 use crate::scheduler::{Share, Ticket};
 use crate::sync::{Arc, AtomicBool, Mutex};
 
@@ -55,6 +55,11 @@ impl Account {
     /// Whether the connection belongs to a server, whose memory is limited.
     pub(crate) fn is_of_server(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// The counters of slow peers of the server.
+    pub(crate) fn slow_peers(&self) -> Option<&SlowPeers> {
+        self.0.as_ref().map(|inner| &inner.memory.slow_peers)
     }
 
     /// A new reservation of this connection, with 0 bytes.

@@ -39,6 +39,7 @@ pub(crate) use group::Group;
 pub(crate) use machine::default_max;
 pub(crate) use reservation::{FREE_LEN, Reservation};
 pub use stats::MemoryStats;
+pub(crate) use stats::SlowPeers;
 
 use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 use crate::scheduler::Scheduler;
@@ -99,6 +100,8 @@ pub(crate) struct Memory {
     /// Notified when half of the limit comes into use.
     half_used: Notify,
     scheduler: Scheduler,
+    /// Of the peers whose send queues are counted here.
+    pub(crate) slow_peers: SlowPeers,
 }
 
 /// Tasks that wait until memory is no longer near the limit, by the key of their account.
@@ -128,6 +131,7 @@ impl Memory {
             pressed: Notify::new(),
             half_used: Notify::new(),
             scheduler: Scheduler::default(),
+            slow_peers: SlowPeers::default(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Memory in use, in numbers.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Category, Memory};
 
@@ -32,6 +32,14 @@ pub struct MemoryStats {
     pub refused: u64,
     /// Connections that were closed to free memory.
     pub evicted: u64,
+}
+
+/// What was done about peers that read too slowly.
+#[derive(Debug, Default)]
+pub(crate) struct SlowPeers {
+    /// Messages.
+    pub(crate) dropped: AtomicU64,
+    pub(crate) disconnected: AtomicU64,
 }
 
 impl Memory {

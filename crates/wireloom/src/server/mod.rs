@@ -521,6 +521,7 @@ impl ServerHandle {
     /// The current statistics.
     pub fn stats(&self) -> ServerStats {
         let counters = &self.registry.counters;
+        let slow = &self.registry.memory.slow_peers;
         ServerStats {
             connections_accepted: counters.accepted.load(Ordering::Relaxed),
             connections_refused: counters.refused.load(Ordering::Relaxed),
@@ -532,8 +533,8 @@ impl ServerHandle {
             websockets_opened: counters.opened.load(Ordering::Relaxed),
             websockets_open: self.registry.websockets_open(),
             handlers_panicked: counters.panicked.load(Ordering::Relaxed),
-            slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
-            slow_peers_disconnected: counters.slow.disconnected.load(Ordering::Relaxed),
+            slow_messages_dropped: slow.dropped.load(Ordering::Relaxed),
+            slow_peers_disconnected: slow.disconnected.load(Ordering::Relaxed),
             memory: self.registry.memory.stats(),
         }
     }

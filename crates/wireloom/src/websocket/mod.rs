@@ -68,8 +68,6 @@ pub(crate) use driven::Driven;
 pub(crate) use driven::{poll_ended, poll_linger};
 #[cfg(feature = "server")]
 pub(crate) use linger::Linger;
-pub(crate) use slow::SlowCounters;
-
 pub(crate) use state::Shared;
 
 /// An open WebSocket.

@@ -11,7 +11,6 @@
 //! A deadline covers the bytes that are queued when it is set. A message that is queued later is covered by the next deadline: it has
 //! waited for one to two times the timeout when that expires. Time in which this end does not run does not count.
 
-use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,13 +18,6 @@ use super::clock::{self, Timer};
 use super::config::SlowPeer;
 use crate::deadline;
 use crate::transport::{BUFFERED_LEN_MAX, PROGRESS_LEN_MIN};
-
-/// Counters of slow peers, for many WebSockets together.
-#[derive(Debug, Default)]
-pub(crate) struct SlowCounters {
-    pub(crate) dropped: AtomicU64,
-    pub(crate) disconnected: AtomicU64,
-}
 
 /// The state of one WebSocket.
 #[derive(Default)]

@@ -22,7 +22,6 @@ use super::linger::Linger;
 use super::link::{self, Link, Waiter};
 use super::observer::{self, NotificationQueue};
 use super::session::Session;
-use super::slow::SlowCounters;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
@@ -82,7 +81,6 @@ impl Shared {
                 slot,
                 send_queue: Account::default().reservation(Category::SendQueue),
                 shared: shared.clone(),
-                slow_counters: None,
                 config,
                 deferred: Deferred::default(),
             }),
@@ -214,11 +212,6 @@ impl Shared {
         }
     }
 
-    /// Also counts slow peers in `counters`.
-    pub(crate) fn count_slow_in(&self, counters: Arc<SlowCounters>) {
-        self.lock().slow_counters = Some(counters);
-    }
-
     /// Counts the memory of this WebSocket in the account of its connection, which may close it to free memory.
     pub(crate) fn set_account(self: &Arc<Self>, account: &Account) {
         self.lock().send_queue = account.reservation(Category::SendQueue);
@@ -306,7 +299,6 @@ pub(super) struct State {
     pub(super) deferred: Deferred,
     /// The memory of the queue.
     send_queue: Reservation,
-    slow_counters: Option<Arc<SlowCounters>>,
     shared: Weak<Shared>,
     /// Shared by the WebSockets of a server.
     config: Arc<WebSocketConfig>,
@@ -545,7 +537,7 @@ impl State {
 
     pub(super) fn count_dropped(&mut self) {
         self.session.count_dropped();
-        if let Some(counters) = &self.slow_counters {
+        if let Some(counters) = self.send_queue.account().slow_peers() {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -619,7 +611,7 @@ impl State {
             queued = self.session.core().queued_len(),
             "the peer is too slow and is disconnected"
         );
-        if let Some(counters) = &self.slow_counters {
+        if let Some(counters) = self.send_queue.account().slow_peers() {
             counters.disconnected.fetch_add(1, Ordering::Relaxed);
         }
         self.reset(WebSocketError::SlowPeer);
