@@ -56,26 +56,41 @@ pub(crate) fn run(args: &Serve) -> Exit {
     }
     allocator::configure();
     builder.on_thread_park(allocator::before_park);
-    let served = builder.enable_all().build().map_err(|error| error.to_string());
+    let served = builder.enable_all().build().map_err(|error| error.to_string().into());
     match served.and_then(|runtime| runtime.block_on(serve(args))) {
         Ok(()) => Exit::Success,
-        Err(reason) => {
+        Err(Failure(exit, reason)) => {
             match args.log {
                 LogFormat::Text => terminal::print_error(reason),
                 LogFormat::Json => error!("{reason}"),
             }
-            Exit::NoConnection
+            exit
         }
     }
 }
 
-async fn serve(args: &Serve) -> Result<(), String> {
+/// Why nothing is served.
+struct Failure(Exit, String);
+
+/// Most are of the addresses.
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self(Exit::NoConnection, reason)
+    }
+}
+
+/// The file of an option cannot be used.
+fn unusable(reason: String) -> Failure {
+    Failure(Exit::Usage, reason)
+}
+
+async fn serve(args: &Serve) -> Result<(), Failure> {
     let mut config = args.config();
-    config.tap = recording::start(&args.record, Side::Server)?;
+    config.tap = recording::start(&args.record, Side::Server).map_err(unusable)?;
     #[cfg(feature = "opentelemetry")]
     let traces = crate::traces::start()?;
     let (hub, has_rooms) = hub::build(args).await?;
-    let routes = Arc::new(Routes::new(args, hub.clone())?);
+    let routes = Arc::new(Routes::new(args, hub.clone()).map_err(unusable)?);
     let mut servers = Vec::new();
     let mut listening = Vec::new();
     let mut add = |server: Server, is_tls: bool| {
@@ -92,14 +107,15 @@ async fn serve(args: &Serve) -> Result<(), String> {
         for (option, file) in [("--cert", &args.cert), ("--key", &args.key)] {
             if let Some(file) = file {
                 // The library reports only the kind of an error. Opening the file here gives the reason.
-                std::fs::File::open(file).map_err(|error| format!("{option} {}: {error}", file.display()))?;
+                std::fs::File::open(file)
+                    .map_err(|error| unusable(format!("{option} {}: {error}", file.display())))?;
             }
         }
-        connector::check_key_log()?;
+        connector::check_key_log().map_err(unusable)?;
         let tls = match (&args.cert, &args.key) {
             (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key).map_err(|error| {
                 let (cert, key) = (cert.display(), key.display());
-                format!("--cert {cert} with --key {key}: {error}")
+                unusable(format!("--cert {cert} with --key {key}: {error}"))
             })?,
             _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"])
                 .map(|(tls, _)| tls)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{Fault, measure, measure_until, run, start};
+use crate::{Fault, measure, measure_until, run, start, start_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slower_server_is_shown_to_be_slower() {
@@ -69,6 +69,33 @@ async fn rounds_before_a_server_was_gone_are_reported() {
     assert_eq!((&report["interrupted"], &other["interrupted"]), (&true.into(), &true.into()), "{report}");
     assert_eq!(other["errors"]["not_connected"], 1, "{report}");
     assert!(report["answered"].as_u64() > Some(0) && other["answered"].as_u64() > Some(0), "{report}");
+}
+
+// Each server closes its idle connections while the other one is measured.
+#[tokio::test(flavor = "multi_thread")]
+async fn shared_connections_are_opened_again() {
+    let config = || {
+        let mut config = wireloom::ServerConfig::default();
+        config.keep_alive_timeout = Duration::from_millis(50);
+        config
+    };
+    let (url, other) = (start_with(Fault::None, config()).await, start_with(Fault::None, config()).await);
+    let args = [
+        "--against",
+        &other,
+        "--rounds",
+        "8",
+        "--duration",
+        "3",
+        "--connections",
+        "2",
+        "--http2",
+        "--streams",
+        "2",
+    ];
+    let (code, report) = measure(&url, &args).await;
+    assert_eq!((code, &report["errors"]["total"]), (0, &0.into()), "{report}");
+    assert_eq!(report["comparison"]["samples"], serde_json::json!([8, 8]), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

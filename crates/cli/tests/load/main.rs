@@ -24,7 +24,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until, timeout};
-use wireloom::{CloseCode, Request, Response, Server, WebSocket};
+use wireloom::{CloseCode, Request, Response, Server, ServerConfig, WebSocket};
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
@@ -86,7 +86,11 @@ async fn serve(fault: Fault, mut socket: WebSocket) -> Result<(), wireloom::WebS
 
 /// The URL of a server with this fault.
 async fn start(fault: Fault) -> String {
-    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    start_with(fault, ServerConfig::default()).await
+}
+
+async fn start_with(fault: Fault, config: ServerConfig) -> String {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
     let url = format!("ws://{}/", server.local_addr().unwrap());
     let handle = move |request: Request| async move {
         if let Fault::SlowHandshake(delay) = fault {

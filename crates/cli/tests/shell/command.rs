@@ -421,10 +421,10 @@ async fn a_server_that_cannot_start_reports_why() {
     let files = ["--cert", "/nowhere/cert.pem", "--key", "/nowhere/key.pem"];
     let args = ["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0", "--tls"];
     let (code, _, errors) = run(&[&args[..], &files].concat());
-    assert!(code == 1 && errors.contains("--cert /nowhere/cert.pem: No such file"), "{code} {errors}");
+    assert!(code == 2 && errors.contains("--cert /nowhere/cert.pem: No such file"), "{code} {errors}");
     let files = ["--cert", "Cargo.toml", "--key", "Cargo.toml"];
     let (code, _, errors) = run(&[&args[..], &files].concat());
-    assert!(code == 1 && errors.contains("with --key Cargo.toml: TLS: the file holds no"), "{code} {errors}");
+    assert!(code == 2 && errors.contains("with --key Cargo.toml: TLS: the file holds no"), "{code} {errors}");
 }
 
 #[tokio::test]

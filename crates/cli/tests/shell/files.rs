@@ -149,7 +149,9 @@ async fn nothing_outside_and_nothing_hidden_is_served() {
     );
     std::fs::remove_dir_all(folder).unwrap();
     let (code, _, errors) = crate::command::run(&["serve", "--dir", "/nowhere"]);
-    assert!(code == 1 && errors.contains("--dir /nowhere: No such file"), "{errors}");
+    assert!(code == 2 && errors.contains("--dir /nowhere: No such file"), "{errors}");
+    let (code, _, errors) = crate::command::run(&["serve", "--record", "/nowhere/x"]);
+    assert!(code == 2 && errors.contains("--record /nowhere/x: No such file"), "{errors}");
 }
 
 // The page of the example, and its room.

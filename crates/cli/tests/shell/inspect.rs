@@ -319,7 +319,7 @@ fn errors_have_a_line_and_a_code() {
     assert!(String::from_utf8_lossy(&none.stderr).ends_with("no entry matches the filters\n"), "{none:?}");
     let empty = inspect(&["/dev/null"]);
     assert!(String::from_utf8_lossy(&empty.stderr).ends_with("there is nothing to show\n"), "{empty:?}");
-    assert_eq!(inspect(&[&capture("plain.pcap"), "--key-log", "/nonexistent"]).status.code(), Some(1));
+    assert_eq!(inspect(&[&capture("plain.pcap"), "--key-log", "/nonexistent"]).status.code(), Some(2));
     for unknown in
         [&b"\x1f\x8b\x08\x00"[..], b"{\"name\": \"not an archive\"}", b"hello, world\n", b"\x7fELF\x02\x01"]
     {

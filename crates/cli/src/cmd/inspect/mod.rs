@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Inspect) -> Exit {
         && args.input.key_log.is_some()
     {
         terminal::print_error(format_args!("--key-log {}: {error}", path.display()));
-        return Exit::NoConnection;
+        return Exit::Usage;
     }
     let mut output = Output::new(args);
     let result = {

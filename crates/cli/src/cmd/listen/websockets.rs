@@ -173,10 +173,10 @@ async fn serving(
 fn tls(args: &Listen) -> Result<ServerTls, Failure> {
     let tls = match (&args.tls.cert, &args.tls.key) {
         (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key)
-            .map_err(|error| not_bound(format!("--cert with --key: {error}")))?,
+            .map_err(|error| usage(format!("--cert with --key: {error}")))?,
         _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"]).map_err(not_bound)?.0,
     };
-    connector::check_key_log().map_err(not_bound)?;
+    connector::check_key_log().map_err(usage)?;
     Ok(tls.log_secrets())
 }
 

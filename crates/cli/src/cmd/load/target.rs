@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 use wireloom::client::{Http2, Pool, Request};
 use wireloom::wireloom_ws::handshake::uri::Uri;
 use wireloom::{Connector, DeflateConfig, Error, WebSocket, WebSocketConfig};
@@ -35,7 +35,7 @@ pub(super) struct Opener {
     tokens: Vec<String>,
     headers: Vec<(String, String)>,
     /// HTTP/2 connections with several WebSockets each, and how many.
-    shared: Option<(usize, Vec<OnceCell<Http2>>)>,
+    shared: Option<(usize, Vec<Mutex<Option<Http2>>>)>,
 }
 
 impl Opener {
@@ -83,7 +83,7 @@ impl Opener {
         let path = path.find(['/', '?']).map_or("/", |at| &path[at..]);
         let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
         let shared = args.streams.map(|streams| {
-            let cells = (0..args.volume.connections().div_ceil(streams)).map(|_| OnceCell::new());
+            let cells = (0..args.volume.connections().div_ceil(streams)).map(|_| Mutex::new(None));
             (streams, cells.collect())
         });
         Ok(Self {
@@ -139,8 +139,15 @@ impl Opener {
     pub(super) async fn websocket(&self, index: usize) -> Result<WebSocket, Error> {
         let (connector, url) = self.with_token(index);
         let Some((streams, cells)) = &self.shared else { return connector.connect(&url).await };
-        let http2 = cells[index / streams].get_or_try_init(|| connector.connect_http2(&url)).await?;
-        http2.with_connector(&connector)?.websocket(&url).await
+        let http2 = {
+            let mut shared = cells[index / streams].lock().await;
+            // The server may have closed it since, such as between two rounds.
+            match shared.as_ref().filter(|http2| http2.is_open()) {
+                Some(http2) => http2.with_connector(&connector)?,
+                None => shared.insert(connector.connect_http2(&url).await?).clone(),
+            }
+        };
+        http2.websocket(&url).await
     }
 
     fn token(&self, index: usize) -> Option<&str> {
