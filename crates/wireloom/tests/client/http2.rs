@@ -77,6 +77,10 @@ async fn sends_the_target_and_the_fields() {
     assert!(asked.contains(&format!("host: {address}")) && !asked.contains("x-both: all"), "{asked}");
     let post = text(&http2, Request::post(format!("http://{address}/request"), "hello")).await;
     assert!(post.starts_with("POST /request ") && post.contains("content-length: 5"), "{post}");
+    // Each URL with its own credentials.
+    let others = text(&http2, Request::get(format!("http://ben:y@{address}/request"))).await;
+    assert!(others.contains("authorization: Basic YmVuOnk=") && others.contains("x-all: 1"), "{others}");
+    assert!(!others.contains("YW5uYTp4"), "{others}");
     assert_eq!(http2.request(Request::get("/nothing")).await.unwrap().status, 404);
     let head = http2.request(Request::new("HEAD", "/request")).await.unwrap();
     assert!(head.headers.get("content-length").is_some());

@@ -7,6 +7,7 @@
 
 mod stream;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -185,7 +186,7 @@ impl Http2 {
     pub fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = self.target_of(request.url())?;
         let mut headers = Headers::new();
-        request.add_missing(&self.about.headers, &mut headers)?;
+        request.add_missing(&self.headers_of(&target)?, &mut headers)?;
         let (method, mut body, expects) = request.into_parts(&mut headers)?;
         headers.make_names_lowercase();
         let whole = body.whole();
@@ -236,7 +237,8 @@ impl Http2 {
             return Err(Error::NoExtendedConnect);
         }
         let connector = &self.about.connector;
-        let options = connector.options(target, &self.about.headers);
+        let headers = self.headers_of(target)?;
+        let options = connector.options(target, &headers);
         let fields = request_fields(&options, target.secure)?;
         let version = Version::Http2;
         connector.events.emit(&ConnectEvent::Request { version, fields: &fields });
@@ -265,7 +267,7 @@ impl Http2 {
         }
         let connector = &self.about.connector;
         let mut headers = Headers::new();
-        for (name, value) in &self.about.headers {
+        for (name, value) in &*self.headers_of(&target)? {
             headers.push(name, value)?;
         }
         headers.make_names_lowercase();
@@ -366,6 +368,15 @@ impl Http2 {
         }
         let target = Target::http(url)?;
         if target.is_same_origin(own) { Ok(target) } else { Err(Error::InvalidUrl(UriError::Authority)) }
+    }
+
+    /// The headers of this connection, or with the credentials of the URL if it has others.
+    fn headers_of(&self, target: &Target) -> Result<Cow<'_, [(String, String)]>, Error> {
+        let About { connector, target: own, headers, .. } = &*self.about;
+        if target.credentials.is_none() || target.credentials == own.credentials {
+            return Ok(Cow::Borrowed(headers));
+        }
+        connector.headers_for(target).map(Cow::Owned)
     }
 
     /// The same connection with the headers, subprotocols, compression and limits of another [`Connector`].
