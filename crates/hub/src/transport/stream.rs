@@ -167,6 +167,12 @@ async fn run(
                     if let Err(reason) = while_working(node, &mut work, timer.as_mut(), sending).await {
                         return reason;
                     }
+                    // Between two writes the client is read once: its queue may never be empty again before it has unsubscribed.
+                    tokio::select! {
+                        biased;
+                        () = proceed(&mut work, inbox.as_mut()) => {}
+                        () = std::future::ready(()) => {}
+                    }
                 }
                 Taken::End(reason) => return reason,
             },

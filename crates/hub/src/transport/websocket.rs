@@ -133,8 +133,17 @@ impl Open {
     /// holds, or for what it is the next to get.
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
         self.work.poll_busy(cx);
-        let CleanUp { node, client, .. } = &self.clean_up;
+        let was_writing = matches!(self.writer, Writer::Busy(_));
         let is_writing = self.writer.poll(cx)?.is_pending();
+        // Between two writes the client is read once: its queue may never be empty again before it has unsubscribed.
+        let has_written = was_writing && !is_writing;
+        if has_written
+            && !self.clean_up.client.outbox.has_ended()
+            && let Poll::Ready(read) = self.poll_read(cx)
+        {
+            return Poll::Ready(read);
+        }
+        let CleanUp { node, client, .. } = &self.clean_up;
         if !is_writing {
             let mut messages = Vec::new();
             match client.outbox.poll_take(cx, &mut messages) {
@@ -145,22 +154,30 @@ impl Open {
                 Poll::Ready(Taken::End(reason)) => return Poll::Ready(Err(reason)),
                 Poll::Pending => {}
             }
+            if !has_written && let Poll::Ready(read) = self.poll_read(cx) {
+                return Poll::Ready(read);
+            }
         }
         let Work::Idle(session) = &self.work else { return Poll::Pending };
-        if !is_writing && let Poll::Ready(received) = poll_receive(&mut self.receiver, cx) {
-            return Poll::Ready(received.map(|message| {
-                self.work.begin(|mut session| async move {
-                    session.handle_message(message).await;
-                    session
-                });
-            }));
-        }
+        let CleanUp { node, client, .. } = &self.clean_up;
         // The outbox has the waker: of this task, or of the write, which looks for the end of the connection there.
         if !node.is_due(client, session.poll_timeout(!is_writing)) {
             return Poll::Pending;
         }
         self.work.handle_timeout(!is_writing);
         Poll::Ready(Ok(()))
+    }
+
+    /// An idle session begins to handle the next message; an error at the end of the connection.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
+        let Work::Idle(_) = self.work else { return Poll::Pending };
+        let received = ready!(poll_receive(&mut self.receiver, cx));
+        Poll::Ready(received.map(|message| {
+            self.work.begin(|mut session| async move {
+                session.handle_message(message).await;
+                session
+            });
+        }))
     }
 
     /// Ends the subscriptions while the closing handshake runs, whose duration the core limits.

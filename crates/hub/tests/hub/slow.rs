@@ -334,3 +334,76 @@ async fn a_client_that_does_not_read_holds_up_no_other() {
         }
     }
 }
+
+/// More is published than the client's line carries: there is always something to write to it.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_behind_can_unsubscribe() {
+    for (policy, is_stream) in [("drop-oldest", false), ("drop-newest", false), ("drop-oldest", true)] {
+        let config = format!(
+            "[client]\nanonymous = true\nqueue_len_max = 65536\nslow = \"{policy}\"\n[channel]\nsubscribe = \"anyone\"\n"
+        );
+        let hub = Hub::builder().config(HubConfig::from_toml(&config).unwrap()).build().unwrap();
+        let flow = hub.clone();
+        let flow = tokio::spawn(async move {
+            let padding = json!("x".repeat(32 << 10)).to_string();
+            loop {
+                flow.publish("a", padding.clone()).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let unsubscribed = async {
+            if is_stream {
+                unsubscribe_beside_a_stream(&hub).await;
+            } else {
+                let url = "ws://127.0.0.1/connection/websocket";
+                let mut client = Client::new(wireloom::connect_over(slowly(&hub), url).await.unwrap());
+                client.call("connect", json!({})).await;
+                client.call("subscribe", json!({ "channel": "a" })).await;
+                while hub.stats().dropped < 100 {
+                    client.receive().await;
+                }
+                client.call("unsubscribe", json!({ "channel": "a" })).await;
+            }
+        };
+        let unsubscribed = tokio::time::timeout(Duration::from_secs(60), unsubscribed).await;
+        assert!(unsubscribed.is_ok() && hub.stats().channels == 0, "{policy} {is_stream}: {:?}", hub.stats());
+        assert_eq!(hub.stats().evicted_slow, 0);
+        flow.abort();
+    }
+}
+
+async fn unsubscribe_beside_a_stream(hub: &Hub) {
+    let post = async |path: &str, body: String| {
+        let mut stream = slowly(hub);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    };
+    let body = "{\"id\":1,\"connect\":{}}\n{\"id\":2,\"subscribe\":{\"channel\":\"a\"}}".to_owned();
+    let mut stream = post("/connection/http_stream", body).await;
+    let mut received = Vec::new();
+    let session = loop {
+        assert!(stream.read_buf(&mut received).await.unwrap() > 0);
+        let text = String::from_utf8_lossy(&received);
+        if let Some((_, rest)) = text.split_once("\"session\":\"")
+            && let Some((session, _)) = rest.split_once('"')
+        {
+            break session.to_owned();
+        }
+    };
+    let reading = tokio::spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
+    let until = async |is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until(&|| hub.stats().dropped >= 100).await;
+    let commands = json!({ "id": 3, "unsubscribe": { "channel": "a" } }).to_string();
+    let sent = post("/emulation", json!({ "session": session, "data": commands }).to_string()).await;
+    until(&|| hub.stats().channels == 0).await;
+    assert!(!reading.is_finished());
+    drop(sent);
+}
