@@ -34,8 +34,8 @@ impl Clients {
         Ok(client)
     }
 
-    /// Lists a connection whose user has become known, unless the user has `max`; 0 is no limit. Returns why it is to end at once,
-    /// if it is.
+    /// Lists a connection whose user has become known, unless the user has `max` that do not end; 0 is no limit. Returns why it is to
+    /// end at once, if it is.
     pub(crate) fn identify(
         &mut self,
         client: &Arc<Client>,
@@ -45,7 +45,9 @@ impl Clients {
         self.connecting.end(client);
         if !client.user().is_empty() {
             let own = self.by_user.entry(client.user().to_owned()).or_default();
-            if max > 0 && own.len() >= max {
+            // One that ends is listed until the engine knows, which may take long.
+            let has_room = || own.iter().filter(|other| !other.outbox.has_ended()).count() < max;
+            if max > 0 && own.len() >= max && !has_room() {
                 return Err(Disconnect::ConnectionLimit);
             }
             own.push(client.clone());

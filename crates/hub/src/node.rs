@@ -39,6 +39,9 @@ use crate::shards::lock;
 /// The maximum number of concurrent refreshes of presence.
 const REFRESHES_MAX: usize = 64;
 
+/// The maximum number of subscriptions of a connection that are ended at the same time.
+const LEAVES_MAX: usize = 64;
+
 /// The maximum number of connections that are woken while no other connection can be added.
 const WOKEN_MAX: usize = 256;
 
@@ -284,17 +287,19 @@ impl Node {
         else {
             return;
         };
-        let (client, reason) = (client.clone(), reason.clone());
-        // In a task of its own, because that of the connection may be dropped halfway.
-        let leaving = runtime.spawn(async move {
-            for (channel, subscription) in subscriptions {
-                if let Subscription::Active(active) = subscription {
-                    node.channels.remove(&channel, active.key());
-                    node.changes_made(&channel, &client).await;
-                    node.leave(&channel, &client, active, reason.code().into(), reason.reason()).await;
-                }
-            }
+        let (code, reason): (u32, Arc<str>) = (reason.code().into(), reason.reason().into());
+        let client = client.clone();
+        let leaves = subscriptions.into_iter().filter_map(move |(channel, subscription)| {
+            let Subscription::Active(active) = subscription else { return None };
+            let (node, client, reason) = (node.clone(), client.clone(), reason.clone());
+            Some(async move {
+                node.channels.remove(&channel, active.key());
+                node.changes_made(&channel, &client).await;
+                node.leave(&channel, &client, active, code, &reason).await;
+            })
         });
+        // In a task of its own, because that of the connection may be dropped halfway.
+        let leaving = runtime.spawn(concurrently(LEAVES_MAX, leaves));
         // An error: the runtime ends.
         let _ = leaving.await;
     }
@@ -823,6 +828,23 @@ mod tests {
         fn enter(&self, _: &tracing::span::Id) {}
 
         fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_ends_makes_room_for_the_next_one_of_its_user() {
+        let config = crate::config::HubConfig::from_toml("[client]\nconnections_per_user_max = 2\n").unwrap();
+        let hub = Hub::builder().config(config).build().unwrap();
+        let node = &hub.0;
+        let (first, _second) = (connected(node), connected(node));
+        let third = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        third.connect(Identity { user: "7".into(), ..Identity::default() });
+        assert!(!node.identify(&third));
+        // The engine need not know yet.
+        first.outbox.end(Disconnect::ConnectionClosed);
+        let fourth = connected(node);
+        node.forget(&first, Disconnect::ConnectionClosed).await;
+        node.forget(&fourth, Disconnect::ConnectionClosed).await;
+        connected(node);
     }
 
     async fn changes_are_made(node: &Node) {
