@@ -83,10 +83,17 @@ impl Logs {
         }
     }
 
+    /// Uncounts a subscriber of a channel. Near the limit, a history that nothing was ever published into is dropped at once: a client
+    /// that subscribes to one name after the other would take the place of others.
     pub(super) fn unsubscribe(&self, channel: &str) {
         let mut shard = self.entries.lock(channel);
         if let Some(entry) = shard.get_mut(channel) {
             entry.subscribers = entry.subscribers.saturating_sub(1);
+            let is_empty = entry.log.as_ref().is_some_and(|log| log.position().offset == 0);
+            if entry.subscribers == 0 && is_empty && self.excess_channels() > 0 {
+                entry.log = None;
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
             if entry.subscribers == 0 && entry.log.is_none() {
                 shard.remove(channel);
             }
@@ -306,11 +313,14 @@ impl Logs {
         }
     }
 
+    /// The channels that take the part of the limit which is kept free.
+    fn excess_channels(&self) -> usize {
+        excess(&self.count, self.channels_max)
+    }
+
     /// Chooses the histories to evict so that a part of both limits is free.
     fn eviction(&self) -> Eviction {
-        let excess =
-            |used: &AtomicUsize, max: usize| used.load(Ordering::Relaxed).saturating_sub(max - max / SPARE);
-        let (len, count) = (excess(&self.len, self.len_max), excess(&self.count, self.channels_max));
+        let (len, count) = (excess(&self.len, self.len_max), self.excess_channels());
         let mut eviction = Eviction { len_max: usize::MAX, forgotten_until: None };
         if len == 0 && count == 0 {
             return eviction;
@@ -373,6 +383,11 @@ struct Eviction {
     len_max: usize,
     /// Histories without subscribers that were last used at or before this time are dropped.
     forgotten_until: Option<Duration>,
+}
+
+/// By how much a limit is used more than it should be.
+fn excess(used: &AtomicUsize, max: usize) -> usize {
+    used.load(Ordering::Relaxed).saturating_sub(max - max / SPARE)
 }
 
 /// The length to which the longest must be shortened so that together they lose `excess`.
@@ -454,6 +469,26 @@ mod tests {
         sweep(&logs, NOW);
         assert!(logs.len.load(Ordering::Relaxed) <= (1 << 20) / 8 * 7);
         assert_eq!(kept(&logs, "small"), 10);
+    }
+
+    #[test]
+    fn names_that_nothing_is_published_into_take_no_place() {
+        let logs = Logs::new(16);
+        logs.subscribe("kept");
+        logs.read("kept", NOW, |_| ()).unwrap();
+        for number in 0..100 {
+            let name = number.to_string();
+            logs.subscribe(&name);
+            logs.read(&name, NOW, |_| ()).unwrap();
+            logs.unsubscribe(&name);
+        }
+        assert_eq!((logs.count.load(Ordering::Relaxed), logs.eviction().forgotten_until), (14, None));
+        // The ones that are left are kept for a client that returns.
+        assert!(["kept", "0", "12"].iter().all(|name| logs.peek(name, |_| ()).is_some()));
+        publish(&logs, "13", 1).unwrap();
+        logs.subscribe("13");
+        logs.unsubscribe("13");
+        assert_eq!(kept(&logs, "13"), 1);
     }
 
     #[test]

@@ -106,6 +106,26 @@ async fn publications_open_no_more_channels_than_the_namespace_has() {
 }
 
 #[tokio::test]
+async fn what_is_read_takes_no_channels() {
+    let config = CONFIG.replace("name = \"few\"", "name = \"few\"\nhistory_access = \"anyone\"");
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = served.connect().await;
+    assert_eq!(codes(&mut client, "history", named("few:", 0..30)).await, [None; 30]);
+    assert_eq!(codes(&mut client, "publish", named("log:", 0..18)).await, [None; 18]);
+    // Nor do names that are subscribed to one after the other.
+    let served = Served::start(&config, |hub| hub).await;
+    let mut client = served.connect().await;
+    for channel in named("log:", 0..100) {
+        client.call("subscribe", json!({ "channel": channel })).await;
+        client.call("unsubscribe", json!({ "channel": channel })).await;
+    }
+    assert_eq!(
+        api(&served, "publish", json!({ "channel": "log:new", "data": 1 })).await["result"]["offset"],
+        1
+    );
+}
+
+#[tokio::test]
 async fn refused_publications_take_no_channels() {
     let config =
         CONFIG.replace("name = \"few\"\nsubscribe = \"anyone\"\npublish = \"anyone\"", "name = \"few\"");
