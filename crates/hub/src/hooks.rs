@@ -49,7 +49,8 @@ pub struct ConnectGrant {
     pub data: Bytes,
     /// Channels to subscribe the connection to.
     pub channels: Vec<String>,
-    /// When the connection expires, since 1970.
+    /// When the connection expires, since 1970, but not after its token. Where this is earlier, another token does not extend it: the client
+    /// connects again, which asks the callback. The server API and the endpoint `refresh` do extend it.
     pub expires_at: Option<Duration>,
 }
 

@@ -102,6 +102,8 @@ struct Rare {
     pace: Pace,
     /// The backend is not asked for renewals before this time.
     renew_after: Duration,
+    /// When the connection is to expire by a callback's decision although its token is valid for longer.
+    granted_until: Option<Duration>,
 }
 
 /// The rate limits of publications, in messages and in bytes.
@@ -256,6 +258,12 @@ impl Session {
             State::Connected { .. } => {}
         }
         self.check_expiry(now);
+    }
+
+    /// The time that a callback has set, until the server extends it: a token does not.
+    fn granted_until(&self) -> Option<Duration> {
+        let until = self.rare.as_ref()?.granted_until?;
+        self.client.expires_at().is_some_and(|at| at <= until).then_some(until)
     }
 
     /// Ends the connection if the grace period of an expired token is over.
@@ -550,7 +558,7 @@ impl Session {
 
     /// The identity of the client, and the channels to which the connection is subscribed from the start.
     async fn authenticate(
-        &self,
+        &mut self,
         request: &ConnectRequest,
     ) -> Result<(ConnectGrant, Vec<(String, Grant)>), Denied> {
         let settings = self.node.settings();
@@ -587,6 +595,9 @@ impl Session {
                 peer: self.client.peer,
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
+            if has_token && grant.expires_at.is_some_and(|at| expires_at.is_none_or(|token| at < token)) {
+                self.rare.get_or_insert_default().granted_until = grant.expires_at;
+            }
             grant.expires_at = [grant.expires_at, expires_at].into_iter().flatten().min();
             subs.retain(|(name, _)| grant.channels.contains(name));
         } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {
@@ -691,8 +702,11 @@ impl From<Disconnect> for Denied {
 mod tests {
     use super::*;
     use crate::client::Transport;
+    use crate::clock::Clock;
     use crate::config::HubConfig;
+    use crate::engine::{Action, Control, Delivery as _};
     use crate::hub::Hub;
+    use crate::token::TokenClaims;
 
     #[test]
     fn publications_are_paced_after_a_burst() {
@@ -719,6 +733,49 @@ mod tests {
         }
         let mut pace = Pace::default();
         assert!((0..1_000).all(|_| pace.delay(&options(0, 0), QUEUE, 1_000_000, second).is_zero()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_does_not_extend_what_a_callback_has_granted() {
+        let config = HubConfig::from_toml("[token]\nhmac_secret = \"secret\"\n").unwrap();
+        let hour = Duration::from_secs(3_600);
+        // By the callback and by the tokens, in hours from now; and when the connection expires after each.
+        for (granted, first, second, expected) in [
+            (Some(1), Some(24), 24, [Some(1), Some(1)]),
+            (Some(1), None, 24, [Some(1), Some(1)]),
+            // What the token says, or longer.
+            (Some(24), Some(24), 48, [Some(24), Some(48)]),
+            (Some(48), Some(24), 48, [Some(24), Some(48)]),
+            (None, Some(24), 48, [Some(24), Some(48)]),
+            (None, None, 48, [None, Some(48)]),
+        ] {
+            let start = Clock::new().now();
+            let at =
+                |hours: Option<u32>| hours.map(|hours| Duration::from_secs((start + hour * hours).as_secs()));
+            let sign = |exp: Option<u32>| {
+                let exp = at(exp).map(|at| at.as_secs());
+                config.sign_token(&TokenClaims { user: "7".into(), exp, ..TokenClaims::default() }).unwrap()
+            };
+            let granted = at(granted);
+            let hub = Hub::builder().config(config.clone()).on_connect(move |event| async move {
+                Ok(ConnectGrant { user: event.user, expires_at: granted, ..ConnectGrant::default() })
+            });
+            let node = hub.build().unwrap().0;
+            let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+            let mut session = Session::new(node.clone(), client.clone(), Headers::new());
+            let connect = format!("{{\"id\":1,\"connect\":{{\"token\":\"{}\"}}}}", sign(first));
+            session.handle_message(connect.as_str().into()).await;
+            assert_eq!(client.expires_at(), at(expected[0]), "{expected:?}");
+            let refresh = format!("{{\"id\":2,\"refresh\":{{\"token\":\"{}\"}}}}", sign(Some(second)));
+            session.handle_message(refresh.as_str().into()).await;
+            assert_eq!(client.expires_at(), at(expected[1]), "{expected:?}");
+            // The server may extend it, and tokens after that.
+            let action = Action::Refresh { expire_at: at(Some(30)).map(|at| at.as_secs()) };
+            node.deliver_control(&Control { user: "7".into(), client: String::new(), action });
+            assert_eq!(client.expires_at(), at(Some(30)), "{expected:?}");
+            session.handle_message(refresh.as_str().into()).await;
+            assert_eq!(client.expires_at(), at(Some(second)), "{expected:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

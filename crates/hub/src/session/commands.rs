@@ -238,7 +238,7 @@ impl Session {
         if claims.sub != self.client.user() {
             return Err(ErrorCode::PermissionDenied);
         }
-        let expires_at = claims.expires_at();
+        let expires_at = [claims.expires_at(), self.granted_until()].into_iter().flatten().min();
         self.client.set_expires_at(expires_at);
         Ok(RefreshResult {
             client: self.client.id.to_string(),
