@@ -232,6 +232,11 @@ impl Client {
         }
     }
 
+    /// Whether the server may subscribe it to further channels: a room has one channel.
+    pub(crate) fn takes_channels(&self) -> bool {
+        self.format != Format::Bare
+    }
+
     /// `None` until the client has connected.
     pub(crate) fn identity(&self) -> Option<&Identity> {
         static UNKNOWN: Identity = Identity { user: String::new(), info: bytes::Bytes::new() };

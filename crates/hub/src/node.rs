@@ -662,8 +662,7 @@ impl Delivery for Node {
         }
         for client in self.clients_of(&control.user, &control.client) {
             match &control.action {
-                // A room has one channel.
-                Action::Subscribe { .. } if client.format == Format::Bare => {}
+                Action::Subscribe { .. } if !client.takes_channels() => {}
                 Action::Disconnect { .. } => {
                     if let Some(reason) = control.ends(&client) {
                         client.outbox.end(reason);

@@ -187,12 +187,12 @@ fn user_has_room(node: &Node, config: &HubConfig, user: &str, more: usize) -> bo
     max == 0 || user.is_empty() || node.subscriptions_of(user) + more <= max
 }
 
-/// Checks whether the server may subscribe all these connections of a user to a channel.
+/// Checks whether the server may subscribe all these connections of a user, but for rooms, to a channel.
 pub(crate) fn check_granted(node: &Node, clients: &[Arc<Client>], channel: &str) -> Result<(), ErrorCode> {
     let settings = node.settings();
     let operation = Operation::Subscribe { token: "" };
     let mut more = 0;
-    for client in clients {
+    for client in clients.iter().filter(|client| client.takes_channels()) {
         rights::check(&settings, node.clock.now(), Requester::Granted(client), channel, operation)?;
         let subscriptions = lock(&client.subscriptions);
         if subscriptions.get(channel).is_some() {

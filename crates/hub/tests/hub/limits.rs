@@ -267,6 +267,30 @@ async fn a_room_ends_with_its_subscription() {
 }
 
 #[tokio::test]
+async fn a_room_refuses_no_channel_for_the_other_connections_of_its_user() {
+    let config = "[client]\nallowed_origins = [\"*\"]\nchannels_per_user_max = 2\n[token]\nhmac_secret = \"secret\"\n\
+        [api]\nkey = \"key\"\n[[namespace]]\nname = \"rooms\"\nsubscribe = \"client\"\n\
+        [[namespace]]\nname = \"a\"\nallowed_origins = [\"https://a.example\"]\n";
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    let served = Served::start(config, |hub| hub).await;
+    let claims = json!({ "sub": "7" });
+    let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap();
+    let open = async |origin: &str, path: &str| {
+        let url = served.url.replace("/connection/websocket", path);
+        Connector::new().origin(origin).connect(&url).await.unwrap()
+    };
+    let mut client = Client::new(open("https://a.example", "/connection/websocket").await);
+    client.call("connect", json!({ "token": token })).await;
+    let _room = open("https://b.example", &format!("/rooms/x?token={token}")).await;
+    while served.hub.stats().channels < 1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let answer = api(&served, "subscribe", json!({ "user": "7", "channel": "a:x" })).await;
+    assert_eq!(answer["error"], Value::Null, "{answer}");
+    while client.receive().await["push"]["channel"] != "a:x" {}
+}
+
+#[tokio::test]
 async fn a_flood_in_a_room_slows_its_publisher_and_no_reader() {
     let config = "[client]\nanonymous = true\nqueue_len_max = \"64K\"\n\
         [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
