@@ -21,7 +21,6 @@ use crate::hub::{Hub, PublishOptions};
 use crate::node::PublishError;
 use crate::protocol::{ClientInfo, Disconnect, ErrorCode, Publication, StreamPosition};
 use crate::rights::{self, Operation, Requester};
-use crate::session::stats;
 use crate::spans::Span;
 use crate::subscribe::check_granted;
 
@@ -299,10 +298,10 @@ impl Hub {
 
     async fn api_presence(&self, method: &str, request: Channel) -> Result<Box<RawValue>, Failure> {
         let channel = self.check(&request.channel, Operation::Presence)?;
-        let clients = self.0.engine().presence(channel).await?;
         if method == "presence_stats" {
-            return Ok(raw(&stats(&clients)));
+            return Ok(raw(&self.0.engine().presence_stats(channel).await?));
         }
+        let clients = self.0.engine().presence(channel).await?;
         let by_id: HashMap<&str, &ClientInfo> = clients.iter().map(|info| (&*info.client, info)).collect();
         Ok(raw(&BTreeMap::from([("presence", by_id)])))
     }

@@ -23,15 +23,13 @@ use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
 use crate::node::{Node, charge};
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
-    Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode, Push,
-    Reply, SubscribePush, SubscribeRequest, SubscribeResult, decode_object,
+    Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode,
+    Publication, Push, Reply, SubscribePush, SubscribeRequest, SubscribeResult, decode_object,
 };
 use crate::proxy::{Caller, Headers, RefreshOutcome, expiry};
 use crate::rights::Grant;
 use crate::shards::lock;
 use crate::subscribe;
-
-pub(crate) use commands::stats;
 
 /// A connection that speaks the client protocol.
 pub(crate) struct Session {
@@ -75,13 +73,28 @@ enum Ping {
     Missing(Deadline),
 }
 
-/// The cost of a command that reads from a channel, in units of tokio's budget for one turn of a task, which is 128.
+/// The least cost of a command that reads from a channel, in units of tokio's budget for one turn of a task, which is 128.
 const READ_COST: usize = 32;
+
+/// The number of clients or publications whose reading costs one unit, and that of the bytes of publications.
+const READ_PER_UNIT: usize = 64;
+const BYTES_PER_UNIT: usize = 16 << 10;
 
 /// Charges what reads from a channel to the turn of the task: nothing of it may have waited, and others should not wait for all that
 /// this task has to read. `yield_now` would be ready when the task polls it again after it has written the reply.
 pub(crate) async fn charge_read() {
     charge(READ_COST).await;
+}
+
+/// Charges clients of a channel that were read.
+pub(crate) async fn charge_clients(count: usize) {
+    charge(count / READ_PER_UNIT).await;
+}
+
+/// Charges publications that were read.
+pub(crate) async fn charge_publications(publications: &[Arc<Publication>]) {
+    let len: usize = publications.iter().map(|publication| publication.data.len()).sum();
+    charge(publications.len() / READ_PER_UNIT + len / BYTES_PER_UNIT).await;
 }
 
 /// The shortest time between two requests to the backend for a renewal.
@@ -706,6 +719,7 @@ mod tests {
     use crate::config::HubConfig;
     use crate::engine::{Action, Control, Delivery as _};
     use crate::hub::Hub;
+    use crate::protocol::ClientInfo;
     use crate::token::TokenClaims;
 
     #[test]
@@ -733,6 +747,45 @@ mod tests {
         }
         let mut pace = Pace::default();
         assert!((0..1_000).all(|_| pace.delay(&options(0, 0), QUEUE, 1_000_000, second).is_zero()));
+    }
+
+    #[tokio::test]
+    async fn a_large_read_takes_more_than_one_turn() {
+        let config = HubConfig::from_toml(
+            "[client]\nanonymous = true\n[channel]\nsubscribe = \"anyone\"\npresence = true\n\
+             presence_access = \"anyone\"\nhistory_access = \"anyone\"\nhistory_size = 10\nhistory_ttl = \"1h\"\n",
+        );
+        let hub = Hub::builder().config(config.unwrap()).build().unwrap();
+        let node = hub.0.clone();
+        for number in 0..20_000 {
+            let info = ClientInfo { client: number.to_string(), ..ClientInfo::default() };
+            node.engine().add_presence("large", &info).await.unwrap();
+        }
+        for _ in 0..10 {
+            hub.publish("large", vec![b'1'; 1 << 20]).await.unwrap();
+        }
+        let history = r#"{"id":2,"history":{"channel":"CHANNEL","limit":-1}}"#;
+        let recover = r#"{"id":2,"subscribe":{"channel":"CHANNEL","recover":true}}"#;
+        let presence = r#"{"id":2,"presence":{"channel":"CHANNEL"}}"#;
+        let stats = r#"{"id":2,"presence_stats":{"channel":"CHANNEL"}}"#;
+        for command in [presence, stats, history, recover] {
+            for (channel, is_large) in [("small", false), ("large", true)] {
+                let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+                let mut session = Session::new(node.clone(), client.clone(), Headers::new());
+                session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
+                tokio::task::yield_now().await;
+                let message = command.replace("CHANNEL", channel);
+                let mut handled = std::pin::pin!(session.handle_message(message.as_str().into()));
+                let mut turns = 0;
+                poll_fn(|cx| {
+                    turns += 1;
+                    handled.as_mut().poll(cx)
+                })
+                .await;
+                assert_eq!(turns > 1, is_large, "{command} {channel}: {turns}");
+                assert!(!client.outbox.has_ended());
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

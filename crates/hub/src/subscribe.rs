@@ -349,6 +349,7 @@ async fn position(
     let since = (command.recover && result.recoverable && request.may_recover).then_some(&since);
     let recovered = node.engine().recover(channel, since, options.recovery_mode, retention).await;
     let mut recovery = recovered.map_err(|error| reserved.refusal(&error))?;
+    crate::session::charge_publications(&recovery.publications).await;
     if command.recover {
         let counter = if recovery.recovered { &node.metrics.recovered } else { &node.metrics.unrecovered };
         counter.increment();

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::HistoryConfig;
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Log, Position, Recovery, Retention};
-use crate::protocol::{ClientInfo, Publication};
+use crate::protocol::{ClientInfo, PresenceStatsResult, Publication};
 use crate::shards::Shards;
 
 /// The most publications that one recovery returns.
@@ -206,6 +206,11 @@ impl Engine for MemoryEngine {
         let clients =
             self.presence.lock(channel).get(channel).map(|clients| clients.values().cloned().collect());
         ready(Ok(clients.unwrap_or_default()))
+    }
+
+    fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {
+        let stats = self.presence.lock(channel).get(channel).map(|clients| super::count(clients.values()));
+        ready(Ok(stats.unwrap_or_default()))
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {

@@ -16,6 +16,7 @@ mod peers;
 mod redis;
 mod status;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
-use crate::protocol::{ClientInfo, Publication};
+use crate::protocol::{ClientInfo, PresenceStatsResult, Publication};
 
 pub use crate::idempotency::IDEMPOTENCY_TTL;
 pub use disk::{DiskEngine, DiskError, FileReport, Salvaged};
@@ -194,6 +195,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns the clients of a channel, on every node.
     fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>>;
 
+    /// Counts the clients and the users of a channel, on every node.
+    fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {
+        Box::pin(async move { Ok(count(self.presence(channel).await?.iter())) })
+    }
+
     /// Executes a command of the server API on every node. Returns when it is stored: a node that is cut off executes it when it is
     /// connected again. After an error at least this node has executed it.
     fn control(&self, control: Control) -> EngineFuture<'_, ()>;
@@ -242,6 +248,14 @@ impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.engine.unsubscribe(self.channel);
     }
+}
+
+/// Counts clients, and the different users among them.
+fn count<'a>(clients: impl Iterator<Item = &'a ClientInfo>) -> PresenceStatsResult {
+    let mut num_clients = 0_u32;
+    let clients = clients.inspect(|_| num_clients = num_clients.saturating_add(1));
+    let users: HashSet<&str> = clients.map(|info| &*info.user).collect();
+    PresenceStatsResult { num_clients, num_users: users.len().try_into().unwrap_or(u32::MAX) }
 }
 
 /// Whether an engine can store publications and events.

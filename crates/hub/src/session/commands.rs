@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::Session;
+use super::{Session, charge_clients, charge_publications};
 use crate::auth::TokenError;
 use crate::client::{Format, Subscription};
 use crate::clock::seconds;
@@ -11,9 +11,9 @@ use crate::history::{HistoryQuery, Position};
 use crate::hooks::{PublishEvent, Refusal, RpcEvent};
 use crate::node::{Node, PublishError};
 use crate::protocol::{
-    ClientInfo, Command, Encoding, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult,
-    PresenceStatsResult, Publication, PublishRequest, PublishResult, RefreshResult, Reply, RpcRequest,
-    RpcResult, SubRefreshRequest, SubRefreshResult, UnsubscribeResult,
+    Command, Encoding, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult, Publication,
+    PublishRequest, PublishResult, RefreshResult, Reply, RpcRequest, RpcResult, SubRefreshRequest,
+    SubRefreshResult, UnsubscribeResult,
 };
 use crate::rights::{self, Decision, Grant, Operation, Requester};
 use crate::shards::lock;
@@ -42,11 +42,18 @@ impl Session {
         } else if let Some(request) = publish {
             reply.publish = Some(self.publish(request).await?);
         } else if let Some(request) = presence {
-            let clients = self.presence(&request.channel).await?;
+            self.check(&request.channel, Operation::Presence)?;
+            let clients = self.node.engine().presence(&request.channel).await;
+            let clients = clients.map_err(|_| ErrorCode::Internal)?;
+            charge_clients(clients.len()).await;
             let presence = clients.into_iter().map(|info| (info.client.clone(), info)).collect();
             reply.presence = Some(PresenceResult { presence });
         } else if let Some(request) = presence_stats {
-            reply.presence_stats = Some(stats(&self.presence(&request.channel).await?));
+            self.check(&request.channel, Operation::Presence)?;
+            let stats = self.node.engine().presence_stats(&request.channel).await;
+            let stats = stats.map_err(|_| ErrorCode::Internal)?;
+            charge_clients(stats.num_clients as usize).await;
+            reply.presence_stats = Some(stats);
         } else if let Some(request) = history {
             reply.history = Some(self.history(request).await?);
         } else if ping.is_some() {
@@ -169,11 +176,6 @@ impl Session {
         }
     }
 
-    async fn presence(&self, channel: &str) -> Result<Vec<ClientInfo>, Refusal> {
-        self.check(channel, Operation::Presence)?;
-        Ok(self.node.engine().presence(channel).await.map_err(|_| ErrorCode::Internal)?)
-    }
-
     async fn history(&self, request: HistoryRequest) -> Result<HistoryResult, Refusal> {
         let channel = &request.channel;
         self.check(channel, Operation::History)?;
@@ -188,6 +190,7 @@ impl Session {
         {
             return Err(ErrorCode::UnrecoverablePosition.into());
         }
+        charge_publications(&history.publications).await;
         Ok(HistoryResult {
             publications: history.publications.iter().map(|one| (**one).clone()).collect(),
             epoch: history.position.epoch,
@@ -262,10 +265,4 @@ impl Session {
         let ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(now)));
         Ok(SubRefreshResult { expires: grant.expires_at.is_some(), ttl })
     }
-}
-
-pub(crate) fn stats(clients: &[ClientInfo]) -> PresenceStatsResult {
-    let users: std::collections::HashSet<&str> = clients.iter().map(|info| &*info.user).collect();
-    let count = |len: usize| len.try_into().unwrap_or(u32::MAX);
-    PresenceStatsResult { num_clients: count(clients.len()), num_users: count(users.len()) }
 }

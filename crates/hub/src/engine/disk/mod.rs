@@ -33,7 +33,7 @@ use super::{
 };
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
-use crate::protocol::{ClientInfo, Publication};
+use crate::protocol::{ClientInfo, PresenceStatsResult, Publication};
 
 pub use self::file::FileReport;
 pub use self::salvage::Salvaged;
@@ -310,6 +310,10 @@ impl Engine for DiskEngine {
 
     fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
         self.memory.presence(channel)
+    }
+
+    fn presence_stats<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, PresenceStatsResult> {
+        self.memory.presence_stats(channel)
     }
 
     fn control(&self, control: Control) -> EngineFuture<'_, ()> {
