@@ -9,9 +9,8 @@ use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-#[cfg(target_os = "linux")]
 use redis::io::tcp::TcpSettings;
-use redis::sentinel::Sentinel;
+use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Msg, Pipeline, ProtocolVersion, PushInfo,
     PushKind, RedisError, RedisFuture, RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates,
@@ -155,11 +154,22 @@ impl Confirmed {
     }
 }
 
+/// With TCP_NODELAY: commands of many tasks follow each other on a connection, and none should wait until the server has acknowledged the
+/// one before.
+fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+fn node_info() -> SentinelNodeConnectionInfo {
+    SentinelNodeConnectionInfo::default().set_tcp_settings(tcp_settings())
+}
+
 fn cluster_builder(urls: &[String], certificates: Option<&TlsCertificates>) -> ClusterClientBuilder {
     let cluster = ClusterClient::builder(urls.to_vec())
         // One of the servers may be silent.
         .connection_timeout(TIMEOUT / 2)
         .response_timeout(RESPONSE_TIMEOUT)
+        .tcp_settings(tcp_settings())
         .retries(RETRIES_MAX);
     match certificates {
         Some(certificates) => cluster.certs(certificates.clone()),
@@ -234,11 +244,12 @@ impl<'a> Address<'a> {
     }
 
     fn client(&self, url: &str) -> Result<Client, EngineError> {
-        match &self.certificates {
+        let client = match &self.certificates {
             Some(certificates) => Client::build_with_tls(url, certificates.clone()),
             None => Client::open(url),
-        }
-        .map_err(unavailable)
+        };
+        let info = client.map_err(unavailable)?.get_connection_info().clone();
+        Client::open(info.set_tcp_settings(tcp_settings())).map_err(unavailable)
     }
 }
 
@@ -290,7 +301,7 @@ impl Connection {
         let client = match &self.source {
             Source::Server(client) => (**client).clone(),
             Source::Sentinels { sentinels, master } => {
-                sentinels.lock().await.async_master_for(master, None).await?
+                sentinels.lock().await.async_master_for(master, Some(&node_info())).await?
             }
             Source::Cluster { cluster, .. } => {
                 return cluster.get_async_connection().await.map(Open::Cluster);
@@ -304,7 +315,8 @@ impl Connection {
         let clients = match &self.source {
             Source::Server(client) => vec![(**client).clone()],
             Source::Sentinels { sentinels, master } => {
-                let asking = async { sentinels.lock().await.async_master_for(master, None).await };
+                let asking =
+                    async { sentinels.lock().await.async_master_for(master, Some(&node_info())).await };
                 let asked = tokio::time::timeout(TIMEOUT, asking).await.map_err(unavailable)?;
                 vec![asked.map_err(unavailable)?]
             }
@@ -348,7 +360,7 @@ impl Connection {
             .response_timeout(TIMEOUT);
         #[cfg(target_os = "linux")]
         {
-            cluster = cluster.tcp_settings(TcpSettings::default().set_user_timeout(TIMEOUT));
+            cluster = cluster.tcp_settings(tcp_settings().set_user_timeout(TIMEOUT));
         }
         let cluster = cluster.build().map_err(unavailable)?;
         let connecting = tokio::time::timeout(TIMEOUT, cluster.get_async_connection()).await;
@@ -480,6 +492,21 @@ mod tests {
             }
         });
         (url, accepted)
+    }
+
+    #[test]
+    fn connections_have_nodelay() {
+        for url in ["redis://a", "redis://:secret@a:1/2", "redis+cluster://a,b"] {
+            let clients = match Connection::new(url).unwrap().source {
+                Source::Server(client) => vec![*client],
+                Source::Cluster { nodes, .. } => nodes,
+                Source::Sentinels { .. } => Vec::new(),
+            };
+            assert!(!clients.is_empty());
+            for client in clients {
+                assert!(client.get_connection_info().tcp_settings().nodelay(), "{url}");
+            }
+        }
     }
 
     #[tokio::test]
