@@ -250,8 +250,7 @@ impl Hub {
 
     /// Asks the gate about an operation of the backend; returns the channel.
     fn check<'a>(&self, channel: &'a str, operation: Operation<'_>) -> Result<&'a str, Failure> {
-        let (settings, now) = (self.0.settings(), self.0.clock.now());
-        match rights::check(&settings, now, Requester::Backend, channel, operation) {
+        match rights::check(&self.0.settings(), &self.0.clock, Requester::Backend, channel, operation) {
             Ok(_) => Ok(channel),
             Err(code) => Err(Failure::Refused(code)),
         }

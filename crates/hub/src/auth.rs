@@ -280,8 +280,7 @@ impl Keys {
         }
     }
 
-    /// The claims of a token, verified with a key for the token's algorithm. Callers check `exp` and `nbf` against the hub's
-    /// clock.
+    /// The claims of a token, verified with a key for the token's algorithm. Callers check `exp` and `nbf`.
     fn verify<T: DeserializeOwned>(&self, token: &str) -> Result<T, TokenError> {
         let header = decode_header(token).map_err(|_| TokenError::Invalid)?;
         // RFC 7515 §4.1.11: extensions that are not understood must be refused, and none is.
@@ -326,7 +325,7 @@ impl Keys {
         Err(if is_unavailable { TokenError::Unavailable } else { TokenError::Invalid })
     }
 
-    /// RFC 7519 §4.1.4, §4.1.5: both by the hub's clock, with the same leeway.
+    /// RFC 7519 §4.1.4, §4.1.5: both by the system's clock, with the same leeway.
     fn check_time(
         &self,
         exp: Option<NumericDate>,

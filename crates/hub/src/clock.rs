@@ -10,6 +10,8 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     started: Instant,
+    /// The same, by the clock of the machine: tests do not pause it.
+    started_really: std::time::Instant,
     started_at: Duration,
     /// For how long the machine had been suspended since it was started.
     suspended_before: Duration,
@@ -17,13 +19,28 @@ pub(crate) struct Clock {
     missed: Arc<AtomicU64>,
 }
 
-/// The clock is set forward by this or more.
+/// By how much the system's clock differs from a [`Clock`]: it was set.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    ahead: Duration,
+    behind: Duration,
+    /// The suspensions that the clock is still to be set forward by.
+    uncounted: Duration,
+}
+
+/// The clock is set forward by this or more, and smaller differences to the system's are none.
 const STEP_MIN: Duration = Duration::from_secs(1);
 
 impl Clock {
     pub(crate) fn new() -> Self {
         let started_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), started_at, suspended_before: suspended(), missed: Arc::default() }
+        Self {
+            started: Instant::now(),
+            started_really: std::time::Instant::now(),
+            started_at,
+            suspended_before: suspended(),
+            missed: Arc::default(),
+        }
     }
 
     /// Since 1970.
@@ -39,6 +56,30 @@ impl Clock {
     /// The instant of a time since 1970; the start of the clock for earlier ones.
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         self.started + at.saturating_sub(self.started_at + self.missed()).min(FAR)
+    }
+
+    /// The time since 1970 by the system's clock, with which times that others have set are compared, such as those of tokens: it may have
+    /// been set since this clock was made, where the virtual machine was stopped or the right time was not known yet.
+    pub(crate) fn system_now(&self) -> Duration {
+        let Steps { ahead, behind, uncounted } = self.steps();
+        (self.now() + uncounted + ahead).saturating_sub(behind)
+    }
+
+    /// An expiry by the system's clock, which others have set, as a time of this clock.
+    pub(crate) fn expiry(&self, at: Option<Duration>) -> Option<Duration> {
+        let Steps { ahead, behind, .. } = self.steps();
+        at.map(|at| at.saturating_add(behind).saturating_sub(ahead))
+    }
+
+    fn steps(&self) -> Steps {
+        let missed = self.missed();
+        let uncounted = suspended().saturating_sub(self.suspended_before).saturating_sub(missed);
+        let uncounted = if uncounted < STEP_MIN { Duration::ZERO } else { uncounted };
+        let own = self.started_at + missed + uncounted + self.started_really.elapsed();
+        let system = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let step = |from: Duration, to: Duration| to.checked_sub(from).filter(|step| *step >= STEP_MIN);
+        let (ahead, behind) = (step(own, system), step(system, own));
+        Steps { ahead: ahead.unwrap_or_default(), behind: behind.unwrap_or_default(), uncounted }
     }
 
     fn missed(&self) -> Duration {
@@ -217,5 +258,21 @@ mod tests {
         let begun = clock.now();
         assert_eq!(clock.correct(), None);
         assert_eq!(clock.now(), begun);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn times_that_others_set_are_by_the_systems_clock() {
+        let (hour, begun) = (Duration::from_secs(3_600), Clock::new().started_at);
+        for (behind, ahead) in [(0, 0), (24, 0), (0, 24)] {
+            let mut clock = Clock::new();
+            clock.started_at = clock.started_at + hour * ahead - hour * behind;
+            tokio::time::advance(hour).await;
+            // The system's clock has gone on by a few milliseconds, but for the pause of the test.
+            let about = |time: Duration, expected| time.abs_diff(expected) < Duration::from_secs(30);
+            assert!(about(clock.system_now(), begun + hour), "{behind} {ahead}");
+            let expiry = clock.expiry(Some(clock.system_now() + hour)).unwrap();
+            assert!(about(expiry, clock.now() + hour), "{behind} {ahead}");
+            assert_eq!(clock.expiry(None), None);
+        }
     }
 }

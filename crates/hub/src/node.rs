@@ -675,7 +675,7 @@ impl Delivery for Node {
                     self.change(&mut lock(&self.changes), channel, &client, Change::Subscribe);
                 }
                 Action::Refresh { expire_at } => {
-                    let expires_at = expire_at.and_then(crate::proxy::expiry);
+                    let expires_at = self.clock.expiry(expire_at.and_then(crate::proxy::expiry));
                     client.set_expires_at(expires_at);
                     let ttl = expires_at.map_or(0, |at| seconds(at.saturating_sub(self.clock.now())));
                     let refresh = RefreshPush { expires: expires_at.is_some(), ttl };

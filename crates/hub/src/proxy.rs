@@ -144,7 +144,7 @@ struct RpcOutcome {
     b64data: Option<String>,
 }
 
-/// The time of an expiry; `None` for never, which is 0.
+/// The time of an expiry, by the clock of the backend's system; `None` for never, which is 0.
 pub(crate) fn expiry(seconds: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }

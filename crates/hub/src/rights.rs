@@ -7,6 +7,7 @@ use wireloom::OriginPolicy;
 
 use crate::auth::TokenError;
 use crate::client::Client;
+use crate::clock::Clock;
 use crate::config::{Access, ChannelOptions, HubConfig};
 use crate::protocol::ErrorCode;
 use crate::proxy::Overrides;
@@ -63,13 +64,13 @@ pub(crate) struct Grant {
     pub(crate) overrides: Overrides,
 }
 
-/// Checks an operation. `now` is the time since 1970.
+/// Checks an operation.
 ///
 /// # Errors
 /// The code with which the command is refused.
 pub(crate) fn check(
     settings: &Settings,
-    now: Duration,
+    clock: &Clock,
     requester: Requester<'_>,
     channel: &str,
     operation: Operation<'_>,
@@ -105,7 +106,7 @@ pub(crate) fn check(
     match operation {
         Operation::Subscribe { token } => {
             if !token.is_empty() {
-                return by_token(settings, now, client, channel, token).map(Decision::Allowed);
+                return by_token(settings, clock, client, channel, token).map(Decision::Allowed);
             }
             // Only a token opens a private channel.
             if channel.starts_with('$') {
@@ -121,7 +122,7 @@ pub(crate) fn check(
             if !client.is_subscribed(channel) {
                 return Err(ErrorCode::PermissionDenied);
             }
-            by_token(settings, now, client, channel, token).map(Decision::Allowed)
+            by_token(settings, clock, client, channel, token).map(Decision::Allowed)
         }
         Operation::RemoveHistory => Err(ErrorCode::PermissionDenied),
         Operation::Publish | Operation::Presence | Operation::History => {
@@ -185,12 +186,12 @@ fn check_origin(options: &ChannelOptions, origin: Option<&str>) -> Result<(), Er
 /// The grant of a subscription's token.
 fn by_token(
     settings: &Settings,
-    now: Duration,
+    clock: &Clock,
     client: &Client,
     channel: &str,
     token: &str,
 ) -> Result<Grant, ErrorCode> {
-    let claims = settings.verifier.subscribe(token, now).map_err(|error| match error {
+    let claims = settings.verifier.subscribe(token, clock.system_now()).map_err(|error| match error {
         TokenError::Expired => ErrorCode::TokenExpired,
         TokenError::Invalid => ErrorCode::PermissionDenied,
         TokenError::Unavailable => ErrorCode::Internal,
@@ -201,6 +202,6 @@ fn by_token(
     if !is_own {
         return Err(ErrorCode::PermissionDenied);
     }
-    let (info, expires_at) = (claims.info(), claims.expires_at());
+    let (info, expires_at) = (claims.info(), clock.expiry(claims.expires_at()));
     Ok(Grant { info, expires_at, ..Grant::default() })
 }

@@ -219,7 +219,7 @@ impl Session {
         {
             match self.caller().refresh(endpoint, config).await {
                 Ok(RefreshOutcome { expired: true, .. }) => return self.end(Disconnect::Expired),
-                Ok(outcome) => self.client.set_expires_at(expiry(outcome.expire_at)),
+                Ok(outcome) => self.client.set_expires_at(self.node.clock.expiry(expiry(outcome.expire_at))),
                 Err(failure) => drop(self.client.fail(failure)),
             }
         }
@@ -229,7 +229,10 @@ impl Session {
                 Ok(RefreshOutcome { expired: true, .. }) => {
                     self.node.unsubscribe(&channel, &self.client, UnsubscribeCode::Expired);
                 }
-                Ok(outcome) => self.client.set_subscription_expiry(&channel, expiry(outcome.expire_at)),
+                Ok(outcome) => {
+                    let expires_at = self.node.clock.expiry(expiry(outcome.expire_at));
+                    self.client.set_subscription_expiry(&channel, expires_at);
+                }
                 Err(failure) => drop(self.client.fail(failure)),
             }
         }
@@ -576,17 +579,18 @@ impl Session {
     ) -> Result<(ConnectGrant, Vec<(String, Grant)>), Denied> {
         let settings = self.node.settings();
         let mut grant = ConnectGrant::default();
-        let mut subs = Vec::new();
+        let (mut subs, mut is_cut) = (Vec::new(), false);
         let has_token = !request.token.is_empty();
         if has_token {
             settings.verifier.prepare(&request.token).await;
-            let claims = settings.verifier.connect(&request.token, self.node.clock.now()).map_err(
-                |error| match error {
-                    TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired.into()),
-                    TokenError::Invalid => Denied::Ended(Disconnect::InvalidToken),
-                    TokenError::Unavailable => Denied::Refused(ErrorCode::Internal.into()),
-                },
-            )?;
+            let claims =
+                settings.verifier.connect(&request.token, self.node.clock.system_now()).map_err(|error| {
+                    match error {
+                        TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired.into()),
+                        TokenError::Invalid => Denied::Ended(Disconnect::InvalidToken),
+                        TokenError::Unavailable => Denied::Refused(ErrorCode::Internal.into()),
+                    }
+                })?;
             grant.expires_at = claims.expires_at();
             grant.info = claims.info();
             grant.channels = claims.channels;
@@ -608,9 +612,8 @@ impl Session {
                 peer: self.client.peer,
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
-            if has_token && grant.expires_at.is_some_and(|at| expires_at.is_none_or(|token| at < token)) {
-                self.rare.get_or_insert_default().granted_until = grant.expires_at;
-            }
+            is_cut =
+                has_token && grant.expires_at.is_some_and(|at| expires_at.is_none_or(|token| at < token));
             grant.expires_at = [grant.expires_at, expires_at].into_iter().flatten().min();
             subs.retain(|(name, _)| grant.channels.contains(name));
         } else if let Some(endpoint) = settings.proxies.connect.as_ref().filter(|_| !has_token) {
@@ -622,7 +625,8 @@ impl Session {
             let (info, data) = outcome.payloads().ok_or(Denied::Refused(ErrorCode::Internal.into()))?;
             for (name, mut sub) in outcome.subs {
                 let (info, data) = sub.payloads().ok_or(Denied::Refused(ErrorCode::Internal.into()))?;
-                let (expires_at, overrides) = (expiry(sub.expire_at), sub.overrides);
+                let expires_at = self.node.clock.expiry(expiry(sub.expire_at));
+                let overrides = sub.overrides;
                 subs.push((name, Grant { expires_at, overrides, ..server_side(info, data) }));
             }
             grant = ConnectGrant {
@@ -634,6 +638,10 @@ impl Session {
             };
         } else if !has_token && !settings.config.client.anonymous {
             return Err(Denied::Ended(Disconnect::InvalidToken));
+        }
+        grant.expires_at = self.node.clock.expiry(grant.expires_at);
+        if is_cut {
+            self.rare.get_or_insert_default().granted_until = grant.expires_at;
         }
         let config = &settings.config;
         if config.client.personal_channel && !grant.user.is_empty() {

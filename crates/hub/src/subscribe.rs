@@ -193,7 +193,7 @@ pub(crate) fn check_granted(node: &Node, clients: &[Arc<Client>], channel: &str)
     let operation = Operation::Subscribe { token: "" };
     let mut more = 0;
     for client in clients.iter().filter(|client| client.takes_channels()) {
-        rights::check(&settings, node.clock.now(), Requester::Granted(client), channel, operation)?;
+        rights::check(&settings, &node.clock, Requester::Granted(client), channel, operation)?;
         let subscriptions = lock(&client.subscriptions);
         if subscriptions.get(channel).is_some() {
             continue;
@@ -231,7 +231,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
     if !token.is_empty() {
         settings.verifier.prepare(token).await;
     }
-    let decision = rights::check(&settings, node.clock.now(), requester, channel, operation)?;
+    let decision = rights::check(&settings, &node.clock, requester, channel, operation)?;
     let by_default = match decision {
         Decision::Allowed(grant) => return Ok(request.granted.clone().unwrap_or(grant)),
         Decision::Application { by_default } => by_default,
@@ -244,6 +244,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
             data: data.clone(),
         };
         let SubscribeGrant { info, data, expires_at } = hook(event).await?;
+        let expires_at = node.clock.expiry(expires_at);
         return Ok(Grant { info, data, expires_at, ..Grant::default() });
     }
     let config = &settings.config;
@@ -253,7 +254,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
         let asked = caller.subscribe(endpoint, config, channel, data).await;
         let mut outcome = asked.map_err(|failure| client.fail(failure))?;
         let (info, data) = outcome.payloads().ok_or(ErrorCode::Internal)?;
-        let (expires_at, overrides) = (expiry(outcome.expire_at), outcome.overrides);
+        let (expires_at, overrides) = (node.clock.expiry(expiry(outcome.expire_at)), outcome.overrides);
         return Ok(Grant { info, data, expires_at, server_side: false, overrides });
     }
     if by_default { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) }

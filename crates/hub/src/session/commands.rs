@@ -85,7 +85,7 @@ impl Session {
     /// Asks the gate about an operation of this client.
     fn check(&self, channel: &str, operation: Operation<'_>) -> Result<Decision, ErrorCode> {
         let requester = Requester::Client(&self.client);
-        rights::check(&self.node.settings(), self.node.clock.now(), requester, channel, operation)
+        rights::check(&self.node.settings(), &self.node.clock, requester, channel, operation)
     }
 
     async fn publish(&mut self, request: PublishRequest) -> Result<PublishResult, Refusal> {
@@ -231,9 +231,9 @@ impl Session {
         if token.is_empty() {
             return Err(ErrorCode::BadRequest);
         }
-        let (settings, now) = (self.node.settings(), self.node.clock.now());
+        let (settings, clock) = (self.node.settings(), &self.node.clock);
         settings.verifier.prepare(token).await;
-        let claims = settings.verifier.connect(token, now).map_err(|error| match error {
+        let claims = settings.verifier.connect(token, clock.system_now()).map_err(|error| match error {
             TokenError::Expired => ErrorCode::TokenExpired,
             TokenError::Invalid => ErrorCode::PermissionDenied,
             TokenError::Unavailable => ErrorCode::Internal,
@@ -241,13 +241,14 @@ impl Session {
         if claims.sub != self.client.user() {
             return Err(ErrorCode::PermissionDenied);
         }
-        let expires_at = [claims.expires_at(), self.granted_until()].into_iter().flatten().min();
+        let expires_at =
+            [clock.expiry(claims.expires_at()), self.granted_until()].into_iter().flatten().min();
         self.client.set_expires_at(expires_at);
         Ok(RefreshResult {
             client: self.client.id.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             expires: expires_at.is_some(),
-            ttl: expires_at.map_or(0, |at| seconds(at.saturating_sub(now))),
+            ttl: expires_at.map_or(0, |at| seconds(at.saturating_sub(clock.now()))),
         })
     }
 
