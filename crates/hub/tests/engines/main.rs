@@ -179,6 +179,20 @@ async fn limits_count_what_is_kept(one: &dyn Engine, two: &dyn Engine) {
     }
 }
 
+/// More than are read at once.
+async fn presence_is_complete_after_many_have_left(one: &dyn Engine, two: &dyn Engine) {
+    let info = |number: usize| ClientInfo { client: number.to_string(), ..ClientInfo::default() };
+    for number in 0..1_001 {
+        one.add_presence("crowd", &info(number)).await.unwrap();
+    }
+    for number in 0..1_001 {
+        one.remove_presence("crowd", &number.to_string()).await.unwrap();
+    }
+    one.add_presence("crowd", &info(1_001)).await.unwrap();
+    assert_eq!(two.presence("crowd").await.unwrap(), [info(1_001)]);
+    one.remove_presence("crowd", "1001").await.unwrap();
+}
+
 /// `one` and `two` are two nodes of a cluster, or the same node.
 async fn contract(one: &dyn Engine, two: &dyn Engine) {
     let first = started(one);
@@ -337,6 +351,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     }
     limits_count_what_is_kept(one, two).await;
     position_expires(one, two).await;
+    presence_is_complete_after_many_have_left(one, two).await;
     one.unsubscribe("a");
     two.unsubscribe("a");
     assert_eq!(one.health().failure, None);
@@ -658,6 +673,14 @@ async fn events(one: &dyn Engine, two: &dyn Engine) {
     assert_eq!(all, ["\"lost\"", "\"lost\""]);
     assert_eq!(one.take(10).await.unwrap(), []);
     assert_eq!(number(two, "n").await, None);
+    // What is open is found among any number of ends.
+    for ended in 0..300 {
+        one.open("busy", &ended.to_string(), b"\"lost\"").await.unwrap();
+        one.end("busy", &ended.to_string(), b"\"ended\"").await.unwrap();
+    }
+    one.open("busy", "open", b"\"lost\"").await.unwrap();
+    let open = two.open_on("busy", 256).await.unwrap();
+    assert_eq!(open.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["open"]);
 }
 
 /// The next process reports what was open when the one before ended.

@@ -163,7 +163,9 @@ impl EventQueue for NatsEngine {
             let message = PublishMessage::build().payload(event.to_vec().into()).message_id(&own);
             let sent = self.nats.jetstream.send_publish(SUBJECT, message).await.map_err(unavailable)?;
             sent.await.map_err(unavailable)?;
-            open.purge(own).await.map_err(unavailable)
+            // The bucket's own purge would leave a marker for each key, for ever.
+            let subject = format!("$KV.{}.{own}", open.name);
+            open.stream.purge().filter(subject).await.map_err(unavailable).map(drop)
         })
     }
 

@@ -56,6 +56,8 @@ impl Stored {
 #[derive(Default)]
 pub(super) struct Batch {
     messages: Vec<Stored>,
+    /// The sequence of the last message that was read: also one that only marks what was deleted, of which a batch may be full.
+    last: Option<u64>,
     /// The number of messages that the subject has after them; `None` if the server does not count them.
     pending: Option<u64>,
     has_more: bool,
@@ -67,7 +69,7 @@ impl Batch {
     }
 
     pub(super) fn last(&self) -> Option<u64> {
-        self.messages.last().map(|message| message.sequence)
+        self.last
     }
 
     /// The number of messages of the subject from the first of these on, if the server counts them.
@@ -124,6 +126,7 @@ pub(super) async fn batch(
         }
         let sequence = number(async_nats::header::NATS_SEQUENCE.as_ref());
         let sequence = sequence.ok_or_else(|| unavailable("a stored message has no sequence"))?;
+        batch.last = Some(sequence);
         let headers = message.headers.as_ref();
         // A marker of something that was deleted.
         let is_marker = headers.is_some_and(|headers| headers.get(KV_OPERATION).is_some());
