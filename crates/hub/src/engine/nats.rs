@@ -10,7 +10,7 @@
 //! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is a name that the
 //! stream gets when it is made. It is in every subject, so that nothing of one epoch is taken for that of another.
 //!
-//! Layers: `newest`, `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
+//! Layers: `newest`, `try_cell` → `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
 
 mod events;
 mod follower;
@@ -19,6 +19,7 @@ mod newest;
 mod nodes;
 mod presence;
 mod streams;
+mod try_cell;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -37,6 +38,7 @@ use tracing::{info, warn};
 use self::follower::Follower;
 use self::nodes::Announcements;
 use self::streams::{Nats, encoded, epoch, subject};
+use self::try_cell::TryCell;
 use super::commands::{self, Receiver};
 use super::peers::Peers;
 use super::{
@@ -62,9 +64,9 @@ pub struct NatsEngine {
     nats: Arc<Nats>,
     name: String,
     channels: Shards<Followed>,
-    /// `None` after a failure: a NATS that was restarted has lost the bucket.
-    presence: tokio::sync::Mutex<Option<Arc<kv::Store>>>,
-    events: events::Shared,
+    /// Forgotten after a failure: a NATS that was restarted has lost the bucket.
+    presence: TryCell<Arc<kv::Store>>,
+    events: TryCell<Arc<events::Parts>>,
     /// Presence of this node's clients, used while NATS cannot be reached.
     local: MemoryEngine,
     peers: Arc<Peers>,
@@ -145,7 +147,7 @@ impl NatsEngine {
             name,
             channels: Shards::new(),
             presence: Default::default(),
-            events: events::Shared::default(),
+            events: TryCell::default(),
             local: MemoryEngine::new(0),
             peers: Arc::default(),
             announcements: Mutex::new(Some(announcements)),
@@ -159,20 +161,13 @@ impl NatsEngine {
     }
 
     async fn bucket(&self) -> Result<Arc<kv::Store>, EngineError> {
-        let mut presence = self.presence.lock().await;
-        if let Some(bucket) = &*presence {
-            return Ok(bucket.clone());
-        }
-        Ok(presence.insert(presence::bucket(&self.nats).await?.into()).clone())
+        self.presence.get_or_make(async { presence::bucket(&self.nats).await.map(Arc::new) }).await
     }
 
     /// The result of an operation on a bucket. After an error the next one makes the bucket again if it is lost.
     fn checked<T>(&self, used: &Arc<kv::Store>, result: Result<T, EngineError>) -> Result<T, EngineError> {
-        if result.is_err()
-            && let Ok(mut presence) = self.presence.try_lock()
-            && presence.as_ref().is_some_and(|bucket| Arc::ptr_eq(bucket, used))
-        {
-            *presence = None;
+        if result.is_err() {
+            self.presence.forget_if(|bucket| Arc::ptr_eq(bucket, used));
         }
         result
     }
@@ -437,8 +432,8 @@ impl Engine for NatsEngine {
     fn maintain(&self) {
         let reconnected = self.reconnected.swap(false, Ordering::Relaxed);
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
-        if reconnected && let Ok(mut presence) = self.presence.try_lock() {
-            *presence = None;
+        if reconnected {
+            self.presence.forget();
         }
         if reconnected || tick.is_multiple_of(SYNC_EVERY) {
             self.nats.forget_streams();

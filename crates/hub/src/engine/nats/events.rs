@@ -10,7 +10,6 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{kv, stream};
 use bytes::Bytes;
-use tokio::sync::Mutex;
 use tokio_stream::StreamExt as _;
 
 use super::history::{self, From};
@@ -47,11 +46,7 @@ impl NatsEngine {
         if !self.nats.is_connected() {
             return Err(unavailable(NOT_CONNECTED));
         }
-        let mut parts = self.events.lock().await;
-        if let Some(parts) = &*parts {
-            return Ok(parts.clone());
-        }
-        Ok(parts.insert(Arc::new(self.make_parts().await?)).clone())
+        self.events.get_or_make(async { self.make_parts().await.map(Arc::new) }).await
     }
 
     async fn make_parts(&self) -> Result<Parts, EngineError> {
@@ -138,9 +133,6 @@ fn open_key(node: &str, key: &str) -> String {
     format!("{node}.{}", encoded(key))
 }
 
-/// The type of the field of the engine.
-pub(super) type Shared = Mutex<Option<Arc<Parts>>>;
-
 impl EventQueue for NatsEngine {
     fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
         Box::pin(async move {
@@ -174,7 +166,7 @@ impl EventQueue for NatsEngine {
             let renewed = self.renew_lease(node).await;
             if renewed.is_err() {
                 // The server may have lost its data: what is missing is made again.
-                *self.events.lock().await = None;
+                self.events.forget();
             }
             renewed
         })

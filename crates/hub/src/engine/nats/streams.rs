@@ -13,8 +13,9 @@ use async_nats::{Client, connection};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 
+use super::try_cell::TryCell;
 use super::unavailable;
 use crate::clock::{Clock, WarningLimit};
 use crate::engine::{EngineError, IDEMPOTENCY_TTL};
@@ -37,7 +38,7 @@ pub(super) struct Nats {
 const COMPARING_MAX: usize = 32;
 
 /// The streams, by their encoded namespace.
-type Streams = HashMap<String, Arc<OnceCell<stream::Stream>>>;
+type Streams = HashMap<String, Arc<TryCell<stream::Stream>>>;
 
 /// A subject without subscribers.
 const UNUSED_SUBJECT: &str = "wl.unused";
@@ -180,13 +181,13 @@ impl Nats {
             }
             self.grown(stream, retention).await
         };
-        let stream = cell.get_or_try_init(|| make).await?;
+        let stream = cell.get_or_make(make).await?;
         if !grow(&mut stream.cached_info().config.clone(), retention) {
-            return Ok(stream.clone());
+            return Ok(stream);
         }
         // The configuration of the node has changed, or another node has written its own at the same time.
         self.forget_streams();
-        self.grown(stream.clone(), retention).await
+        self.grown(stream, retention).await
     }
 
     async fn grown(
