@@ -676,6 +676,33 @@ async fn a_subscription_that_redis_does_not_confirm_disables_no_others() {
     }
 }
 
+/// What a node has missed it cannot read where its configuration has no history.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_in_redis_ends_at_a_node_without_history() {
+    let Some(redis) = Redis::start() else { return };
+    let engines = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
+    let (one, two) = (engines.0.unwrap(), engines.1.unwrap());
+    let recorder = started(&two);
+    two.subscribe("none:a").await.unwrap();
+    let at = publish(&one, "none:a", "0").await;
+    let event = Event::Published("none:a".into(), at, "0".into());
+    recorder.until(|events| events.contains(&event)).await;
+    redis.command("CLIENT KILL TYPE pubsub");
+    for _ in 0..10 {
+        publish(&one, "none:a", "missed").await;
+    }
+    let is_received = async || {
+        publish(&one, "none:a", "1").await;
+        recorder
+            .0
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|event| matches!(event, Event::Published(.., text) if text == "1"))
+    };
+    until(is_received).await;
+}
+
 /// NATS keeps the bucket of presence in memory, and forgets it with its entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn presence_is_back_after_a_restart_of_nats() {

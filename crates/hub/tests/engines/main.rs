@@ -71,11 +71,13 @@ impl Delivery for Recorder {
     fn deliver_control(&self, _: &Control) {}
 
     fn retention(&self, channel: &str) -> Option<Retention> {
-        Some(match channel.split_once(':') {
-            Some(("short", _)) => SHORT,
-            Some(("brief", _)) => BRIEF,
-            _ => KEEP,
-        })
+        match channel.split_once(':') {
+            Some(("short", _)) => Some(SHORT),
+            Some(("brief", _)) => Some(BRIEF),
+            // Of a node whose configuration keeps nothing, while that of others does.
+            Some(("none", _)) => None,
+            _ => Some(KEEP),
+        }
     }
 }
 
@@ -177,6 +179,21 @@ async fn limits_count_what_is_kept(one: &dyn Engine, two: &dyn Engine) {
         }
         tokio::time::sleep(SHORT.ttl / 4).await;
     }
+}
+
+/// During a change of the configuration.
+async fn a_node_without_history_delivers_what_others_keep(
+    one: &dyn Engine,
+    two: &dyn Engine,
+    second: &Recorder,
+) {
+    two.subscribe("none:a").await.unwrap();
+    for number in numbers(0..3) {
+        let at = publish(one, "none:a", &number).await;
+        let event = Event::Published("none:a".into(), at, number);
+        second.until(|events| events.contains(&event)).await;
+    }
+    two.unsubscribe("none:a");
 }
 
 /// More than are read at once.
@@ -351,6 +368,7 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     }
     limits_count_what_is_kept(one, two).await;
     position_expires(one, two).await;
+    a_node_without_history_delivers_what_others_keep(one, two, &second).await;
     presence_is_complete_after_many_have_left(one, two).await;
     one.unsubscribe("a");
     two.unsubscribe("a");

@@ -44,7 +44,8 @@ struct Live<'a> {
     sequence: u64,
     /// The sequence of the channel's previous publication; 0 if that is no longer kept.
     previous: u64,
-    retention: Retention,
+    /// `None` if this node keeps no history, while another one, with a newer configuration or an older one, does.
+    retention: Option<Retention>,
     payload: &'a [u8],
 }
 
@@ -125,12 +126,12 @@ impl Follower {
             }
             Some(token) => {
                 let number = |name: &str| message.headers.as_ref()?.get(name)?.as_str().parse::<u64>().ok();
-                if let (Some(epoch), Some(sequence), Some(previous), Some(retention)) = (
+                if let (Some(epoch), Some(sequence), Some(previous)) = (
                     epoch_in(token),
                     number(async_nats::header::NATS_SEQUENCE.as_ref()),
                     number(async_nats::header::NATS_LAST_SEQUENCE.as_ref()),
-                    delivery.retention(&self.channel),
                 ) {
+                    let retention = delivery.retention(&self.channel);
                     let live = Live { epoch, sequence, previous, retention, payload: &message.payload };
                     self.handle_live(nats, delivery, live).await?;
                 }
@@ -147,6 +148,9 @@ impl Follower {
         live: Live<'_>,
     ) -> Result<(), EngineError> {
         let mut cursor = self.cursor.lock().await;
+        if live.retention.is_none() {
+            *cursor = None;
+        }
         let at = match &mut *cursor {
             Some(at) if at.epoch == live.epoch => at,
             // The first publication, or the first of a new stream.
@@ -163,8 +167,11 @@ impl Follower {
         if live.sequence <= at.delivered {
             return Ok(());
         }
-        if live.sequence > at.complete && live.previous > at.complete {
-            self.read_missing(nats, delivery, at, live.retention).await?;
+        if let Some(retention) = live.retention
+            && live.sequence > at.complete
+            && live.previous > at.complete
+        {
+            self.read_missing(nats, delivery, at, retention).await?;
             // The stream may not hold the live publication yet, where several servers keep it.
             // Or it belongs to an earlier stream.
             if live.sequence <= at.complete || live.epoch != at.epoch {

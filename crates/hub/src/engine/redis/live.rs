@@ -720,7 +720,8 @@ impl Live {
                 if offset <= at.delivered {
                     return false;
                 }
-                if offset > at.complete.offset + 1 {
+                // Without a history on this node, there is none to read.
+                if offset > at.complete.offset + 1 && delivery.retention(channel).is_some() {
                     return true;
                 }
                 complete.offset = offset.max(at.complete.offset);
