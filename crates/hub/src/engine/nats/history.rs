@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_nats::StatusCode;
 use async_nats::jetstream::stream::{DirectGetErrorKind, Stream};
@@ -40,14 +40,13 @@ const BATCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A message of a stream.
 struct Stored {
     sequence: u64,
-    /// When it was stored, since 1970.
+    /// When it was stored, since 1970, by the server's clock.
     at: Duration,
     payload: Bytes,
 }
 
 impl Stored {
-    fn has_expired(&self, retention: Retention) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    fn has_expired(&self, retention: Retention, now: Duration) -> bool {
         self.at + retention.ttl <= now
     }
 }
@@ -86,8 +85,8 @@ impl Batch {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum From {
     Sequence(u64),
-    /// The first one at or after a time.
-    Time(SystemTime),
+    /// The first one at or after a time since 1970.
+    Time(Duration),
 }
 
 /// At most `count` messages of a subject, which may have wildcards, in one round trip (NATS ADR-31, "Batched Requests").
@@ -103,7 +102,9 @@ pub(super) async fn batch(
     let mut request = json!({ "batch": count.clamp(1, BATCH), "next_by_subj": subject });
     match from {
         From::Sequence(sequence) => request["seq"] = sequence.max(1).into(),
-        From::Time(time) => request["start_time"] = humantime::format_rfc3339_nanos(time).to_string().into(),
+        From::Time(time) => {
+            request["start_time"] = humantime::format_rfc3339_nanos(UNIX_EPOCH + time).to_string().into();
+        }
     }
     let api = format!("$JS.API.DIRECT.GET.{stream}");
     let request = request.to_string().into();
@@ -194,7 +195,8 @@ async fn after(
             } else if is_tombstone(&message.payload) {
                 found = After { has_since: found.has_since, removed: true, ..After::default() };
             } else {
-                found.has_expired |= found.publications.is_empty() && message.has_expired(retention);
+                found.has_expired |=
+                    found.publications.is_empty() && message.has_expired(retention, nats.server_time());
                 found.publications.extend(publication(message.sequence, message.payload));
             }
         }
@@ -258,7 +260,7 @@ async fn before_newest(
     retention: Retention,
 ) -> Result<u64, EngineError> {
     let name = &stream.cached_info().config.name;
-    let first = batch(nats, name, subject, From::Time(oldest(retention)), 1).await?;
+    let first = batch(nats, name, subject, From::Time(oldest(nats, retention)), 1).await?;
     let (Some(all), Some(sequence)) = (first.count(), first.last()) else { return Ok(0) };
     if sequence >= before || Search::is_close(limit, all) {
         return Ok(0);
@@ -277,8 +279,8 @@ async fn before_newest(
 }
 
 /// When the oldest publication that has not expired was stored, at the earliest.
-fn oldest(retention: Retention) -> SystemTime {
-    SystemTime::now().checked_sub(retention.ttl).unwrap_or(UNIX_EPOCH)
+fn oldest(nats: &Nats, retention: Retention) -> Duration {
+    nats.server_time().saturating_sub(retention.ttl)
 }
 
 /// At most `limit` publications between two sequences, without either, the oldest first.
@@ -298,14 +300,14 @@ async fn kept(
     if after.saturating_add(1) >= before {
         return Ok(publications);
     }
-    let mut from = if after == 0 { From::Time(oldest(retention)) } else { From::Sequence(after + 1) };
+    let mut from = if after == 0 { From::Time(oldest(nats, retention)) } else { From::Sequence(after + 1) };
     loop {
         let count = limit.saturating_sub(publications.len()).saturating_add(excess);
         let batch = batch(nats, &config.name, subject, from, count).await?;
         let Some(last) = batch.last() else { return Ok(publications) };
         let mut newer = batch.pending.unwrap_or_default() as usize + batch.messages.len();
         for message in batch.messages {
-            let is_kept = newer <= retention.size && !message.has_expired(retention);
+            let is_kept = newer <= retention.size && !message.has_expired(retention, nats.server_time());
             newer -= 1;
             if message.sequence >= before {
                 return Ok(publications);
@@ -398,7 +400,7 @@ async fn recover_in(
         return Ok(Recovery { publications: Vec::new(), recovered: false, position });
     };
     if mode == RecoveryMode::Cache {
-        return recover_newest(stream, subject, since, retention).await;
+        return recover_newest(nats, stream, subject, since, retention).await;
     }
     let missed = after(nats, stream, subject, since.offset, retention.size + 1, retention).await?;
     // Read the state afterwards, so that messages which were dropped meanwhile are noticed.
@@ -421,6 +423,7 @@ async fn recover_in(
 }
 
 async fn recover_newest(
+    nats: &Nats,
     stream: &Stream,
     subject: &str,
     since: &Position,
@@ -441,9 +444,8 @@ async fn recover_newest(
         let position = Position { offset: since.offset, ..position };
         return Ok(Recovery { publications: Vec::new(), recovered: true, position });
     }
-    let expired =
-        SystemTime::now().checked_sub(retention.ttl).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let is_kept = |at: i128| at > expired.map_or(0, |expired| expired.as_nanos() as i128);
+    let expired = oldest(nats, retention).as_nanos() as i128;
+    let is_kept = |at: i128| at > expired;
     let newest = newest.filter(|one| !is_tombstone(&one.payload) && is_kept(one.time.unix_timestamp_nanos()));
     let Some(newest) = newest else {
         return Ok(Recovery { publications: Vec::new(), recovered: false, position });

@@ -5,14 +5,17 @@
 //! share one history, and a change of the settings keeps it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, connection};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::try_cell::TryCell;
@@ -30,8 +33,42 @@ pub(super) struct Nats {
     streams: Mutex<Streams>,
     /// Permits to compare a history with what was delivered.
     pub(super) comparing: Semaphore,
-    clock: Clock,
+    server_clock: ServerClock,
     warnings: WarningLimit,
+}
+
+/// The clock of the server, which notes when it has stored a message. That of this node may be wrong, also for a moment.
+struct ServerClock {
+    node: Clock,
+    /// By how many milliseconds it is ahead of the node's; negative if it is behind.
+    ahead_ms: AtomicI64,
+}
+
+impl ServerClock {
+    fn new() -> Self {
+        Self { node: Clock::new(), ahead_ms: AtomicI64::new(0) }
+    }
+
+    /// Takes the time of an answer that has just arrived.
+    fn handle_answer(&self, at: Duration) {
+        self.ahead_ms.store(millis(at).saturating_sub(millis(self.node.now())), Ordering::Relaxed);
+    }
+
+    /// Since 1970.
+    fn now(&self) -> Duration {
+        let now = millis(self.node.now()).saturating_add(self.ahead_ms.load(Ordering::Relaxed));
+        Duration::from_millis(u64::try_from(now).unwrap_or(0))
+    }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The answer to a request for the state of a stream: the server's time, since version 2.10.
+#[derive(Deserialize)]
+struct Answered {
+    ts: Option<String>,
 }
 
 /// The maximum number of histories that are compared at the same time: every ten seconds each of them is due, and NATS has a queue.
@@ -113,14 +150,30 @@ impl Nats {
             jetstream,
             streams: Mutex::default(),
             comparing: Semaphore::new(COMPARING_MAX),
-            clock: Clock::new(),
+            server_clock: ServerClock::new(),
             warnings: WarningLimit::default(),
         }
     }
 
     /// Whether a failure that is tried again may be logged.
     pub(super) fn may_warn(&self) -> bool {
-        self.warnings.may_warn(self.clock.now())
+        self.warnings.may_warn(self.server_clock.node.now())
+    }
+
+    /// The time of the server, since 1970, as of the last answer that told it. Each use of a stream has asked for it before.
+    pub(super) fn server_time(&self) -> Duration {
+        self.server_clock.now()
+    }
+
+    async fn ask_time(&self, stream: &str) -> Result<(), EngineError> {
+        let request = json!({});
+        let answer = self.jetstream.request(format!("STREAM.INFO.{stream}"), &request).await;
+        let Answered { ts } = answer.map_err(unavailable)?;
+        let at = ts.and_then(|ts| humantime::parse_rfc3339(&ts).ok());
+        if let Some(at) = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()) {
+            self.server_clock.handle_answer(at);
+        }
+        Ok(())
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -179,6 +232,7 @@ impl Nats {
             {
                 return Err(unavailable(format_args!("the stream {name} has other subjects")));
             }
+            self.ask_time(&name).await?;
             self.grown(stream, retention).await
         };
         let stream = cell.get_or_make(make).await?;
@@ -223,6 +277,17 @@ mod tests {
         assert_eq!(namespace("$chat:a"), namespace("chat:b"));
         assert_ne!(namespace("chat"), namespace("chat:b"));
         assert_eq!(["p", "m", "n", "nshort"].map(epoch_in), [None; 4]);
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_server() {
+        let clock = ServerClock::new();
+        let (hour, minute) = (Duration::from_secs(3600), Duration::from_secs(60));
+        for server in [clock.node.now() - hour, clock.node.now() + hour] {
+            clock.handle_answer(server);
+            let now = clock.now();
+            assert!((server - minute..server + minute).contains(&now), "{server:?} {now:?}");
+        }
     }
 
     #[test]
