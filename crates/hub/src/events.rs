@@ -4,16 +4,20 @@
 //! open: stored in the engine --> end: kept here --flush--> queue of the engine --deliver--> POST --> acknowledged
 //!                             '-- the node is lost: another node, or the next process --^
 //! ```
+//!
+//! One task, [`Events::flush`], both stores again what the engine has lost and ends it: nothing that has ended is stored again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep};
 use tracing::{info, warn};
 
@@ -53,15 +57,25 @@ struct Batch<'a> {
     events: Vec<&'a RawValue>,
 }
 
+/// Something that has ended.
+struct End {
+    lease: Arc<str>,
+    key: String,
+    event: Bytes,
+}
+
 /// The events of a node.
 pub(crate) struct Events {
     engine: Arc<dyn Engine>,
     clock: Clock,
     lease: Mutex<Arc<str>>,
-    /// What has ended and is not in the engine's queue yet, with its event.
-    ended: Mutex<VecDeque<(Opened, Vec<u8>)>>,
+    /// What has ended and is not in the engine's queue yet.
+    ended: Mutex<VecDeque<End>>,
     /// The number of those that are being queued.
     queueing: AtomicUsize,
+    /// Whether the engine has lost what is open.
+    is_open_lost: AtomicBool,
+    /// Something has ended, or is to be stored again.
     has_ended: Notify,
     /// How many were queued by this node, and how many of them had been when the queue was found empty.
     queued: AtomicU64,
@@ -86,6 +100,7 @@ impl Events {
             lease: Mutex::new(token().into()),
             ended: Mutex::default(),
             queueing: AtomicUsize::new(0),
+            is_open_lost: AtomicBool::new(false),
             has_ended: Notify::new(),
             queued: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
@@ -116,9 +131,9 @@ impl Events {
 
     /// Reports an end. It is stored as soon as the engine can.
     pub(crate) fn end(&self, opened: Opened, code: u32, reason: &str) {
-        let event = opened.event(code, reason, self.clock.now());
+        let event = opened.event(code, reason, self.clock.now()).into();
         let mut ended = lock(&self.ended);
-        ended.push_back((opened, event));
+        ended.push_back(End { lease: opened.lease, key: opened.id, event });
         let dropped = (ended.len() > QUEUE_MAX).then(|| ended.pop_front());
         drop(ended);
         if dropped.is_some() && self.warnings.may_warn(self.clock.now()) {
@@ -146,9 +161,17 @@ impl Events {
         }
     }
 
-    /// Moves what has ended into the engine's queue.
+    /// Moves what has ended into the engine's queue, after what is open and was lost is stored again.
     async fn flush(self: Arc<Self>, host: Weak<dyn Host>) {
         loop {
+            if let Some(host) = host.upgrade()
+                && self.is_open_lost.swap(false, Ordering::SeqCst)
+                && let Err(error) = self.store_again(host.opened()).await
+            {
+                self.warn("what is open was not stored again", &error);
+                self.is_open_lost.store(true, Ordering::SeqCst);
+                sleep(RETRY_MIN).await;
+            }
             let batch: Vec<_> = {
                 let mut ended = lock(&self.ended);
                 let len = ended.len().min(4 * CONCURRENT_MAX);
@@ -162,25 +185,14 @@ impl Events {
                 let _ = tokio::time::timeout(RENEWAL, self.has_ended.notified()).await;
                 continue;
             }
-            let ends = batch.into_iter().map(|(opened, event)| {
-                let events = self.clone();
-                async move {
-                    let ended = match events.queue() {
-                        Ok(queue) => queue.end(&opened.lease, &opened.id, &event).await,
-                        Err(error) => Err(error),
-                    };
-                    ended.err().map(|error| (error, opened, event))
-                }
-            });
-            let results = concurrently(CONCURRENT_MAX, ends).await;
-            let len = results.len();
-            let mut failed: Vec<_> = results.into_iter().flatten().collect();
+            let len = batch.len();
+            let mut failed = self.queue_ends(batch).await;
             self.queued.fetch_add((len - failed.len()) as u64, Ordering::SeqCst);
             self.has_queued.notify_one();
-            let error = failed.first().map(|(error, ..)| error.clone());
+            let error = failed.first().map(|(error, _)| error.clone());
             {
                 let mut ended = lock(&self.ended);
-                failed.drain(..).rev().for_each(|(_, opened, event)| ended.push_front((opened, event)));
+                failed.drain(..).rev().for_each(|(_, end)| ended.push_front(end));
             }
             self.queueing.store(0, Ordering::SeqCst);
             if let Some(error) = error {
@@ -190,13 +202,38 @@ impl Events {
         }
     }
 
-    /// Renews the lease of this node, and reports what was open on nodes that are lost.
+    /// Queues the events of what has ended. Returns those that were not queued.
+    async fn queue_ends(self: &Arc<Self>, ends: Vec<End>) -> Vec<(EngineError, End)> {
+        let queueing = ends.into_iter().map(|end| {
+            let events = self.clone();
+            async move {
+                let queued = match events.queue() {
+                    Ok(queue) => queue.end(&end.lease, &end.key, &end.event).await,
+                    Err(error) => Err(error),
+                };
+                queued.err().map(|error| (error, end))
+            }
+        });
+        concurrently(CONCURRENT_MAX, queueing).await.into_iter().flatten().collect()
+    }
+
+    async fn store_again(self: &Arc<Self>, opened: Vec<Opened>) -> Result<(), EngineError> {
+        let storing = opened.into_iter().map(|one| {
+            let events = self.clone();
+            async move { events.open(&one).await }
+        });
+        concurrently(CONCURRENT_MAX, storing).await.into_iter().collect()
+    }
+
+    /// Renews the lease of this node, and reports what was open on nodes that are lost. Nothing else is waited for between two renewals.
     async fn keep_lease(self: Arc<Self>, host: Weak<dyn Host>) {
         let mut ticks = tokio::time::interval(RENEWAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Of each node: the number of its lease, and in how many looks that was the same.
         let mut seen = HashMap::<String, (u64, u32)>::new();
         let mut own_number = 0;
+        // The report of a lost node, one at a time.
+        let mut reporting = JoinSet::new();
         loop {
             ticks.tick().await;
             let Some(host) = host.upgrade() else { return };
@@ -211,6 +248,7 @@ impl Events {
                     warn!("this node was considered lost; its clients connect again");
                     *lock(&self.lease) = token().into();
                     (own_number, seen) = Default::default();
+                    self.is_open_lost.store(false, Ordering::SeqCst);
                     host.end_opened();
                     continue;
                 }
@@ -219,12 +257,14 @@ impl Events {
                     continue;
                 }
             };
+            while reporting.try_join_next().is_some() {}
             seen.retain(|name, _| nodes.iter().any(|(node, _)| node == name));
             for (name, number) in nodes {
                 if *name == *lease {
                     // The engine has lost its data, and with it what is open.
                     if number < own_number {
-                        self.store_again(&host.opened()).await;
+                        self.is_open_lost.store(true, Ordering::SeqCst);
+                        self.has_ended.notify_one();
                     }
                     own_number = number;
                     continue;
@@ -232,39 +272,36 @@ impl Events {
                 let (last, unchanged) = seen.entry(name.clone()).or_insert((number, 0));
                 *unchanged = if *last == number { *unchanged + 1 } else { 0 };
                 *last = number;
-                if *unchanged >= UNCHANGED_MAX {
+                if *unchanged >= UNCHANGED_MAX && reporting.is_empty() {
                     *unchanged = 0;
-                    if let Err(error) = self.report_lost(&name).await {
-                        self.warn("the clients of a lost node were not reported", &error);
-                    }
+                    let events = self.clone();
+                    reporting.spawn(async move {
+                        if let Err(error) = events.report_lost(&name).await {
+                            events.warn("the clients of a lost node were not reported", &error);
+                        }
+                    });
                 }
             }
         }
     }
 
-    async fn store_again(&self, opened: &[Opened]) {
-        for one in opened {
-            if let Err(error) = self.open(one).await {
-                return self.warn("what is open was not stored again", &error);
-            }
-        }
-    }
-
     /// Queues the events of everything that was open on a node that is lost.
-    async fn report_lost(&self, node: &str) -> Result<(), EngineError> {
+    async fn report_lost(self: &Arc<Self>, node: &str) -> Result<(), EngineError> {
         let queue = self.queue()?;
         queue.lose(node).await?;
-        let mut count = 0;
+        let (lease, mut count) = (Arc::<str>::from(node), 0);
         loop {
             let open = queue.open_on(node, 4 * CONCURRENT_MAX).await?;
             if open.is_empty() {
                 break;
             }
-            for (key, event) in open {
-                queue.end(node, &key, &event).await?;
-                count += 1;
-            }
+            count += open.len();
+            let ends = open.into_iter().map(|(key, event)| End { lease: lease.clone(), key, event });
+            let failed = self.queue_ends(ends.collect()).await;
             self.has_queued.notify_one();
+            if let Some((error, _)) = failed.into_iter().next() {
+                return Err(error);
+            }
         }
         if count > 0 {
             info!(node, count, "a node is lost; the end of what was open there is reported");

@@ -23,7 +23,7 @@ use crate::{Event, KEEP, history, missed, publication, publish, started, text};
 /// Limit for what takes no time; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-async fn until(what: impl AsyncFn() -> bool) {
+pub(crate) async fn until(what: impl AsyncFn() -> bool) {
     let begin = Instant::now();
     while !what().await {
         assert!(begin.elapsed() < DEADLINE);

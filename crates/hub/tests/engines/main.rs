@@ -7,6 +7,7 @@ mod attacks;
 mod cluster;
 mod failing;
 mod held;
+mod leases;
 #[path = "../nats/server.rs"]
 #[allow(dead_code)]
 mod nats_server;
