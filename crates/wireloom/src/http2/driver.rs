@@ -98,6 +98,20 @@ enum Read {
     Eof,
 }
 
+/// What the core wants of the transport, when the mutex was last held.
+#[derive(Clone, Copy)]
+struct Wants {
+    read: bool,
+    /// Content is queued that the peer may have to grant window for.
+    window: bool,
+}
+
+impl Wants {
+    fn of(state: &State) -> Self {
+        Self { read: state.core.wants_read(), window: state.core.memory().queued > 0 }
+    }
+}
+
 impl Driver {
     /// Speaks HTTP/2 over a transport, from the preface on.
     ///
@@ -196,7 +210,7 @@ impl Driver {
         }
         let shared = self.shared.clone();
         let mut incoming = IncomingRequests::new(&shared, incoming);
-        let mut wants_read = {
+        let mut wants = {
             let mut state = shared.lock();
             let previous = std::mem::replace(&mut state.driver.state, DriverState::Running);
             // One of several tasks that the last read woke has sent something. The others run before the driver writes, so that their
@@ -207,11 +221,11 @@ impl Driver {
                 return yield_now(cx);
             }
             state.advance_clock();
-            state.core.wants_read()
+            Wants::of(&state)
         };
         loop {
             // Without the mutex, so that other tasks can use the handles of the connection meanwhile.
-            let read = if wants_read { self.read(cx) } else { Ok(Read::Paused) };
+            let read = if wants.read { self.read(cx, wants) } else { Ok(Read::Paused) };
             let mut state = shared.lock();
             if read.is_err() {
                 // Those of TLS fail when a peer that still reads ends its side without `close_notify`: what is queued is offered once.
@@ -248,10 +262,10 @@ impl Driver {
             let now = state.now();
             let State { unread, core, .. } = &mut *state;
             unread.reset_due(core, now);
-            wants_read = state.core.wants_read();
+            wants = Wants::of(&state);
             let again = read == Read::Some
-                || (read == Read::OutOfMemory && state.core.memory().queued > 0)
-                || (wants_read && (read == Read::Paused || !self.input.is_empty()))
+                || (read == Read::OutOfMemory && wants.window)
+                || (wants.read && (read == Read::Paused || !self.input.is_empty()))
                 || !incoming.is_empty()
                 || (!self.blocked && state.core.wants_write());
             if !again && self.poll_deadlines(cx, &mut state).is_pending() {
@@ -280,8 +294,8 @@ impl Driver {
         self.memory.report(&memory, if is_buffered { BUFFERED_LEN_MAX } else { 0 });
     }
 
-    /// Reads once if nothing is buffered.
-    fn read(&mut self, cx: &mut Context<'_>) -> io::Result<Read> {
+    /// Reads once if nothing is buffered. With or without the mutex.
+    fn read(&mut self, cx: &mut Context<'_>, wants: Wants) -> io::Result<Read> {
         if !self.input.is_empty() {
             return Ok(Read::Some);
         }
@@ -289,9 +303,7 @@ impl Driver {
         let stopped = if self.budget.poll_paid(self.memory.account(), cx).is_pending() {
             Some(Read::Stopped)
         // What is read may grant the window without which queued content is never freed.
-        } else if self.memory.poll_read_allowed(cx).is_pending()
-            && self.shared.lock().core.memory().queued == 0
-        {
+        } else if self.memory.poll_read_allowed(cx).is_pending() && !wants.window {
             Some(Read::OutOfMemory)
         } else {
             None
@@ -371,10 +383,11 @@ impl Driver {
     /// Reads what the peer had sent when a write failed: it may have sent GOAWAY with the reason before it closed.
     fn read_rest(&mut self, cx: &mut Context<'_>, state: &mut State, incoming: &mut IncomingRequests<'_>) {
         for _ in 0..READS_AFTER_FAILURE_MAX {
-            if state.core.ended().is_some() || !state.core.wants_read() {
+            let wants = Wants::of(state);
+            if state.core.ended().is_some() || !wants.read {
                 return;
             }
-            let read = self.read(cx);
+            let read = self.read(cx, wants);
             if !matches!(read, Ok(Read::Some)) {
                 return;
             }
@@ -890,6 +903,43 @@ mod tests {
             }
         }
         total
+    }
+
+    // The rest of what has arrived is read under the mutex.
+    #[test]
+    fn near_the_memory_limit_a_write_that_fails_ends_the_connection() {
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                const MAX: usize = 64 << 20;
+                let memory = Memory::new(MAX);
+                let (account, other) = (memory.account(), memory.account());
+                let (mut client, server) = tokio::io::duplex(1 << 20);
+                let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
+                client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+                let driver =
+                    Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server))
+                        .unwrap();
+                let mut driver = driver.with_account(&account);
+                let shared = driver.shared().clone();
+                let mut incoming = Vec::new();
+                assert!(poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming);
+                let mut send = shared.send_stream(incoming.pop().unwrap().key);
+                let mut held = other.reservation(Category::Body);
+                held.set(MAX / 4 * 3);
+                let mut of_connection = account.reservation(Category::Body);
+                of_connection.set(100_000);
+                drop(client);
+                send.send_response([Field::known(Token::Status, b"204")], true).unwrap();
+                assert!(poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Ended);
+            });
+            ended.send(()).unwrap();
+        });
+        match has_ended.recv_timeout(Duration::from_secs(60)) {
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("a deadlock"),
+            _ => thread.join().unwrap(),
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -161,7 +161,11 @@ impl Link {
             Err(_) if !sender.is_open() => return Err(WebSocketError::Closed),
             Err(error) => return Err(error),
         }
-        sender.write_queued().await?;
+        // From here on the message counts: it may have arrived.
+        sender.write_queued().await.map_err(|error| match error {
+            WebSocketError::Closed => WebSocketError::ConnectionLost,
+            error => error,
+        })?;
         self.confirm(&sender);
         let is_ping_due = {
             let sent_messages = self.sent_messages();
