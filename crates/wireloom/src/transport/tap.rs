@@ -126,6 +126,45 @@ struct Unobserved {
 /// From this number of bytes on, the transport neither reads nor writes: a thread is slow to observe what others have.
 const UNOBSERVED_LEN_MAX: usize = 1 << 20;
 
+/// What one thread is to observe. If it does not, because a function of the application has panicked before or in the tap, the tap misses
+/// what was left, and the connection goes on.
+struct Due {
+    observation: Arc<Observation>,
+    is_done: bool,
+}
+
+impl Due {
+    /// Observes all that has happened, in order. The only thread that does, with no lock.
+    fn observe_all(mut self) {
+        let Observation { tap, connection, .. } = &*self.observation;
+        loop {
+            let mut unobserved = self.observation.lock();
+            let Some(event) = unobserved.events.pop_front() else {
+                unobserved.is_due = false;
+                drop(unobserved);
+                break self.is_done = true;
+            };
+            unobserved.len -= event.len();
+            let waiting = match unobserved.len {
+                ..UNOBSERVED_LEN_MAX => std::mem::take(&mut unobserved.waiting),
+                _ => Vec::new(),
+            };
+            drop(unobserved);
+            waiting.into_iter().for_each(Waker::wake);
+            (tap.0.observe)(*connection, event.borrow());
+        }
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let Unobserved { waiting, .. } = std::mem::take(&mut *self.observation.lock());
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
 enum OwnedEvent {
     Received(Vec<u8>),
     Sent(Vec<u8>),
@@ -177,41 +216,9 @@ impl Observation {
         let is_due = std::mem::replace(&mut unobserved.is_due, true);
         drop(unobserved);
         if !is_due {
-            let this = self.clone();
+            let due = Due { observation: self.clone(), is_done: false };
             // Dropped here: it is called when this thread has unlocked the connection.
-            Deferred::default().call(move || this.observe_all());
-        }
-    }
-
-    /// Observes all that has happened, in order. The only thread that does, with no lock.
-    fn observe_all(&self) {
-        /// The next event begins again after a panic of the function.
-        struct Due<'a>(&'a Observation);
-        impl Drop for Due<'_> {
-            fn drop(&mut self) {
-                let mut unobserved = self.0.lock();
-                unobserved.is_due = false;
-                let waiting = std::mem::take(&mut unobserved.waiting);
-                drop(unobserved);
-                waiting.into_iter().for_each(Waker::wake);
-            }
-        }
-        let due = Due(self);
-        loop {
-            let mut unobserved = self.lock();
-            let Some(event) = unobserved.events.pop_front() else {
-                unobserved.is_due = false;
-                std::mem::forget(due);
-                return;
-            };
-            unobserved.len -= event.len();
-            let waiting = match unobserved.len {
-                ..UNOBSERVED_LEN_MAX => std::mem::take(&mut unobserved.waiting),
-                _ => Vec::new(),
-            };
-            drop(unobserved);
-            waiting.into_iter().for_each(Waker::wake);
-            (self.tap.0.observe)(self.connection, event.borrow());
+            Deferred::default().call(move || due.observe_all());
         }
     }
 
@@ -404,6 +411,34 @@ mod tests {
         match is_done.recv_timeout(DEADLOCK) {
             Err(RecvTimeoutError::Timeout) => panic!("a deadlock"),
             _ => thread.join().unwrap(),
+        }
+    }
+
+    // The connection goes on, and the tap misses what was left.
+    #[test]
+    fn a_panic_before_or_in_the_tap_does_not_stop_the_connection() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        for is_in_tap in [false, true] {
+            let seen = Arc::new(AtomicU64::new(0));
+            let seeing = seen.clone();
+            let tap = Tap::new(move |_, _| {
+                assert!(!is_in_tap || seeing.fetch_add(1, Ordering::Relaxed) > 0, "the first event");
+            });
+            let observation = Arc::new(Observation { tap, connection: 1, unobserved: Mutex::default() });
+            let cx = Context::from_waker(Waker::noop());
+            let outer = crate::guard::Guarded::new(Empty::default());
+            let mut guard = outer.lock();
+            if !is_in_tap {
+                guard.0.call(|| panic!("code of the application"));
+            }
+            for _ in 0..3 {
+                observation.observe(TapEvent::Sent(&[1; UNOBSERVED_LEN_MAX]));
+            }
+            assert!(observation.poll_room(&cx).is_pending());
+            assert!(catch_unwind(AssertUnwindSafe(|| drop(guard))).is_err());
+            assert!(observation.poll_room(&cx).is_ready());
+            observation.observe(TapEvent::ReceiveEnded);
+            assert!(observation.lock().events.is_empty());
         }
     }
 
