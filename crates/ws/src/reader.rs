@@ -229,14 +229,24 @@ impl Space<'_> {
     /// messages are read to the same memory, which stays in cache, and none has to be copied because it reaches the end of the buffer. Of a
     /// message longer than `in_place_max`, the part has the header and as many bytes as a large message begins with, so that the others are
     /// read directly behind these. Short messages and compressed ones are read as they come.
+    #[inline]
     pub fn bytes_for(&mut self, message_len: usize, in_place_max: usize) -> &mut [u8] {
-        let reads_all =
-            message_len < IN_PLACE_LEN_MIN || self.is_direct || self.reader.inbound.is_compressed();
-        self.reader.ends_with_message = !reads_all && message_len <= in_place_max;
-        let len_max = match self.reader.ends_with_message {
-            true => self.reader.whole_messages_len(message_len),
-            false if reads_all => usize::MAX,
-            false => HEADER_READ_LEN,
+        self.reader.ends_with_message = false;
+        if message_len < IN_PLACE_LEN_MIN || self.is_direct {
+            self.bytes()
+        } else {
+            self.part_for(message_len, in_place_max)
+        }
+    }
+
+    fn part_for(&mut self, message_len: usize, in_place_max: usize) -> &mut [u8] {
+        let len_max = if self.reader.inbound.is_compressed() {
+            usize::MAX
+        } else if message_len <= in_place_max {
+            self.reader.ends_with_message = true;
+            self.reader.whole_messages_len(message_len)
+        } else {
+            HEADER_READ_LEN
         };
         let bytes = self.bytes();
         let len = bytes.len().min(len_max);
