@@ -164,6 +164,8 @@ impl Open {
         if !node.is_due(client, session.poll_timeout(!is_writing)) {
             return Poll::Pending;
         }
+        // Charged to the turn of the task: a write that has not seen that the connection ends does so in the next one.
+        ready!(tokio::task::coop::poll_proceed(cx)).made_progress();
         self.work.handle_timeout(!is_writing);
         Poll::Ready(Ok(()))
     }
@@ -310,7 +312,16 @@ async fn close(sender: &mut Sender, format: Format, reason: &Disconnect) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::task::coop::{consume_budget, has_budget_remaining};
+    use wireloom::WebSocketConfig;
+    use wireloom::wireloom_ws::{Role, handshake::Negotiated};
+
     use super::*;
+    use crate::config::HubConfig;
+    use crate::hub::Hub;
+    use crate::protocol::Encoding;
 
     fn size_of_output<A, B, C, D, E, F, G>(_: impl Fn(A, B, C, D, E, F) -> G) -> usize {
         size_of::<G>()
@@ -325,5 +336,52 @@ mod tests {
             size_of::<crate::client::Active>(),
         ];
         assert!(sizes.iter().sum::<usize>() <= 640, "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn a_deadline_without_budget_waits_for_the_next_turn() {
+        let config = HubConfig::from_toml("[client]\nanonymous = true\n").unwrap();
+        let node = Hub::builder().config(config).build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::new());
+        session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
+        let (_peer, transport) = tokio::io::duplex(16);
+        let socket = WebSocket::from_transport(
+            transport,
+            Role::Server,
+            Negotiated::default(),
+            None,
+            WebSocketConfig::default(),
+            &[],
+        );
+        let (sender, receiver) = socket.split();
+        let clean_up = CleanUp::new(&node, &client);
+        let writer = Writer::Idle(sender);
+        let mut open = Open { writer, receiver, clean_up, work: Work::Idle(session) };
+        // The client does not read.
+        poll_fn(|cx| {
+            while open.poll_step(cx).is_ready() {}
+            Poll::Ready(())
+        })
+        .await;
+        assert!(matches!(open.writer, Writer::Busy(_)));
+        client.set_expires_at(Some(Duration::from_secs(1)));
+        // A command takes what is left of the turn.
+        open.work.begin(|session| async {
+            while has_budget_remaining() {
+                consume_budget().await;
+            }
+            session
+        });
+        let steps = poll_fn(|cx| Poll::Ready((0..9).take_while(|_| open.poll_step(cx).is_ready()).count()));
+        assert!(steps.await < 9);
+        let ended = async {
+            loop {
+                if let Err(reason) = poll_fn(|cx| open.poll_step(cx)).await {
+                    return reason;
+                }
+            }
+        };
+        assert_eq!(tokio::time::timeout(Duration::from_secs(60), ended).await, Ok(Disconnect::Expired));
     }
 }
