@@ -157,7 +157,8 @@ impl Engine for RedisEngine {
                 (true, None) => Part::Before { offset: u64::MAX, limit },
                 (true, Some(offset)) => Part::Before { offset, limit },
             };
-            let read = script::read(&self.connection, Reading { channel, part, retention }).await?;
+            let reading = Reading { channel, part, retention, is_followed: false };
+            let read = script::read(&self.connection, reading).await?;
             Ok(History { publications: read.publications, position: read.position })
         })
     }
@@ -175,7 +176,10 @@ impl Engine for RedisEngine {
                 (Some(_), RecoveryMode::Cache) => Part::Before { offset: u64::MAX, limit: 1 },
                 (Some(since), RecoveryMode::Stream) => Part::After { since: since.offset, limit: READ_MAX },
             };
-            let read = script::read(&self.connection, Reading { channel, part, retention }).await?;
+            // Commands may be compared long after the start of the node.
+            let is_followed = channel == commands::COMMANDS;
+            let reading = Reading { channel, part, retention, is_followed };
+            let read = script::read(&self.connection, reading).await?;
             self.live.follow_from(channel, &read.position);
             Ok(read.recovery(since, mode))
         })

@@ -226,6 +226,12 @@ async fn redis_forgets_the_keys_of_lost_histories() {
     assert_eq!(keyed().await, next);
 }
 
+/// For how many milliseconds the position of a channel is kept.
+fn position_left(redis: &Redis, channel: &str) -> u64 {
+    let answer = redis.command(&format!("PTTL wl:{{={channel}}}:m"));
+    answer.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+}
+
 /// Histories that are followed are compared every ten seconds, and must be there then.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_keeps_positions_between_comparisons() {
@@ -233,9 +239,8 @@ async fn redis_keeps_positions_between_comparisons() {
     let engine = RedisEngine::connect(&redis.url()).await.unwrap();
     let brief = Retention { ttl: Duration::from_secs(1), position_ttl: Duration::from_secs(1), ..KEEP };
     engine.publish("a", publication("0"), Some(brief), "").await.unwrap();
-    let answer = redis.command("PTTL wl:{=a}:m");
-    let left: u64 = answer.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
-    assert!((10_000..=60_000).contains(&left), "{answer}");
+    let left = position_left(&redis, "a");
+    assert!((10_000..=60_000).contains(&left), "{left}");
 }
 
 /// Who may read can ask for any name.
@@ -243,17 +248,32 @@ async fn redis_keeps_positions_between_comparisons() {
 async fn redis_soon_forgets_channels_that_were_only_read() {
     let Some(redis) = Redis::start() else { return };
     let engine = RedisEngine::connect(&redis.url()).await.unwrap();
-    let left = || -> u64 {
-        let answer = redis.command("PTTL wl:{=a}:m");
-        answer.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
-    };
+    let left = |channel| position_left(&redis, channel);
     engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap();
     let begun = engine.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap().position;
-    assert!((10_000..=60_000).contains(&left()), "{}", left());
+    assert!((10_000..=60_000).contains(&left("a")), "{}", left("a"));
     // What was published is remembered.
     assert_eq!(publish(&engine, "a", "0").await, Position { offset: 1, ..begun });
     engine.history("a", &HistoryQuery::default(), KEEP).await.unwrap();
-    assert!(left() > 60_000, "{}", left());
+    assert!(left("a") > 60_000, "{}", left("a"));
+}
+
+/// Redis cannot be reached for some minutes.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_keeps_the_positions_of_followed_channels_for_longer() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let _recorder = started(&engine);
+    engine.subscribe("a").await.unwrap();
+    engine.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    engine.maintain();
+    // Compared ten seconds later at the latest.
+    let compared = async {
+        while !(600_000..=3_600_000).contains(&position_left(&redis, "a")) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), compared).await.unwrap();
 }
 
 /// Announcements do not wait until the histories of all channels have been compared with what was delivered.

@@ -760,7 +760,8 @@ impl Live {
                     return Some(Err(channel));
                 }
                 let part = Part::After { since: 0, limit: 0 };
-                match script::read(&live.connection, Reading { channel: &channel, part, retention }).await {
+                let reading = Reading { channel: &channel, part, retention, is_followed: true };
+                match script::read(&live.connection, reading).await {
                     Ok(read) => {
                         let at = live.reached(&channel)?.complete;
                         let is_behind = at.epoch != read.position.epoch || at.offset < read.position.offset;
@@ -811,7 +812,7 @@ impl Live {
     ) -> Result<(), EngineError> {
         let read_after = async |since| {
             let part = Part::After { since, limit: READ_MAX };
-            script::read(&self.connection, Reading { channel, part, retention }).await
+            script::read(&self.connection, Reading { channel, part, retention, is_followed: true }).await
         };
         let mut recovery =
             read_after(since.offset).await?.recovery(Some(since), crate::config::RecoveryMode::Stream);

@@ -156,6 +156,9 @@ const REPEAT_TTL: Duration = TIMEOUT.saturating_mul(2);
 /// A history that is followed is read every ten seconds, and must not be lost in between.
 const POSITION_TTL_MIN: Duration = Duration::from_secs(60);
 
+/// How long a history without publications is kept that is followed: nodes may be disconnected from Redis.
+const FOLLOWED_TTL: Duration = Duration::from_secs(3_600);
+
 fn position_ttl(retention: Retention) -> u64 {
     milliseconds(retention.ttl.max(retention.position_ttl).max(POSITION_TTL_MIN))
 }
@@ -207,6 +210,8 @@ pub(super) struct Reading<'a> {
     pub(super) channel: &'a str,
     pub(super) part: Part,
     pub(super) retention: Retention,
+    /// Whether this node has followed the channel for a time.
+    pub(super) is_followed: bool,
 }
 
 /// What was read.
@@ -216,7 +221,7 @@ pub(super) struct Read {
 }
 
 pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Result<Read, EngineError> {
-    let Reading { channel, part, retention } = reading;
+    let Reading { channel, part, retention, is_followed } = reading;
     let (command, after, before, limit) = match part {
         Part::After { since, limit } => ("XRANGE", since, u64::MAX, limit),
         Part::Before { offset, limit } => ("XREVRANGE", 0, offset, limit),
@@ -233,7 +238,11 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
         .arg(retention.size)
         .arg(milliseconds(retention.ttl))
         .arg(position_ttl(retention))
-        .arg(milliseconds(POSITION_TTL_MIN));
+        .arg(if is_followed {
+            position_ttl(retention).min(milliseconds(FOLLOWED_TTL))
+        } else {
+            milliseconds(POSITION_TTL_MIN)
+        });
     let found: Vec<Vec<u8>> = connection.invoke(&script).await?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let number = |bytes: &[u8]| -> Result<u64, EngineError> {
