@@ -15,6 +15,7 @@ use crate::filter::Filter;
 use crate::history::Position;
 use crate::outbox::Pushed;
 use crate::protocol::{Join, Leave, Publication, Push, Reply, UnsubscribeCode, UnsubscribePush};
+use crate::random::Uuid;
 use crate::shards::{Shards, lock};
 
 /// The maximum number of publications that are kept for a subscriber while its history is read.
@@ -315,11 +316,12 @@ impl Channels {
                 &info.client
             }
         };
+        let whose = Uuid::parse(whose);
         let reply = Reply { push: Some(push), ..Reply::default() };
         let mut shared = Shared::default();
         for (_, subscriber) in subscribers {
             if subscriber.join_leave
-                && subscriber.client.id != **whose
+                && Some(subscriber.client.id) != whose
                 && let Some(message) = shared.get(subscriber.client.format, || reply.clone())
             {
                 match subscriber.client.outbox.publish(message, true) {

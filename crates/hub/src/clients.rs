@@ -7,6 +7,7 @@ use crate::client::Client;
 use crate::connecting::Connecting;
 use crate::engine::Control;
 use crate::protocol::Disconnect;
+use crate::random::Uuid;
 use crate::timers::Timers;
 
 /// The connections of a node.
@@ -84,11 +85,12 @@ impl Clients {
 
     /// The connections of a user, or the one with this id.
     pub(crate) fn of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
+        let id = Uuid::parse(client);
         if user.is_empty() {
-            return self.iter().filter(|one| one.id == *client).cloned().collect();
+            return self.iter().filter(|one| Some(one.id) == id).cloned().collect();
         }
         let own = self.by_user.get(user).map_or(&[][..], Vec::as_slice);
-        own.iter().filter(|one| client.is_empty() || one.id == *client).cloned().collect()
+        own.iter().filter(|one| client.is_empty() || Some(one.id) == id).cloned().collect()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -72,8 +72,9 @@ impl Control {
     /// The reason for which this ends a connection of its user.
     pub(crate) fn ends(&self, client: &Client) -> Option<Disconnect> {
         let Action::Disconnect { code, reason, except } = &self.action else { return None };
-        let concerns = self.client.is_empty() || client.id == *self.client;
-        let is_kept = except.iter().any(|id| client.id == **id);
+        let id = client.id.text();
+        let concerns = self.client.is_empty() || self.client == *id;
+        let is_kept = except.iter().any(|one| *one == *id);
         (concerns && !is_kept).then(|| Disconnect::Custom { code: *code, reason: reason.clone() })
     }
 }

@@ -27,11 +27,15 @@ impl Uuid {
         }
         UuidText(text)
     }
-}
 
-impl PartialEq<str> for Uuid {
-    fn eq(&self, other: &str) -> bool {
-        *self.text() == *other
+    /// The one with this [`text`](Self::text), which has no capital letters.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 16];
+        let digits = text.bytes().filter(|byte| *byte != b'-').take(32);
+        for (place, digit) in digits.enumerate() {
+            bytes[place / 2] = bytes[place / 2] << 4 | char::from(digit).to_digit(16)? as u8;
+        }
+        Some(Self(bytes)).filter(|id| *id.text() == *text)
     }
 }
 
@@ -102,6 +106,13 @@ mod tests {
             let parts: Vec<_> = id.split('-').collect();
             assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12], "{id}");
             assert!(parts.concat().bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id}");
+            assert_eq!(Uuid::parse(id).map(|id| id.to_string()).as_deref(), Some(id));
+            let capital = "01234567-89AB-4000-8000-000000000000";
+            for other in
+                [capital, &id[1..], &format!("{id}0"), &id.replace('-', ""), &id.replacen('4', "g", 1), ""]
+            {
+                assert_eq!(Uuid::parse(other), None, "{other}");
+            }
             assert!(parts[2].starts_with('4') && parts[3].starts_with(['8', '9', 'a', 'b']), "{id}");
         }
     }

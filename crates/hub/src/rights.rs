@@ -198,7 +198,7 @@ fn by_token(
     })?;
     let is_own = claims.channel == channel
         && claims.sub == client.user()
-        && (claims.client.is_empty() || client.id == *claims.client);
+        && (claims.client.is_empty() || claims.client == *client.id.text());
     if !is_own {
         return Err(ErrorCode::PermissionDenied);
     }
