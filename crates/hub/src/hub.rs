@@ -21,6 +21,8 @@ use crate::settings::Settings;
 
 /// Channels, their subscribers and their histories. Clones are handles to the same hub.
 ///
+/// Its background tasks run in the tokio runtime in which it is first used, which should go on for as long as the hub is used.
+///
 /// ```
 /// use wireloom::Server;
 /// use wireloom_hub::{Hub, HubConfig};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::batch::Unwritten;
@@ -84,6 +85,8 @@ pub(crate) struct Node {
     clients: Mutex<Clients>,
     /// Another connection is to be woken next.
     next_has_changed: Arc<Notify>,
+    /// The task of [`wake_clients`].
+    waking: Mutex<Option<JoinHandle<()>>>,
     /// How many subscriptions have been begun.
     subscribes: AtomicU64,
     changes: Mutex<Changes>,
@@ -161,6 +164,7 @@ impl Node {
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
             next_has_changed: Arc::default(),
+            waking: Mutex::default(),
             subscribes: AtomicU64::new(0),
             changes: Mutex::default(),
             runtime: OnceLock::new(),
@@ -195,10 +199,19 @@ impl Node {
                 self.events.start(&host);
                 tokio::spawn(maintain(self.this.clone()));
                 tokio::spawn(refresh_presence(self.this.clone()));
-                tokio::spawn(wake_clients(self.this.clone()));
             }
             Handle::current()
         });
+    }
+
+    /// Starts [`wake_clients`] in the runtime of this connection, unless it runs: the runtime that it was in may have ended.
+    fn start_waking(&self) {
+        let mut waking = lock(&self.waking);
+        if waking.as_ref().is_none_or(JoinHandle::is_finished)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            *waking = Some(runtime.spawn(wake_clients(self.this.clone())));
+        }
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -245,6 +258,7 @@ impl Node {
         page: Option<Box<str>>,
     ) -> Result<Arc<Client>, Disconnect> {
         self.start();
+        self.start_waking();
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
@@ -844,6 +858,25 @@ mod tests {
         node.forget(&first, Disconnect::ConnectionClosed).await;
         node.forget(&fourth, Disconnect::ConnectionClosed).await;
         connected(node);
+    }
+
+    #[test]
+    fn connections_are_woken_after_the_first_runtime_has_ended() {
+        let hub = Hub::builder().build().unwrap();
+        for _ in 0..2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(async {
+                let client = connected(&hub.0);
+                let at = hub.0.clock.now() + Duration::from_millis(10);
+                assert!(!hub.0.is_due(&client, at));
+                let woken = async {
+                    while client.wakes_at.get().is_some() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                tokio::time::timeout(Duration::from_secs(60), woken).await.unwrap();
+            });
+        }
     }
 
     async fn changes_are_made(node: &Node) {
