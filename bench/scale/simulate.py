@@ -24,7 +24,7 @@ DELIVERY_S = 7.0e-6  # a message of 128 B to one of 1,000 subscribers, one messa
 BURST_S = 0.45e-6  # the same in bursts of 16: most of a delivery is the system call
 PROCESS_B = 2_480  # an idle connection, in the process
 KERNEL_B = 4_230  # its socket, in the kernel
-SUBSCRIBER_B = 1_778  # a connection with a subscription, by the allocator's count
+SUBSCRIBER_B = 1_511  # a connection with a subscription, by the allocator's count
 
 # A processor is planned to be busy for half of the time.
 LOAD = 0.5
