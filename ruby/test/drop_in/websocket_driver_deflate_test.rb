@@ -4,6 +4,7 @@ require_relative "websocket_driver_helper"
 require_needed "websocket/extensions"
 require_relative "../support/permessage_deflate"
 require "support/turns"
+require "timeout"
 require "support/zlibs"
 
 # permessage-deflate by the core, in place of the extension of the gem permessage_deflate.
@@ -122,6 +123,49 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
         opcodes = payloads(@socket.take).map { |first, _| first & 0xF }
         assert_equal sent ? [1, 8] : [8], opcodes
       end
+    end
+  end
+
+  # `close` takes no lock: a signal handler may not.
+  def test_close_in_a_signal_handler
+    driver = deflated
+    @socket.take
+    closed = nil
+    before = trap("USR2") do
+      closed = driver.close
+    rescue ThreadError => e
+      closed = e
+    end
+    Process.kill("USR2", Process.pid)
+    sleep 0.001 until closed
+    assert_equal [true, :closing], [closed, driver.state]
+    assert_equal [0x88], payloads(@socket.take).map(&:first)
+  ensure
+    trap("USR2", before || "DEFAULT")
+  end
+
+  # `write` of the socket may wait, also for a lock that the thread that closes, or that reads the peer's Close, holds.
+  def test_close_does_not_wait_for_a_write
+    gap_of_the_original
+    [->(driver) { driver.close }, ->(driver) { driver.parse(frame(0x88, [1000].pack("n"), mask: true)) }].each do |close|
+      driver = deflated
+      @socket.take
+      lock, begun = Monitor.new, Queue.new
+      @socket.define_singleton_method(:write) do |bytes|
+        begun << true
+        lock.synchronize { super(bytes) }
+      end
+      writer = nil
+      lock.synchronize do
+        writer = Thread.new { driver.text("Hello" * 100) }
+        begun.pop
+        Timeout.timeout(10) { close.call(driver) }
+        assert_empty @socket.written
+      end
+      assert writer.value
+      # The thread that wrote has sent Close.
+      assert_equal [0xC1, 0x88], payloads(@socket.take).map(&:first)
+      refute driver.text("late")
     end
   end
 

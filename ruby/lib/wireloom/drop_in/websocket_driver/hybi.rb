@@ -169,14 +169,13 @@ module WebSocket
           @ready_state = 3
           emit(:close, CloseEvent.new(code, reason))
           true
+        elsif @ready_state == 1
+          frame(reason, :close, code)
+          # Another thread may have had the peer's Close meanwhile.
+          @ready_state = 2 if @ready_state == 1
+          true
         else
-          sending do
-            next false unless @ready_state == 1
-
-            frame(reason, :close, code)
-            @ready_state = 2
-            true
-          end
+          false
         end
       end
 
@@ -202,7 +201,10 @@ module WebSocket
 
             buffer = buffer.byteslice(0, CONTROL_LENGTH - (code ? 2 : 0)).scrub("")
           end
-          @socket.write(@codec.frame(opcode, buffer, code, masking_key))
+          bytes = @codec.frame(opcode, buffer, code, masking_key)
+          return send_close(bytes) if type == :close && @sending
+
+          @socket.write(bytes)
         end
         true
       rescue ::WebSocket::Extensions::ExtensionError => e
@@ -293,19 +295,42 @@ module WebSocket
       def send_extended(opcode, data, code)
         data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
         # A compressed message refers to those before it: they leave in that order, whichever threads send them.
-        sending do
+        @sending.synchronize do
           # Another thread may have closed while this one waited.
           next false unless @ready_state == 1
 
-          frame = @extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data)
-          @socket.write(frame)
-          true
+          write_message(@extended == :core ? @codec.deflated_frame(opcode, data, masking_key) : extended_frame(opcode, data))
         end
       end
 
-      # Alone, where messages are compressed: that takes long, and lets other threads run.
-      def sending(&block)
-        @sending ? @sending.synchronize(&block) : yield
+      # A message that took long to compress, which lets other threads run. One that closes changes the state, and looks at @writing then;
+      # this sets @writing, and looks at the state then: Close leaves either before the message is given up, or behind it.
+      def write_message(bytes)
+        outer, @writing = @writing, true
+        begin
+          open = @ready_state == 1
+          @socket.write(bytes) if open
+        ensure
+          @writing = outer
+        end
+        write_close unless outer
+        open
+      end
+
+      # Without a lock, for which a signal handler may not wait, and which `write` of the socket may hold for long. While another thread
+      # writes a message, that one writes Close behind it.
+      def send_close(bytes)
+        return false unless @ready_state == 1
+
+        @ready_state = 2
+        @closing << bytes
+        write_close unless @writing
+        true
+      end
+
+      def write_close
+        bytes = @closing.shift
+        @socket.write(bytes) if bytes
       end
 
       def extended_frame(opcode, data)
@@ -331,6 +356,8 @@ module WebSocket
         end
         @codec.extend(allowed)
         @sending = Monitor.new
+        # Whether a message is being written, and the Close frame that waits for its end.
+        @writing, @closing = false, []
         if (parameters = CoreDeflate.parameters(sessions))
           @codec.deflate(*parameters)
           @extended = :core
@@ -361,16 +388,26 @@ module WebSocket
       end
 
       def shutdown(code, reason, error = false)
-        sending do
-          @codec.stop
-          @extensions.close
-          # A reason that is not UTF-8 is not sent back (RFC 6455 §5.5.1).
-          frame(reason.valid_encoding? ? reason : "", :close, code) if @ready_state == 1
-          @ready_state = 3
-        end
+        @codec.stop
+        close_extensions
+        # A reason that is not UTF-8 is not sent back (RFC 6455 §5.5.1).
+        frame(reason.valid_encoding? ? reason : "", :close, code) if @ready_state == 1
+        @ready_state = 3
 
         emit(:error, ProtocolError.new(reason)) if error
         emit(:close, CloseEvent.new(code, reason))
+      end
+
+      # Not under a thread that compresses: what it uses is freed with the driver.
+      def close_extensions
+        return @extensions.close unless @sending
+        return unless @sending.try_enter
+
+        begin
+          @extensions.close
+        ensure
+          @sending.exit
+        end
       end
 
       # During the closing handshake invalid frames are ignored: the peer's Close may be behind them.
