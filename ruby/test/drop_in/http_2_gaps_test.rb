@@ -209,6 +209,30 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_equal 0, server.active_stream_count
   end
 
+  # A connection of which nothing is under way gives no window back, and takes nothing once the peer had the time to notice.
+  def test_content_behind_goaway_has_an_end
+    server, sent = connected_server
+    server.goaway
+    sent.clear
+    server << headers_frame(REQUEST)
+    10.times { server << frame(:data, stream: 1, payload: "x" * 16_000) }
+    assert_empty sent
+    assert_over(server) { server << frame(:data, stream: 1, payload: "x") }
+    # The peer has its GOAWAY.
+    assert_empty sent
+  end
+
+  def assert_over(server, &late)
+    late ||= -> { server << frame(:window_update, stream: 0, increment: 1) }
+    clock = Process.method(:clock_gettime)
+    verbose, $VERBOSE = $VERBOSE, nil
+    Process.define_singleton_method(:clock_gettime) { |*args| clock.call(*args) + 16 }
+    assert_raises(HTTP2::Error::ProtocolError, &late)
+  ensure
+    Process.define_singleton_method(:clock_gettime, clock)
+    $VERBOSE = verbose
+  end
+
   # A window that allows nothing yet is not given back when nothing has used it.
   def test_requests_without_content_while_there_is_no_window
     server, sent = connected_server(settings_initial_window_size: 0)

@@ -228,6 +228,12 @@ impl Connection {
             + self.input.try_with(|input| input.heap_size()).unwrap_or(0)
     }
 
+    /// Whether nothing is under way any more: only GOAWAY, PING and what crossed are taken.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase.get() == Phase::Closed
+            || self.phase.get() == Phase::Leaving && self.closed_since.get().is_some()
+    }
+
     /// Copies the state of another connection; streams and listeners are the same objects. The class takes no write barriers, so
     /// that copies of what is held need none.
     pub(crate) fn copy_from(&self, other: &Self, owner: Owner) -> Result<(), Error> {

@@ -411,12 +411,15 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
     let own = id.is_multiple_of(2) != this.is_client.get();
     let idle = if own { id >= this.stream_id.get() } else { id > this.last_peer_id.get() };
     let idle = idle && !was_reset(this, id);
-    // RFC 9113 §6.8: what belongs to a stream that GOAWAY does not name is discarded; its DATA counts.
-    let discarded = idle && !own && matches!(this.phase.get(), Phase::Closing | Phase::Leaving);
+    // RFC 9113 §6.8: what belongs to a stream that GOAWAY does not name is discarded; its DATA counts while others are under way.
+    let discarded = idle
+        && !own
+        && matches!(this.phase.get(), Phase::Closing | Phase::Leaving)
+        && !is_overdue(ruby, this)?;
     match frame.kind {
         Kind::Data if discarded => {
             charge_data(ruby, this, frame)?;
-            data_received(ruby, this, frame)
+            if this.is_over() { Ok(()) } else { data_received(ruby, this, frame) }
         }
         Kind::WindowUpdate | Kind::RstStream if discarded => charge(ruby, this, Charge::UnknownFrame),
         Kind::Priority => {
@@ -540,7 +543,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
             _ => protocol_error(ruby, this, "protocol error"),
         },
         // RFC 9113 §6.8: streams under way come to their end.
-        Phase::Leaving if this.closed_since.get().is_none() => match frame.kind {
+        Phase::Leaving if !this.is_over() => match frame.kind {
             Kind::Settings => settings_frame(ruby, this, frame),
             Kind::WindowUpdate => window_grown(ruby, this, frame),
             Kind::Ping => ping(ruby, this, frame),
@@ -550,15 +553,19 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
         Phase::Leaving | Phase::Closed => match frame.kind {
             Kind::Goaway => Ok(()),
             Kind::Ping => ping(ruby, this, frame),
-            _ => match this.closed_since.get() {
-                Some(since) if connection::clock(ruby)? - since > CLOSED_GRACE_S => {
-                    protocol_error(ruby, this, "protocol error")
-                }
-                _ => Ok(()),
-            },
+            _ if is_overdue(ruby, this)? => protocol_error(ruby, this, "protocol error"),
+            _ => Ok(()),
         },
         Phase::WaitingMagic => protocol_error(ruby, this, "protocol error"),
     }
+}
+
+/// Whether the peer has had the time to notice that the connection is over.
+fn is_overdue(ruby: &Ruby, this: Obj<Connection>) -> Result<bool, Error> {
+    Ok(match this.closed_since.get() {
+        Some(since) => connection::clock(ruby)? - since > CLOSED_GRACE_S,
+        None => false,
+    })
 }
 
 fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {

@@ -248,7 +248,7 @@ pub(crate) fn connection_error<T>(
     message: Option<&str>,
     cause: Option<Error>,
 ) -> Result<T, Error> {
-    if this.phase.get() != Phase::Closed {
+    if !this.is_over() {
         goaway_own(ruby, this, kind)?;
     }
     this.phase.set(Phase::Closed);
