@@ -209,6 +209,29 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_equal 0, server.active_stream_count
   end
 
+  # Clients of RFC 7540 say the priority of a request before it.
+  def test_requests_behind_priority_that_cross_goaway
+    server, sent = connected_server
+    stream = nil
+    server.on(:stream) { |opened| stream ||= opened }
+    encoder = HTTP2::Header::Compressor.new
+    priority = ->(id) { server << frame(:priority, stream: id, dependency: 0, weight: 16, exclusive: false) }
+    server << frame(:headers, %i[end_headers end_stream], stream: 1, payload: encoder.encode(REQUEST))
+    stream.headers(RESPONSE)
+    stream.data("x" * 100_000)
+    [3, 7].each(&priority)
+    server.goaway
+    server << frame(:headers, [:end_headers], stream: 3, payload: encoder.encode(REQUEST))
+    # Also where it is said again.
+    priority.call(3)
+    server << frame(:data, [:end_stream], stream: 3, payload: "x")
+    sent.clear
+    [0, 1].each { |id| server << frame(:window_update, stream: id, increment: 100_000) }
+    assert_equal 34_465, left(sent).sum
+    # A stream that has a priority alone keeps no connection.
+    assert_over(server)
+  end
+
   # A connection of which nothing is under way gives no window back, and takes nothing once the peer had the time to notice.
   def test_content_behind_goaway_has_an_end
     server, sent = connected_server

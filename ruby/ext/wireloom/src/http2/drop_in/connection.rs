@@ -478,9 +478,11 @@ pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stre
 
 /// Moves on a connection that an end has left, once all streams are closed, and once their DATA has left.
 pub(crate) fn close_when_done(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    if !matches!(this.phase.get(), Phase::Closing | Phase::Leaving)
-        || this.streams.with(|streams| !streams.is_empty())
-    {
+    if !matches!(this.phase.get(), Phase::Closing | Phase::Leaving) {
+        return Ok(());
+    }
+    let is_client = this.is_client.get();
+    if this.streams.with(|streams| streams.iter().any(|(id, stream)| is_under_way(is_client, *id, *stream))) {
         return Ok(());
     }
     if !FrameBuffer::is_empty(&this.buffer) {
@@ -491,6 +493,18 @@ pub(crate) fn close_when_done(ruby: &Ruby, this: Obj<Connection>) -> Result<(), 
         close(ruby, this)?;
     }
     Ok(())
+}
+
+/// Whether a stream has to come to its end: not one of the peer's that PRIORITY alone has made.
+fn is_under_way(is_client: bool, id: u32, stream: Held) -> bool {
+    let own = id.is_multiple_of(2) != is_client;
+    own || Obj::<Stream>::try_convert(stream.value()).is_ok_and(|stream| stream.state.get() != State::Idle)
+}
+
+/// A stream whose request is discarded.
+pub(super) fn forget(this: Obj<Connection>, stream: Obj<Stream>) {
+    let id = stream.id.get();
+    this.streams.with(|streams| streams.remove(&id));
 }
 
 /// The stream with that identifier.

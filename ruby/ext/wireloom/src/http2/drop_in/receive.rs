@@ -284,6 +284,9 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
     // step.
     let leaving = this.phase.get().is_ending();
     if leaving && (frame.kind == Kind::PushPromise || id > this.last_stream_id.get() || opens) {
+        if let (true, Some(stream)) = (opens, known) {
+            connection::forget(this, stream);
+        }
         return Ok(());
     }
     if frame.kind == Kind::PushPromise {
@@ -424,8 +427,11 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
         Kind::WindowUpdate | Kind::RstStream if discarded => charge(ruby, this, Charge::UnknownFrame),
         Kind::Priority => {
             charge(ruby, this, Charge::Priority)?;
-            let leaving =
-                matches!(this.phase.get(), Phase::Leaving | Phase::Closed) && id <= this.last_stream_id.get();
+            let leaving = match this.phase.get() {
+                Phase::Leaving => true,
+                Phase::Closed => id <= this.last_stream_id.get(),
+                _ => false,
+            };
             if !idle || leaving || this.idle_streams.get() >= IDLE_STREAMS_MAX {
                 return Ok(());
             }
