@@ -255,6 +255,10 @@ class WebSocketTest < Wireloom::TestCase
       assert(outcome == :refused || outcome.include?(value))
     end
     assert_raises(error) { Client.new("ws://x/", headers: { "Cookie" => "caf\xE9" }) }
+    # ENV and files are US-ASCII in some locales, whatever the bytes are.
+    [["caf\xE9", "US-ASCII"], ["\xD8\x00", "UTF-16BE"], ["x", "UTF-7"]].each do |value, encoding|
+      assert_raises(error) { Client.new("ws://x/", headers: { "Cookie" => value.dup.force_encoding(encoding) }) }
+    end
     assert_raises(error) { Client.new("ws://x/caf\xE9".b) }
     assert_raises(error) { Client.new("ws://x/", origin: "caf\xE9".b) }
     assert_raises(error) { Client.new("ws://x/", subprotocols: ["caf\xE9".b]) }

@@ -104,7 +104,7 @@ fn misuse(ruby: &Ruby, message: impl std::fmt::Display) -> Error {
 
 /// Text that goes out.
 fn text(ruby: &Ruby, string: RString) -> Result<String, Error> {
-    options::text(ruby, string, misuse)
+    options::text(ruby, string, |ruby, error| misuse(ruby, error))
 }
 
 /// Header fields that go out.

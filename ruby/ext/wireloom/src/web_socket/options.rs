@@ -99,20 +99,28 @@ pub(super) fn pairs<T>(
     Ok(found)
 }
 
-/// Text as UTF-8. Rack hands over ASCII-8BIT, whatever the bytes are; other encodings are transcoded.
+/// Text as UTF-8. Other encodings than those of `is_utf8_or_bytes` are transcoded.
 ///
 /// # Errors
-/// The bytes are no UTF-8, as `invalid` says, or cannot be transcoded.
+/// The bytes are no UTF-8 and cannot be transcoded, as `invalid` says.
 pub(super) fn text(
     ruby: &Ruby,
     string: RString,
-    invalid: impl FnOnce(&Ruby, std::string::FromUtf8Error) -> Error,
+    invalid: impl FnOnce(&Ruby, &dyn std::fmt::Display) -> Error,
 ) -> Result<String, Error> {
-    let encoding = string.enc_get();
-    if encoding == ruby.utf8_encindex() || encoding == ruby.ascii8bit_encindex() {
-        return String::from_utf8(bytes(string)).map_err(|error| invalid(ruby, error));
+    if is_utf8_or_bytes(ruby, string) {
+        return String::from_utf8(bytes(string)).map_err(|error| invalid(ruby, &error));
     }
-    string.to_string()
+    string.to_string().map_err(|error| match error.is_kind_of(ruby.exception_encoding_error()) {
+        true => invalid(ruby, &error),
+        false => error,
+    })
+}
+
+/// Whether the bytes are taken as they are. Rack hands over ASCII-8BIT, and ENV and files US-ASCII in some locales, whatever the bytes are.
+fn is_utf8_or_bytes(ruby: &Ruby, string: RString) -> bool {
+    let encoding = string.enc_get();
+    [ruby.utf8_encindex(), ruby.ascii8bit_encindex(), ruby.usascii_encindex()].contains(&encoding)
 }
 
 /// A copy of the bytes of a String.
