@@ -269,6 +269,12 @@ class WebSocketTest < Wireloom::TestCase
     server = requested
     server.reject(403, body: "caf\u00e9".b)
     assert_operator server.take_output, :end_with?, "\r\n\r\ncaf\u00e9".b
+    # The answer says that it is UTF-8.
+    %w[ISO-8859-1 UTF-16LE].each do |encoding|
+      server = requested
+      server.reject(403, body: "caf\u00e9".encode(encoding))
+      assert_operator server.take_output, :end_with?, "\r\nContent-Length: 5\r\n\r\ncaf\u00e9".b
+    end
   end
 
   def test_timeouts

@@ -230,7 +230,12 @@ impl Connection {
         body: Option<RString>,
     ) -> Result<(), Error> {
         let headers = texts(ruby, headers)?;
-        let body = body.map(options::bytes);
+        // Labelled as UTF-8.
+        let body = body.map(|body| match options::is_utf8_or_bytes(ruby, body) {
+            true => Ok(options::bytes(body)),
+            false => text(ruby, body).map(String::into_bytes),
+        });
+        let body = body.transpose()?;
         let done = this.inner.with(|inner| inner.reject(status, &headers, body));
         done.map_err(|failure| failure.raised(ruby))
     }

@@ -118,7 +118,7 @@ pub(super) fn text(
 }
 
 /// Whether the bytes are taken as they are. Rack hands over ASCII-8BIT, and ENV and files US-ASCII in some locales, whatever the bytes are.
-fn is_utf8_or_bytes(ruby: &Ruby, string: RString) -> bool {
+pub(super) fn is_utf8_or_bytes(ruby: &Ruby, string: RString) -> bool {
     let encoding = string.enc_get();
     [ruby.utf8_encindex(), ruby.ascii8bit_encindex(), ruby.usascii_encindex()].contains(&encoding)
 }
