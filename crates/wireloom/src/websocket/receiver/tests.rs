@@ -1,0 +1,464 @@
+use std::pin::pin;
+use std::task::Waker;
+
+use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
+use wireloom_testing::frame::masked;
+use wireloom_ws::Role;
+use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
+use wireloom_ws::handshake::Negotiated;
+
+use super::*;
+use crate::memory::{Evict as _, Memory};
+use crate::transport::Transport;
+use crate::websocket::{Sender, WebSocket, WebSocketConfig};
+
+fn connect(transport: impl Transport, role: Role, negotiated: Negotiated) -> WebSocket {
+    let deflate = DeflateConfig::default();
+    WebSocket::from_transport(transport, role, negotiated, Some(&deflate), WebSocketConfig::default(), &[])
+}
+
+/// Both halves of a server's WebSocket whose memory is counted.
+fn open(memory: &Arc<Memory>, transport: impl Transport) -> (Sender, Receiver) {
+    let socket = connect(transport, Role::Server, Negotiated::default());
+    socket.shared().set_account(&memory.account());
+    socket.split()
+}
+
+/// The same over a pipe of this length, and its other end.
+fn serve(memory: &Arc<Memory>, len: usize) -> (DuplexStream, Sender, Receiver) {
+    let (peer, transport) = duplex(len);
+    let (sender, receiver) = open(memory, transport);
+    (peer, sender, receiver)
+}
+
+fn is_pending<F: Future>(future: F) -> bool {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// A message of half a million bytes, of which all but the last 100,000 have arrived. Returns the rest of its frame.
+async fn receive_most(peer: &mut DuplexStream, receiver: &mut Receiver) -> Vec<u8> {
+    let mut frame = masked(0x82, vec![7; 500_000]);
+    let rest = frame.split_off(frame.len() - 100_000);
+    peer.write_all(&frame).await.unwrap();
+    assert!(is_pending(receiver.recv()));
+    rest
+}
+
+#[tokio::test]
+async fn an_eviction_frees_a_message_of_which_a_part_has_arrived() {
+    let memory = Memory::new(1 << 30);
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+    receive_most(&mut peer, &mut receiver).await;
+    assert!(memory.stats().assemblies >= 400_000);
+    receiver.shared.evict();
+    assert_eq!(memory.stats().assemblies, 0);
+    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    assert_eq!(parked.reader.inbound().memory_len(), 0);
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_frees_a_message_of_which_a_part_has_arrived() {
+    let memory = Memory::new(1 << 30);
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+    receive_most(&mut peer, &mut receiver).await;
+    drop(peer);
+    assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::ConnectionLost);
+    assert_eq!(memory.stats().assemblies, 0);
+    assert!(receiver.active.is_none());
+}
+
+// The peer no longer reads, and still sends.
+#[tokio::test]
+async fn a_message_that_arrives_after_a_failed_write_is_counted() {
+    let memory = Memory::new(1 << 30);
+    let (mut peer, reader) = duplex(1 << 20);
+    let (_, writer) = duplex(1);
+    let (mut sender, mut receiver) = open(&memory, tokio::io::join(reader, writer));
+    assert_eq!(sender.send("hello").await, Err(WebSocketError::ConnectionLost));
+    let rest = receive_most(&mut peer, &mut receiver).await;
+    assert!(memory.stats().assemblies >= 400_000);
+    peer.write_all(&rest).await.unwrap();
+    assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), [7; 500_000]);
+}
+
+// The last read completes it: the receiver does not wait.
+#[tokio::test]
+async fn a_message_that_arrives_at_once_is_counted() {
+    const LEN: usize = 2 << 20;
+    for max in [1 << 30, LEN / 4] {
+        let memory = Memory::new(max);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 2 * LEN);
+        peer.write_all(&masked(0x82, vec![7; LEN])).await.unwrap();
+        if max > LEN {
+            assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
+            assert!(memory.stats().assemblies >= LEN);
+        } else {
+            assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
+            assert_eq!(memory.stats().assemblies, 0);
+        }
+    }
+}
+
+// A copy to a larger place would hold both. The message is refused before.
+#[tokio::test]
+async fn a_long_message_is_counted_before_it_grows() {
+    // Its place doubles from about 2 to about 4 MiB, whichever read buffer it begins in: that takes 6 MiB.
+    const MAX: usize = 5 << 20;
+    for (len, received_max) in [(2 << 20, None), (8 << 20, Some((2 << 20) + (512 << 10)))] {
+        let memory = Memory::new(MAX);
+        let (mut peer, _sender, mut receiver) = serve(&memory, 16 << 20);
+        peer.write_all(&masked(0x82, vec![7; len])).await.unwrap();
+        let received = receiver.recv().await.map(|message| message.unwrap().as_bytes().len());
+        match received_max {
+            None => assert_eq!(received, Ok(len)),
+            Some(max) => {
+                assert_eq!(received, Err(WebSocketError::Overloaded));
+                let received = receiver.traffic().bytes_received as usize;
+                assert!((1 << 20..max).contains(&received), "{received}");
+                assert_eq!(memory.stats().assemblies, 0);
+            }
+        }
+    }
+}
+
+// The second overwrites the first.
+#[tokio::test]
+async fn a_message_that_was_delivered_does_not_grow() {
+    const LEN: usize = 4 << 20;
+    let memory = Memory::new(LEN * 3 / 2);
+    let (mut peer, _sender, mut receiver) = serve(&memory, 16 << 20);
+    for _ in 0..3 {
+        peer.write_all(&masked(0x82, vec![7; LEN])).await.unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
+    }
+}
+
+// The message takes several steps, and the application does not touch the socket afterwards.
+#[tokio::test]
+async fn a_ping_before_a_message_that_is_inflated_in_steps_is_answered() {
+    let (mut client, _sender, mut receiver) = open_compressed(&Memory::new(64 << 20));
+    client.ping(b"x").await.unwrap();
+    client.send(vec![7; 2 << 20]).await.unwrap();
+    assert!(receiver.recv().await.unwrap().is_some());
+    let pong = async {
+        while client.latency().is_none() {
+            let _ = tokio::time::timeout(std::time::Duration::from_millis(1), client.recv()).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), pong).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_inflated_message_is_counted_before_it_grows() {
+    for (len, fits) in [(3 << 20, true), (11 << 19, false)] {
+        let memory = Memory::new(6 << 20);
+        let (mut client, _sender, mut receiver) = open_compressed(&memory);
+        client.send(vec![7; len]).await.unwrap();
+        let received = receiver.recv().await.map(|message| message.unwrap().as_bytes().len());
+        assert_eq!(received, if fits { Ok(len) } else { Err(WebSocketError::Overloaded) });
+        // Nothing was allocated that the limit does not allow.
+        assert_eq!(memory.stats().inflated > 0, fits);
+    }
+}
+
+/// A client, and both halves of its server, whose memory is counted.
+fn open_compressed(memory: &Arc<Memory>) -> (WebSocket, Sender, Receiver) {
+    let (client, transport) = duplex(4 << 20);
+    let negotiated = Negotiated { deflate: Some(DeflateParams::default()), ..Negotiated::default() };
+    let client = connect(client, Role::Client, negotiated.clone());
+    let server = connect(transport, Role::Server, negotiated);
+    server.shared().set_account(&memory.account());
+    let (sender, receiver) = server.split();
+    (client, sender, receiver)
+}
+
+// The connection has used up its turn, and waits before it reads on.
+#[tokio::test]
+async fn a_part_of_a_message_that_was_inflated_is_counted_at_once() {
+    let memory = scheduled().await;
+    let (mut client, _sender, mut receiver) = open_compressed(&memory);
+    // A sixteenth of it does not compress.
+    let random = |at: u32| if at.is_multiple_of(16) { (at.wrapping_mul(0x9E37_79B1) >> 24) as u8 } else { 0 };
+    let fragment: Vec<u8> = (0..4 << 20).map(random).collect();
+    client.halves().0.send_chunk(fragment, false).await.unwrap();
+    inflate_a_part(&memory, &mut receiver).await;
+    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    assert!(parked.budget.is_waiting());
+    assert!(memory.stats().inflated >= parked.reader.inbound().memory_len());
+}
+
+// No poll of a handler ends.
+#[tokio::test]
+async fn the_read_buffer_of_a_receiver_in_another_task_is_counted() {
+    let memory = Memory::new(1 << 30);
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+    peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+    assert_eq!(receiver.recv().await.unwrap().unwrap().as_text(), Some("hello"));
+    receiver.shared.release_if_idle();
+    assert_eq!(memory.stats().read_buffers, buffer::LEN_SMALL);
+    assert!(is_pending(receiver.recv()));
+    assert_eq!(memory.stats().read_buffers, 0);
+    receiver.shared.release_if_idle();
+    assert_eq!(memory.stats().read_buffers, 0);
+}
+
+// The application keeps a sender, and does not receive any more.
+#[tokio::test]
+async fn the_read_buffer_of_a_connection_that_was_closed_is_not_counted() {
+    let memory = Memory::new(1 << 30);
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+    peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+    assert!(receiver.recv().await.unwrap().is_some());
+    receiver.shared.release_if_idle();
+    assert_eq!(memory.stats().read_buffers, buffer::LEN_SMALL);
+    receiver.shared.lock().disconnect_slow();
+    drop(receiver);
+    assert_eq!(memory.stats().read_buffers, 0);
+}
+
+// Its connection has used up its turn.
+#[tokio::test]
+async fn the_read_buffer_of_a_receiver_that_waits_with_input_is_counted_as_it_is() {
+    let memory = scheduled().await;
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+    peer.write_all(&masked(0x81, b"hello").repeat(3)).await.unwrap();
+    assert!(receiver.recv().await.unwrap().is_some());
+    receiver.active.as_mut().unwrap().budget.spend(2 << 20);
+    receiver.active.as_mut().unwrap().messages_left = 0;
+    assert!(is_pending(receiver.recv()));
+    let parked = receiver.shared.lock().slot.read_buffer_len();
+    assert_eq!(memory.stats().read_buffers, parked >> 10 << 10);
+    assert!(parked > buffer::LEN_SMALL);
+    for _ in 0..2 {
+        assert!(receiver.recv().await.unwrap().is_some());
+    }
+    assert!(is_pending(receiver.recv()));
+    assert_eq!(memory.stats().read_buffers, 0);
+}
+
+// They fit into one read, and take milliseconds.
+#[tokio::test]
+async fn pings_are_paid_for() {
+    let memory = scheduled().await;
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+    peer.write_all(&masked(0x89, b"").repeat(20_000)).await.unwrap();
+    assert!(is_pending(receiver.recv()));
+    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    assert!(parked.budget.is_waiting());
+}
+
+// The next message may refer to it.
+#[tokio::test]
+async fn the_window_of_compressed_messages_is_counted_until_the_end() {
+    let memory = Memory::new(1 << 30);
+    let (mut client, mut sender, receiver) = open_compressed(&memory);
+    sender.send(wireloom_testing::Rng::with_seed(7).bytes(64 << 10)).await.unwrap();
+    assert!(client.recv().await.unwrap().is_some());
+    assert!(memory.stats().inflated >= 32 << 10, "{:?}", memory.stats());
+    receiver.shared.evict();
+    assert_eq!(memory.stats().inflated, 0);
+}
+
+#[tokio::test]
+async fn a_queue_that_is_not_written_any_more_is_not_counted() {
+    let memory = Memory::new(1 << 30);
+    let (peer, transport) = duplex(1 << 10);
+    let (mut sender, _receiver) = open(&memory, transport);
+    assert!(is_pending(sender.send(&[7; 100_000])));
+    assert!(memory.stats().send_queues >= 98_000);
+    drop(peer);
+    assert_eq!(sender.flush().await, Err(WebSocketError::ConnectionLost));
+    assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
+}
+
+// The handler keeps the WebSocket.
+#[tokio::test(start_paused = true)]
+async fn the_queue_of_a_slow_peer_is_freed_when_it_is_disconnected() {
+    let memory = Memory::new(1 << 30);
+    let (mut peer, mut sender, _receiver) = serve(&memory, 1 << 10);
+    assert_eq!(sender.send(&[7; 100_000]).await, Err(WebSocketError::SlowPeer));
+    assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
+    let mut received = Vec::new();
+    tokio::io::AsyncReadExt::read_to_end(&mut peer, &mut received).await.unwrap();
+    assert_eq!(received.len(), 1 << 10);
+}
+
+// Streams of one connection wait together: a large buffer for each would be allocated, cleared and freed for each.
+#[tokio::test]
+async fn a_receiver_that_waits_for_its_turn_holds_no_empty_read_buffer() {
+    let memory = scheduled().await;
+    let (mut peer, transport) = duplex(1 << 20);
+    let (_sender, mut receiver) = open(&memory, transport);
+    let account = memory.account();
+    receiver.shared.set_account(&account);
+    peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+    assert!(receiver.recv().await.unwrap().is_some());
+    // The peer has used up its share.
+    account.charge(4 << 20);
+    assert!(is_pending(receiver.recv()));
+    assert_eq!(memory.stats().read_buffers, 0);
+    // One that has more to decode keeps it.
+    let (more, last) = (masked(0x81, b"more"), masked(0x81, b"last"));
+    peer.write_all(&[&more[..], &last[..3]].concat()).await.unwrap();
+    assert!(receiver.recv().await.unwrap().is_some());
+    account.charge(4 << 20);
+    assert!(is_pending(receiver.recv()));
+    assert!(memory.stats().read_buffers > 0);
+    peer.write_all(&last[3..]).await.unwrap();
+    assert_eq!(receiver.recv().await.unwrap().unwrap().as_text(), Some("last"));
+}
+
+// It waits for its turn when the last sender is dropped. Nothing else would wake it.
+#[tokio::test]
+async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
+    let memory = scheduled().await;
+    let (mut peer, transport) = duplex(1 << 20);
+    let (sender, mut receiver) = open(&memory, transport);
+    let account = memory.account();
+    receiver.shared.set_account(&account);
+    let weak = Arc::downgrade(&receiver.shared);
+    for _ in 0..3 {
+        peer.write_all(&masked(0x81, b"hello")).await.unwrap();
+    }
+    assert!(receiver.recv().await.unwrap().is_some());
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = alive();
+    // The peer has used up its share.
+    account.charge(4 << 20);
+    drop(receiver);
+    tokio::spawn(async move { drop(sender) });
+    tokio::task::yield_now().await;
+    drop(account);
+    drop(peer);
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!((weak.strong_count(), weak.weak_count(), alive()), (0, 0, before));
+}
+
+// An eviction while the state is taken: its memory is freed when it is put back, which wakes others that wait for memory.
+#[tokio::test]
+async fn wakes_those_that_wait_for_memory_after_the_unlock() {
+    struct Probe(Weak<Shared>, std::sync::Mutex<Vec<bool>>);
+    impl std::task::Wake for Probe {
+        fn wake(self: Arc<Self>) {
+            let is_locked = self.0.upgrade().unwrap().try_lock().is_none();
+            self.1.lock().unwrap().push(is_locked);
+        }
+    }
+    let memory = Memory::new(600_000);
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
+    receive_most(&mut peer, &mut receiver).await;
+    let shared = receiver.shared.clone();
+    let other = memory.account();
+    let mut held = other.reservation(crate::memory::Category::Body);
+    held.set(81 << 10);
+    let probe = Arc::new(Probe(Arc::downgrade(&shared), std::sync::Mutex::default()));
+    let waker = Waker::from(probe.clone());
+    assert!(other.poll_read_allowed(&mut Context::from_waker(&waker)).is_pending());
+    let active = shared.take_receiver().unwrap();
+    shared.evict();
+    assert!(probe.1.lock().unwrap().is_empty());
+    shared.put_receiver(active);
+    assert_eq!(*probe.1.lock().unwrap(), [false]);
+    assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
+}
+
+// A part of a message is inflated, and the peer is found to be too slow before the eviction.
+#[tokio::test]
+async fn an_eviction_after_another_failure_frees_the_state_that_is_taken() {
+    let memory = scheduled().await;
+    let (mut client, _sender, mut receiver) = open_compressed(&memory);
+    client.send(vec![7; 4 << 20]).await.unwrap();
+    inflate_a_part(&memory, &mut receiver).await;
+    let shared = receiver.shared.clone();
+    let active = shared.take_receiver().unwrap();
+    shared.lock().disconnect_slow();
+    shared.evict();
+    shared.put_receiver(active);
+    assert_eq!(memory.stats().inflated, 0);
+    assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
+}
+
+#[tokio::test]
+async fn a_ping_outside_of_a_driven_future_spawns_no_task() {
+    let (_peer, transport) = duplex(1 << 20);
+    let (mut sender, _receiver) = open(&Memory::new(1 << 30), transport);
+    sender.ping(b"").await.unwrap();
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+/// Memory whose scheduler runs until the end of the test.
+async fn scheduled() -> Arc<Memory> {
+    let memory = Memory::new(1 << 30);
+    let scheduling = memory.clone();
+    tokio::spawn(async move { scheduling.scheduler().run().await });
+    tokio::task::yield_now().await;
+    memory
+}
+
+/// A part of the message is inflated, and the connection waits for its next turn.
+async fn inflate_a_part(memory: &Memory, receiver: &mut Receiver) {
+    while memory.stats().inflated == 0 {
+        assert!(is_pending(receiver.recv()));
+        tokio::task::yield_now().await;
+    }
+}
+
+// The connection has used up its turn, and waits for the next one when its peer is too slow.
+#[tokio::test]
+async fn messages_that_arrived_before_a_disconnection_are_returned() {
+    for is_server in [false, true] {
+        let memory = scheduled().await;
+        let (mut peer, transport) = duplex(1 << 20);
+        let (role, frame) = if is_server {
+            (Role::Server, masked(0x81, b"hi"))
+        } else {
+            (Role::Client, vec![0x81, 2, b'h', b'i'])
+        };
+        let socket = connect(transport, role, Negotiated::default());
+        if is_server {
+            socket.shared().set_account(&memory.account());
+        }
+        let (_sender, mut receiver) = socket.split();
+        for _ in 0..80 {
+            peer.write_all(&frame).await.unwrap();
+        }
+        let mut count = 0;
+        while receiver.active.as_ref().is_none_or(|active| active.messages_left > 0) {
+            assert!(receiver.recv().await.unwrap().is_some());
+            count += 1;
+        }
+        receiver.active.as_mut().unwrap().budget.spend(2 << 20);
+        while !is_pending(receiver.recv()) {
+            count += 1;
+        }
+        receiver.shared.lock().disconnect_slow();
+        let error = loop {
+            match receiver.recv().await {
+                Ok(message) => count += usize::from(message.is_some()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((count, error), (80, WebSocketError::SlowPeer), "{is_server}");
+    }
+}
+
+// A part of it is inflated when the other half of the connection finds that the peer is too slow.
+#[tokio::test]
+async fn a_message_that_is_inflated_in_steps_is_returned_after_a_disconnection() {
+    const LEN: usize = 4 << 20;
+    let memory = scheduled().await;
+    let (mut client, _sender, mut receiver) = open_compressed(&memory);
+    client.send(vec![7; LEN]).await.unwrap();
+    inflate_a_part(&memory, &mut receiver).await;
+    let shared = receiver.shared.clone();
+    let active = shared.take_receiver().unwrap();
+    shared.lock().disconnect_slow();
+    shared.put_receiver(active);
+    assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
+    assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::SlowPeer);
+}
