@@ -128,6 +128,7 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
 
   # `close` takes no lock: a signal handler may not.
   def test_close_in_a_signal_handler
+    gap_of_the_original
     driver = deflated
     @socket.take
     closed = nil
