@@ -24,7 +24,7 @@ DELIVERY_S = 7.0e-6  # a message of 128 B to one of 1,000 subscribers, one messa
 BURST_S = 0.45e-6  # the same in bursts of 16: most of a delivery is the system call
 PROCESS_B = 2_480  # an idle connection, in the process
 KERNEL_B = 4_230  # its socket, in the kernel
-SUBSCRIBER_B = 1_511  # a connection with a subscription, by the allocator's count
+SUBSCRIBER_B = 1_511  # a connection with a subscription, growth of the process
 
 # A processor is planned to be busy for half of the time.
 LOAD = 0.5
@@ -75,7 +75,7 @@ def sums():
         rows.append(f"| {name} | " + " | ".join(cell(size) for size in sizes) + " |")
 
     row("memory of the processes, idle", lambda n: gigabytes(n * PROCESS_B))
-    row("the same, by the allocator, if each subscribes to a channel", lambda n: gigabytes(n * SUBSCRIBER_B))
+    row("the same, if each subscribes to a channel", lambda n: gigabytes(n * SUBSCRIBER_B))
     row("memory of the kernel, idle", lambda n: gigabytes(n * KERNEL_B))
     for rate, name in ((0.01, "one message in 100 s each"), (0.1, "one in 10 s"), (1, "one a second")):
         row(f"cores for {name}", lambda n: cores(n * rate * DELIVERY_S / LOAD))

@@ -156,7 +156,7 @@ impl Engine for MemoryEngine {
         _retention: Retention,
     ) -> EngineFuture<'a, History> {
         let now = self.now();
-        // Reading begins no history: whoever may read could fill the memory with names.
+        // Reading begins no history: a client that may read could fill the memory with names.
         ready(Ok(self.logs.peek(channel, |log| log.read(query, now)).unwrap_or_default()))
     }
 
