@@ -69,7 +69,7 @@ impl Session {
                 if let Some(Switch { to, left }) = http1.handle(context, bytes) {
                     *self = match to {
                         Next::WebSocket(deflate) => Self::websocket(deflate, true),
-                        Next::Http2 => Self::Http2(Box::new(Http2::new(true))),
+                        Next::Http2 { is_head } => Self::Http2(Box::new(Http2::upgraded(is_head))),
                         Next::Other => Self::other(context),
                     };
                     self.handle_all(context, &left);

@@ -334,3 +334,48 @@ fn the_content_of_a_request_for_an_upgrade_is_read() {
         }
     }
 }
+
+// RFC 7540 §3.2: the response to the request that was upgraded is on stream 1, which the client has ended.
+#[test]
+fn the_response_to_an_upgrade_to_http2_is_on_stream_1() {
+    use wireloom_inspect::Direction::{ToClient, ToServer};
+    const END_STREAM: u8 = 1;
+    const END_HEADERS: u8 = 4;
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    let settings = frame(4, 0, 0, &[]);
+    // :status: 200, and content-length: 2.
+    let ok = [0x88, 0x0F, 0x0D, 1, b'2'];
+    let with_content = [frame(1, END_HEADERS, 1, &ok), frame(0, END_STREAM, 1, b"ok")].concat();
+    let without_content = frame(1, END_HEADERS | END_STREAM, 1, &ok);
+    // :method: GET, :scheme: http, :path: /, :authority: h.
+    let next = frame(1, END_HEADERS | END_STREAM, 3, &[0x82, 0x86, 0x84, 0x01, 1, b'h']);
+    let late = frame(0, END_STREAM, 1, b"late");
+    for (method, response) in [("GET", with_content), ("HEAD", without_content)] {
+        let request = format!(
+            "{method} / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: \r\n\r\n"
+        );
+        let switching = b"HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
+        let client = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &next].concat();
+        let mut inspector = Inspector::new(Config::default());
+        let mut entries = Vec::new();
+        inspector.handle_bytes(1, None, ToServer, request.as_bytes(), &mut entries);
+        let server = [switching, &settings[..], &response].concat();
+        inspector.handle_bytes(1, None, ToClient, &server, &mut entries);
+        inspector.handle_bytes(1, None, ToServer, &client, &mut entries);
+        assert!(entries.iter().all(|entry| entry.problems.is_empty()), "{method}: {entries:#?}");
+    }
+    // The client has ended stream 1.
+    let mut inspector = Inspector::new(Config::default());
+    let mut entries = Vec::new();
+    let request = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
+    let switching = b"HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
+    inspector.handle_bytes(1, None, ToServer, request, &mut entries);
+    inspector.handle_bytes(1, None, ToClient, switching, &mut entries);
+    let client = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &late].concat();
+    inspector.handle_bytes(1, None, ToServer, &client, &mut entries);
+    let problems: Vec<&str> =
+        entries.iter().flat_map(|entry| &entry.problems).map(|problem| &*problem.text).collect();
+    assert_eq!(problems, ["frame after END_STREAM"]);
+}

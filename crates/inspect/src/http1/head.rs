@@ -112,6 +112,10 @@ impl Request {
         self.method == "CONNECT"
     }
 
+    fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
+
     /// Whether another protocol may follow the response.
     pub(super) fn upgrades(&self) -> bool {
         lists(&self.fields, "connection", "upgrade") && values(&self.fields, "upgrade").next().is_some()
@@ -183,8 +187,7 @@ impl Response {
     }
 
     pub(super) fn framing(&self, request: Option<&Request>) -> Framing {
-        let is_head = request.is_some_and(|request| request.method == "HEAD");
-        if is_head || matches!(self.status, 100..200 | 204 | 304) {
+        if request.is_some_and(Request::is_head) || matches!(self.status, 100..200 | 204 | 304) {
             return Framing::None;
         }
         framing(&self.fields, Framing::UntilClose)
@@ -206,7 +209,7 @@ impl Response {
             entry.flags.push("UPGRADE");
             Some(Next::WebSocket(self.check_upgrade(&mut entry, request)))
         } else if self.switches_to_http2() {
-            Some(Next::Http2)
+            Some(Next::Http2 { is_head: request.is_some_and(Request::is_head) })
         } else if self.status == 101 || (self.status / 100 == 2 && request.is_some_and(Request::is_connect)) {
             Some(Next::Other)
         } else {

@@ -30,7 +30,10 @@ pub(crate) struct Switch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     WebSocket(Option<DeflateParams>),
-    Http2,
+    /// `is_head`: the request that was upgraded is HEAD.
+    Http2 {
+        is_head: bool,
+    },
     /// A tunnel, or an unknown protocol.
     Other,
 }

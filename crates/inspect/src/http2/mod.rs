@@ -12,6 +12,7 @@ use wireloom_http2::error::{Error, Violation};
 use wireloom_http2::field::{FieldLimits, FieldList};
 use wireloom_http2::frame::{self, Flags, Frame, FrameHeader, Kind, StreamId};
 use wireloom_http2::hpack::{Decoder, TABLE_SIZE_DEFAULT};
+use wireloom_http2::message::RequestKind;
 
 use crate::entry::{Context, Direction, Entry, Payload, Protocol};
 use crate::limits::{FIELD_BLOCK_LEN_MAX, HPACK_TABLE_MAX, HTTP2_FRAME_LEN_MAX};
@@ -118,6 +119,13 @@ impl Http2 {
             sides.iter_mut().for_each(|side| side.decoder.in_step = false);
         }
         Self { sides, streams: Streams::new(from_start), from_start }
+    }
+
+    /// The connection after an upgrade from HTTP/1.1. `is_head`: the request that was upgraded is HEAD.
+    pub(crate) fn upgraded(is_head: bool) -> Self {
+        let mut http2 = Self::new(true);
+        http2.streams.upgrade(if is_head { RequestKind::Head } else { RequestKind::Plain });
+        http2
     }
 
     /// Whether `bytes` very likely begin with an HTTP/2 frame.

@@ -112,6 +112,18 @@ impl Streams {
         self.open.insert(stream, record);
     }
 
+    /// RFC 7540 §3.2: the request that was upgraded is that of stream 1, and has ended.
+    pub(super) fn upgrade(&mut self, request: RequestKind) {
+        let client = Direction::ToServer.index();
+        self.highest[client] = 1;
+        self.insert(1);
+        if let Some(stream) = self.open.get_mut(&1) {
+            stream.request = request;
+            stream.has_head[client] = true;
+            stream.ended[client] = true;
+        }
+    }
+
     /// Handles HEADERS in `direction`, on a new or an open stream.
     pub(super) fn open(&mut self, entry: &mut Entry, direction: Direction, stream: u32) {
         if self.open.contains_key(&stream) {
