@@ -53,6 +53,12 @@ pub const HPACK_TABLE_MAX: u32 = 64 << 10;
 /// Open streams of a connection of HTTP/2 that are followed.
 pub const STREAMS_MAX: usize = 4096;
 
+/// Messages of an entry of a HAR, which is read as a whole. 1,048,576: half an hour of a firehose of 500 a second.
+pub const HAR_MESSAGES_MAX: usize = 1 << 20;
+
+/// Header fields of a request or a response of a HAR.
+pub const HAR_HEADERS_MAX: usize = 4096;
+
 /// TLS sessions whose secrets are kept.
 pub const SECRETS_MAX: usize = 64 << 10;
 

@@ -251,3 +251,59 @@ fn a_long_line_of_small_requests_takes_bounded_memory() {
         assert!(peak < 32 * MIB, "{format:?}: {peak}");
     }
 }
+
+/// A HAR with one entry, whose list has `count` items of this text.
+fn har(before: &str, item: &'static str, count: usize, behind: &str) -> impl Read + Send {
+    let items = (0..count).map(move |at| if at == 0 { item.to_owned() } else { format!(",{item}") });
+    Text { parts: [before.to_owned()].into_iter().chain(items).chain([behind.to_owned()]), rest: Vec::new() }
+}
+
+/// A text that is generated while it is read.
+struct Text<P> {
+    parts: P,
+    rest: Vec<u8>,
+}
+
+impl<P: Iterator<Item = String>> Read for Text<P> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        while self.rest.is_empty() {
+            let Some(part) = self.parts.next() else { return Ok(0) };
+            self.rest = part.into_bytes();
+        }
+        let len = self.rest.len().min(into.len());
+        into[..len].copy_from_slice(&self.rest[..len]);
+        self.rest.drain(..len);
+        Ok(len)
+    }
+}
+
+// An entry of a HAR is read as a whole, and its items take more memory than their text.
+#[test]
+fn a_har_entry_with_many_items_takes_bounded_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let messages = r#"{"log":{"entries":[{"request":{},"_webSocketMessages":["#;
+    let headers = r#"{"log":{"entries":[{"request":{"headers":["#;
+    let (message, header) = (r#"{"type":""}"#, r#"{"name":"","value":""}"#);
+    for (before, item, count, behind, refused) in [
+        (messages, message, 1 << 20, "]}]}}", None),
+        (messages, message, 3 << 20, "]}]}}", Some("an entry has more than 1048576 messages")),
+        (headers, header, 4096, "]}}]}}", None),
+        (headers, header, 3 << 20, "]}}]}}", Some("an entry has more than 4096 header fields")),
+    ] {
+        let mut inspector = Inspector::new(Config::default());
+        let mut entries = 0;
+        let before_all = HELD.load(Relaxed);
+        PEAK.store(before_all, Relaxed);
+        let result = read(har(before, item, count, behind), Some(Format::Har), &mut inspector, &mut |_| {
+            entries += 1;
+            ControlFlow::Continue(())
+        });
+        let peak = PEAK.load(Relaxed) - before_all;
+        assert!(peak < 256 * MIB, "{count} items took {} MiB", peak / MIB);
+        match (result, refused) {
+            (Ok(()), None) => assert!(entries > 0),
+            (Err(error), Some(reason)) => assert!(error.to_string().contains(reason), "{error}"),
+            (result, _) => panic!("{result:?}"),
+        }
+    }
+}

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{BufRead, Read};
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -14,7 +15,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use super::{ReadError, Sink};
 use crate::entry::{Context, Direction, Entry, Payload, Protocol};
 use crate::inspector::Inspector;
-use crate::limits::CONTENT_LEN_MAX;
+use crate::limits::{CONTENT_LEN_MAX, HAR_HEADERS_MAX, HAR_MESSAGES_MAX};
 use crate::websocket::text_or_binary;
 
 /// The longest HAR, in bytes: 1 GiB. A single string may take up nearly all of it.
@@ -28,7 +29,7 @@ struct HarEntry {
     request: Request,
     #[serde(default)]
     response: Option<Response>,
-    #[serde(rename = "_webSocketMessages", default)]
+    #[serde(rename = "_webSocketMessages", default, deserialize_with = "messages")]
     messages: Vec<Message>,
     /// Milliseconds that the exchange took.
     #[serde(default)]
@@ -44,7 +45,7 @@ struct Request {
     url: String,
     #[serde(default)]
     http_version: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "headers")]
     headers: Vec<Header>,
     #[serde(default)]
     body_size: i64,
@@ -59,7 +60,7 @@ struct Response {
     status_text: String,
     #[serde(default)]
     http_version: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "headers")]
     headers: Vec<Header>,
     #[serde(default)]
     body_size: i64,
@@ -82,6 +83,41 @@ struct Message {
     opcode: i64,
     #[serde(default)]
     data: String,
+}
+
+fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Header>, D::Error> {
+    deserializer.deserialize_seq(List { len_max: HAR_HEADERS_MAX, noun: "header fields", item: PhantomData })
+}
+
+fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Message>, D::Error> {
+    deserializer.deserialize_seq(List { len_max: HAR_MESSAGES_MAX, noun: "messages", item: PhantomData })
+}
+
+/// An array of at most `len_max` items: each takes more memory than in the file.
+struct List<T> {
+    len_max: usize,
+    noun: &'static str,
+    item: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an array of {}", self.noun)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            if list.len() == self.len_max {
+                let text = format_args!("an entry has more than {} {}", self.len_max, self.noun);
+                return Err(serde::de::Error::custom(text));
+            }
+            list.push(item);
+        }
+        Ok(list)
+    }
 }
 
 impl Message {
@@ -111,8 +147,7 @@ pub(super) fn read(
             direction: Direction::ToServer,
             stream: None,
         };
-        report(&mut context, entry);
-        super::flush(&mut entries, sink).is_continue()
+        report(&mut context, entry, &mut |entries| super::flush(entries, sink).is_continue())
     };
     let result = Level { name: "log", visit: &mut visit }.deserialize(&mut json);
     drop(json);
@@ -215,7 +250,8 @@ impl<'de> Visitor<'de> for Entries<'_> {
     }
 }
 
-fn report(context: &mut Context<'_>, har: HarEntry) {
+/// Reports an entry, a part at a time: it may have many messages. Returns whether `flush`, which takes each part, wants the next.
+fn report(context: &mut Context<'_>, har: HarEntry, flush: &mut dyn FnMut(&mut Vec<Entry>) -> bool) -> bool {
     let started = time(&har.started_date_time);
     context.time = started;
     let protocol = match har.request.http_version.to_ascii_lowercase().as_str() {
@@ -238,13 +274,18 @@ fn report(context: &mut Context<'_>, har: HarEntry) {
         let entry = head(&context, protocol, "response", start.trim().to_owned(), headers, body_size);
         context.report(entry);
     }
+    let mut continues = flush(context.out);
     for message in har.messages {
+        if !continues {
+            break;
+        }
         let direction = if message.kind == "send" { Direction::ToServer } else { Direction::ToClient };
         let time = Duration::try_from_secs_f64(message.seconds()).ok().filter(|time| !time.is_zero());
-        let mut context = Context { direction, time: time.or(started), ..context.on_same() };
-        let entry = frame(&context, message);
+        let entry = frame(&Context { direction, time: time.or(started), ..context.on_same() }, message);
         context.report(entry);
+        continues = flush(context.out);
     }
+    continues
 }
 
 fn head(
