@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::config::ConfigError;
 
 /// Settings that have a counterpart with the same meaning: Centrifugo's path, and the section and name here.
-const SAME: [(&str, &str, &str); 39] = [
+const SAME: [(&str, &str, &str); 42] = [
     ("client.allowed_origins", "client", "allowed_origins"),
     ("client.allow_anonymous_connect_without_token", "client", "anonymous"),
     ("client.ping_interval", "client", "ping_interval"),
@@ -40,14 +40,17 @@ const SAME: [(&str, &str, &str); 39] = [
     ("client.proxy.connect.endpoint", "proxy.connect", "url"),
     ("client.proxy.connect.timeout", "proxy.connect", "timeout"),
     ("client.proxy.connect.http_headers", "proxy.connect", "forward_headers"),
+    ("client.proxy.connect.client_emulated_headers", "proxy.connect", "emulated_headers"),
     ("client.proxy.connect.static_http_headers", "proxy.connect", "headers"),
     ("client.proxy.connect.http.static_headers", "proxy.connect", "headers"),
     ("client.proxy.refresh.endpoint", "proxy.refresh", "url"),
     ("client.proxy.refresh.timeout", "proxy.refresh", "timeout"),
     ("client.proxy.refresh.http_headers", "proxy.refresh", "forward_headers"),
+    ("client.proxy.refresh.client_emulated_headers", "proxy.refresh", "emulated_headers"),
     ("rpc.proxy.endpoint", "rpc", "url"),
     ("rpc.proxy.timeout", "rpc", "timeout"),
     ("rpc.proxy.http_headers", "rpc", "forward_headers"),
+    ("rpc.proxy.client_emulated_headers", "rpc", "emulated_headers"),
 ];
 
 /// Options of a namespace with the same meaning.
@@ -131,8 +134,12 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
             "publish" => "proxy.publish",
             _ => "proxy.sub_refresh",
         };
-        for (own, here) in [("endpoint", "url"), ("timeout", "timeout"), ("http_headers", "forward_headers")]
-        {
+        for (own, here) in [
+            ("endpoint", "url"),
+            ("timeout", "timeout"),
+            ("http_headers", "forward_headers"),
+            ("client_emulated_headers", "emulated_headers"),
+        ] {
             let value = take(&mut root, &format!("channel.proxy.{name}.{own}"));
             if let Some(value) = value.filter(|value| !is_empty(value)) {
                 sections.entry(section).or_default().push((here, value));

@@ -145,7 +145,7 @@ force_push_join_leave = true
         };
         let join = async |client: &Arc<Client>| {
             let command = SubscribeRequest { channel: "n:a".into(), ..SubscribeRequest::default() };
-            let request = Request::from_client(command, &[]);
+            let request = Request::from_client(command, &crate::proxy::Headers::NONE);
             assert!(subscribe(node, client, request).await.unwrap().start(Vec::new()).await);
         };
         let (observer, client) = (accept(), accept());

@@ -227,12 +227,16 @@ pub struct ProxyConfig {
     pub headers: HashMap<String, String>,
     /// The names of header fields of the client's own request that are forwarded, such as `cookie`. No others are.
     pub forward_headers: Vec<String>,
+    /// The names of header fields that clients may give in the `headers` of their connect command, such as `authorization`: browsers
+    /// cannot set those of a WebSocket. They are forwarded where the request has none of the name in `forward_headers`. A client gives
+    /// them any value, whatever is between it and the hub: list none that a proxy in front of the hub sets.
+    pub emulated_headers: Vec<String>,
 }
 
 impl Default for ProxyConfig {
     fn default() -> Self {
-        let (headers, forward_headers) = Default::default();
-        Self { url: None, timeout: Duration::from_secs(3), headers, forward_headers }
+        let (headers, forward_headers, emulated_headers) = Default::default();
+        Self { url: None, timeout: Duration::from_secs(3), headers, forward_headers, emulated_headers }
     }
 }
 
@@ -279,7 +283,7 @@ impl EventsConfig {
     /// As an endpoint.
     pub(crate) fn proxy(&self) -> ProxyConfig {
         let Self { url, timeout, headers, .. } = self.clone();
-        ProxyConfig { url, timeout, headers, forward_headers: Vec::new() }
+        ProxyConfig { url, timeout, headers, ..ProxyConfig::default() }
     }
 }
 

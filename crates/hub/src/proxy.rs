@@ -1,6 +1,6 @@
 //! The application decides by HTTP: requests and responses of Centrifugo's proxies, for each operation that has an endpoint.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -25,12 +25,23 @@ pub(crate) struct Proxies {
     pub(crate) sub_refresh: Option<Endpoint>,
     pub(crate) publish: Option<Endpoint>,
     pub(crate) rpc: Option<Endpoint>,
-    /// The names of header fields that some endpoint receives, in lower case.
+    /// The names of header fields of requests that some endpoint receives, in lower case.
     pub(crate) forwarded: Vec<String>,
+    /// The same for those that clients give in their connect command, without repetition.
+    pub(crate) emulated: Vec<String>,
 }
 
-/// Header fields of a client's request that are forwarded, in lower case.
-pub(crate) type Headers = Vec<(String, String)>;
+/// Header fields of a client that some endpoint receives, with names in lower case. Whoever is between the client and the hub decides
+/// about those of its request; those that it gives in its connect command have whatever values it likes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Headers {
+    pub(crate) of_request: Vec<(String, String)>,
+    pub(crate) emulated: Vec<(String, String)>,
+}
+
+impl Headers {
+    pub(crate) const NONE: Self = Self { of_request: Vec::new(), emulated: Vec::new() };
+}
 
 /// What every request has.
 #[derive(Serialize)]
@@ -191,6 +202,8 @@ impl Proxies {
         }
         check("events", &config.events.proxy())?;
         let forwarded = named.iter().flat_map(|(_, proxy)| &proxy.forward_headers);
+        let emulated = named.iter().flat_map(|(_, proxy)| &proxy.emulated_headers);
+        let emulated: BTreeSet<_> = emulated.map(|name| name.to_ascii_lowercase()).collect();
         Ok(Self {
             connect: Endpoint::new("connect", &proxies.connect, CallsAgain::Yes),
             refresh: Endpoint::new("refresh", &proxies.refresh, CallsAgain::Yes),
@@ -199,6 +212,7 @@ impl Proxies {
             publish: Endpoint::new("publish", &proxies.publish, CallsAgain::No),
             rpc: Endpoint::new("rpc", &config.rpc, CallsAgain::No),
             forwarded: forwarded.map(|name| name.to_ascii_lowercase()).collect(),
+            emulated: emulated.into_iter().collect(),
         })
     }
 }
@@ -213,7 +227,7 @@ fn check(section: &str, proxy: &ProxyConfig) -> Result<(), ConfigError> {
     if proxy.timeout.is_zero() {
         return Err(ConfigError(format!("{section}.timeout must not be 0")));
     }
-    let names = proxy.forward_headers.iter().chain(proxy.headers.keys());
+    let names = proxy.forward_headers.iter().chain(&proxy.emulated_headers).chain(proxy.headers.keys());
     for name in names {
         // RFC 9110 §7.6.1: fields of one connection, and those that describe the request's own content.
         const OWN: [&str; 11] = [
@@ -244,8 +258,8 @@ fn check(section: &str, proxy: &ProxyConfig) -> Result<(), ConfigError> {
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub(crate) client: &'a Client,
-    /// The forwarded header fields of all endpoints.
-    pub(crate) headers: &'a [(String, String)],
+    /// Its header fields for all endpoints.
+    pub(crate) headers: &'a Headers,
 }
 
 impl<'a> Caller<'a> {
@@ -260,10 +274,18 @@ impl<'a> Caller<'a> {
         Call { about, name, version, channels, channel, method, data: Data::default() }
     }
 
-    /// The headers that one endpoint receives.
-    fn headers_for(&self, config: &ProxyConfig) -> Headers {
-        let is_listed = |name: &str| config.forward_headers.iter().any(|one| one.eq_ignore_ascii_case(name));
-        self.headers.iter().filter(|(name, _)| is_listed(name)).cloned().collect()
+    /// The headers that one endpoint receives. An emulated one replaces none.
+    fn headers_for(&self, config: &ProxyConfig) -> Vec<(String, String)> {
+        let is_in = |list: &[String], name: &str| list.iter().any(|one| one.eq_ignore_ascii_case(name));
+        let Headers { of_request, emulated } = self.headers;
+        let mut headers: Vec<_> =
+            of_request.iter().filter(|(name, _)| is_in(&config.forward_headers, name)).cloned().collect();
+        for (name, value) in emulated.iter().filter(|(name, _)| is_in(&config.emulated_headers, name)) {
+            if !headers.iter().any(|(own, _)| own == name) {
+                headers.push((name.clone(), value.clone()));
+            }
+        }
+        headers
     }
 
     async fn ask<T: serde::de::DeserializeOwned>(

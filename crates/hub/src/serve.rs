@@ -159,11 +159,13 @@ impl Hub {
         let settings = self.0.settings();
         let wanted = &settings.proxies.forwarded;
         if wanted.is_empty() {
-            return Headers::new();
+            return Headers::NONE;
         }
         let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value));
         let fields = fields.filter(|(name, _)| wanted.contains(name));
-        fields.map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())).collect()
+        let of_request =
+            fields.map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())).collect();
+        Headers { of_request, ..Headers::NONE }
     }
 
     /// Checks the page that opens a WebSocket.

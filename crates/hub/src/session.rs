@@ -110,7 +110,7 @@ const BURST: Duration = Duration::from_secs(5);
 /// The state that few sessions need.
 #[derive(Debug, Default)]
 struct Rare {
-    /// The header fields of the request that opened the connection which endpoints of the backend receive.
+    /// Those which endpoints of the backend receive.
     headers: Headers,
     pace: Pace,
     /// The backend is not asked for renewals before this time.
@@ -170,7 +170,7 @@ impl Session {
         let config = &settings.config.client;
         let now = node.clock.now();
         let state = State::Connecting { stale: Deadline::new(now, config.stale_after) };
-        let rare = (!headers.is_empty()).then(|| Box::new(Rare { headers, ..Rare::default() }));
+        let rare = (headers != Headers::NONE).then(|| Box::new(Rare { headers, ..Rare::default() }));
         Self { client, name: None, state, commands: CellRate::default(), rare, node }
     }
 
@@ -486,19 +486,23 @@ impl Session {
         Caller { client: &self.client, headers: self.headers() }
     }
 
-    fn headers(&self) -> &[(String, String)] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.headers)
+    fn headers(&self) -> &Headers {
+        static NONE: Headers = Headers::NONE;
+        self.rare.as_ref().map_or(&NONE, |rare| &rare.headers)
     }
 
-    /// Adds the headers that the connect command has for clients which cannot set those of HTTP. They replace none.
-    fn emulate_headers(&mut self, emulated: &HashMap<String, String>) {
+    /// Keeps the headers that the connect command has for clients which cannot set those of HTTP.
+    fn emulate_headers(&mut self, given: &HashMap<String, String>) {
         let settings = self.node.settings();
-        for (name, value) in emulated {
-            let name = name.to_ascii_lowercase();
-            let is_set = self.headers().iter().any(|(own, _)| *own == name);
-            if !is_set && settings.proxies.forwarded.contains(&name) && !value.contains(char::is_control) {
-                self.rare.get_or_insert_default().headers.push((name, value.clone()));
-            }
+        let wanted = settings.proxies.emulated.iter().filter_map(|name| {
+            let is_it =
+                |own: &str, value: &str| own.eq_ignore_ascii_case(name) && !value.contains(char::is_control);
+            let (_, value) = given.iter().find(|(own, value)| is_it(own, value))?;
+            Some((name.clone(), value.clone()))
+        });
+        let emulated: Vec<_> = wanted.collect();
+        if !emulated.is_empty() {
+            self.rare.get_or_insert_default().headers.emulated = emulated;
         }
     }
 
@@ -779,7 +783,7 @@ mod tests {
         for command in [presence, stats, history, recover] {
             for (channel, is_large) in [("small", false), ("large", true)] {
                 let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-                let mut session = Session::new(node.clone(), client.clone(), Headers::new());
+                let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
                 session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
                 tokio::task::yield_now().await;
                 let message = command.replace("CHANNEL", channel);
@@ -823,7 +827,7 @@ mod tests {
             });
             let node = hub.build().unwrap().0;
             let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-            let mut session = Session::new(node.clone(), client.clone(), Headers::new());
+            let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
             let connect = format!("{{\"id\":1,\"connect\":{{\"token\":\"{}\"}}}}", sign(first));
             session.handle_message(connect.as_str().into()).await;
             assert_eq!(client.expires_at(), at(expected[0]), "{expected:?}");
@@ -844,7 +848,7 @@ mod tests {
         let hub = Hub::builder().config(HubConfig::from_toml("[client]\nanonymous = true\n").unwrap());
         let node = hub.build().unwrap().0;
         let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-        let mut session = Session::new(node.clone(), client.clone(), Headers::new());
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
         let pause = Duration::from_secs(3_600);
         let timeout = async |session: &mut Session, pause| {
             tokio::time::sleep_until(node.clock.instant(session.poll_timeout(true))).await;

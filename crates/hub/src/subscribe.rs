@@ -101,12 +101,12 @@ impl Request {
 
     /// A subscription that the connection's token or the application has granted.
     pub(crate) fn granted(command: SubscribeRequest, grant: Grant) -> Self {
-        Self { command, granted: Some(grant), headers: Headers::new(), may_recover: true }
+        Self { command, granted: Some(grant), headers: Headers::NONE, may_recover: true }
     }
 
     /// A subscription that the client asks for.
-    pub(crate) fn from_client(command: SubscribeRequest, headers: &[(String, String)]) -> Self {
-        Self { command, granted: None, headers: headers.to_vec(), may_recover: true }
+    pub(crate) fn from_client(command: SubscribeRequest, headers: &Headers) -> Self {
+        Self { command, granted: None, headers: headers.clone(), may_recover: true }
     }
 }
 
@@ -460,7 +460,7 @@ mod tests {
         let command = SubscribeRequest { channel: "a".into(), ..SubscribeRequest::default() };
         let (task_node, task_client) = (node.clone(), client.clone());
         let first = tokio::spawn(async move {
-            let request = Request::from_client(command, &[]);
+            let request = Request::from_client(command, &Headers::NONE);
             subscribe(&task_node, &task_client, request).await.unwrap().start(Vec::new()).await
         });
         asked.notified().await;

@@ -132,7 +132,7 @@ impl Roaming {
             let Ok(client) = self.hub.0.accept(Transport::WebSocket(Encoding::Json), None, None) else {
                 panic!("refused")
             };
-            let session = Session::new(self.hub.0.clone(), client.clone(), Vec::new());
+            let session = Session::new(self.hub.0.clone(), client.clone(), crate::proxy::Headers::NONE);
             let serving = tokio::spawn(serve(session, received));
             let (pending, leaving) = Default::default();
             let connection =

@@ -343,7 +343,7 @@ mod tests {
         let config = HubConfig::from_toml("[client]\nanonymous = true\n").unwrap();
         let node = Hub::builder().config(config).build().unwrap().0;
         let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-        let mut session = Session::new(node.clone(), client.clone(), Headers::new());
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
         session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
         let (_peer, transport) = tokio::io::duplex(16);
         let socket = WebSocket::from_transport(

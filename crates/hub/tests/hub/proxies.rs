@@ -155,6 +155,31 @@ async fn a_backend_decides_who_connects() {
     assert_eq!(backend.calls("/connect").len(), before);
 }
 
+/// A proxy in front of the hub may set and remove fields of requests, such as the user that it knows, but it does not see those.
+#[tokio::test]
+async fn fields_that_a_client_gives_are_taken_for_none_of_its_request() {
+    let backend = Backend::start(|_| json!({ "result": { "user": "7", "data": 1 } })).await;
+    let url = &backend.url;
+    let config = format!(
+        "[proxy.connect]\nurl = \"{url}/connect\"\nforward_headers = [\"X-Other\"]\nemulated_headers = [\"Cookie\"]\n\
+        [rpc]\nurl = \"{url}/rpc\"\nforward_headers = [\"Cookie\", \"X-Other\"]\nemulated_headers = [\"X-Other\"]\n"
+    );
+    let served = Served::start(&config, |hub| hub).await;
+    let given = json!({ "headers": { "x-other": "given", "COOKIE": "given" } });
+    for (connector, of_connect, of_rpc) in [
+        (Connector::new(), (Some("given"), None), (None, Some("given"))),
+        (Connector::new().header("X-Other", "set"), (Some("given"), Some("set")), (None, Some("set"))),
+    ] {
+        let mut client = Client::new(connector.connect(&served.url).await.unwrap());
+        client.call("connect", given.clone()).await;
+        client.call("rpc", json!({ "method": "x" })).await;
+        for (path, (cookie, other)) in [("/connect", of_connect), ("/rpc", of_rpc)] {
+            let call = backend.calls(path).pop().unwrap();
+            assert_eq!((call.cookie.as_deref(), call.other.as_deref()), (cookie, other), "{path}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_bad_backend_lets_nobody_in() {
     let backend = Backend::start(|_| json!({})).await;
@@ -341,6 +366,7 @@ async fn endpoints_that_cannot_work_are_refused() {
         ("[rpc]\nurl = \"http://\"", "rpc.url"),
         ("[proxy.publish]\nurl = \"http://a\"\ntimeout = \"0s\"", "proxy.publish.timeout"),
         ("[proxy.connect]\nurl = \"http://a\"\nforward_headers = [\"Host\"]", "\"Host\" cannot be sent"),
+        ("[proxy.connect]\nurl = \"http://a\"\nemulated_headers = [\"Te\"]", "\"Te\" cannot be sent"),
         ("[proxy.connect]\nurl = \"http://a\"\nheaders = { \"a b\" = \"\" }", "\"a b\" cannot be sent"),
         ("[proxy.connect]\nurl = \"http://a\"\nheaders = { a = \"b\\r\\nc: d\" }", "the value of the header"),
         ("[channel]\nsubscribe_proxy = true", "needs proxy.subscribe.url"),
