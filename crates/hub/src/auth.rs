@@ -188,11 +188,18 @@ impl Verifier {
             .filter_map(|keys| keys.remote.as_ref())
     }
 
-    /// Fetches the keys at a URL if the token names one that is not known. Called before a token is verified.
-    pub(crate) async fn prepare(&self, token: &str) {
-        for keys in [Some(&self.connect), self.subscribe.as_ref()].into_iter().flatten() {
-            keys.prepare(token).await;
-        }
+    /// Fetches the keys at a URL if the token of a connection names one that is not known. Called before it is verified.
+    pub(crate) async fn prepare_connect(&self, token: &str) {
+        self.connect.prepare(token).await;
+    }
+
+    /// The same for the token of a subscription.
+    pub(crate) async fn prepare_subscribe(&self, token: &str) {
+        self.subscribe_keys().prepare(token).await;
+    }
+
+    fn subscribe_keys(&self) -> &Keys {
+        self.subscribe.as_ref().unwrap_or(&self.connect)
     }
 
     pub(crate) fn connect(&self, token: &str, now: Duration) -> Result<ConnectClaims, TokenError> {
@@ -205,7 +212,7 @@ impl Verifier {
     }
 
     pub(crate) fn subscribe(&self, token: &str, now: Duration) -> Result<SubscribeClaims, TokenError> {
-        let keys = self.subscribe.as_ref().unwrap_or(&self.connect);
+        let keys = self.subscribe_keys();
         let claims: SubscribeClaims = keys.verify(token)?;
         keys.check_time(claims.exp, claims.nbf, now).map(|()| claims)
     }

@@ -586,7 +586,7 @@ impl Session {
         let (mut subs, mut is_cut) = (Vec::new(), false);
         let has_token = !request.token.is_empty();
         if has_token {
-            settings.verifier.prepare(&request.token).await;
+            settings.verifier.prepare_connect(&request.token).await;
             let claims =
                 settings.verifier.connect(&request.token, self.node.clock.system_now()).map_err(|error| {
                     match error {

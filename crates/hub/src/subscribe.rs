@@ -229,7 +229,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
     };
     let (operation, settings) = (Operation::Subscribe { token }, node.settings());
     if !token.is_empty() {
-        settings.verifier.prepare(token).await;
+        settings.verifier.prepare_subscribe(token).await;
     }
     let decision = rights::check(&settings, &node.clock, requester, channel, operation)?;
     let by_default = match decision {

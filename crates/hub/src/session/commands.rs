@@ -232,7 +232,7 @@ impl Session {
             return Err(ErrorCode::BadRequest);
         }
         let (settings, clock) = (self.node.settings(), &self.node.clock);
-        settings.verifier.prepare(token).await;
+        settings.verifier.prepare_connect(token).await;
         let claims = settings.verifier.connect(token, clock.system_now()).map_err(|error| match error {
             TokenError::Expired => ErrorCode::TokenExpired,
             TokenError::Invalid => ErrorCode::PermissionDenied,
@@ -256,7 +256,7 @@ impl Session {
         if request.channel.is_empty() || request.token.is_empty() {
             return Err(ErrorCode::BadRequest);
         }
-        self.node.settings().verifier.prepare(&request.token).await;
+        self.node.settings().verifier.prepare_subscribe(&request.token).await;
         let grant = match self.check(&request.channel, Operation::Renew { token: &request.token })? {
             Decision::Allowed(grant) => grant,
             Decision::Application { .. } => Grant::default(),

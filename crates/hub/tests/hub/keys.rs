@@ -151,6 +151,25 @@ async fn a_new_configuration_keeps_the_keys_of_a_url() {
     assert_eq!(connect(&served, &rsa).await, Some(100));
 }
 
+/// A key of one kind of token is never found at the URL of the other: each token would wait for another request there.
+#[tokio::test]
+async fn the_keys_of_connections_and_of_subscriptions_are_at_urls_of_their_own() {
+    let ((url, keys), (own_url, own_keys)) = (key_server(Mode::Keys).await, key_server(Mode::Keys).await);
+    *own_keys.ids.lock().unwrap() = vec!["ecdsa"];
+    let config = format!("{}[token.subscription]\njwks_url = \"{own_url}\"\n", config(&url, "1h"));
+    let served = Served::start(&config, |hub| hub).await;
+    let asked = || [&keys, &own_keys].map(|keys| keys.asked.load(Ordering::Relaxed));
+    let mut client = Client::new(wireloom::connect(&served.url).await.unwrap());
+    client.call("connect", json!({ "token": token(Algorithm::RS256, "rsa") })).await;
+    assert_eq!(asked(), [1, 0]);
+    let header = Header { kid: Some("ecdsa".into()), ..Header::new(Algorithm::ES256) };
+    let key = EncodingKey::from_ec_pem(ECDSA.as_bytes()).unwrap();
+    let claims = json!({ "sub": "7", "channel": "$a" });
+    let subscription = json!({ "channel": "$a", "token": encode(&header, &claims, &key).unwrap() });
+    client.call("subscribe", subscription).await;
+    assert_eq!(asked(), [1, 1]);
+}
+
 #[tokio::test]
 async fn a_secret_at_a_url_is_none() {
     let (url, keys) = key_server(Mode::Keys).await;
