@@ -487,6 +487,8 @@ impl HubConfig {
             ("client.queue_len_max", client.queue_len_max == 0),
             ("client.message_len_max", client.message_len_max == 0),
             ("client.commands_per_s_max", client.commands_per_s_max == 0),
+            ("client.connections_max", client.connections_max == 0),
+            ("client.queue_time_max", client.queue_time_max.is_zero()),
             ("events.batch_max", config.events.batch_max == 0),
             ("history.meta_ttl", config.history.meta_ttl.is_zero()),
         ];
@@ -504,15 +506,21 @@ impl HubConfig {
         if config.api.key.as_deref() == Some("") {
             return Err(ConfigError("api.key must not be empty".into()));
         }
-        let secrets = [
-            ("token.hmac_secret", &config.token.hmac_secret),
-            ("token.hmac_previous_secret", &config.token.hmac_previous_secret),
-            ("api.key", &config.api.key),
-        ];
-        for (name, secret) in secrets {
+        let tokens =
+            [("token", Some(&config.token)), ("token.subscription", config.token.subscription.as_deref())];
+        let tokens = tokens.into_iter().filter_map(|(section, tokens)| Some((section, tokens?)));
+        let secrets = tokens.flat_map(|(section, tokens)| {
+            [
+                (section, "hmac_secret", &tokens.hmac_secret),
+                (section, "hmac_previous_secret", &tokens.hmac_previous_secret),
+            ]
+        });
+        for (section, name, secret) in secrets.chain([("api", "key", &config.api.key)]) {
             // Those of the guides, which everybody knows.
             if secret.as_ref().is_some_and(|secret| secret.to_ascii_lowercase().contains("change me")) {
-                return Err(ConfigError(format!("{name} is the one of an example: choose your own")));
+                return Err(ConfigError(format!(
+                    "{section}.{name} is the one of an example: choose your own"
+                )));
             }
         }
         if client.personal_channel {
@@ -799,6 +807,8 @@ mod tests {
             ("[client]\nping = 1", "unknown field `ping`"),
             ("[client]\nping_interval = \"0s\"", "client.ping_interval must not be 0"),
             ("[client]\nping_interval = \"5 parsecs\"", "parsecs"),
+            ("[client]\nconnections_max = 0", "client.connections_max must not be 0"),
+            ("[client]\nqueue_time_max = \"0s\"", "client.queue_time_max must not be 0"),
             ("[client]\nping_interval = \"5s\"", "shorter"),
             ("[client]\nchannel_name_len_max = 1025", "must not exceed 1024"),
             ("[channel]\nhistory_size = 1", "both history_size and history_ttl"),
@@ -817,6 +827,10 @@ mod tests {
             ("[api]\nkey = \"\"", "must not be empty"),
             ("[api]\nkey = \"change me, too\"", "api.key is the one of an example"),
             ("[token]\nhmac_secret = \"Change me\"", "token.hmac_secret is the one of an example"),
+            (
+                "[token.subscription]\nhmac_previous_secret = \"change me\"",
+                "token.subscription.hmac_previous_secret is the one of an example",
+            ),
             ("[client]\npersonal_channel = true\npersonal_channel_namespace = \"a\"", "does not exist"),
             ("[client]\nqueue_len_max = \"1T\"", "\"1T\" is not a size"),
             ("[history]\nlen_max = \"99999999999G\"", "is not a size"),
