@@ -91,7 +91,7 @@ pub(crate) struct Token {
 }
 
 const CONFIG_AFTER: &str = "\
-Environment variables that begin with WIRELOOM_HUB_ replace settings of the file, here as for `serve`.
+Environment variables that begin with WIRELOOM_HUB_ replace settings of the file, here as for `serve`, also without --hub.
 
 Exit codes:
   0  the configuration can be used

@@ -10,7 +10,7 @@ use crate::args::{Check, HubCommand};
 use crate::exit::Exit;
 use crate::terminal;
 
-pub(crate) use configuration::read;
+pub(crate) use configuration::{read, with_environment};
 
 pub(crate) fn run(command: &HubCommand) -> Exit {
     match command {

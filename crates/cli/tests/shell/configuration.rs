@@ -45,6 +45,24 @@ async fn a_token_of_the_command_connects_and_no_other() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// A container may have no file.
+#[tokio::test]
+async fn the_environment_acts_without_a_file() {
+    let variable = ("WIRELOOM_HUB_CLIENT_ANONYMOUS", "false");
+    let serving = Server::start_with_env(&[], Some(variable)).await;
+    let mut socket = wireloom::connect(&serving.url("/rooms/a")).await.unwrap();
+    assert!(socket.recv_owned().await.unwrap().is_none());
+    // RFC 6455 §7.4.1: the code for a violation of the server's policy.
+    assert_eq!(socket.end().unwrap().code().value(), 1008);
+    let output = std::process::Command::new(crate::process::WIRELOOM)
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("WIRELOOM_HUB_CLIENT_ANONYMOSU", "false")
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("ANONYMOSU names no setting"), "{error}");
+}
+
 #[test]
 fn configurations_are_explained_checked_and_converted() {
     let folder = folder("config");

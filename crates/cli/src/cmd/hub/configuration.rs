@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use wireloom_hub::{HubConfig, TokenClaims, convert_centrifugo, settings};
+use wireloom_hub::{ConfigError, HubConfig, TokenClaims, convert_centrifugo, settings};
 
 use crate::args::{ConfigCommand, Token};
 use crate::terminal;
@@ -13,7 +13,12 @@ use crate::terminal;
 pub(crate) fn read(file: &Path) -> Result<HubConfig, String> {
     let named = |error: &dyn Display| format!("{}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
-    HubConfig::from_toml_and_env(&text, variables()).map_err(|error| named(&error))
+    with_environment(&text).map_err(|error| named(&error))
+}
+
+/// The configuration in a text, and the environment.
+pub(crate) fn with_environment(text: &str) -> Result<HubConfig, ConfigError> {
+    HubConfig::from_toml_and_env(text, variables())
 }
 
 /// The environment, as far as it is text.

@@ -66,7 +66,7 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
 fn config(args: &Serve) -> Result<HubConfig, String> {
     let mut config = match &args.channels.hub {
         Some(file) => crate::cmd::hub::read(file).map_err(|error| format!("--hub {error}"))?,
-        None => HubConfig::from_toml(DEFAULT).map_err(|error| error.to_string())?,
+        None => crate::cmd::hub::with_environment(DEFAULT).map_err(|error| error.to_string())?,
     };
     config.client.allowed_origins.extend(args.allow_origin.iter().cloned());
     Ok(config)
