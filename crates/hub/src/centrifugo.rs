@@ -116,15 +116,16 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     let mut root: Map<String, Value> =
         serde_json::from_str(json).map_err(|error| ConfigError(format!("not a JSON object: {error}")))?;
     let mut unknown = Vec::new();
-    // An endpoint that is off, and separate keys that are off, are left out.
-    for path in ["client.proxy.connect", "client.proxy.refresh", "rpc.proxy", "client.subscription_token"] {
-        if take(&mut root, &format!("{path}.enabled")) == Some(Value::Bool(false)) {
+    // An endpoint that is off, and separate keys that are off, are left out. They are off unless they say that they are on.
+    for path in ["client.proxy.connect", "client.proxy.refresh", "client.subscription_token"] {
+        if take(&mut root, &format!("{path}.enabled")) != Some(Value::Bool(true)) {
             take(&mut root, path);
         }
     }
     let mut sections: BTreeMap<&str, Vec<(&str, Value)>> = BTreeMap::new();
     for (path, section, name) in SAME {
-        if let Some(value) = take(&mut root, path).filter(|value| !is_empty(value)) {
+        let is_no_limit = |value: &Value| name == "connections_max" && *value == 0;
+        if let Some(value) = take(&mut root, path).filter(|value| !is_empty(value) && !is_no_limit(value)) {
             sections.entry(section).or_default().push((name, value));
         }
     }
@@ -179,7 +180,7 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
 fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut Vec<String>) -> String {
     let mut text = String::new();
     for (own, here) in SAME_OPTIONS {
-        if let Some(value) = options.remove(own) {
+        if let Some(value) = options.remove(own).filter(|value| !is_empty(value)) {
             let _ = writeln!(text, "{here} = {}", rendered(&value));
         }
     }
@@ -263,6 +264,25 @@ fn rendered(value: &Value) -> String {
 mod tests {
     use super::*;
     use crate::{Access, HubConfig};
+
+    /// `centrifugo defaultconfig` writes all of them.
+    #[test]
+    fn defaults_change_nothing() {
+        let converted = convert_centrifugo(
+            r#"{
+            "client": {
+                "connection_limit": 0,
+                "subscription_token": { "hmac_secret_key": "other" },
+                "proxy": { "connect": { "endpoint": "http://b/", "timeout": "1s" } }
+            },
+            "channel": {
+                "without_namespace": { "force_recovery_mode": "", "channel_regex": "", "allowed_delta_types": null }
+            }
+        }"#,
+        );
+        let Converted { toml, unknown } = converted.unwrap();
+        assert_eq!((toml.trim(), &*unknown), ("[channel]", &[][..]));
+    }
 
     #[test]
     fn converts_what_has_a_counterpart_and_lists_the_rest() {
