@@ -49,6 +49,8 @@ struct User {
     user: String,
     channel: String,
     client: String,
+    /// Would name one connection, too. Without it more would be reached than was asked for.
+    session: String,
     whitelist: Vec<String>,
     disconnect: Option<Code>,
     code: u16,
@@ -288,6 +290,9 @@ impl Hub {
         // Anonymous clients have no user, but each has its own id.
         if request.user.is_empty() {
             named(&request.client)?;
+        }
+        if !request.session.is_empty() {
+            return Err(Failure::Refused(ErrorCode::BadRequest));
         }
         let control = Control { user: request.user.clone(), client: request.client.clone(), action };
         self.0.start();

@@ -431,6 +431,8 @@ async fn the_server_api_refuses_what_it_does_not_know() {
         ("subscribe", json!({ "user": "7", "channel": "nowhere:x" }), 102),
         ("subscribe", json!({ "channel": "log:x" }), 107),
         ("unsubscribe", json!({ "user": "7" }), 107),
+        ("unsubscribe", json!({ "user": "7", "channel": "log:x", "session": "x" }), 107),
+        ("disconnect", json!({ "user": "7", "session": "x" }), 107),
         ("disconnect", json!({ "user": "7", "disconnect": { "code": 1000 } }), 107),
         ("refresh", json!({}), 107),
         ("presence", json!({ "channel": "nowhere:x" }), 102),
