@@ -1,4 +1,4 @@
-//! `docs/evidence.md` names tests and commands that exist, and counts the unsafe code.
+//! `docs/evidence.md` names tests and commands that exist, counts the unsafe code, and has the figures of their sources.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,11 +9,22 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
 /// The cells of the table rows of the page.
 fn rows() -> Vec<Vec<String>> {
-    let page = std::fs::read_to_string(root().join("docs/evidence.md")).unwrap();
+    rows_of(&read("docs/evidence.md"))
+}
+
+fn rows_of(page: &str) -> Vec<Vec<String>> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     rows.map(|row| row.split(" | ").map(str::to_owned).collect()).collect()
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> T {
+    text.replace(',', "").parse().unwrap_or_else(|_| panic!("{text:?} is not a number"))
 }
 
 /// The texts between backticks.
@@ -154,4 +165,71 @@ fn the_unsafe_code_is_where_and_as_much_as_the_page_says() {
         }
     }
     assert_eq!(counted, stated);
+}
+
+/// The number that stands in front of a text of the page.
+fn figure(before: &str) -> f64 {
+    let page = read("docs/evidence.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let (head, _) =
+        page.split_once(&format!(" {before}")).unwrap_or_else(|| panic!("the page lacks {before:?}"));
+    number(head.rsplit([' ', '(']).next().unwrap())
+}
+
+#[test]
+fn the_figures_of_the_page_are_those_of_their_sources() {
+    let cases = read("conformance/h2spec/expected.txt");
+    let passed = cases.lines().filter(|line| line.starts_with("passed ")).count();
+    assert_eq!(
+        figure(&format!("of {}, [case by case](../conformance/h2spec", cases.lines().count())),
+        passed as f64
+    );
+
+    let fuzz = read("fuzz/README.md");
+    let executions: u64 = rows_of(&fuzz)
+        .iter()
+        .filter(|row| row.len() == 5 && row[0].starts_with("20"))
+        .flat_map(|row| row[3].split(" + "))
+        .map(number::<u64>)
+        .sum();
+    assert_eq!(figure("million executions"), (executions / 1_000_000) as f64);
+
+    let (mut mutants, mut survive, mut not_reached) = (0, 0, 0);
+    for row in rows_of(&read("mutants/results.md")).iter().filter(|row| row[0] == "all") {
+        mutants += number::<u64>(&row[1]);
+        survive += number::<u64>(&row[3]);
+        not_reached += number::<u64>(&row[4]);
+    }
+    let stated = ["mutants, of which", "survive", "are not reached"].map(figure);
+    assert_eq!(stated, [mutants, survive, not_reached].map(|count| count as f64));
+
+    assert_eq!(figure("lines of assembly"), read("go/kernel_amd64.s").lines().count() as f64);
+
+    let soak = read("docs/conformance/soak.md");
+    let rows = rows_of(&soak);
+    let loads = rows.iter().filter(|row| row.len() == 3 && row[2] == "0");
+    let answers: u64 = loads.map(|row| number::<u64>(&row[1])).sum();
+    assert_eq!(figure("million answers"), (answers / 100_000) as f64 / 10.0);
+    let publications = rows.iter().find(|row| row[0] == "publications").unwrap();
+    assert_eq!(
+        figure("publications without an error"),
+        number::<f64>(publications[1].trim_end_matches(" |"))
+    );
+    assert!(soak.contains(&format!(" {} minutes, ", figure("minutes: "))), "the time of the last run");
+}
+
+#[test]
+fn simulations_run_as_many_seeds_as_the_page_says() {
+    let source = read("crates/hub/tests/simulation/main.rs");
+    let mut checked = 0;
+    for row in rows() {
+        let Some((test, seeds)) = row[0].rsplit_once(", ") else { continue };
+        let Some(seeds) = seeds.strip_suffix(" seeds") else { continue };
+        let name = quoted(test)[1];
+        let found = source.matches(&format!("(\"{name}\", ")).count() - 1;
+        let (_, call) = source.split_once(&format!("run(\"{name}\", ")).unwrap();
+        let drawn: usize = number(call.split(',').next().unwrap());
+        assert_eq!(number::<usize>(seeds), found + drawn, "{name}");
+        checked += 1;
+    }
+    assert_eq!(checked, 2, "the page has another form than this test expects");
 }
