@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use wireloom::client::{Pool, Request};
-use wireloom::{Body, Connector, Response, Server};
+use wireloom::{Body, Connector, Error, HttpError, Response, Server};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -205,6 +205,24 @@ async fn only_idempotent_requests_are_sent_again() {
         assert_eq!(second.is_ok(), is_repeated, "{second:?}");
         assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_repeated));
     }
+}
+
+// RFC 9110 §9.2.2: a repetition that failed is not repeated.
+#[tokio::test]
+async fn a_request_is_sent_again_once() {
+    let (url, count) = serve(|mut stream, number| async move {
+        read_request(&mut stream).await;
+        if number == 0 {
+            stream.write_all(OK).await.unwrap();
+            read_request(&mut stream).await;
+        }
+    })
+    .await;
+    let pool = Pool::with_limits(Connector::new(), 4, MINUTE);
+    assert_eq!(get(&pool, &url).await.unwrap(), "ok");
+    let lost = pool.request(Request::get(&*url)).await.unwrap_err();
+    assert_eq!(lost, Error::Http(HttpError::ConnectionLost));
+    assert_eq!(count.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
