@@ -1,6 +1,7 @@
 //! Decodes the stories of the HTTP/2 Japan community, real requests and responses that nghttp2 encoded; encodes them and decodes
 //! the result.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -24,7 +25,8 @@ fn shared() -> PathBuf {
 fn stories(set: &str) -> Vec<Vec<Case>> {
     let folder = shared().join("vectors/hpack").join(set);
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        eprintln!("no HPACK stories at {}: not decoded", folder.display());
+        // Not captured, as what is printed would be.
+        let _ = writeln!(std::io::stderr(), "limited: no HPACK stories at {}: not decoded", folder.display());
         return Vec::new();
     };
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
