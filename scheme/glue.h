@@ -3,6 +3,8 @@
 #include <wireloom.h>
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -30,6 +32,8 @@ typedef struct wls {
     size_t event, events_len;
     /* The result of the last wl_ws_handle_input that was not reported. */
     wl_status status;
+    /* When the peer's host acknowledged last, as wls_has_acknowledged found it. */
+    uint64_t acknowledged_at;
 } wls;
 
 static long wls_alive;
@@ -245,8 +249,7 @@ static bool wls_is_readable(int fd) {
     return poll(&poll_fd, 1, 0) > 0;
 }
 
-/* While the application has a message to take, what follows it is kept unhandled, up to this much: the peer is alive when it sends, and
- * when it has sent more. */
+/* While the application has a message to take, what follows it is kept unhandled, up to this much. */
 static bool wls_is_full(wls *self) {
     return self->end - self->at >= WLS_BUFFER_LEN;
 }
@@ -255,10 +258,27 @@ static void wls_handle_activity(wls *self) {
     wl_ws_handle_activity(self->ws, wls_now());
 }
 
+/* Whether the peer's host has acknowledged anything since the last call: what it sends is not read here, but it answers TCP, and before it is
+ * judged silent a Ping is sent. Where that is unknown, as over a socket of this machine, the peer is taken for alive. */
+static bool wls_has_acknowledged(wls *self, int fd) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        return true;
+    /* The kernel's clock has steps of up to 10 ms. */
+    const uint64_t step_ns = 20000000u;
+    uint64_t at = wls_now() - (uint64_t)info.tcpi_last_ack_recv * 1000000u;
+    if (at < self->acknowledged_at + step_ns)
+        return false;
+    self->acknowledged_at = at;
+    return true;
+}
+
 /* Reads from a socket what is to be kept. */
 static void wls_read_behind(wls *self, int fd) {
     if (wls_is_full(self)) {
-        wls_handle_activity(self);
+        if (wls_has_acknowledged(self, fd))
+            wls_handle_activity(self);
         return;
     }
     if (self->buffer == NULL && (self->buffer = malloc(WLS_BUFFER_LEN)) == NULL)

@@ -1,6 +1,7 @@
 ;;; The egg over TCP and over string ports: both ends in one process, and byte streams that break the rules.
 
-(import scheme (chicken base) (chicken condition) (chicken fixnum) (chicken file) (chicken format) (chicken gc) (chicken io) (chicken port)
+(import scheme (chicken base) (chicken condition) (chicken fixnum) (chicken file) (chicken file posix) (chicken foreign) (chicken format) (chicken gc)
+        (chicken io) (chicken port)
         (chicken process-context) (chicken string) (chicken tcp) (chicken time) (srfi 4) wireloom)
 
 (define failures 0)
@@ -268,7 +269,13 @@
   (close-websocket ws))
 (check 'invalid-handshake
        (condition-case (websocket-client (open-input-string "") (open-output-string) "a b" "/") ((websocket invalid-handshake) 'invalid-handshake)))
-(check 'invalid-uri (condition-case (websocket-connect "http://x") ((websocket invalid-uri) 'invalid-uri)))
+(for-each
+ (lambda (uri) (check 'invalid-uri (condition-case (websocket-connect uri) ((websocket invalid-uri) 'invalid-uri))))
+ '("http://x" "ws://127.0.0.1:80x/" "ws://127.0.0.1:65536/" "ws://127.0.0.1:-1" "ws://127.0.0.1:+80"))
+;; RFC 6455 section 3: a query may follow the authority, and the scheme has any case.
+(check '("/?a=/b:1" ok)
+       (both (lambda (in out) (with-websocket (lambda () (websocket-resource (current-websocket))) in out))
+             (lambda () (with-client-websocket (sprintf "WS://127.0.0.1:~A?a=/b:1" port) (lambda () 'ok)))))
 
 ;;; Exceptions in handlers: the peer gets 1011, the application its exception
 
@@ -553,6 +560,38 @@
    (list values values not-a-socket-in not-a-socket-in)
    (list values values not-a-socket-out not-a-socket-out)
    '(() ("one" "two") () ("one" "two"))))
+;; While more is unread than is kept, a peer whose host answers stays, and one whose host is gone does not: nothing arrives from it any more.
+(foreign-declare "#include <linux/filter.h>\n#include <sys/socket.h>\n")
+(define drop-all
+  (foreign-lambda* int ((int fd))
+    "struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+     struct sock_fprog program = {1, &drop};
+     C_return(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));"))
+(parameterize ((connection-timeout 1) (ping-interval 0.2) (close-timeout 0.3))
+  (for-each
+   (lambda (is-gone)
+     (check (list (if is-gone 'lost 'sent) 'silent)
+            (both (lambda (in out)
+                    (with-websocket
+                     (lambda ()
+                       (pause 1500)
+                       (when is-gone (drop-all (port->fileno in)))
+                       (let loop ((n 0))
+                         (cond ((= n 30) 'sent)
+                               ((condition-case (begin (send-message "tick") #t) ((websocket) #f)) (pause 100) (loop (+ n 1)))
+                               (else 'lost))))
+                     in out))
+                  (lambda ()
+                    (receive (in out) (tcp-connect "127.0.0.1" port)
+                      (write-string request #f out)
+                      (let ((frame (string-append (bytes 130 254 255 255 0 0 0 0) (make-string 65535 #\x))))
+                        (for-each (lambda (n) (write-string frame #f out)) '(1 2 3)))
+                      (flush-output out)
+                      (pause 6000)
+                      (close-input-port in)
+                      (close-output-port out)
+                      'silent)))))
+   '(#f #t)))
 ;; The connection of a handler that is killed is closed, although its peer answers Pings.
 (parameterize ((connection-timeout 1) (ping-interval 0.2))
   (check '(connection-close #t)
