@@ -51,7 +51,7 @@ class AlikeTest < Wireloom::TestCase
   def test_http_2
     each_outcome("http-2", "1.2.2") do |original, replacement|
       # Behind a push that it refuses the original reads no further until more arrives.
-      next if original.inspect.match?(/:error=>:refused_stream, :stream=>2\b/)
+      next if original.inspect.match?(/error(?:=>|: ):refused_stream, :?stream(?:=>|: )2\b/)
 
       assert_equal original, replacement, "seed #{original[0]}"
     end
@@ -59,24 +59,28 @@ class AlikeTest < Wireloom::TestCase
 
   # The differences with pushes and GOAWAY, each of which the guide names: the original ends a connection for a push and a request of which
   # the later one has the smaller identifier, for a WINDOW_UPDATE of a stream that is closed, and for frames that are under way when a
-  # stream is reset; and it takes no windows and settings after its own GOAWAY.
+  # stream is reset; and it takes no windows and settings after its own GOAWAY. Behind a difference the ends read other chunks.
   def test_http_2_with_pushes_and_goaway
     named = /(?:id|Stream ID) (?:is )?smaller than previous|sent window update on idle stream|stream does not exist/
     each_outcome("http-2", "1.2.2", { "FREE" => "1" }) do |original, replacement|
       next if original == replacement
 
-      at = original.zip(replacement).index { |one, other| one != other }
-      # That WINDOW_UPDATE widens the connection's window where the stream is not forgotten yet.
-      windows = [original[at], replacement[at]].map { |state| state.to_s.gsub(/\d+/, "") }.uniq.size == 1
-      next if windows && original[[at - 3, 0].max...at].join.include?(":window_update")
-
-      # An end that has gone away, whose state is :closed.
-      own_end = replacement[at].to_s[/\b[cs]\b/]
-      next if original[0..at].any? { |entry| entry.to_s.match?(/\A\W*#{own_end}\b\W*:closed\b/) }
+      at = original.zip(replacement).index { |one, other| one != other } || original.size
+      next if taken_after_goaway?(original[0...at], original[at].to_s, replacement[at].to_s)
 
       # GOAWAY is sent before the error is raised.
       assert_match named, original[at, 4].join, "seed #{original[0]}: #{replacement[at]}"
     end
+  end
+
+  # Whether the replacement takes SETTINGS or a window where the original has closed the connection, for its own GOAWAY without an error.
+  def taken_after_goaway?(before, original, replacement)
+    own_end = replacement[/\A\W*([cs])\b/, 1]
+    return false unless own_end && before.include?([own_end, :leaves, :no_error].inspect)
+    return true if replacement.match?(/"settings_ack"|"sent", .*flags(?:=>|: )1.*:settings\b/)
+
+    states = [original, replacement]
+    states.all? { |state| state.start_with?('"[') } && states.map { |state| state.gsub(/\d+/, "") }.uniq.size == 1
   end
 
   # What is wrong with a block that breaks RFC 7541 is said in other words, which GOAWAY takes along.

@@ -131,11 +131,16 @@ class Exchange
       when 8 then cancel
       when 9 then pick(@ends.keys).ping("12345678")
       when 10 then promise
-      when 17 then pick(@ends.keys).goaway(pick(%i[no_error protocol_error enhance_your_calm]), pick([nil, "bye"]))
+      when 17 then leave(pick(@ends.keys), pick(%i[no_error protocol_error enhance_your_calm]))
       when 11 then pick(@ends.keys).settings(settings_max_concurrent_streams: 3 + @random.rand(5))
       else 4.times { deliver(pick(@ends.keys)) }
       end
     end
+  end
+
+  def leave(connection, error)
+    @log << [@ends[connection], :leaves, error]
+    connection.goaway(error, pick([nil, "bye"]))
   end
 
   def rescued
@@ -174,21 +179,25 @@ class Exchange
 
   def answered = @answered ||= []
 
+  # The end of a stream comes by itself, as trailers do: a WINDOW_UPDATE for a stream that is closed widens the original's connection.
   def content(connection)
     streams = sending(connection)
     streams &= answered if connection == @server
     stream = pick(streams) or return
     size = pick([0, 1, 70, 16_384, 20_001, 40_000])
     ends = @random.rand < 0.4
+    deliver_all if ends
+    return unless sending(connection).include?(stream)
+
     stream.data("x" * size, end_stream: ends && size < 100)
     return unless ends && size > 100
 
-    # By itself: a WINDOW_UPDATE for a stream that is closed widens the original's connection.
     deliver_all
     stream.data("", end_stream: true)
   end
 
   def trailers
+    deliver_all
     stream = pick(sending(@client)) or return
     stream.headers([%w[x-end yes]], end_stream: true) if stream.send_buffer.empty?
   end
