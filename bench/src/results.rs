@@ -85,13 +85,17 @@ impl Entry {
         self.cost().map_or(f64::INFINITY, |cost| cost.median)
     }
 
+    /// The ratios of each run, round by round.
+    fn ratios(&self, other: &Self, values: impl Fn(&Rounds) -> &[f64]) -> Vec<Vec<f64>> {
+        let ratios = |(mine, its): (&Rounds, &Rounds)| {
+            values(mine).iter().zip(values(its)).map(|(mine, its)| mine / its).collect()
+        };
+        self.runs.iter().zip(&other.runs).map(ratios).collect()
+    }
+
     /// Its cost divided by the other's.
     pub(crate) fn ratio_to(&self, other: &Self) -> Option<Ratio> {
-        let pairs = |mine: &Rounds, its: &Rounds| -> Vec<f64> {
-            mine.costs.iter().zip(&its.costs).map(|(mine, its)| mine / its).collect()
-        };
-        let runs: Vec<Vec<f64>> =
-            self.runs.iter().zip(&other.runs).map(|(mine, its)| pairs(mine, its)).collect();
+        let runs = self.ratios(other, |run| &run.costs);
         let medians: Vec<f64> =
             runs.iter().filter_map(|run| Some(Summary::of(run.iter().copied())?.median)).collect();
         let ends = (f64::INFINITY, 0.0_f64);
@@ -108,7 +112,7 @@ impl Entry {
 
     /// Its rate divided by the other's.
     fn rate_to(&self, other: &Self) -> Option<f64> {
-        Some(self.rate()?.median / other.rate()?.median)
+        Some(Summary::of(self.ratios(other, |run| &run.rates).into_iter().flatten())?.median)
     }
 }
 
@@ -492,8 +496,12 @@ mod tests {
     #[test]
     fn runs_are_paired_also_when_a_contestant_missed_some() {
         // The machine is half as fast in the second run.
-        let ours = |cost: f64| entry("ours", Role::Wireloom, &[cost; 3]);
-        let rival = |cost: f64| entry("rival", Role::Rival, &[cost; 3]);
+        let timed = |mut entry: Entry| {
+            entry.runs[0].rates = entry.runs[0].costs.iter().map(|cost| 1.0 / cost).collect();
+            entry
+        };
+        let ours = |cost: f64| timed(entry("ours", Role::Wireloom, &[cost; 3]));
+        let rival = |cost: f64| timed(entry("rival", Role::Rival, &[cost; 3]));
         let run = |entries| Results { races: vec![race(entries, Vec::new())], ..Results::default() };
         for runs in [
             [vec![ours(1.0)], vec![ours(2.0), rival(4.0)], vec![ours(1.0), rival(2.0)]],
@@ -504,8 +512,9 @@ mod tests {
             for (number, entries) in runs.into_iter().enumerate() {
                 results.merge(number, if entries.is_empty() { Results::default() } else { run(entries) });
             }
-            let ratio = results.races[0].comparisons()[0].ratio;
-            assert_eq!((ratio.runs, ratio.runs_len), ((0.5, 0.5), 2));
+            let comparison = &results.races[0].comparisons()[0];
+            assert_eq!((comparison.ratio.runs, comparison.ratio.runs_len), ((0.5, 0.5), 2));
+            assert_eq!(comparison.wall, Some(2.0));
         }
     }
 }
