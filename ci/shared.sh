@@ -23,14 +23,19 @@ has_target() { [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ]; }
 has_tool() { [ "$("$1" --version 2>/dev/null)" = "$1 $2" ]; }
 
 # bounded [--slow] SECONDS FILE COMMAND…: runs tests for at most SECONDS. What fails the step then: a test that failed within that
-# time, a test that had run for over a minute at its end and may hang, unless tests are --slow, and that no test ended at all.
-# Otherwise the step passes for what ran. FILE gets the output.
+# time, tests under way while none had ended for the last minute, of which one may hang, unless tests are --slow, and that no test ended
+# at all. Otherwise the step passes for what ran. FILE gets the output.
 bounded() {
-    local is_slow=0 seconds file rc passed unfinished
+    local is_slow=0 seconds file rc passed unfinished verdict='^test .* [.][.][.] (ok|FAILED|ignored)'
     [ "$1" != --slow ] || { is_slow=1; shift; }
     seconds=$1 file=$2
     shift 2
-    timeout "$seconds" "$@" 2>&1 | tee "$file"
+    # FILE.ended is when the last test ended.
+    : >"$file.ended"
+    timeout "$seconds" "$@" 2>&1 | while IFS= read -r line || [ -n "$line" ]; do
+        printf '%s\n' "$line"
+        [[ ! $line =~ $verdict ]] || printf '%(%s)T\n' -1 >"$file.ended"
+    done | tee "$file"
     rc=${PIPESTATUS[0]}
     [ "$rc" = 124 ] || return "$rc"
     if grep -qE '^test .* FAILED$|^error: Undefined Behavior|ERROR: AddressSanitizer|WARNING: ThreadSanitizer' "$file"; then
@@ -39,10 +44,11 @@ bounded() {
     fi
     passed=$(grep -c '^test .* ok$' "$file")
     [ "$passed" -gt 0 ] || { echo "stopped after $seconds s; no test had ended"; return 1; }
-    # libtest writes the first line after a minute, the second at the end of the test.
-    unfinished=$(awk '/^test .* has been running for over/ { runs[$2] = 1 } /^test .* \.\.\. / { delete runs[$2] } END { for (name in runs) print name }' "$file")
-    if [ -n "$unfinished" ] && [ $is_slow = 0 ]; then
-        printf 'FAILED: stopped after %s s; these tests had run for over a minute:\n%s\n' "$seconds" "$unfinished"
+    # With several threads libtest writes a line after a minute, and one at the end of a test; with one, a line that the end completes.
+    unfinished=$(awk -v verdict="$verdict" '$0 ~ verdict { delete runs[$2]; next } /^test .*( \.\.\. | has been running for over)/ { runs[$2] = 1 }
+        END { for (name in runs) print name }' "$file")
+    if [ -n "$unfinished" ] && [ $is_slow = 0 ] && [ $(($(date +%s) - $(cat "$file.ended"))) -ge 60 ]; then
+        printf 'FAILED: stopped after %s s; for a minute no test had ended, and these were running:\n%s\n' "$seconds" "$unfinished"
         return 1
     fi
     say "stopped after $seconds s; the $passed tests until then passed"
