@@ -110,6 +110,43 @@ class HTTP2GapsTest < HTTP2TestCase
     end
   end
 
+  # The program's faults raise where they are made, and not from the call that reads a WINDOW_UPDATE.
+  def test_trailers_that_cannot_leave
+    server, sent = connected_server
+    stream = nil
+    server.on(:stream) { |opened| (stream = opened) && nil }
+    server << headers_frame(REQUEST, names: %i[end_headers end_stream])
+    stream.headers(RESPONSE)
+    stream.data("x" * 100_000, end_stream: false)
+    [[["x-end", nil]], [["x-end"]], ["x-end"]].each do |trailers|
+      assert_raises(TypeError) { stream.headers(trailers, end_stream: true) }
+    end
+    stream.data("y", end_stream: true)
+    assert_raises(HTTP2::Error::StreamClosed) { stream.headers([%w[x-end yes]], end_stream: true) }
+    sent.clear
+    [1, 0].each { |id| server << frame(:window_update, stream: id, increment: 100_000) }
+    assert_equal 34_466, left(sent).sum
+    assert_equal :closed, stream.state
+  end
+
+  # RFC 9113 §6.9.2: the window of a stream may become negative, and then the peer waits for WINDOW_UPDATE, before it sends the DATA that would
+  # have been answered by one.
+  def test_a_smaller_window_stalls_no_stream
+    server, sent = connected_server
+    [1, 3, 5].each { |id| server << headers_frame(REQUEST, stream: id) }
+    server << frame(:data, stream: 1, payload: "x" * 16_000)
+    server << frame(:data, [:end_stream], stream: 5, payload: "x" * 16_000)
+    server.settings(settings_initial_window_size: 10)
+    sent.clear
+    server << settings_frame([], [:ack])
+    assert_equal [[:window_update, 1, 16_000]], parsed_as(sent, :type, :stream, :increment)
+    sent.clear
+    [1, 3].each { |id| server << frame(:data, stream: id, payload: "x" * 10) }
+    assert_equal [1, 3], parsed_as(sent, :stream, :increment).filter_map { |id, more| id if id.positive? && more == 10 }
+    # With the end that was lowered nothing remains of the larger window.
+    assert_raises(HTTP2::Error::FlowControlError) { server << frame(:data, stream: 3, payload: "x" * 11) }
+  end
+
   # RFC 9113 §6.8: a server that stops lets responses under way come to their end.
   def test_responses_under_way_after_goaway_of_this_end
     server, sent = connected_server

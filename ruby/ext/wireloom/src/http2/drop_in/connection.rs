@@ -538,7 +538,8 @@ pub(crate) fn change_stream_window(
     if event == sym().window {
         stream.remote_window.set(window);
     } else {
-        stream.local_window_max.set(window);
+        let change = window - stream.local_window.get();
+        stream.local_window_max.set(stream.local_window_max.get() + change);
         stream.local_window.set(window);
     }
     if !stream.listens(event) {

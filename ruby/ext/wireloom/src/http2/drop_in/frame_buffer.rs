@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::{Error, RArray, RHash, RModule, RString, Ruby, TryConvert, Value, prelude::*};
+use magnus::{Error, RArray, RHash, RModule, RString, Ruby, TryConvert, prelude::*};
 
 use super::frame::{END_STREAM, Frame, Kind, NIL, Stored};
 use crate::exclusive::Exclusive;
 use crate::guard::method;
 use crate::held::{Held, Owner, managed};
-use crate::hpack::encode::pairs;
+use crate::hpack::encode;
 use crate::strings;
 
 #[derive(Default)]
@@ -63,14 +63,22 @@ impl FrameBuffer {
             })
     }
 
+    /// Whether the last frame that waits ends its stream.
+    pub(crate) fn ends_stream(place: &Cell<Held>) -> bool {
+        Obj::<Self>::try_convert(place.get().value()).is_ok_and(|buffer| {
+            buffer.frames.with(|frames| frames.back().is_some_and(|stored| stored.frame().ends_stream()))
+        })
+    }
+
     /// # Errors
-    /// The headers cannot be made an Array.
+    /// The headers are not pairs of Strings, or cannot be made such.
     pub(crate) fn push(ruby: &Ruby, this: Obj<Self>, mut frame: Frame) -> Result<(), Error> {
         // The caller may change its String, or its headers, while the frame waits.
         if let Some(payload) = frame.payload_string() {
             frame.payload = strings::frozen(ruby, payload).as_raw();
         } else if frame.kind == Kind::Headers {
-            frame.payload = copied(ruby, pairs(ruby, frame.payload())?)?.as_raw();
+            let list = encode::strings(ruby, encode::pairs(ruby, frame.payload())?)?;
+            frame.payload = copied(ruby, list)?.as_raw();
             frame.hash = NIL;
         }
         let stored = Stored::new(Owner::of(this), frame);
@@ -122,20 +130,9 @@ impl FrameBuffer {
 fn copied(ruby: &Ruby, list: RArray) -> Result<RArray, Error> {
     let copy = ruby.ary_new_capa(list.len());
     for at in 0..list.len() {
-        let entry: Value = list.entry(at as isize)?;
-        let Some(pair) = RArray::from_value(entry) else {
-            copy.push(entry)?;
-            continue;
-        };
-        let made = ruby.ary_new_capa(pair.len());
-        for at in 0..pair.len() {
-            let part: Value = pair.entry(at as isize)?;
-            match RString::from_value(part) {
-                Some(text) => made.push(strings::frozen(ruby, text))?,
-                None => made.push(part)?,
-            }
-        }
-        copy.push(made)?;
+        let pair: RArray = list.entry(at as isize)?;
+        let (name, content): (RString, RString) = (pair.entry(0)?, pair.entry(1)?);
+        copy.push(ruby.ary_new_from_values(&[strings::frozen(ruby, name), strings::frozen(ruby, content)]))?;
     }
     Ok(copy)
 }

@@ -657,7 +657,8 @@ fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) 
                 sym.local_window,
                 stream.local_window.get() + change,
                 ruby,
-            )
+            )?;
+            if change < 0 { stream::window_lowered(ruby, stream) } else { Ok(()) }
         })?;
         if more > 0 {
             let mut frame = Frame::new(Kind::WindowUpdate, 0);

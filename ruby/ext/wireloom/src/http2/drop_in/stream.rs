@@ -230,6 +230,9 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
             if !frame.ignore {
                 emit(this, sym().data, &[frame.payload], NIL)?;
             }
+            if this.local_window.get() + this.slack.get() < 0 {
+                return stream_error(ruby, this, sym().flow_control_error, None);
+            }
             replenish(ruby, this)?;
         }
         Kind::Headers => {
@@ -329,9 +332,6 @@ fn verify_trailers(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), 
 /// A WINDOW_UPDATE when half of the window or less is left.
 fn replenish(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
     let (window, max) = (this.local_window.get(), this.local_window_max.get());
-    if window + this.slack.get() < 0 {
-        return stream_error(ruby, this, sym().flow_control_error, None);
-    }
     if window > max / 2 || window == max {
         return Ok(());
     }
@@ -339,6 +339,14 @@ fn replenish(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
         return window_update(ruby, this, max - window);
     }
     this.funcall_public::<_, _, Value>("window_update", (max - window,)).map(|_| ())
+}
+
+/// The window has become smaller by SETTINGS, perhaps negative: a peer that has DATA to send waits for WINDOW_UPDATE (RFC 9113 §6.9.2).
+pub(crate) fn window_lowered(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
+    match this.state.get() {
+        State::Open | State::HalfClosedLocal => replenish(ruby, this),
+        _ => Ok(()),
+    }
 }
 
 /// Gives the peer more window.
@@ -379,6 +387,10 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<
         Kind::Data => return send_data(ruby, this, frame),
         // Trailers, behind DATA that waits for the window.
         Kind::Headers | Kind::Continuation if !FrameBuffer::is_empty(&this.buffer) => {
+            // None behind the end. What the program has sent before is not reset for that.
+            if FrameBuffer::ends_stream(&this.buffer) {
+                return Err(error(ruby, sym().stream_closed, None));
+            }
             return FrameBuffer::push(ruby, buffer(ruby, this)?, *frame);
         }
         Kind::Priority => process_priority(ruby, this, frame)?,
