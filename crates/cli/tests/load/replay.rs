@@ -32,6 +32,21 @@ impl Drop for Temporary {
     }
 }
 
+/// A recording whose second message is later than any clock.
+const LATE: &str = concat!(
+    r#"{"wireloom_recording":1,"started":1800000000.25,"masked":true}"#,
+    "\n",
+    // The handshake of RFC 6455 §1.2, and the frame of §5.7 twice.
+    r#"{"t":0,"c":1,"from":"client","data":"R0VUIC8gSFRUUC8xLjENCkhvc3Q6IGgNClVwZ3JhZGU6IHdlYnNvY2tldA0KQ29ubmVjdGlvbjogVXBncmFkZQ0KU2VjLVdlYlNvY2tldC1LZXk6IGRHaGxJSE5oYlhCc1pTQnViMjVqWlE9PQ0KU2VjLVdlYlNvY2tldC1WZXJzaW9uOiAxMw0KDQo="}"#,
+    "\n",
+    r#"{"t":0,"c":1,"from":"server","data":"SFRUUC8xLjEgMTAxIFMNClVwZ3JhZGU6IHdlYnNvY2tldA0KQ29ubmVjdGlvbjogVXBncmFkZQ0KU2VjLVdlYlNvY2tldC1BY2NlcHQ6IHMzcFBMTUJpVHhhUTlrWUd6emhaUmJLK3hPbz0NCg0K"}"#,
+    "\n",
+    r#"{"t":0.1,"c":1,"from":"client","data":"gYU3+iE9f59NUVg="}"#,
+    "\n",
+    r#"{"t":1e19,"c":1,"from":"client","data":"gYU3+iE9f59NUVg="}"#,
+    "\n",
+);
+
 /// The pause of the recording.
 const PAUSE: Duration = Duration::from_millis(600);
 
@@ -229,10 +244,14 @@ async fn recordings_that_cannot_be_played_are_refused() {
     record(&broken).await;
     let bytes = std::fs::read(&broken.0).unwrap();
     std::fs::write(&broken.0, &bytes[..bytes.len() - 5]).unwrap();
+    let late = Temporary::new("late.wlr");
+    std::fs::write(&late.0, LATE).unwrap();
     for (args, expected) in [
         (&["--replay", "/nowhere"][..], "--replay /nowhere: No such file"),
         (&["--replay", empty.path()], "no client sends a message in it"),
         (&["--replay", broken.path()], "the input is cut off"),
+        (&["--replay", late.path()], "more than a year after the first"),
+        (&["--replay", late.path(), "--speed", "0.5"], "more than a year after the first"),
         (&["--replay", broken.path(), "--speed", "0"], "it must be a number between"),
         (&["--speed", "2"], "--replay <FILE>"),
         (&["--replay", broken.path(), "--scenario", "sink"], "cannot be used with"),

@@ -9,6 +9,10 @@ use wireloom_inspect::replay;
 
 use crate::args::Speed;
 
+/// The longest time between the first and the last message of a capture: a year, as for times of arguments. At the lowest speed it is a
+/// thousand, which the clock can add.
+const TIME_MAX: Duration = Duration::from_secs(366 * 86_400);
+
 /// The messages of the clients of a capture, by connection.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
@@ -50,11 +54,14 @@ impl Recorded {
 
 impl Recording {
     /// # Errors
-    /// The file cannot be read to its end, or has no messages of clients.
+    /// The file cannot be read to its end, or has no messages of clients that can be played.
     pub(super) fn from_file(path: &Path, speed: Speed) -> Result<Self, String> {
         let fail = |error: &dyn std::fmt::Display| format!("--replay {}: {error}", path.display());
         let file = File::open(path).map_err(|error| fail(&error))?;
         let messages = replay::messages(file).map_err(|error| fail(&error))?;
+        if messages.iter().any(|message| message.offset > TIME_MAX) {
+            return Err(fail(&"a message is more than a year after the first one"));
+        }
         let recording = Self::new(messages, speed);
         if recording.messages == 0 {
             return Err(fail(&"no client sends a message in it"));

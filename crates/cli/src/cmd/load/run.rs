@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use tokio::task::JoinError;
+
 use super::end::End;
 use super::pacer::{Alarm, Pacer, Schedule, Timetable};
 use super::plan::Plan;
@@ -11,6 +13,15 @@ use super::recorder::Recorder;
 use super::room::Room;
 use super::target::Opener;
 use super::work::Work;
+
+/// The result of a task; `None` if it was aborted. A panic goes on here: what the other tasks measure must not look like the result.
+pub(super) fn joined<T>(ended: Result<T, JoinError>) -> Option<T> {
+    match ended {
+        Ok(result) => Some(result),
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => None,
+    }
+}
 
 /// State shared by the connections of a run.
 pub(super) struct Run {
@@ -65,5 +76,20 @@ impl Run {
     /// An alarm; `None` in the closed loop.
     pub(super) fn alarm(&self) -> Option<Alarm> {
         self.pacer.as_ref().map(Pacer::add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    #[should_panic(expected = "a defect")]
+    async fn a_task_that_panics_ends_the_command() {
+        let aborted = tokio::spawn(std::future::pending::<()>());
+        aborted.abort();
+        assert_eq!(joined(aborted.await), None);
+        assert_eq!(joined(tokio::spawn(async { 7 }).await), Some(7));
+        joined(tokio::spawn(async { panic!("a defect") }).await);
     }
 }

@@ -17,7 +17,7 @@ use super::process;
 use super::progress::Progress;
 use super::recorder::Recorder;
 use super::room::Room;
-use super::run::Run;
+use super::run::{Run, joined};
 use super::scenario::{self, Connection};
 use super::target::Opener;
 use super::work::Work;
@@ -200,9 +200,9 @@ async fn open_all(
             opening.spawn(async move { (index, timed_open(opener, index).await) });
             next += 1;
         }
-        match opening.join_next().await {
+        match opening.join_next().await.map(joined) {
             None => return Ok(()),
-            Some(Ok((index, (Ok(link), time)))) => {
+            Some(Some((index, (Ok(link), time)))) => {
                 lock(recorder).connected(time);
                 links.push((index, link));
                 // The buffers of this many concurrent handshakes are reused by later ones.
@@ -210,8 +210,8 @@ async fn open_all(
                     *memory_before = process::memory().map(|memory| (memory, links.len()));
                 }
             }
-            Some(Ok((_, (Err(error), _)))) => lock(recorder).connect_failed(&error),
-            Some(Err(_)) => {}
+            Some(Some((_, (Err(error), _)))) => lock(recorder).connect_failed(&error),
+            Some(None) => {}
         }
     }
 }
@@ -256,7 +256,7 @@ async fn watch_run(
     let mut result = WatchResult { is_interrupted: false, memory_max: None };
     loop {
         tokio::select! {
-            ended = tasks.join_next() => if ended.is_none() {
+            ended = tasks.join_next() => if ended.map(joined).is_none() {
                 result.memory_max = result.memory_max.or_else(process::memory);
                 return result;
             },

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use wireloom::Error;
 use wireloom::client::{Http2, Pool, Request, Response};
 
-use super::super::run::Run;
+use super::super::run::{Run, joined};
 use super::connection::{CLOSE_TIMEOUT, Connection, Failures, Next};
 
 /// The maximum number of concurrent requests of one HTTP/2 connection in the open loop.
@@ -66,7 +66,7 @@ pub(super) async fn run(connection: Connection, client: Client) {
     poll_fn(|cx| {
         loop {
             while let Poll::Ready(Some(ended)) = requests.poll_join_next(cx) {
-                is_sending &= ended.unwrap_or(true);
+                is_sending &= joined(ended).unwrap_or(true);
             }
             if is_sending && !client.is_open() {
                 is_sending = false;
@@ -101,7 +101,7 @@ pub(super) async fn run(connection: Connection, client: Client) {
                 // A request that has ended in the meantime wakes this task.
                 return match requests.poll_join_next(cx) {
                     Poll::Ready(Some(ended)) => {
-                        is_sending &= ended.unwrap_or(true);
+                        is_sending &= joined(ended).unwrap_or(true);
                         continue;
                     }
                     _ => Poll::Pending,
