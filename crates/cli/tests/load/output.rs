@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{Fault, measure, run, start, validate};
+use crate::{Fault, WIRELOOM, measure, run, start, validate};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn expectations_set_the_exit_code() {
@@ -173,4 +173,36 @@ async fn a_file_that_cannot_be_written_costs_no_run() {
         let (code, out, errors) = run(&[&url, "--count", "10", "--html", "/dev/full"]).await;
         assert!(code == 5 && out.contains("rate ") && errors.contains("/dev/full"), "{code} {out} {errors}");
     }
+}
+
+// The run is over, and cannot be repeated.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_that_cannot_be_written_costs_no_other() {
+    let url = start(Fault::None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("a.csv");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = std::process::Command::new(WIRELOOM)
+        .args([
+            "load",
+            &url,
+            "--count",
+            "10",
+            "--quiet",
+            "--html",
+            "/dev/full",
+            "--csv",
+            csv.to_str().unwrap(),
+        ])
+        .stdout(full)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(5), "{errors}");
+    assert!(
+        errors.contains("the output cannot be written") && errors.contains("--html /dev/full"),
+        "{errors}"
+    );
+    assert!(std::fs::read_to_string(csv).unwrap().starts_with("at,seconds"), "{errors}");
 }

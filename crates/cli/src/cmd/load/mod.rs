@@ -105,12 +105,14 @@ async fn load(mut args: Load) -> Exit {
         let own = Samples::of_series(&report.series, report.warmup.as_secs_f64(), args.is_paced());
         report.comparison = Some(Comparison::unpaired(&path, &own, &old));
     }
-    // The result is printed first: it is not lost if a file cannot be written.
-    if let Err(error) = print(args, &report, against.as_ref()).and_then(|()| files.write(&report)) {
-        terminal::print_error(terminal::visible_line(&error));
-        return Exit::Broken;
+    let printed = print(args, &report, against.as_ref());
+    let written = files.write(&report);
+    let failures: Vec<String> = printed.err().into_iter().chain(written).collect();
+    if failures.is_empty() {
+        return exit(args, &report, against.as_ref());
     }
-    exit(args, &report, against.as_ref())
+    failures.iter().for_each(|error| terminal::print_error(terminal::visible_line(error)));
+    Exit::Broken
 }
 
 /// Adds up the files of several processes.
@@ -339,14 +341,14 @@ impl Files {
         Ok(Self(files))
     }
 
-    fn write(self, report: &Report) -> Result<(), String> {
-        for ReportFile { option, path, mut file, content } in self.0 {
+    /// Writes all files; returns why some could not be written. The run is over: the result must not be lost with one of them.
+    fn write(self, report: &Report) -> Vec<String> {
+        let write = |ReportFile { option, path, mut file, content }: ReportFile| {
             let content = content(report).map_err(|error| format!("{option}: {error}"))?;
             file::empty(&file);
-            file.write_all(&content)
-                .map_err(|error: io::Error| format!("{option} {}: {error}", path.display()))?;
-        }
-        Ok(())
+            file.write_all(&content).map_err(|error| format!("{option} {}: {error}", path.display()))
+        };
+        self.0.into_iter().filter_map(|file| write(file).err()).collect()
     }
 }
 
