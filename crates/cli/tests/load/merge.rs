@@ -103,6 +103,8 @@ async fn numbers_of_any_size_are_added_up() {
     let all = folder.path().join("all.hdr");
     let (code, out, errors) = run(&["merge", huge, huge, "--json", "--hdr", all.to_str().unwrap()]).await;
     assert_eq!(code, 5, "{errors}");
+    let (_, table, errors) = run(&["merge", huge]).await;
+    assert!(table.contains(&format!("errors       {} (", u64::MAX)), "{table}{errors}");
     let merged: Value = serde_json::from_str(&out).unwrap();
     for sum in
         [&merged["connections"], &merged["sent"], &merged["errors"]["lost"], &merged["errors"]["total"]]
@@ -126,4 +128,15 @@ async fn files_that_cannot_be_used_are_named() {
         let (code, _, errors) = run(args).await;
         assert!(code == expected && errors.contains(why), "{args:?}: {code} {errors}");
     }
+}
+
+// Who merges files need not have written them.
+#[tokio::test]
+async fn nothing_from_a_file_controls_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.hdr");
+    std::fs::write(&file, "#[wireloom {\"errors\":{\"lost\\u001b[31m\":1}}]\n").unwrap();
+    let (code, table, errors) = run(&["merge", file.to_str().unwrap()]).await;
+    assert_eq!(code, 5, "{errors}");
+    assert!(!table.contains('\x1b') && table.contains("1 lost"), "{table:?}");
 }

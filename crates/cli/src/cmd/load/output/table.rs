@@ -110,7 +110,8 @@ pub(in crate::cmd::load) fn merged(merged: &Merged) -> String {
     for warning in &merged.warnings {
         row("warning", warning.clone());
     }
-    rows.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+    // The files name the kinds of errors.
+    rows.iter().map(|(name, value)| format!("{name:<12} {}\n", visible_line(value))).collect()
 }
 
 /// The result, and a line for each metric.
@@ -144,7 +145,7 @@ pub(super) fn errors(report: &Report) -> String {
 }
 
 fn errors_of(kinds: &[(impl AsRef<str>, u64)]) -> String {
-    let total: u64 = kinds.iter().map(|(_, count)| count).sum();
+    let total = kinds.iter().fold(0_u64, |total, (_, count)| total.saturating_add(*count));
     let kinds = kinds.iter().filter(|(_, count)| *count > 0);
     let found: Vec<String> =
         kinds.map(|(kind, count)| format!("{count} {}", kind.as_ref().replace('_', " "))).collect();
