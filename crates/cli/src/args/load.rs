@@ -83,8 +83,8 @@ Try it:
 pub(crate) struct Load {
     #[command(subcommand)]
     pub(crate) command: Option<LoadCommand>,
-    /// ws:// or wss://; http:// or https:// for requests
-    #[arg(value_name = "URL", required = true)]
+    /// ws:// or wss://; http:// or https:// for requests; without a scheme ws://
+    #[arg(value_name = "URL", required = true, value_parser = value::url)]
     url: Option<String>,
     /// The task of the connections; see below
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true, conflicts_with = "script")]
@@ -465,7 +465,7 @@ pub(crate) struct ComparisonArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "against")]
     pub(crate) compare: Option<PathBuf>,
     /// Load this server too, in turns, and compare URL with it
-    #[arg(long, value_name = "URL", conflicts_with_all = ["count", "stage", "ramp_up"])]
+    #[arg(long, value_name = "URL", value_parser = value::url, conflicts_with_all = ["count", "stage", "ramp_up"])]
     pub(crate) against: Option<String>,
     /// Turns of each server; --duration is divided by it
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value::count, requires = "against")]

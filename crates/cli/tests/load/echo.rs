@@ -108,3 +108,29 @@ async fn an_open_loop_shows_a_pause_that_a_closed_loop_hides() {
     assert!(p90 >= 0.6, "{open}");
     assert!(closed["latency"]["p90"].as_f64().unwrap() < p90 / 2.0, "{closed}");
 }
+
+#[tokio::test]
+async fn a_url_may_have_no_scheme_or_be_that_of_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let server = wireloom::Server::new(wireloom::server::bind_unix(&path).unwrap());
+    let handle = |request: wireloom::Request| async move {
+        request.websocket().map(|upgrade| {
+            upgrade.on_open(async move |mut socket| {
+                while let Ok(Some(message)) = socket.recv_owned().await {
+                    let _ = socket.send(&message).await;
+                }
+            })
+        })
+    };
+    tokio::spawn(server.serve(handle));
+    let unix = format!("ws+unix:{}:/echo?token=secret", path.display());
+    let tcp = start(Fault::None).await;
+    for (url, shown) in
+        [(&*unix, &*format!("ws+unix:{}:/echo", path.display())), (tcp.strip_prefix("ws://").unwrap(), &*tcp)]
+    {
+        let (code, report) = measure(url, &["--count", "10"]).await;
+        assert_eq!((code, &report["answered"]), (0, &10.into()), "{report}");
+        assert_eq!(report["url"], shown, "{report}");
+    }
+}

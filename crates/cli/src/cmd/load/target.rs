@@ -9,7 +9,7 @@ use wireloom::wireloom_ws::handshake::uri::Uri;
 use wireloom::{Connector, DeflateConfig, Error, WebSocket, WebSocketConfig};
 
 use super::link::Link;
-use crate::args::{Load, Scenario};
+use crate::args::{Load, Scenario, has_scheme};
 use crate::cmd::connect::connector;
 
 /// Why there is no load.
@@ -65,8 +65,11 @@ impl Opener {
         if let Some(name) = &args.tls.sni {
             connector = connector.server_name(name);
         }
-        let (host, addresses) = private_addresses(url, args.i_own_this_server).await?;
-        connector = connector.resolve(host, addresses);
+        // A Unix socket is on this machine.
+        if !has_scheme(url, "ws+unix") {
+            let (host, addresses) = private_addresses(url, args.i_own_this_server).await?;
+            connector = connector.resolve(host, addresses);
+        }
         let tokens = match &args.tokens {
             Some(path) => tokens(path).map_err(Failure::Usage)?,
             None => Vec::new(),
