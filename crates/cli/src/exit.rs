@@ -26,8 +26,8 @@ macro_rules! exit_codes {
         "\
 Exit codes:
   0  success; for connect: closed with 1000, 1001 or no code, or a response with a status below 400
-  1  no connection: the name is unknown, the address refuses or is in use; or the file to inspect, to
-     merge or to configure from cannot be read
+  1  no connection: the name is unknown, the address refuses or is in use; or the file to inspect,
+     to merge or to configure from cannot be read
   2  invalid arguments, the file of an option cannot be used, or input that cannot be sent
   3  refused: the handshake was not accepted, the peer closed with another code, or the response has
      a status of 400 or more

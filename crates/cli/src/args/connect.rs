@@ -32,8 +32,8 @@ http:// uses HTTP/1.1, or HTTP/2 with --http2; https:// uses what the server pre
 ws+unix:PATH:/RESOURCE and http+unix:PATH:/RESOURCE are those of a server at a Unix socket.
 
 With --exec the WebSocket is joined to a program instead: a line that it prints is a message, and a
-message is a line of its standard input (--framing). At its end the WebSocket is closed, with 1011 if
-its exit code is not 0; `wireloom help listen` has the table.
+message is a line of its standard input (--framing). At its end the WebSocket is closed, with 1011
+if its exit code is not 0; `wireloom help listen` has the table.
 
 Commands on a terminal:
   /ping [TEXT]          send a ping; the round-trip time is printed

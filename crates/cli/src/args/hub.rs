@@ -31,16 +31,19 @@ pub(crate) enum HubCommand {
 }
 
 const CHECK_AFTER: &str = "\
-Reads all histories, and repairs what a crash has left behind. No server may use the directory meanwhile.
+Reads all histories, and repairs what a crash has left behind. No server may use the directory
+meanwhile.
 
 Exit codes:
   0  everything can be read
   1  there is no file, it cannot be read, or a server uses it
   5  the file is damaged, or some publications cannot be read
 
-A damaged file keeps `serve` from starting. Restore it from a backup; salvage what is left of it; or set it aside: the next start then
-begins without histories, and clients that reconnect are told that they cannot recover. Salvaging helps with damage in the middle of the
-file. One that was truncated has usually lost the roots of the database, which are often at its end: then nothing can be salvaged.
+A damaged file keeps `serve` from starting. Restore it from a backup; salvage what is left of it; or
+set it aside: the next start then begins without histories, and clients that reconnect are told that
+they cannot recover. Salvaging helps with damage in the middle of the file. One that was truncated
+has usually lost the roots of the database, which are often at its end: then nothing can be
+salvaged.
 
 Try it:
   wireloom hub check /var/lib/wireloom
@@ -60,8 +63,9 @@ pub(crate) struct Check {
 }
 
 const TOKEN_AFTER: &str = "\
-The token is a JSON Web Token, printed to the standard output. It is signed with [token] hmac_secret, and with that of
-[token.subscription], if there is one, for a --channel. Anyone who has it acts as the user until it expires.
+The token is a JSON Web Token, printed to the standard output. It is signed with [token]
+hmac_secret, and with that of [token.subscription], if there is one, for a --channel. Anyone who has
+it acts as the user until it expires.
 
 Try it:
   wireloom hub token --hub hub.toml --user 42 --ttl 10m
@@ -91,7 +95,8 @@ pub(crate) struct Token {
 }
 
 const CONFIG_AFTER: &str = "\
-Environment variables that begin with WIRELOOM_HUB_ replace settings of the file, here as for `serve`, also without --hub.
+Environment variables that begin with WIRELOOM_HUB_ replace settings of the file, here as for
+`serve`, also without --hub.
 
 Exit codes:
   0  the configuration can be used

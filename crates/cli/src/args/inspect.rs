@@ -8,9 +8,10 @@ use crate::exit::exit_codes;
 
 const AFTER: &str = concat!(
     "\
-Reads pcap and pcapng (tcpdump, Wireshark), HAR (browsers), hexdumps (xxd, hexdump -C, od -t x1), raw
-bytes, and recordings of `serve` and `connect` (--record). Packets are reassembled to connections; TLS
-is decrypted with the secrets of --key-log, of SSLKEYLOGFILE, or of the capture itself.
+Reads pcap and pcapng (tcpdump, Wireshark), HAR (browsers), hexdumps (xxd, hexdump -C, od -t x1),
+raw bytes, and recordings of `serve` and `connect` (--record). Packets are reassembled to
+connections; TLS is decrypted with the secrets of --key-log, of SSLKEYLOGFILE, or of the capture
+itself.
 
 Each line shows one frame:
   time since the first one, > from the client or < from the server, connection and stream of HTTP/2,

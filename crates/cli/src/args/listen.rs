@@ -11,12 +11,12 @@ use crate::exit::exit_codes;
 
 const AFTER: &str = concat!(
     "\
-listen accepts connections at ADDRESS and joins each of them to TO, in both directions. One of the two
-is a WebSocket, the other a stream of bytes:
+listen accepts connections at ADDRESS and joins each of them to TO, in both directions. One of the
+two is a WebSocket, the other a stream of bytes:
   ADDRESS  WebSockets: HOST:PORT, :PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, ws+unix:PATH
            streams:    tcp:HOST:PORT, unix:PATH
-  TO       streams:    - (the standard input and output, for one WebSocket), tcp:HOST:PORT, unix:PATH,
-                       or a program (--exec)
+  TO       streams:    - (the standard input and output, for one WebSocket), tcp:HOST:PORT,
+                       unix:PATH, or a program (--exec)
            WebSocket:  a ws:// or wss:// URL, or ws+unix:PATH:/RESOURCE
 
 HTTP/1.1 and HTTP/2 are accepted. With a PATH, other paths are answered with 404. Pages of other
@@ -24,13 +24,14 @@ origins are refused unless --allow-origin names them: what is joined here trusts
 
 At the ends:
   the stream ends            what was read is sent, then Close 1000; what still arrives is written
-  the peer sends Close       what arrived is written, then the stream's input is ended (FIN, end of the
-                             standard input); what the stream still says is discarded for --grace
+  the peer sends Close       what arrived is written, then the stream's input is ended (FIN, end of
+                             the standard input); what the stream still sends is discarded for
+                             --grace
   the WebSocket breaks       as for Close; a TCP connection is reset, so that its peer can tell
   the stream fails           Close 1011; a reset connection, a line that is not UTF-8 or too long
   a program exits with N     Close 1000 if N is 0, otherwise 1011 with the reason \"exit code N\"
-  a program outlives --grace SIGTERM, and a second later SIGKILL, to its process group, with what the
-                             shell has left in the background
+  a program outlives --grace SIGTERM, and a second later SIGKILL, to its process group, with what
+                             the shell has left in the background
   it closes its input        what arrives for it is discarded until it ends
   it does not read its input the peer is held up; one that has left meanwhile is noticed
   TO cannot be reached       WebSockets are answered with 502, accepted streams are reset
@@ -38,9 +39,9 @@ At the ends:
 
 On a terminal the control characters of what arrives are escaped.
 
-A program finds the peer's address in WIRELOOM_PEER and the target of the request in WIRELOOM_TARGET.
-The memory of a connection is bounded: 64 KiB in each direction, and --max-message with the framings
-lines and prefixed.
+A program finds the peer's address in WIRELOOM_PEER and the target of the request in
+WIRELOOM_TARGET. The memory of a connection is bounded: 64 KiB in each direction, and --max-message
+with the framings lines and prefixed.
 
 ",
     exit_codes!(),

@@ -29,7 +29,8 @@ Scenarios:
   churn     open connections and close them again; the latency is the time to open
   idle      hold connections that send nothing, and check at the end that each is alive
   slow      receive only --rate messages per second, of all connections together
-  requests  HTTP requests: HTTP/2 (by prior knowledge for http://), or --http1.1; the default for such URLs
+  requests  HTTP requests: HTTP/2 (by prior knowledge for http://), or --http1.1; the default for
+            such URLs
   --script  send, expect and wait as a file says
   --replay  send again what the clients of a capture sent, when they sent it
 
@@ -38,8 +39,8 @@ the highest rate, but while the server is paused, nothing is sent and nothing me
 Open loop (--rate, --stage): messages are sent on a schedule, and latency counts from the time at
 which each was to be sent. A pause of the server shows in all messages that it delayed.
 
-One process loads with one core. Several, on several machines too, write --hdr files, and `load merge`
-adds them up.
+One process loads with one core. Several, on several machines too, write --hdr files, and
+`load merge` adds them up.
 
 A server that accepts no connection any more for a second ends the load.
 
@@ -74,7 +75,8 @@ Try it:
   wireloom load ws://127.0.0.1:8080/rooms/lobby --scenario rooms --publishers 2 --rate 100
   wireloom load http://127.0.0.1:8080/echo --size 1K --pipeline 16 --json
   wireloom load http://127.0.0.1:8080/echo --http1.1 --size 1K --check --csv seconds.csv
-  wireloom load ws://127.0.0.1:8080/echo --hdr a.hdr & wireloom load ws://127.0.0.1:8080/echo --hdr b.hdr; wait
+  wireloom load ws://127.0.0.1:8080/echo --hdr a.hdr &
+  wireloom load ws://127.0.0.1:8080/echo --hdr b.hdr; wait
   wireloom load merge a.hdr b.hdr --expect 'p99<5ms'"
 );
 

@@ -49,7 +49,8 @@ Try it:
   wireloom load ws://127.0.0.1:8080/echo
   wireloom inspect capture.pcap
 
-`wireloom help serve`, and so for connect, listen, load and inspect, describes each option and the exit codes.";
+`wireloom help serve`, and so for connect, listen, load and inspect, describes each option and the
+exit codes.";
 
 const VERSION: &str = env!("WIRELOOM_VERSION");
 const LONG_VERSION: &str = env!("WIRELOOM_VERSION_LONG");
@@ -130,6 +131,19 @@ mod tests {
                 assert!(argument.get_help().is_some(), "{} {}", subcommand.get_name(), argument.get_id());
             }
         }
+    }
+
+    /// Help has 100 columns where there is no terminal; a longer line would be followed by its last word.
+    #[test]
+    fn the_lines_of_the_help_fit() {
+        fn check(command: &clap::Command) {
+            let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in below.lines() {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Args::command());
     }
 
     // The defaults in the help are those of the library.
