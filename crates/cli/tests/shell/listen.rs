@@ -478,3 +478,27 @@ async fn connect_joins_a_program() {
     signal(&child, "-TERM");
     assert_eq!(timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
+
+// The first signal gives the program its grace period.
+#[tokio::test]
+async fn the_second_signal_ends_connect_and_kills_its_program() {
+    let server = Server::start(&[]).await;
+    let command = "trap '' TERM; echo $$ >&2; sleep 1000";
+    let args = [&*server.url("/echo"), "--exec", command, "--grace", "1h"];
+    let mut child = connect_command(&args).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let program = timeout(DEADLINE, errors.next_line()).await.unwrap().unwrap().unwrap();
+    signal(&child, "-INT");
+    // Signals that arrive together count once.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(child.try_wait().unwrap().is_none(), "it waits for its program");
+    signal(&child, "-INT");
+    let status = timeout(DEADLINE, child.wait()).await.expect("the second signal ends it").unwrap();
+    assert_eq!(status.code(), Some(0));
+    let has_ended = async {
+        while std::path::Path::new(&format!("/proc/{program}/exe")).exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(DEADLINE, has_ended).await.expect("the program is killed");
+}

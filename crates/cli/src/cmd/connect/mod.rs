@@ -17,6 +17,8 @@ mod session;
 pub(super) mod trace;
 mod wire;
 
+use tokio::sync::oneshot;
+
 use super::join::{Ended, Stream};
 use crate::args::{Connect, Format};
 use crate::exit::Exit;
@@ -136,7 +138,20 @@ async fn run_program(
             return Exit::NoConnection;
         }
     };
-    let ended = args.joining().run(socket, stream, signals.recv()).await;
+    let (interrupt, interrupted) = oneshot::channel();
+    let interrupted = async {
+        let _ = interrupted.await;
+    };
+    let joining = args.joining();
+    let ended = tokio::select! {
+        ended = joining.run(socket, stream, interrupted) => ended,
+        // The first signal ends it in order, the second at once.
+        () = async {
+            signals.recv().await;
+            let _ = interrupt.send(());
+            signals.recv().await;
+        } => Ended::Interrupted,
+    };
     match &ended {
         Ended::Failed(why) => journal.notes().print_error(&format!("--exec {program}: {why}")),
         Ended::Broken(why) => journal.notes().print_error(why),
