@@ -246,3 +246,37 @@ async fn commands_ping_send_binary_and_close() {
     assert_eq!(terminal.exit_code(), 0);
     std::fs::remove_dir_all(home).unwrap();
 }
+
+// What is piped into --reconnect may end before the messages do. A person who ends the input leaves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_sees_that_reconnecting_is_open_and_leaves() {
+    let (ends, mut ended) = tokio::sync::mpsc::channel(1);
+    let handle = move |request: wireloom::Request| {
+        let ends = ends.clone();
+        async move {
+            request.websocket().map(|upgrade| {
+                upgrade.on_open(move |mut socket| async move {
+                    while let Ok(Some(message)) = socket.recv_owned().await {
+                        socket.send(message).await.unwrap();
+                    }
+                    ends.send(format!("{:?}", socket.end())).await.unwrap();
+                })
+            })
+        }
+    };
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", server.local_addr().unwrap());
+    tokio::spawn(server.serve(handle));
+    let home = folder("reconnecting");
+    for (keys, code, reason) in [("\x04", 1000, ""), ("/close 4000 bye\r", 4000, "bye")] {
+        let mut terminal = Terminal::run(&["connect", "--reconnect", &url], &home);
+        terminal.wait_for(&[&format!("* {url} is open. Ctrl-D leaves; /close and /binary are commands")]);
+        terminal.send_keys("hello\r");
+        terminal.wait_for_message("hello");
+        terminal.send_keys(keys);
+        let end = tokio::time::timeout(DEADLINE, ended.recv()).await.expect("it leaves").unwrap();
+        assert!(end.contains(&code.to_string()) && end.contains(&format!("{reason:?}")), "{end}");
+        assert_eq!(terminal.exit_code(), 0);
+    }
+    std::fs::remove_dir_all(home).unwrap();
+}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use wireloom::client::Opened;
+use wireloom::client::{Connected, Opened};
 use wireloom::wireloom_ws::frame::Header;
 use wireloom::wireloom_ws::{Cause, End, Initiator, Opcode};
 use wireloom::{Observer, ObserverEvent};
@@ -99,16 +99,8 @@ impl Journal {
         let Opened { version, status, headers, socket, .. } = opened;
         self.begin();
         let compressed = if socket.is_compressed() { ", compressed" } else { "" };
-        let subprotocol =
-            socket.subprotocol().map(|name| format!(", subprotocol {name}")).unwrap_or_default();
-        let over = format!("over {}{compressed}{subprotocol}", super::trace::version_name(*version));
-        if self.0.is_interactive && !self.0.is_json {
-            let url = super::trace::without_secrets(url);
-            let keys = "Ctrl-D leaves; /ping, /close and /binary are commands";
-            self.0.notes.print(&format!("* {url} is open {over}. {keys}"));
-        } else if self.0.verbose > 0 {
-            self.0.notes.print(&format!("* open {over}"));
-        }
+        let over = format!(" over {}{compressed}", super::trace::version_name(*version));
+        self.print_open(url, &over, socket.subprotocol(), "/ping, /close and /binary");
         if self.0.is_json {
             let headers: Vec<Value> =
                 headers.iter().map(|(name, value)| json!([name, String::from_utf8_lossy(value)])).collect();
@@ -119,6 +111,33 @@ impl Journal {
             });
         }
         head.map_or(Ok(()), |head| self.output().head(head))
+    }
+
+    /// Records that a WebSocket of `--reconnect` is open, as [`opened`](Self::opened) does for the only one.
+    pub(super) fn connected(&self, url: &str, connected: &Connected, head: Option<&[u8]>) -> io::Result<()> {
+        self.begin();
+        match connected.gap {
+            None => self.print_open(url, "", connected.subprotocol.as_deref(), "/close and /binary"),
+            Some(gap) => {
+                let gap = gap.as_secs_f64();
+                self.0
+                    .notes
+                    .print(&format!("* open again; messages sent to this end in {gap:.1} s are lost"));
+            }
+        }
+        head.map_or(Ok(()), |head| self.output().head(head))
+    }
+
+    /// Prints how the WebSocket was opened, and to a person how to leave.
+    fn print_open(&self, url: &str, how: &str, subprotocol: Option<&str>, commands: &str) {
+        let subprotocol = subprotocol.map(|name| format!(", subprotocol {name}")).unwrap_or_default();
+        if self.0.is_interactive && !self.0.is_json {
+            let url = super::trace::without_secrets(url);
+            let keys = format!("Ctrl-D leaves; {commands} are commands");
+            self.0.notes.print(&format!("* {url} is open{how}{subprotocol}. {keys}"));
+        } else if self.0.verbose > 0 {
+            self.0.notes.print(&format!("* open{how}{subprotocol}"));
+        }
     }
 
     /// The output is needed from now on.

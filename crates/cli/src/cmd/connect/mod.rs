@@ -96,7 +96,7 @@ async fn connect(args: Connect) -> Exit {
         Err(error) => return usage(error),
     };
     if args.route.reconnect {
-        return reconnecting::run(&args, &connector, &mut signals, &journal).await;
+        return reconnecting::run(&args, &connector, &mut signals, &journal, &trace).await;
     }
     let opened = tokio::select! {
         opened = connector.open(&args.url) => opened,

@@ -5,13 +5,13 @@ use std::pin::pin;
 
 use tokio::sync::watch;
 use wireloom::client::{Loss, LossReason, ReconnectEvent, ReconnectPolicy, Reconnecting, ReconnectingSender};
-use wireloom::{CloseCode, Connector, Error, WebSocketError};
+use wireloom::{CloseCode, Connector, Error, Version, WebSocketError};
 
 use super::input::{Command, Input};
 use super::journal::{Direction, Journal, describe};
 use super::messages::Messages;
 use super::session::is_normal;
-use super::trace;
+use super::trace::{self, Trace};
 use crate::args::Connect;
 use crate::exit::Exit;
 use crate::signals::Signals;
@@ -23,12 +23,13 @@ pub(super) async fn run(
     connector: &Connector,
     signals: &mut Signals,
     journal: &Journal,
+    trace: &Trace,
 ) -> Exit {
     let notes = journal.notes();
     let mut socket = connector.reconnecting(&*args.url, ReconnectPolicy::default());
     let read = || Messages::read(notes, args);
     let mut messages = (!args.closing.recv_only).then(read);
-    let result = talk(args, &mut socket, &mut messages, signals, journal).await;
+    let result = talk(args, &mut socket, &mut messages, signals, journal, trace).await;
     let unwritten = journal.flush().err();
     notes.end_editing(messages.as_ref().is_some_and(Messages::is_editing));
     drop(messages);
@@ -48,6 +49,7 @@ async fn talk(
     messages: &mut Option<Messages>,
     signals: &mut Signals,
     journal: &Journal,
+    trace: &Trace,
 ) -> Result<Exit, Error> {
     let notes = journal.notes();
     let mut sender = socket.sender();
@@ -67,12 +69,13 @@ async fn talk(
                         }
                     }
                     Some(ReconnectEvent::Connected(connected)) => {
-                        journal.begin();
-                        connections.send_modify(|number| *number += 1);
-                        if let Some(gap) = connected.gap {
-                            let gap = gap.as_secs_f64();
-                            notes.print(&format!("* open again; messages sent to this end in {gap:.1} s are lost"));
+                        let version = if args.route.http2 { Version::Http2 } else { Version::Http11 };
+                        let head =
+                            args.shows_head().then(|| trace.head(version, connected.status, &connected.headers));
+                        if let Err(error) = journal.connected(&args.url, &connected, head.as_deref()) {
+                            return Ok(notes.unwritable(&error));
                         }
+                        connections.send_modify(|number| *number += 1);
                     }
                     Some(ReconnectEvent::Lost(loss)) => {
                         notes.print(&format!("* {}", describe_loss(&loss)));
@@ -87,46 +90,71 @@ async fn talk(
                     None => return Ok(Exit::Success),
                 }
             },
-            (code, exit) = &mut sending => {
-                close(socket, code, signals).await;
-                return Ok(exit);
-            }
+            end = &mut sending => return Ok(close(socket, end, *connections.borrow() > 0, signals, journal).await),
             () = signals.recv() => {
-                close(socket, CloseCode::GOING_AWAY, signals).await;
-                return Ok(Exit::Success);
+                let end = End::new(CloseCode::GOING_AWAY);
+                return Ok(close(socket, end, *connections.borrow() > 0, signals, journal).await);
             }
         }
     }
 }
 
-/// Closes the WebSocket. After the next signal the peer need not read the Close frame.
-async fn close(socket: &mut Reconnecting, code: CloseCode, signals: &mut Signals) {
-    tokio::select! {
-        _ = socket.close(code, "") => {}
-        () = signals.recv() => {}
+/// How this end closes: with this code and reason, and the exit code.
+struct End {
+    code: CloseCode,
+    reason: String,
+    exit: Exit,
+}
+
+impl End {
+    fn new(code: CloseCode) -> Self {
+        Self { code, reason: String::new(), exit: Exit::Success }
     }
 }
 
-/// Sends the input until it asks for the end: with which code to close, and the exit code. Does not return at its end.
+/// Closes the WebSocket. After the next signal the peer need not read the Close frame. Returns the exit code.
+async fn close(
+    socket: &mut Reconnecting,
+    end: End,
+    was_open: bool,
+    signals: &mut Signals,
+    journal: &Journal,
+) -> Exit {
+    let End { code, reason, exit } = end;
+    tokio::select! {
+        _ = socket.close(code, &reason) => {}
+        () = signals.recv() => {}
+    }
+    match exit {
+        Exit::Success if !was_open => {
+            journal.notes().print_error("interrupted before the connection was open");
+            Exit::NoConnection
+        }
+        exit => exit,
+    }
+}
+
+/// Sends the input until it asks for the end, as that of a terminal does. Does not return at the end of other input.
 async fn send_input(
     args: &Connect,
     sender: &mut ReconnectingSender,
     mut connected: watch::Receiver<u64>,
     messages: &mut Option<Messages>,
     journal: &Journal,
-) -> (CloseCode, Exit) {
+) -> End {
     let notes = journal.notes();
-    // What is typed while there is no connection.
+    let is_interactive = messages.as_ref().is_some_and(Messages::is_interactive);
+    // What is typed while there is no connection; `None` is its end.
     let mut typed = VecDeque::new();
     loop {
         let input = match typed.pop_front() {
-            Some(input) => Some(input),
+            Some(input) => input,
             None => next_message(messages).await,
         };
         let (message, is_binary) = match input {
             Some(Input::Message(message)) => (message, args.is_binary()),
             Some(Input::Command(Command::Binary(bytes))) => (bytes, true),
-            Some(Input::Command(Command::Close(code, _))) => return (code, Exit::Success),
+            Some(Input::Command(Command::Close(code, reason))) => return End { reason, ..End::new(code) },
             Some(Input::Command(Command::Ping(_))) => {
                 notes.print_error("with --reconnect, --ping sends pings");
                 continue;
@@ -135,11 +163,12 @@ async fn send_input(
                 notes.print_error(why);
                 continue;
             }
-            Some(Input::Interrupted) => return (CloseCode::GOING_AWAY, Exit::Success),
+            Some(Input::Interrupted) => return End::new(CloseCode::GOING_AWAY),
             Some(Input::Failed(error)) => {
                 notes.print_error(&format!("the input cannot be sent: {error}"));
-                return (CloseCode::NORMAL, Exit::Usage);
+                return End { exit: Exit::Usage, ..End::new(CloseCode::NORMAL) };
             }
+            None if is_interactive => return End::new(CloseCode::NORMAL),
             // Continue to receive.
             None => {
                 *messages = None;
@@ -149,7 +178,7 @@ async fn send_input(
         let text = std::str::from_utf8(&message).ok().filter(|_| !is_binary);
         if text.is_none() && !is_binary {
             notes.print_error("a message of the input is not UTF-8; --binary sends it as it is");
-            return (CloseCode::NORMAL, Exit::Usage);
+            return End { exit: Exit::Usage, ..End::new(CloseCode::NORMAL) };
         }
         loop {
             let number = *connected.borrow_and_update();
@@ -166,22 +195,25 @@ async fn send_input(
             tokio::select! {
                 biased;
                 _ = connected.wait_for(|&now| now > number) => {}
-                () = until_interrupted(messages, &mut typed) => return (CloseCode::GOING_AWAY, Exit::Success),
+                () = until_interrupted(messages, &mut typed) => return End::new(CloseCode::GOING_AWAY),
             }
         }
     }
 }
 
 /// Keeps what is typed on a terminal until Ctrl-C, which is input there and no signal. Other input waits where it is.
-async fn until_interrupted(messages: &mut Option<Messages>, typed: &mut VecDeque<Input>) {
+async fn until_interrupted(messages: &mut Option<Messages>, typed: &mut VecDeque<Option<Input>>) {
     if !messages.as_ref().is_some_and(Messages::is_interactive) {
         std::future::pending::<()>().await;
     }
     loop {
         match next_message(messages).await {
             Some(Input::Interrupted) => return,
-            Some(input) => typed.push_back(input),
-            None => *messages = None,
+            Some(input) => typed.push_back(Some(input)),
+            None => {
+                *messages = None;
+                typed.push_back(None);
+            }
         }
     }
 }
