@@ -779,3 +779,22 @@ async fn input_that_cannot_be_sent_has_one_exit_code() {
         }
     }
 }
+
+// A script without --timeout that expects too much waits for ever.
+#[tokio::test]
+async fn a_script_says_what_it_waits_for() {
+    let server = Server::start(&[]).await;
+    for args in [&["--send", "a"][..], &[]] {
+        let url = server.url("/sink");
+        let mut child = connect_command(&[&[&*url, "--count", "1"], args].concat()).spawn().unwrap();
+        let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+        let note = timeout(DEADLINE, notes.next_line()).await.expect("a note").unwrap().unwrap();
+        assert!(note.contains("--count") && note.contains("--timeout"), "{note}");
+        signal(&child, "-TERM");
+        assert_eq!(timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(4));
+    }
+    // One that says how long it waits says it when that is over.
+    let url = server.url("/sink");
+    let (code, _, errors) = connect(&[&url, "--count", "1", "--timeout", "4s"], "a\n").await;
+    assert_eq!((code, errors.lines().count()), (4, 1), "{errors}");
+}

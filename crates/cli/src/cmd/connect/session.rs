@@ -387,8 +387,16 @@ async fn linger(args: &Connect, journal: &Journal, sent: u64, received: &Cell<u6
         return;
     }
     if waits_for_peer {
+        let until = if args.is_expecting() { "--expect and --count are met" } else { "the server closes" };
         if args.display.verbose > 0 {
-            journal.notes().print("* no more input: receiving until the server closes");
+            journal.notes().print(&format!("* no more input: receiving until {until}"));
+        } else if args.is_expecting() && args.timeout.is_none() {
+            // A script that expects too much would wait without a word.
+            silence(received, |_| LINGER).await;
+            let linger = LINGER.as_secs_f64();
+            journal
+                .notes()
+                .print(&format!("* no message for {linger} s: receiving until {until} (see --timeout)"));
         }
         return std::future::pending().await;
     }
@@ -399,20 +407,22 @@ async fn linger(args: &Connect, journal: &Journal, sent: u64, received: &Cell<u6
             "* no input: closing after {linger} s without a message (--no-close waits for the server)"
         ));
     }
+    let is_answered = |received: u64| sent > 0 && received >= sent;
+    let limit = |received| if is_answered(received) { linger.min(LINGER_ANSWERED) } else { linger };
+    silence(received, limit).await;
+    if !is_answered(received.get()) && sent > 0 && !linger.is_zero() {
+        let (received, sent) = (count(received.get(), "message"), count(sent, "message"));
+        let linger = linger.as_secs_f64();
+        journal.notes().print(&format!(
+            "wireloom: closing after {linger} s without a message: {sent} sent, {received} received (see --linger and --no-close)"
+        ));
+    }
+}
+
+/// Waits until nothing has arrived for as long as `limit` says for the number of messages so far.
+async fn silence(received: &Cell<u64>, limit: impl Fn(u64) -> Duration) {
     let (mut seen, mut since) = (received.get(), Instant::now());
-    loop {
-        let is_answered = sent > 0 && seen >= sent;
-        let limit = if is_answered { linger.min(LINGER_ANSWERED) } else { linger };
-        if since.elapsed() >= limit {
-            if !is_answered && sent > 0 && !linger.is_zero() {
-                let (received, sent) = (count(seen, "message"), count(sent, "message"));
-                let linger = linger.as_secs_f64();
-                journal.notes().print(&format!(
-                    "wireloom: closing after {linger} s without a message: {sent} sent, {received} received (see --linger and --no-close)"
-                ));
-            }
-            return;
-        }
+    while since.elapsed() < limit(seen) {
         tokio::time::sleep(LINGER_STEP).await;
         if received.get() != seen {
             (seen, since) = (received.get(), Instant::now());
