@@ -8,10 +8,15 @@ use wireloom::TapEvent;
 #[derive(Clone)]
 pub(super) struct Wire(Arc<Mutex<State>>);
 
+#[derive(Default)]
 struct State {
     connection: u64,
     /// What has arrived, without content: up to the end of the last head, or all of it while that is incomplete.
     heads: Vec<u8>,
+    /// Where the incomplete head begins, its incomplete line, and what of that has been searched for its end.
+    begin: usize,
+    line: usize,
+    searched: usize,
     is_complete: bool,
     len_max: usize,
 }
@@ -19,29 +24,27 @@ struct State {
 impl Wire {
     /// Keeps at most this many bytes: the limit of the client on a head.
     pub(super) fn new(len_max: usize) -> Self {
-        Self(Arc::new(Mutex::new(State { connection: 0, heads: Vec::new(), is_complete: false, len_max })))
+        Self(Arc::new(Mutex::new(State { len_max, ..State::default() })))
     }
 
     pub(super) fn observe(&self, connection: u64, event: TapEvent<'_>) {
         let TapEvent::Received(bytes) = event else { return };
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.connection != connection {
-            (state.connection, state.is_complete) = (connection, false);
-            state.heads.clear();
+            *state = State { connection, len_max: state.len_max, ..State::default() };
         }
         if state.is_complete {
             return;
         }
         let room = state.len_max.saturating_sub(state.heads.len());
         state.heads.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        let mut begin = 0;
-        while let Some(len) = head_len(&state.heads[begin..]) {
+        while let Some(end) = state.next_head() {
             // RFC 9110 §15.2: interim responses precede the final one; 101 is final here.
-            let status = status(&state.heads[begin..begin + len]);
-            begin += len;
+            let status = status(&state.heads[state.begin..end]);
+            state.begin = end;
             if status.is_none_or(|status| status >= 200 || status == 101) {
                 state.is_complete = true;
-                state.heads.truncate(begin);
+                state.heads.truncate(end);
                 return;
             }
         }
@@ -52,14 +55,30 @@ impl Wire {
     /// The head with this status, with the empty line behind it.
     pub(super) fn head(&self, wanted: u16) -> Option<Vec<u8>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = &state.heads[..];
-        while let Some(len) = head_len(rest) {
-            let (head, behind) = rest.split_at(len);
+        let mut all = State { heads: state.heads.clone(), ..State::default() };
+        while let Some(end) = all.next_head() {
+            let head = &all.heads[all.begin..end];
             if status(head) == Some(wanted) {
                 return Some(head.to_vec());
             }
-            rest = behind;
+            all.begin = end;
         }
+        None
+    }
+}
+
+impl State {
+    /// The end of the head at `begin`, with the empty line; `None` if it is incomplete. RFC 9112 §2.2: a line may end with LF alone.
+    fn next_head(&mut self) -> Option<usize> {
+        while let Some(at) = self.heads[self.searched..].iter().position(|&byte| byte == b'\n') {
+            let end = self.searched + at;
+            let is_end = self.line > self.begin && matches!(&self.heads[self.line..end], b"" | b"\r");
+            (self.line, self.searched) = (end + 1, end + 1);
+            if is_end {
+                return Some(end + 1);
+            }
+        }
+        self.searched = self.heads.len();
         None
     }
 }
@@ -67,18 +86,6 @@ impl Wire {
 /// The bytes that tell HTTP/1.1 from other protocols.
 fn prefix(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(b"HTTP/1.".len())]
-}
-
-/// The length of the head, with the empty line; `None` if it is incomplete. RFC 9112 §2.2: a line may end with LF alone.
-fn head_len(bytes: &[u8]) -> Option<usize> {
-    let mut line = 0;
-    for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
-        if matches!(&bytes[line..at], b"" | b"\r") && line > 0 {
-            return Some(at + 1);
-        }
-        line = at + 1;
-    }
-    None
 }
 
 fn status(head: &[u8]) -> Option<u16> {
@@ -107,6 +114,17 @@ mod tests {
             assert_eq!(wire.head(302), None);
             assert_eq!(wire.0.lock().unwrap().heads.len(), INTERIM.len() + FINAL.len());
         }
+    }
+
+    /// Each byte is searched once: a server may send them one by one.
+    #[test]
+    fn a_long_head_takes_linear_time() {
+        const LEN: usize = 4 << 20;
+        let wire = Wire::new(LEN);
+        for byte in [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'x'; LEN]].concat() {
+            wire.observe(1, TapEvent::Received(&[byte]));
+        }
+        assert_eq!(wire.0.lock().unwrap().heads.len(), LEN);
     }
 
     #[test]
