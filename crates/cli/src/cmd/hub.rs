@@ -2,10 +2,9 @@
 
 mod configuration;
 
-use std::io::Write as _;
-
 use wireloom_hub::engine::{DiskEngine, DiskError, FileReport, Salvaged};
 
+use super::print::print;
 use crate::args::{Check, HubCommand};
 use crate::exit::Exit;
 use crate::terminal;
@@ -15,17 +14,15 @@ pub(crate) use configuration::{read, with_environment};
 pub(crate) fn run(command: &HubCommand) -> Exit {
     match command {
         HubCommand::Check(args) => check(args),
-        HubCommand::Token(args) => print(configuration::token(args)),
-        HubCommand::Config(args) => print(configuration::config(args)),
+        HubCommand::Token(args) => print_made(configuration::token(args)),
+        HubCommand::Config(args) => print_made(configuration::config(args)),
     }
 }
 
 /// Prints the output of a command, or why there is none.
-fn print(output: Result<String, String>) -> Exit {
-    let written = output
-        .and_then(|text| std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string()));
-    match written {
-        Ok(()) => Exit::Success,
+fn print_made(output: Result<String, String>) -> Exit {
+    match output {
+        Ok(text) => print(text.as_bytes()),
         Err(error) => {
             terminal::print_error(error);
             Exit::NoConnection
@@ -76,9 +73,6 @@ fn check(args: &Check) -> Exit {
         text.push_str(", repaired");
     }
     push_unreadable(&mut text, unreadable);
-    if let Err(error) = writeln!(std::io::stdout(), "{text}") {
-        terminal::print_error(error);
-        return Exit::NoConnection;
-    }
-    if unreadable > 0 { Exit::Broken } else { Exit::Success }
+    let printed = print(format!("{text}\n").as_bytes());
+    if unreadable > 0 { Exit::Broken } else { printed }
 }

@@ -1,11 +1,12 @@
 //! `wireloom man` and `wireloom completions`: the files that packages install beside the command.
 
-use std::io::{self, Write as _};
+use std::io;
 
 use clap::CommandFactory as _;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
+use super::print::{print, unwritable};
 use crate::args::{self, Args};
 use crate::exit::Exit;
 use crate::terminal;
@@ -22,7 +23,7 @@ pub(crate) fn man(args: &args::Man) -> Exit {
             .and_then(|()| write(&command))
             .and_then(|()| command.get_subcommands().try_for_each(write));
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
-        return done(written.map_err(named));
+        return written.map_or_else(|error| unwritable(&named(error)), |()| Exit::Success);
     }
     let shown = match &args.subcommand {
         None => Some(&command),
@@ -32,7 +33,7 @@ pub(crate) fn man(args: &args::Man) -> Exit {
         terminal::print_error("there is no such subcommand; `wireloom --help` names them");
         return Exit::Usage;
     };
-    done(page(shown).and_then(|page| io::stdout().lock().write_all(&page)))
+    page(shown).map_or_else(|error| unwritable(&error), |page| print(&page))
 }
 
 /// A manual page. The text after the help is split into sections; clap_mangen would put it into one.
@@ -86,17 +87,5 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
 pub(crate) fn completions(args: &args::Completions) -> Exit {
     let mut out = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "wireloom", &mut out);
-    done(io::stdout().lock().write_all(&out))
-}
-
-fn done(written: io::Result<()>) -> Exit {
-    match written {
-        Ok(()) => Exit::Success,
-        // `wireloom man | head` is no failure.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
-        Err(error) => {
-            terminal::print_error(error);
-            Exit::NoConnection
-        }
-    }
+    print(&out)
 }

@@ -1,6 +1,6 @@
 //! The subcommands.
 //!
-//! Layers: `bind`, `inspect`, `man` → `hub` → `join` → `connect` → `listen`, `load`, `serve`.
+//! Layers: `bind`, `inspect`, `print` → `man` → `hub` → `join` → `connect` → `listen`, `load`, `serve`.
 
 mod bind;
 pub(crate) mod connect;
@@ -10,4 +10,5 @@ mod join;
 pub(crate) mod listen;
 pub(crate) mod load;
 pub(crate) mod man;
+mod print;
 pub(crate) mod serve;

@@ -661,11 +661,24 @@ async fn a_room_disconnects_a_member_that_does_not_read() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn help_that_cannot_be_written_is_a_failure() {
-    for args in [&["--help"][..], &["--version"], &["help", "load"]] {
+fn output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_none() {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["help", "load"],
+        &["man"],
+        &["man", "serve"],
+        &["completions", "bash"],
+        &["hub", "config"],
+    ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let status =
-            std::process::Command::new(WIRELOOM).args(args).stdout(full).stderr(Stdio::null()).status();
-        assert_eq!(status.unwrap().code(), Some(5), "{args:?}");
+        let output = std::process::Command::new(WIRELOOM).args(args).stdout(full).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(5), "{args:?} {errors}");
+        assert!(errors.contains("the output cannot be written"), "{args:?} {errors}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = std::process::Command::new(WIRELOOM).args(args).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?} {output:?}");
     }
 }
