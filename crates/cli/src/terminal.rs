@@ -77,7 +77,7 @@ fn escape(text: &str, is_allowed: impl Fn(char) -> bool) -> String {
 /// Control characters, directional formatting, which reorders text, and the separators that end a line.
 fn is_control(char: char) -> bool {
     char.is_control()
-        || matches!(char, '\u{200E}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+        || matches!(char, '\u{061C}' | '\u{200E}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The length of a binary message and its first bytes in hexadecimal.
@@ -107,7 +107,7 @@ mod tests {
     fn escapes_control_characters() {
         assert_eq!(visible("häßlich\t😀\n"), "häßlich\t😀\n");
         assert_eq!(visible("\x1b[2J\r\x07\u{9b}"), "\\u{1b}[2J\\r\\u{7}\\u{9b}");
-        assert_eq!(visible("\u{202E}abc"), "\\u{202e}abc");
+        assert_eq!(visible("\u{202E}abc\u{061C}"), "\\u{202e}abc\\u{61c}");
         assert_eq!(visible_line("a\nb"), "a\\nb");
         assert_eq!(visible_json("\"\u{9b}\u{202E}\""), r#""\u009b\u202e""#);
     }
