@@ -139,13 +139,13 @@ async fn the_file_of_a_unix_socket_is_removed_with_its_listener_and_never_that_o
         }
     };
     timeout(DEADLINE, is_closed).await.unwrap();
-    let second = Server::start(&args).await;
+    let mut second = Server::start(&args).await;
     assert!(first.is_running());
     // It answers Close.
     while kept.recv().await.is_ok_and(|message| message.is_some()) {}
     assert_eq!(first.exit_code().await, Some(0));
     assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
-    drop(second);
+    second.kill().await;
 
     // A server that cannot start leaves no file.
     let taken = Server::start(&[]).await;
