@@ -3,6 +3,7 @@
 "use strict";
 
 const { spawn } = require("node:child_process");
+const { isatty } = require("node:tty");
 
 const name = `@wireloom/cli-${process.platform}-${process.arch}`;
 let binary;
@@ -13,8 +14,10 @@ try {
   process.exit(1);
 }
 const child = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
-// A terminal signals both; others signal only this process.
-for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
+// Others signal only this process. Ctrl-C at a terminal signals both, and a second SIGINT would end `serve` without its grace.
+const isAtTerminal = [0, 1, 2].some((descriptor) => isatty(descriptor));
+process.on("SIGINT", () => isAtTerminal || child.kill("SIGINT"));
+for (const signal of ["SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
 child.on("error", (error) => {
   console.error(`wireloom: ${binary}: ${error.message}`);
   process.exit(1);
