@@ -211,10 +211,13 @@ class Exchange
     deliver_all
   end
 
-  # Nothing is under way on a stream that is given up: what still comes for it ends the original's connection.
+  # Nothing is under way on a stream that is given up: what still comes for it ends the original's connection. Nor is it one that the
+  # server had no room for, which the original takes for idle.
   def cancel
     deliver_all
-    stream = pick(@streams[pick(@ends.keys)]) or return
+    stream = pick(@streams[pick(@ends.keys)])
+    return unless stream && @streams.values.all? { |streams| streams.any? { |known| known.id == stream.id } }
+
     stream.public_send(pick(%i[cancel refuse close])) unless stream.state == :closed
     deliver_all
   end
