@@ -206,6 +206,29 @@ class ProtocolHTTP2Test < Wireloom::TestCase
     assert_raises(FrozenError) { stream.send_headers([%w[x-end yes]], Protocol::HTTP2::END_STREAM) }
   end
 
+  # Calls with objects that are none of the gem's, and streams that hold such, end in exceptions of Ruby.
+  def test_objects_of_other_kinds
+    gap_of_the_original
+    stream = @client.create_stream
+    refused = lambda do |&call|
+      call.call
+    rescue StandardError => e
+      refute_kind_of Wireloom::InternalError, e
+    end
+    [nil, 5, 2**70, :open, "text", [], [[nil, 1]], [1], Object.new, stream, BasicObject.new].each do |object|
+      %i[send_headers send_data receive_headers receive_data process_headers process_data available_frame_size].each do |name|
+        refused.call { stream.public_send(name, object) }
+      end
+      %i[@connection @local_window @remote_window @id @state].each do |name|
+        victim = @client.create_stream
+        victim.instance_variable_set(name, object)
+        refused.call { victim.send_headers(REQUEST) }
+        refused.call { victim.send_data("x") }
+        refused.call { victim.receive_data(Protocol::HTTP2::DataFrame.new(1, 0, 0, 1, "x")) }
+      end
+    end
+  end
+
   def test_streams_hear_that_the_connections_window_grows
     grown = []
     type = Class.new(Protocol::HTTP2::Stream) { define_method(:window_updated) { |size| grown << [id, size] } }
