@@ -2,7 +2,10 @@
 //!
 //! - Between two positions that a subscriber was told, the offsets that it received are consecutive, and each payload is the one that
 //!   the broker has for that offset: nothing twice, out of order, or missing without a word.
+//! - A subscriber is told that publications are lost to it only when it has missed more than the history holds.
 //! - A publication whose position `publish` returned is at that position.
+//! - When the faults are over and their consequences too, no connection and no subscription is lost, and each publication arrives within
+//!   [`PROMPT`].
 //! - In the end every subscriber is at the last publication of each channel.
 //! - The server of a node that shuts down ends within its grace, and holds no memory then.
 
@@ -18,15 +21,20 @@ use wireloom::wireloom_ws::Keepalive;
 use wireloom::{CloseCode, Server, ServerConfig, WebSocketConfig};
 use wireloom_hub::{Hub, HubConfig, Position, Retention};
 
-use crate::faults::{Clocks, Faults};
+use crate::faults::{self, Clocks, Faults};
 use crate::network;
 use crate::relay::{Broker, RelayEngine, Truth};
 
 const NODES: [&str; 2] = ["north", "south"];
 const SUBSCRIBERS: [&str; 3] = ["anna", "berta", "clara"];
 const CHANNELS: [&str; 2] = ["stream:a", "stream:b"];
-/// The faults end here.
+/// The faults end here, and the nodes shut down no more a while after.
 const DISTURBED: Duration = Duration::from_secs(40);
+/// From here on until [`END`] nothing is disturbed: what the faults left behind has timed out.
+const CALM: Duration = Duration::from_secs(90);
+const END: Duration = Duration::from_secs(105);
+/// The longest time for a publication then: several round trips of the slowest link.
+const PROMPT: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(5);
 const RETENTION: Retention =
     Retention { size: 30, ttl: Duration::from_secs(3_600), position_ttl: Duration::from_secs(24 * 3600) };
@@ -79,6 +87,7 @@ async fn run_node(
         let (after, jumping) = (Duration::from_secs(rng.u64(5..90)), clocks.clone());
         let stopped = tokio::spawn(async move {
             sleep(after).await;
+            faults::until_shutdowns_end(DISTURBED).await;
             let began = (Instant::now(), jumping.jumps(name));
             stopped_hub.shut_down(Duration::from_secs(1)).await;
             stopping.shut_down();
@@ -110,8 +119,7 @@ async fn run_node(
 async fn publish(hub: Hub, seen: Shared, mut rng: Rng) {
     loop {
         sleep(Duration::from_millis(rng.u64(..600))).await;
-        // Afterwards one publication a channel, so that everybody sees that something is missing.
-        if turmoil::sim_elapsed().unwrap() > DISTURBED + Duration::from_secs(30) {
+        if turmoil::sim_elapsed().unwrap() > END {
             return;
         }
         let channel = CHANNELS[rng.usize(..CHANNELS.len())];
@@ -161,8 +169,7 @@ impl Subscriber {
             }
         });
         loop {
-            let is_late = turmoil::sim_elapsed().unwrap() > DISTURBED + Duration::from_secs(60);
-            if is_late && self.is_current() {
+            if turmoil::sim_elapsed().unwrap() > END && self.is_current() {
                 break;
             }
             let Ok(event) = tokio::time::timeout(Duration::from_secs(1), socket.next()).await else {
@@ -176,6 +183,9 @@ impl Subscriber {
                         self.handle(&mut socket, serde_json::from_str(line).unwrap()).await;
                     }
                 }
+                Ok(Some(ReconnectEvent::Lost(loss))) => {
+                    self.fail_if_calm(&format!("the connection is lost: {:?}", loss.reason));
+                }
                 Ok(Some(_)) => {}
                 end => {
                     fail(&self.seen, format!("{}: {end:?}", self.name));
@@ -185,6 +195,13 @@ impl Subscriber {
         }
         let _ = socket.close(CloseCode::NORMAL, "").await;
         Ok(())
+    }
+
+    fn fail_if_calm(&self, what: &str) {
+        let now = turmoil::sim_elapsed().unwrap();
+        if now > CALM {
+            fail(&self.seen, format!("{}: {what} at {now:?}, which nothing disturbed", self.name));
+        }
     }
 
     /// Whether it has all publications.
@@ -242,6 +259,7 @@ impl Subscriber {
         if push["pub"].is_object() {
             self.received(channel, &push["pub"]);
         } else if push["unsubscribe"].is_object() {
+            self.fail_if_calm(&format!("unsubscribed from {channel}: {}", push["unsubscribe"]));
             self.subscribe(socket, channel).await;
         }
     }
@@ -256,8 +274,11 @@ impl Subscriber {
             self.seen.lock().unwrap().recoveries += 1;
         } else {
             let before = told.offset - publications.len() as u64;
-            if self.positions.insert(channel, Position { offset: before, ..told.clone() }).is_some() {
+            if let Some(at) = self.positions.insert(channel, Position { offset: before, ..told.clone() }) {
                 self.seen.lock().unwrap().gaps += 1;
+                if at.epoch == told.epoch && told.offset - at.offset <= RETENTION.size as u64 {
+                    fail(&self.seen, format!("{}: {channel} is lost from {at:?} to {told:?}", self.name));
+                }
             }
         }
         for publication in &publications {
@@ -272,14 +293,20 @@ impl Subscriber {
     fn received(&mut self, channel: &'static str, publication: &Value) {
         let offset = publication["offset"].as_u64().unwrap_or_default();
         let at = self.positions.entry(channel).or_default();
-        let truth = self.broker.payload(channel, &at.epoch, offset);
-        if offset != at.offset + 1 || truth.as_deref() != Some(publication["data"].to_string().as_bytes()) {
+        let truth = self.broker.published(channel, &at.epoch, offset);
+        let data = publication["data"].to_string();
+        let is_true = truth.as_ref().is_some_and(|published| published.data == data.as_bytes());
+        if offset != at.offset + 1 || !is_true {
             fail(
                 &self.seen,
                 format!("{}: {publication} of {channel} after {at:?}; it is {truth:?}", self.name),
             );
         }
         at.offset = offset;
+        let now = turmoil::sim_elapsed().unwrap();
+        if let Some(late) = truth.filter(|published| published.at > CALM && now - published.at > PROMPT) {
+            fail(&self.seen, format!("{}: {offset} of {channel} took {:?}", self.name, now - late.at));
+        }
         self.seen.lock().unwrap().received += 1;
     }
 }
@@ -287,7 +314,8 @@ impl Subscriber {
 fn check_acknowledged(seen: &Seen, truth: &Truth) {
     for (channel, position, payload) in &seen.acknowledged {
         let key = ((*channel).to_owned(), position.epoch.clone(), position.offset);
-        assert_eq!(truth.get(&key).map(Vec::as_slice), Some(payload.as_bytes()), "{channel} {position:?}");
+        let published = truth.get(&key).map(|published| &*published.data);
+        assert_eq!(published, Some(payload.as_bytes()), "{channel} {position:?}");
     }
 }
 
@@ -296,7 +324,7 @@ pub(crate) fn simulate(seed: u64) -> String {
     let seen = Shared::default();
     let clocks = Clocks::default();
     let broker = Broker::new(RETENTION);
-    let mut sim = network::network(seed, Duration::from_secs(1_200));
+    let mut sim = network::network(seed, END + Duration::from_secs(60));
     let serving = broker.clone();
     sim.host("broker", move || serving.clone().serve());
     for name in NODES {

@@ -4,6 +4,7 @@
 //!   twice, nothing out of order, no gap.
 //! - What `Loss` calls confirmed was received; the rest, all of it, was kept.
 //! - In the end every message that `send` accepted has been received.
+//! - When the faults are over and their consequences too, no connection is lost, and each message is echoed within [`PROMPT`].
 //! - A server that shuts down ends within its grace, and holds no memory then.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use wireloom::client::{Attempt, Loss, ReconnectEvent, ReconnectPolicy, Reconnecting};
 use wireloom::wireloom_ws::Keepalive;
@@ -19,12 +21,17 @@ use wireloom::{
     WebSocketConfig, WebSocketError,
 };
 
-use crate::faults::{Clocks, Faults};
+use crate::faults::{self, Clocks, Faults};
 use crate::network;
 
 const CLIENTS: [&str; 3] = ["anna", "berta", "clara"];
-/// The faults end here.
+/// The faults end here, and the server shuts down no more a while after.
 const DISTURBED: Duration = Duration::from_secs(40);
+/// From here on until [`END`] nothing is disturbed: what the faults left behind has timed out.
+const CALM: Duration = Duration::from_secs(90);
+const END: Duration = Duration::from_secs(105);
+/// The longest time for an echo then: several round trips of the slowest link.
+const PROMPT: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What happened, outside of simulated time.
@@ -88,6 +95,7 @@ async fn serve(seen: Shared, clocks: Clocks, mut rng: Rng) -> turmoil::Result {
         let (after, jumping) = (Duration::from_secs(rng.u64(5..60)), clocks.clone());
         let stopped = tokio::spawn(async move {
             sleep(after).await;
+            faults::until_shutdowns_end(DISTURBED).await;
             stopping.shut_down();
             (Instant::now(), jumping.jumps("server"))
         });
@@ -114,18 +122,30 @@ async fn answer(seen: Shared, request: Request) -> Response {
         Err(refusal) => refusal,
         Ok(upgrade) => upgrade.on_open(move |socket| async move {
             let (mut sender, mut receiver) = socket.split();
-            while let Ok(Some(message)) = receiver.recv_owned().await {
-                match number_of(client, message.as_bytes()) {
-                    Some(number) => {
-                        let mut seen = seen.lock().unwrap();
-                        seen.received.entry((client, connection)).or_default().push(number);
+            // A client that waits for room to send receives nothing meanwhile: it must find that here.
+            let (echoing, mut echoes) = mpsc::unbounded_channel();
+            let receiving = async move {
+                while let Ok(Some(message)) = receiver.recv_owned().await {
+                    match number_of(client, message.as_bytes()) {
+                        Some(number) => {
+                            let mut seen = seen.lock().unwrap();
+                            seen.received.entry((client, connection)).or_default().push(number);
+                        }
+                        None => fail(&seen, format!("client {client}: a message arrived changed")),
                     }
-                    None => fail(&seen, format!("client {client}: a message arrived changed")),
+                    if echoing.send(message).is_err() {
+                        break;
+                    }
                 }
-                if sender.send(message).await.is_err() {
-                    break;
+            };
+            let sending = async move {
+                while let Some(message) = echoes.recv().await {
+                    if sender.send(message).await.is_err() {
+                        break;
+                    }
                 }
-            }
+            };
+            tokio::join!(receiving, sending);
         }),
     }
 }
@@ -139,6 +159,8 @@ struct Client {
     waiting: VecDeque<u64>,
     /// Sent over the current connection.
     sent: Vec<u64>,
+    /// When each of these was sent.
+    sent_at: Vec<Duration>,
     echoed: usize,
     /// The number of the current connection.
     connection: Arc<Mutex<u64>>,
@@ -177,12 +199,14 @@ impl Client {
         let (mut next, mut created) = (began, 0);
         loop {
             // The clock may have jumped.
-            let creates = turmoil::sim_elapsed().unwrap() < DISTURBED + Duration::from_secs(5);
+            let now = turmoil::sim_elapsed().unwrap();
+            let creates = now < DISTURBED + Duration::from_secs(5) || (CALM..END).contains(&now);
             if creates && self.waiting.len() < 20 {
                 self.waiting.push_back(created);
                 created += 1;
             }
-            if !creates && self.waiting.is_empty() && socket.is_connected() && socket.unconfirmed() == 0 {
+            let is_all_echoed = self.waiting.is_empty() && self.echoed == self.sent.len();
+            if now >= END && is_all_echoed && socket.is_connected() && socket.unconfirmed() == 0 {
                 break;
             }
             tokio::select! {
@@ -195,6 +219,7 @@ impl Client {
                     next = Instant::now() + Duration::from_millis(self.rng.u64(..200));
                     self.send(&mut socket).await;
                 }
+                () = sleep(Duration::from_secs(1)) => {}
             }
         }
         let all: std::collections::BTreeSet<u64> = {
@@ -218,14 +243,17 @@ impl Client {
         match socket.send(message(self.me, number)).await {
             Err(WebSocketError::Closed | WebSocketError::Protocol(_)) => self.waiting.push_front(number),
             // After another error it may have arrived; the loss says so.
-            Ok(()) | Err(_) => self.sent.push(number),
+            Ok(()) | Err(_) => {
+                self.sent.push(number);
+                self.sent_at.push(turmoil::sim_elapsed().unwrap());
+            }
         }
     }
 
     fn handle(&mut self, step: ReconnectEvent) {
         match step {
             ReconnectEvent::Connected(_) => {
-                (self.sent, self.echoed) = (Vec::new(), 0);
+                (self.sent, self.sent_at, self.echoed) = (Vec::new(), Vec::new(), 0);
                 self.seen.lock().unwrap().connections += 1;
             }
             ReconnectEvent::Message(message) => self.check_echo(&message),
@@ -242,10 +270,22 @@ impl Client {
                 format!("client {}: echo {} is {number:?} of {:?}", self.me, self.echoed, self.sent),
             );
         }
+        let now = turmoil::sim_elapsed().unwrap();
+        let sent_at = self.sent_at.get(self.echoed).copied().unwrap_or(now);
+        if sent_at > CALM && now - sent_at > PROMPT {
+            fail(&self.seen, format!("client {}: echo {} took {:?}", self.me, self.echoed, now - sent_at));
+        }
         self.echoed += 1;
     }
 
     fn check_loss(&mut self, loss: Loss) {
+        let now = turmoil::sim_elapsed().unwrap();
+        if now > CALM {
+            fail(
+                &self.seen,
+                format!("client {}: {:?} at {now:?}, which nothing disturbed", self.me, loss.reason),
+            );
+        }
         let kept: Option<Vec<u64>> =
             loss.kept.iter().map(|message| number_of(self.me, message.as_bytes())).collect();
         let confirmed = self.sent.len().checked_sub(loss.unconfirmed as usize);
@@ -274,6 +314,7 @@ impl Client {
             self.waiting.push_front(number);
         }
         self.sent.clear();
+        self.sent_at.clear();
     }
 
     /// The number of messages that arrived over the current connection.
@@ -291,7 +332,7 @@ pub(crate) fn simulate(seed: u64) -> String {
     let mut rng = Rng::with_seed(seed);
     let seen = Shared::default();
     let clocks = Clocks::default();
-    let mut sim = network::network(seed, Duration::from_secs(1_200));
+    let mut sim = network::network(seed, END + Duration::from_secs(60));
     let hosting = (seen.clone(), clocks.clone(), Arc::new(Mutex::new(rng.fork())));
     sim.host("server", move || {
         let (seen, clocks, rng) = hosting.clone();
@@ -308,6 +349,7 @@ pub(crate) fn simulate(seed: u64) -> String {
             rng: rng.fork(),
             waiting: VecDeque::new(),
             sent: Vec::new(),
+            sent_at: Vec::new(),
             echoed: 0,
             connection: Arc::default(),
         };

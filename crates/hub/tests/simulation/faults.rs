@@ -41,6 +41,13 @@ impl Clocks {
     }
 }
 
+/// Never returns when the faults have been over for a while: then servers stay.
+pub(crate) async fn until_shutdowns_end(disturbed: Duration) {
+    if turmoil::sim_elapsed().is_some_and(|now| now > disturbed + Duration::from_secs(20)) {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Disturbs a simulation until a time, then lets it recover.
 pub(crate) struct Faults {
     rng: Rng,

@@ -20,8 +20,8 @@ pub(crate) fn network<'a>(seed: u64, duration: Duration) -> Sim<'a> {
         .simulation_duration(duration)
         .min_message_latency(Duration::from_millis(1))
         .max_message_latency(Duration::from_millis(40))
-        // Segments in flight in each direction of a connection.
-        .tcp_capacity(256)
+        // Segments in flight in each direction of a connection, one a write: from few, so that writes wait, to many.
+        .tcp_capacity(24 << (seed % 5))
         .enable_random_order()
         .build()
 }

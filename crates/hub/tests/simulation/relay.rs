@@ -51,8 +51,14 @@ impl Letters {
     }
 }
 
-/// The published payloads, by channel, epoch and offset.
-pub(crate) type Truth = HashMap<(String, String, u64), Vec<u8>>;
+/// What was published, by channel, epoch and offset.
+pub(crate) type Truth = HashMap<(String, String, u64), Published>;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Published {
+    pub(crate) data: Vec<u8>,
+    pub(crate) at: Duration,
+}
 
 /// The broker: its engine and the nodes that are connected to it.
 #[derive(Clone)]
@@ -80,7 +86,9 @@ impl Fanout {
 impl Delivery for Fanout {
     fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
         let key = (channel.to_owned(), epoch.to_owned(), publication.offset);
-        let twice = self.truth.lock().unwrap().insert(key, publication.data.to_vec());
+        let published =
+            Published { data: publication.data.to_vec(), at: turmoil::sim_elapsed().unwrap_or_default() };
+        let twice = self.truth.lock().unwrap().insert(key, published);
         assert!(twice.is_none(), "an offset was assigned twice");
         let (channel, epoch, publication) = (channel.to_owned(), epoch.to_owned(), publication.clone());
         self.deliver(move |hub| hub.deliver_publication(&channel, &epoch, previous, &publication));
@@ -119,7 +127,7 @@ impl Broker {
         self.fanout.truth.lock().unwrap().clone()
     }
 
-    pub(crate) fn payload(&self, channel: &str, epoch: &str, offset: u64) -> Option<Vec<u8>> {
+    pub(crate) fn published(&self, channel: &str, epoch: &str, offset: u64) -> Option<Published> {
         self.fanout.truth.lock().unwrap().get(&(channel.to_owned(), epoch.to_owned(), offset)).cloned()
     }
 
