@@ -123,7 +123,11 @@ static int wls_client_new(wls *self, const char *host, const char *resource, con
     wl_deflate_config deflate;
     wl_deflate_config_default(&deflate, sizeof deflate);
     wl_slice subprotocols[1] = {wl_str(subprotocol)};
-    wl_client_options options = {.host = wl_str(host), .resource = wl_str(resource), .origin = wl_str(origin)};
+    wl_client_options options;
+    wl_client_options_default(&options, sizeof options);
+    options.host = wl_str(host);
+    options.resource = wl_str(resource);
+    options.origin = wl_str(origin);
     options.subprotocols = subprotocols;
     options.subprotocols_len = subprotocol != NULL;
     options.deflate = with_deflate ? &deflate : NULL;

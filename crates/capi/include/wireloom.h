@@ -23,7 +23,7 @@
  * Units. Lengths are bytes. Times are nanoseconds since a moment of the caller's choice, such as CLOCK_MONOTONIC.
  *
  * Structures that begin with `size` may get more fields. An application that was built with fewer gets the defaults of the others:
- * `wl_*_config_default` writes as many bytes as it is told, and later calls read as many as `size` says. A `size` over that of the
+ * `wl_*_default` writes as many bytes as it is told, and later calls read as many as `size` says. A `size` over that of the
  * library, from a newer header, is WL_STATUS_INVALID_ARGUMENT.
  */
 
@@ -444,6 +444,16 @@ typedef struct wl_deflate_config {
   uint8_t reserved[2];
 } wl_deflate_config;
 
+// Limits of an opening handshake. Set them with `wl_handshake_limits_default`, then change fields.
+typedef struct wl_handshake_limits {
+  // `sizeof(wl_handshake_limits)`.
+  size_t size;
+  // The longest head, in bytes. Default: 16 KiB.
+  size_t head_len_max;
+  // The most header fields. Default: 100.
+  size_t headers_max;
+} wl_handshake_limits;
+
 // The configuration of an HTTP/2 connection. Set it with `wl_h2_config_default`, then change fields.
 typedef struct wl_h2_config {
   // `sizeof(wl_h2_config)`.
@@ -605,13 +615,27 @@ typedef struct wl_h2_state {
   uint8_t has_connect_protocol;
 } wl_h2_state;
 
-// Limits of an opening handshake. Null where it is taken: the defaults, 16 KiB and 100 fields.
-typedef struct wl_handshake_limits {
-  // The longest head, in bytes.
-  size_t head_len_max;
-  // The most header fields.
-  size_t headers_max;
-} wl_handshake_limits;
+// What a client asks for. Set it with `wl_client_options_default`, then change fields: `host` and `resource` have no default.
+typedef struct wl_client_options {
+  // `sizeof(wl_client_options)`.
+  size_t size;
+  // The host, perhaps with a port: the value of `Host`.
+  struct wl_slice host;
+  // Path and query, such as "/chat".
+  struct wl_slice resource;
+  // The origin; absent: none, the default.
+  struct wl_slice origin;
+  // The subprotocols, the preferred one first.
+  const struct wl_slice *subprotocols;
+  // The number of subprotocols. Default: 0.
+  size_t subprotocols_len;
+  // More headers.
+  const struct wl_field *headers;
+  // The number of headers. Default: 0.
+  size_t headers_len;
+  // Offers permessage-deflate; null: does not, the default.
+  const struct wl_deflate_config *deflate;
+} wl_client_options;
 
 // The server's handshake: reads a request, and answers it.
 typedef struct wl_server_handshake {
@@ -624,26 +648,6 @@ typedef struct wl_ws {
   // The number of the connection; 0 is none.
   uint64_t id;
 } wl_ws;
-
-// What a client asks for.
-typedef struct wl_client_options {
-  // The host, perhaps with a port: the value of `Host`.
-  struct wl_slice host;
-  // Path and query, such as "/chat".
-  struct wl_slice resource;
-  // The origin; absent: none.
-  struct wl_slice origin;
-  // The subprotocols, the preferred one first.
-  const struct wl_slice *subprotocols;
-  // The number of subprotocols.
-  size_t subprotocols_len;
-  // More headers.
-  const struct wl_field *headers;
-  // The number of headers.
-  size_t headers_len;
-  // Offers permessage-deflate; null: does not.
-  const struct wl_deflate_config *deflate;
-} wl_client_options;
 
 // The client's handshake: has a request, and reads the answer.
 typedef struct wl_client_handshake {
@@ -745,6 +749,9 @@ wl_status wl_ws_config_default(struct wl_ws_config *config, size_t size);
 
 // Stores the defaults. `size` is `sizeof(wl_deflate_config)`; no more is written.
 wl_status wl_deflate_config_default(struct wl_deflate_config *config, size_t size);
+
+// Stores the defaults. `size` is `sizeof(wl_handshake_limits)`; no more is written.
+wl_status wl_handshake_limits_default(struct wl_handshake_limits *limits, size_t size);
 
 // Stores the defaults. `size` is `sizeof(wl_h2_config)`; no more is written.
 wl_status wl_h2_config_default(struct wl_h2_config *config, size_t size);
@@ -900,6 +907,9 @@ wl_status wl_h2_error(struct wl_h2 h2, struct wl_slice *text);
 
 // Frees the memory that an idle connection does not need.
 wl_status wl_h2_release_buffers(struct wl_h2 h2);
+
+// Stores the defaults. `size` is `sizeof(wl_client_options)`; no more is written.
+wl_status wl_client_options_default(struct wl_client_options *options, size_t size);
 
 // A handshake that waits for its first byte. `limits` may be null: the defaults.
 wl_status wl_server_handshake_new(const struct wl_handshake_limits *limits, struct wl_server_handshake *handshake);

@@ -263,26 +263,43 @@ impl wl_deflate_params {
     }
 }
 
-/// Limits of an opening handshake. Null where it is taken: the defaults, 16 KiB and 100 fields.
+/// Limits of an opening handshake. Set them with `wl_handshake_limits_default`, then change fields.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct wl_handshake_limits {
-    /// The longest head, in bytes.
+    /// `sizeof(wl_handshake_limits)`.
+    pub size: usize,
+    /// The longest head, in bytes. Default: 16 KiB.
     pub head_len_max: usize,
-    /// The most header fields.
+    /// The most header fields. Default: 100.
     pub headers_max: usize,
 }
 
+// SAFETY: only integers; the first is the size.
+unsafe impl Versioned for wl_handshake_limits {
+    fn defaults() -> Self {
+        let HandshakeLimits { head_len_max, headers_max } = HandshakeLimits::default();
+        Self { size: size_of::<Self>(), head_len_max, headers_max }
+    }
+}
+
+/// Null is the default.
 pub(crate) unsafe fn handshake_limits(
     limits: *const wl_handshake_limits,
 ) -> Result<HandshakeLimits, wl_status> {
-    if limits.is_null() {
-        return Ok(HandshakeLimits::default());
-    }
     // SAFETY: the caller's promise is passed on.
-    let limits = unsafe { memory::read(limits)? };
-    let (head_len_max, headers_max) = (limits.head_len_max, limits.headers_max);
+    let wl_handshake_limits { head_len_max, headers_max, .. } = unsafe { memory::read_versioned(limits)? };
     Ok(HandshakeLimits { head_len_max, headers_max })
+}
+
+/// Stores the defaults. `size` is `sizeof(wl_handshake_limits)`; no more is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wl_handshake_limits_default(
+    limits: *mut wl_handshake_limits,
+    size: usize,
+) -> wl_status {
+    // SAFETY: the caller's promise is passed on.
+    crate::call::call(|| unsafe { memory::write_defaults(limits, size) })
 }
 
 /// The configuration of an HTTP/2 connection. Set it with `wl_h2_config_default`, then change fields.

@@ -3,7 +3,7 @@
 use crate::call::call;
 use crate::config::*;
 use crate::handle::Table;
-use crate::memory::{self, Extent, disjoint};
+use crate::memory::{self, Extent, Versioned, disjoint};
 use crate::slice::{wl_field, wl_slice};
 use crate::status::wl_status;
 use crate::ws::{open, wl_ws};
@@ -56,26 +56,56 @@ pub enum wl_request_part {
     Subprotocols = 3,
 }
 
-/// What a client asks for.
+/// What a client asks for. Set it with `wl_client_options_default`, then change fields: `host` and `resource` have no default.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct wl_client_options {
+    /// `sizeof(wl_client_options)`.
+    pub size: usize,
     /// The host, perhaps with a port: the value of `Host`.
     pub host: wl_slice,
     /// Path and query, such as "/chat".
     pub resource: wl_slice,
-    /// The origin; absent: none.
+    /// The origin; absent: none, the default.
     pub origin: wl_slice,
     /// The subprotocols, the preferred one first.
     pub subprotocols: *const wl_slice,
-    /// The number of subprotocols.
+    /// The number of subprotocols. Default: 0.
     pub subprotocols_len: usize,
     /// More headers.
     pub headers: *const wl_field,
-    /// The number of headers.
+    /// The number of headers. Default: 0.
     pub headers_len: usize,
-    /// Offers permessage-deflate; null: does not.
+    /// Offers permessage-deflate; null: does not, the default.
     pub deflate: *const wl_deflate_config,
+}
+
+// SAFETY: only integers and pointers; the first is the size.
+unsafe impl Versioned for wl_client_options {
+    fn defaults() -> Self {
+        let absent = wl_slice::ABSENT;
+        Self {
+            size: size_of::<Self>(),
+            host: absent,
+            resource: absent,
+            origin: absent,
+            subprotocols: core::ptr::null(),
+            subprotocols_len: 0,
+            headers: core::ptr::null(),
+            headers_len: 0,
+            deflate: core::ptr::null(),
+        }
+    }
+}
+
+/// Stores the defaults. `size` is `sizeof(wl_client_options)`; no more is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wl_client_options_default(
+    options: *mut wl_client_options,
+    size: usize,
+) -> wl_status {
+    // SAFETY: the caller's promise is passed on.
+    call(|| unsafe { memory::write_defaults(options, size) })
 }
 
 struct Server {
@@ -372,7 +402,8 @@ pub unsafe extern "C" fn wl_client_handshake_new(
     call(|| {
         // SAFETY: the caller's promise is passed on.
         let (from, nonce, limits, slot) = unsafe {
-            (memory::read(options)?, memory::read(nonce)?, handshake_limits(limits)?, memory::out(handshake)?)
+            let options = memory::read_versioned(options)?;
+            (options, memory::read(nonce)?, handshake_limits(limits)?, memory::out(handshake)?)
         };
         // SAFETY: as above.
         let (host, resource) = unsafe { (from.host.text()?, from.resource.text()?) };

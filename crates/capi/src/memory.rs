@@ -132,10 +132,10 @@ pub(crate) fn gather(slices: &[&[u8]], buffer: &mut [MaybeUninit<u8>]) -> usize 
     at
 }
 
-/// The structures of the configuration: integers without padding that has a meaning, so that every byte pattern is a value.
+/// The structures of the configuration: integers and pointers without padding that has a meaning, so that every byte pattern is a value.
 ///
 /// # Safety
-/// The type is `repr(C)`, has only integers as fields, and the first is a `usize` with its size.
+/// The type is `repr(C)`, has only integers and pointers as fields, and the first is a `usize` with its size.
 pub(crate) unsafe trait Versioned: Copy {
     /// The defaults, with the size of the whole structure.
     fn defaults() -> Self;

@@ -103,7 +103,12 @@ static void handshake(int port, bool with_deflate) {
     wl_deflate_config deflate;
     CHECK(wl_deflate_config_default(&deflate, sizeof deflate) == WL_STATUS_OK);
     wl_field header = {wl_str("X-Test"), wl_str("1"), 0};
-    wl_client_options options = {.host = wl_str("127.0.0.1"), .resource = wl_str("/echo"), .headers = &header, .headers_len = 1};
+    wl_client_options options;
+    CHECK(wl_client_options_default(&options, sizeof options) == WL_STATUS_OK);
+    options.host = wl_str("127.0.0.1");
+    options.resource = wl_str("/echo");
+    options.headers = &header;
+    options.headers_len = 1;
     options.deflate = with_deflate ? &deflate : NULL;
     uint8_t random[48];
     CHECK(getrandom(random, sizeof random, 0) == sizeof random);

@@ -55,6 +55,8 @@ static void null_pointers(void) {
     NULL_POINTER(wl_ws_config_default(NULL, sizeof(wl_ws_config)));
     NULL_POINTER(wl_deflate_config_default(NULL, sizeof(wl_deflate_config)));
     NULL_POINTER(wl_h2_config_default(NULL, sizeof(wl_h2_config)));
+    NULL_POINTER(wl_handshake_limits_default(NULL, sizeof(wl_handshake_limits)));
+    NULL_POINTER(wl_client_options_default(NULL, sizeof(wl_client_options)));
     NULL_POINTER(wl_mask(NULL, 1, &key));
     NULL_POINTER(wl_mask(bytes, 1, NULL));
     NULL_POINTER(wl_mask_copy(NULL, bytes, 1, &key));
@@ -69,7 +71,8 @@ static void null_pointers(void) {
     NULL_POINTER(wl_h2_new(WL_ROLE_CLIENT, NULL, NULL));
     NULL_POINTER(wl_server_handshake_new(NULL, NULL));
     NULL_POINTER(wl_client_handshake_new(NULL, (const uint8_t(*)[16])seed, NULL, NULL));
-    wl_client_options nothing = {0};
+    wl_client_options nothing;
+    CHECK(wl_client_options_default(&nothing, sizeof nothing) == WL_STATUS_OK);
     wl_client_handshake handshake;
     NULL_POINTER(wl_client_handshake_new(&nothing, (const uint8_t(*)[16])seed, NULL, &handshake));
     /* Null is an empty buffer where the length is 0. */
@@ -202,6 +205,9 @@ static void lengths_and_ranges(void) {
     } while (0)
 
 static void other_sizes(void) {
+    static const uint8_t nonce[16];
+    wl_server_handshake server_handshake;
+    wl_client_handshake client_handshake;
     wl_ws ws;
     wl_h2 h2;
     wl_compressor compressor;
@@ -209,6 +215,21 @@ static void other_sizes(void) {
     OTHER_SIZES(wl_ws_config, {
         CHECK(wl_ws_new(WL_ROLE_SERVER, &memory.config, NULL, NULL, NULL, 0, &ws) == WL_STATUS_OK);
         CHECK(wl_ws_free(ws) == WL_STATUS_OK);
+    });
+    OTHER_SIZES(wl_handshake_limits, {
+        CHECK(wl_server_handshake_new(&memory.config, &server_handshake) == WL_STATUS_OK);
+        CHECK(wl_server_handshake_free(server_handshake) == WL_STATUS_OK);
+    });
+    OTHER_SIZES(wl_client_options, {
+        bool has_target = size >= offsetof(wl_client_options, origin);
+        if (has_target) {
+            memory.config.host = wl_str("h");
+            memory.config.resource = wl_str("/");
+        }
+        status = wl_client_handshake_new(&memory.config, &nonce, NULL, &client_handshake);
+        CHECK(status == (has_target ? WL_STATUS_OK : WL_STATUS_NULL_POINTER));
+        if (has_target)
+            CHECK(wl_client_handshake_free(client_handshake) == WL_STATUS_OK);
     });
     OTHER_SIZES(wl_deflate_config, {
         CHECK(wl_compressor_new(WL_ROLE_CLIENT, &params, &memory.config, &compressor) == WL_STATUS_OK);
@@ -530,7 +551,10 @@ static void the_rest(void) {
     NO_HANDLE(wl_ws_handle_write_failed(ws, 0));
     NO_HANDLE(wl_ws_release_buffers(ws));
 
-    wl_client_options options = {.host = wl_str("h"), .resource = wl_str("/")};
+    wl_client_options options;
+    CHECK(wl_client_options_default(&options, sizeof options) == WL_STATUS_OK);
+    options.host = wl_str("h");
+    options.resource = wl_str("/");
     wl_client_handshake client;
     CHECK(wl_client_handshake_new(&options, (const uint8_t(*)[16])bytes, NULL, &client) == WL_STATUS_OK);
     NULL_POINTER(wl_client_handshake_status(client, NULL));
