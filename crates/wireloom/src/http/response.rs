@@ -153,11 +153,8 @@ impl Response {
             Some(len) if body.len_hint().is_none() => body.with_len(len),
             _ => body,
         };
-        // RFC 9112 §9.6: the last response of its connection.
-        let closes = headers.names("connection", "close");
-        let afterwards = if closes { Afterwards::CloseConnection } else { Afterwards::default() };
         headers.remove_if(is_framing);
-        Self { headers, body, afterwards, ..Self::new(status) }
+        Self { headers, body, ..Self::new(status) }
     }
 
     /// The status, the headers and the body to send.

@@ -24,6 +24,10 @@ struct Own(Arc<Origin>);
 #[derive(Clone)]
 struct AcceptedUpgrade(Arc<Mutex<Option<Box<dyn Open>>>>);
 
+/// Among the extensions of a response: its connection ends after it, also one of HTTP/2, where the header `Connection` has no meaning.
+#[derive(Clone)]
+struct LastOfConnection;
+
 /// A request of this crate's server, for a service.
 pub(super) fn request_out(request: Request) -> Result<http::Request<Body>, Response> {
     let refusal = || Response::text(400, "invalid request target\n");
@@ -52,8 +56,8 @@ pub(super) fn request_out(request: Request) -> Result<http::Request<Body>, Respo
     Ok(out)
 }
 
-/// A response of a service, for this crate's server.
-pub(super) fn response_in<B>(response: http::Response<B>) -> Response
+/// A response of a service, for this crate's server, to a request of this version.
+pub(super) fn response_in<B>(response: http::Response<B>, version: Version) -> Response
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
 {
@@ -61,8 +65,14 @@ where
     let accepted = parts.extensions.remove::<AcceptedUpgrade>();
     let opening = accepted
         .and_then(|AcceptedUpgrade(opening)| opening.lock().unwrap_or_else(PoisonError::into_inner).take());
-    let body = if opening.is_some() { Body::empty() } else { body_in(body) };
-    Response::from_parts(parts.status.as_u16(), copy_in(&parts.headers), body, opening)
+    let headers = copy_in(&parts.headers);
+    // RFC 9112 §9.6. RFC 9113 §8.2.2: over HTTP/2 the header is that of an upstream, whose connection is another one.
+    let closes = parts.extensions.get::<LastOfConnection>().is_some()
+        || version != Version::Http2 && headers.names("connection", "close");
+    let is_opened = opening.is_some();
+    let body = if is_opened { Body::empty() } else { body_in(body) };
+    let response = Response::from_parts(parts.status.as_u16(), headers, body, opening);
+    if closes && !is_opened { response.close_connection() } else { response }
 }
 
 /// A request of another server, for a handler of this crate.
@@ -155,6 +165,7 @@ impl From<Response> for http::Response<Body> {
         let mut out = http::Response::new(body);
         if closes {
             out.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
+            out.extensions_mut().insert(LastOfConnection);
         }
         // A status is 101, or 200 to 599.
         *out.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

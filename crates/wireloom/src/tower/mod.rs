@@ -104,6 +104,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
 {
     async fn handle(&self, request: Request) -> Response {
+        let version = request.version();
         let request = match convert::request_out(request) {
             Ok(request) => request,
             Err(refusal) => return refusal,
@@ -114,7 +115,7 @@ where
             Err(error) => Err(error),
         };
         match answered {
-            Ok(response) => convert::response_in(response),
+            Ok(response) => convert::response_in(response, version),
             Err(_) => Response::text(500, "internal server error\n"),
         }
     }
