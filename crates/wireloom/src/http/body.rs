@@ -111,10 +111,11 @@ impl Deadline {
         self.is_suspended = true;
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// `is_read`: the content is read until the next look, as far as is known.
+    fn poll(&mut self, cx: &mut Context<'_>, is_read: bool) -> Poll<()> {
         loop {
             let now = self.look();
-            self.is_suspended = false;
+            self.is_suspended = !is_read;
             if self.due <= now {
                 return Poll::Ready(());
             }
@@ -335,7 +336,7 @@ impl Body {
         }
         let Some(timeout) = options.timeout else { return Poll::Pending };
         let deadline = options.deadline.get_or_insert_with(|| Box::new(Deadline::new(timeout)));
-        deadline.poll(cx).map(|()| Some(Err(HttpError::BodyTimeout)))
+        deadline.poll(cx, self.source.is_read()).map(|()| Some(Err(HttpError::BodyTimeout)))
     }
 
     /// Ready when the producer has aborted the content, also while chunks are queued.
@@ -446,7 +447,9 @@ impl Body {
             return Poll::Pending;
         }
         match (self.poll_chunk(cx), deadline) {
-            (Poll::Pending, Some(deadline)) => deadline.poll(cx).map(|()| Some(Err(HttpError::BodyTimeout))),
+            (Poll::Pending, Some(deadline)) => {
+                deadline.poll(cx, self.source.is_read()).map(|()| Some(Err(HttpError::BodyTimeout)))
+            }
             (next, _) => next,
         }
     }
@@ -454,6 +457,17 @@ impl Body {
     /// The trailers, once [`chunk`](Self::chunk) or [`bytes`](Self::bytes) has reached the end of the content.
     pub fn trailers(&mut self) -> Option<Headers> {
         self.options.as_mut()?.trailers.take()
+    }
+}
+
+impl Source {
+    /// Whether the connection reads what arrives: one of HTTP/2 does not while it lacks memory or processor time.
+    fn is_read(&self) -> bool {
+        match self {
+            #[cfg(feature = "http2")]
+            Self::Http2(stream) => stream.is_read(),
+            _ => true,
+        }
     }
 }
 
@@ -654,6 +668,50 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(if is_late { 7 } else { 5 })).await;
             drop(sender);
             let expected = if is_late { Err(HttpError::BodyTimeout) } else { Ok("content".into()) };
+            assert_eq!(reading.await.unwrap(), expected);
+        }
+    }
+
+    // Others hold the memory for a minute, in which the connection is not read.
+    #[cfg(feature = "http2")]
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_connection_does_not_read_does_not_count() {
+        use tokio::io::AsyncWriteExt as _;
+        use wireloom_http2::{Config, Role};
+        use wireloom_testing::http2::{Frame, PREFACE, join};
+
+        use crate::http2::{Driver, Progress};
+        use crate::transport::Io;
+
+        const MAX: usize = 64 << 20;
+        for is_late in [false, true] {
+            let memory = Memory::new(MAX);
+            let (account, other) = (memory.account(), memory.account());
+            let (mut client, server) = tokio::io::duplex(1 << 20);
+            let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+            client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+            let driver =
+                Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+            let (mut driver, mut incoming) = (driver.with_account(&account), Vec::new());
+            assert!(poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming);
+            let content = incoming.pop().unwrap().content.unwrap();
+            tokio::spawn(async move {
+                while poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {}
+            });
+            let mut body = Body::http2(content, None).with_timeout(Some(TIMEOUT));
+            let reading = tokio::spawn(async move { body.chunk().await });
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            let mut of_connection = account.reservation(Category::Body);
+            of_connection.set(100_000);
+            let mut held = other.reservation(Category::Body);
+            held.set(MAX / 4 * 3);
+            client.write_all(&Frame::window_update(0, 1).to_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(!reading.is_finished());
+            drop(held);
+            tokio::time::sleep(Duration::from_secs(if is_late { 8 } else { 3 })).await;
+            client.write_all(&Frame::data(1, "content").to_bytes()).await.unwrap();
+            let expected = if is_late { Err(HttpError::BodyTimeout) } else { Ok(Some("content".into())) };
             assert_eq!(reading.await.unwrap(), expected);
         }
     }

@@ -63,8 +63,6 @@ pub(crate) struct Driver {
     budget: Budget,
     /// The number of tasks that were woken since the driver last yielded.
     woken_len: usize,
-    /// The transport is not read, for lack of memory or of processor time.
-    is_stopped: bool,
     /// The peer sends no more.
     is_half_closed: bool,
     /// The transport has failed, or what is left has no receiver.
@@ -138,7 +136,6 @@ impl Driver {
             memory: MemoryReport::default(),
             budget: Budget::default(),
             woken_len: 0,
-            is_stopped: false,
             is_half_closed: false,
             is_disconnected: false,
             ended: false,
@@ -259,9 +256,7 @@ impl Driver {
                 self.end(state);
                 return Poll::Ready(Progress::Ended);
             }
-            let now = state.now();
-            let State { unread, core, .. } = &mut *state;
-            unread.reset_due(core, now);
+            state.reset_unread();
             wants = Wants::of(&state);
             let again = read == Read::Some
                 || (read == Read::OutOfMemory && wants.window)
@@ -338,12 +333,7 @@ impl Driver {
         read: io::Result<Read>,
         incoming: &mut IncomingRequests<'_>,
     ) -> Read {
-        let is_stopped = matches!(read, Ok(Read::Stopped | Read::OutOfMemory));
-        if is_stopped != self.is_stopped {
-            // A peer that is not read cannot be late.
-            self.is_stopped = is_stopped;
-            state.core.set_reading(state.now(), !is_stopped);
-        }
+        state.set_reading(!matches!(read, Ok(Read::Stopped | Read::OutOfMemory)));
         match read {
             Ok(Read::Some) => {}
             Ok(Read::Eof) => {

@@ -58,6 +58,11 @@ impl RecvStream {
             && state.slots.get(self.stream).is_none_or(|slot| slot.error.is_some())
     }
 
+    /// Whether the connection reads what the peer sends.
+    pub(crate) fn is_read(&self) -> bool {
+        self.shared.lock().is_reading()
+    }
+
     #[cfg(test)]
     pub(super) fn end_connection(&self) {
         self.shared.lock().fail(HttpError::ConnectionLost);

@@ -43,6 +43,8 @@ pub(super) struct State {
     spent: Vec<Bytes>,
     /// The time at which the core's clock is 0.
     epoch: Instant,
+    /// Set while the transport is not read, for lack of memory or of processor time.
+    stopped_at: Option<Duration>,
 }
 
 impl Guardable for State {
@@ -95,6 +97,7 @@ impl State {
             deferred: Deferred::default(),
             spent: Vec::new(),
             epoch: Instant::now(),
+            stopped_at: None,
         }
     }
 
@@ -124,7 +127,31 @@ impl State {
 
     /// The earliest deadline of the core and of unread requests, on the core's clock.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.core.poll_timeout().into_iter().chain(self.unread.deadline(self.now())).min()
+        let of_unread = self.unread.deadline(self.now(), self.is_reading());
+        self.core.poll_timeout().into_iter().chain(of_unread).min()
+    }
+
+    pub(super) fn is_reading(&self) -> bool {
+        self.stopped_at.is_none()
+    }
+
+    /// The driver reads the transport from now on, or does not: a peer that is not read cannot be late.
+    pub(super) fn set_reading(&mut self, is_reading: bool) {
+        if is_reading == self.is_reading() {
+            return;
+        }
+        let now = self.now();
+        match self.stopped_at.take() {
+            Some(stopped_at) => self.unread.postpone(now.saturating_sub(stopped_at)),
+            None => self.stopped_at = Some(now),
+        }
+        self.core.set_reading(now, is_reading);
+    }
+
+    /// Resets the streams whose rest nobody reads, and which have had their time.
+    pub(super) fn reset_unread(&mut self) {
+        let (now, is_reading) = (self.now(), self.is_reading());
+        self.unread.reset_due(&mut self.core, now, is_reading);
     }
 
     /// The driver waits from now on, with its timer armed for `deadline`. `is_timed_when_idle`: the end of the last stream begins

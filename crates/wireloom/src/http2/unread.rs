@@ -82,22 +82,29 @@ impl UnreadRequests {
         !is_over_limit
     }
 
+    /// Nothing was read for this time.
+    pub(super) fn postpone(&mut self, time: Duration) {
+        self.requests.iter_mut().for_each(|request| request.deadline += time);
+    }
+
     /// When [`reset_due`](Self::reset_due) is to be called next. An overdue request waits for its response to leave, not for
     /// time.
-    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
-        let deadlines = |request: &UnreadRequest| request.grace_end.into_iter().chain([request.deadline]);
+    pub(super) fn deadline(&self, now: Duration, is_reading: bool) -> Option<Duration> {
+        let deadlines = |request: &UnreadRequest| {
+            request.grace_end.into_iter().chain(Some(request.deadline).filter(|_| is_reading))
+        };
         self.requests.iter().flat_map(deadlines).filter(|&deadline| deadline > now).min()
     }
 
-    /// Resets the streams that exceeded the length or the time, [`GRACE`] after their responses have left.
-    pub(super) fn reset_due(&mut self, core: &mut Connection, now: Duration) {
+    /// Resets the streams that exceeded the length, or the time while this end reads, [`GRACE`] after their responses have left.
+    pub(super) fn reset_due(&mut self, core: &mut Connection, now: Duration, is_reading: bool) {
         self.requests.retain_mut(|request| {
             if core.contains(request.key) {
                 if core.queued(request.key) > 0 {
                     return true;
                 }
                 let grace_end = *request.grace_end.get_or_insert(now + GRACE);
-                let within_limits = !request.is_over_limit() && now < request.deadline;
+                let within_limits = !request.is_over_limit() && (now < request.deadline || !is_reading);
                 if within_limits || now < grace_end {
                     return true;
                 }

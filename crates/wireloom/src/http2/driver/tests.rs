@@ -326,6 +326,42 @@ async fn near_the_memory_limit_the_windows_for_queued_content_are_read() {
     }
 }
 
+// The rest of a request that was answered lies in the socket for a minute.
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_request_is_not_late_while_nothing_is_read() {
+    const MAX: usize = 64 << 20;
+    let memory = Memory::new(MAX);
+    let (account, other) = (memory.account(), memory.account());
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+    client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+    let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+    let (mut driver, mut incoming) = (driver.with_account(&account), Vec::new());
+    let shared = driver.shared().clone();
+    assert!(poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming);
+    let (key, status) = (incoming.pop().unwrap().key, [Field::known(Token::Status, b"404")]);
+    shared.send_response(key, status, "no".into()).unwrap();
+    tokio::spawn(
+        async move { while poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {} },
+    );
+    // The response leaves.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut of_connection = account.reservation(Category::Body);
+    of_connection.set(100_000);
+    let mut held = other.reservation(Category::Body);
+    held.set(MAX / 4 * 3);
+    let rest = [Frame::data(1, "content"), Frame::data(1, "").end_stream()];
+    client.write_all(&join(&rest)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    drop(held);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(shared.lock().streams(), 0);
+    let mut received = vec![0; 1 << 16];
+    let len = client.read(&mut received).await.unwrap();
+    let reset = Frame::rst_stream(1, code::NO_ERROR).to_bytes();
+    assert!(!received[..len].windows(reset.len()).any(|bytes| bytes == reset));
+}
+
 // It receives what it can, although one of its requests is never answered.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_no_more_receives_what_is_ready() {
