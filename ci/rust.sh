@@ -44,6 +44,9 @@ step_unit() {
     return $rc
 }
 
+# A hundred times as many seeds as in the step unit, others each time. A failure prints its seed.
+step_simulation() { WIRELOOM_SEED=random WIRELOOM_ROUNDS=100 cargo test --locked -p wireloom-hub --test simulation --no-fail-fast; }
+
 step_doc() { cargo test --locked --workspace --doc --no-fail-fast; }
 
 step_rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps; }
