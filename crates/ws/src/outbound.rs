@@ -609,6 +609,11 @@ impl Outbound {
         self.sender.queue.take_buffer()
     }
 
+    /// Bytes that were compressed since the last call, before compression: for a driver whose connections share a processor.
+    pub fn take_compressed_len(&mut self) -> usize {
+        self.sender.take_compressed_len()
+    }
+
     /// Takes a deflating codec from the pool for the next messages; see [`DeflatePool`].
     pub fn take_codec(&mut self, pool: &mut DeflatePool) {
         self.sender.take_codec(pool);

@@ -68,6 +68,8 @@ struct Deflate {
     compressor: Compressor,
     /// Buffer for the compressed payload, whose length the header needs; empty between messages.
     compressed: Vec<u8>,
+    /// See [`Outbound::take_compressed_len`](crate::Outbound::take_compressed_len).
+    input_len: usize,
 }
 
 impl Sender {
@@ -75,7 +77,8 @@ impl Sender {
         let Limits { queued_len_max, queued_len_high, .. } = *limits;
         let append_len_max = queued_len_max.saturating_sub(APPENDED_LEN_MAX).min(queued_len_high.max(1));
         let is_unchanged = keys.is_none() && compressor.is_none();
-        let deflate = compressor.map(|compressor| Deflate { compressor, compressed: Vec::new() });
+        let deflate =
+            compressor.map(|compressor| Deflate { compressor, compressed: Vec::new(), input_len: 0 });
         Self {
             queue: SendQueue::default(),
             queued_len_max,
@@ -280,6 +283,11 @@ impl Sender {
         self.send_control(Opcode::Close, &body[..len]);
     }
 
+    /// See [`Outbound::take_compressed_len`](crate::Outbound::take_compressed_len).
+    pub(crate) fn take_compressed_len(&mut self) -> usize {
+        self.deflate_mut().map_or(0, |deflate| core::mem::take(&mut deflate.input_len))
+    }
+
     /// See [`Outbound::take_codec`](crate::Outbound::take_codec).
     pub(crate) fn take_codec(&mut self, pool: &mut DeflatePool) {
         if let Some(deflate) = self.deflate_mut() {
@@ -330,7 +338,8 @@ impl Sender {
     /// Compresses `piece` and queues it as a frame. Returns false if the compressor has no output yet: a frame without payload would only
     /// count towards the limit that the peer has on fragments.
     fn queue_compressed(&mut self, opcode: Opcode, piece: &[u8], fin: bool) -> bool {
-        let Some(Deflate { compressor, compressed }) = self.deflate_mut() else { return false };
+        let Some(Deflate { compressor, compressed, input_len }) = self.deflate_mut() else { return false };
+        *input_len = input_len.saturating_add(piece.len());
         let mut compressed = core::mem::take(compressed);
         compressor.compress_chunk(piece, fin, &mut compressed);
         let has_output = !compressed.is_empty();

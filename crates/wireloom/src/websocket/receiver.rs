@@ -174,6 +174,10 @@ fn poll_found(
         // Those that the fast path has returned.
         active.spend(false);
     }
+    if shared.is_compressed() {
+        // Of the answers to the messages before. It is paid here, because nobody waits while the state is locked.
+        active.budget.spend(shared.take_compression_cost());
+    }
     loop {
         if active.poll_turn(shared, cx).is_pending() {
             // Many streams of a connection wait at the same time, each of which would have a buffer of its own.

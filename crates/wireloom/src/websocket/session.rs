@@ -14,9 +14,16 @@ use super::message::Payload;
 use super::observer::{NotificationQueue, Observer, ObserverEvent};
 use crate::guard::Deferred;
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
+use crate::scheduler::TURN;
 
 /// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
 const SHARED_LEN_MIN: usize = 4 << 10;
+
+/// What compressing a byte costs, in bytes that are copied or inflated: 8 ms for a MiB.
+const COMPRESSION_COST: usize = 8;
+
+/// The most that a connection pays for what it has compressed since it received last: one that is mostly sent to owes no more.
+const COMPRESSION_COST_MAX: usize = 16 * TURN;
 
 /// The sending half of a connection.
 pub(super) struct Session {
@@ -205,6 +212,11 @@ impl Session {
 
     pub(super) fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
         self.core.send_ping(clock::now(), payload)
+    }
+
+    /// What compression has cost since the last call, in bytes that are produced otherwise.
+    pub(super) fn take_compression_cost(&mut self) -> usize {
+        self.core.take_compressed_len().saturating_mul(COMPRESSION_COST).min(COMPRESSION_COST_MAX)
     }
 
     /// Takes a codec of this thread, if messages are compressed.

@@ -126,6 +126,11 @@ impl Shared {
         self.state.with(|state| state.session.core().queued_len())
     }
 
+    /// What compression has cost since the last call, in bytes that are produced otherwise.
+    pub(super) fn take_compression_cost(&self) -> usize {
+        self.state.with(|state| state.session.take_compression_cost())
+    }
+
     /// A number for another sender.
     pub(super) fn next_sender(&self) -> u32 {
         self.senders.fetch_add(1, Ordering::Relaxed)

@@ -249,6 +249,18 @@ async fn pings_are_paid_for() {
     assert!(parked.budget.is_waiting());
 }
 
+// A connection may produce more than this at once, if it is not compressed.
+#[tokio::test]
+async fn the_compression_of_answers_is_paid_for() {
+    let memory = scheduled().await;
+    let (_client, mut sender, mut receiver) = open_compressed(&memory);
+    assert!(is_pending(receiver.recv()));
+    sender.send(vec![7; 64 << 10]).await.unwrap();
+    assert!(is_pending(receiver.recv()));
+    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    assert!(parked.budget.is_waiting());
+}
+
 // The next message may refer to it.
 #[tokio::test]
 async fn the_window_of_compressed_messages_is_counted_until_the_end() {
