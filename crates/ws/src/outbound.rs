@@ -224,6 +224,11 @@ impl Outbound {
         self.sender.queue.len()
     }
 
+    /// Memory that the send queue holds, in bytes: at most twice the queued bytes and the payload that is being transmitted.
+    pub fn queue_memory_len(&self) -> usize {
+        self.sender.queue.memory_len()
+    }
+
     /// Logs the headers of frames that are queued from now on, for [`take_headers`](Self::take_headers).
     pub fn log_headers(&mut self) {
         self.sender.log_headers();

@@ -46,6 +46,8 @@ struct Large {
     shared: VecDeque<Shared>,
     /// Bytes in `shared`; 0 if and only if it has no payload.
     shared_len: usize,
+    /// Bytes of its first payload that were written, which its memory still holds.
+    shared_sent: usize,
     /// How many times in a row the queue became empty with less than a quarter of a large buffer in use.
     underused: u8,
 }
@@ -72,6 +74,12 @@ impl SendQueue {
     #[inline]
     fn shared_len(&self) -> usize {
         self.large.as_ref().map_or(0, |large| large.shared_len)
+    }
+
+    /// Memory that it holds, in bytes: also for bytes that were written before others of their buffer or payload.
+    pub(crate) fn memory_len(&self) -> usize {
+        let shared = self.large.as_ref().map_or(0, |large| large.shared_len + large.shared_sent);
+        self.inline.capacity() + shared
     }
 
     /// Whether it has no buffer.
@@ -275,10 +283,12 @@ impl SendQueue {
             let bytes = len.min(shared.bytes.len());
             shared.bytes.advance(bytes);
             large.shared_len -= bytes;
+            large.shared_sent += bytes;
             len -= bytes;
             if !shared.bytes.is_empty() {
                 return;
             }
+            large.shared_sent = 0;
             large.shared.pop_front().into_iter().for_each(|shared| release(shared.bytes));
         }
         assert!(len <= self.end - self.sent, "transmitted more than was queued");

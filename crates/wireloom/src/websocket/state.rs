@@ -420,7 +420,8 @@ impl State {
     /// Called while the transport is full: ready when the peer has been slow for too long.
     fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
         let queued_len = self.session.core().queued_len();
-        if self.send_queue.try_set(queued_len + self.link.buffered_len_max()).is_err() {
+        let held = self.session.core().queue_memory_len() + self.link.buffered_len_max();
+        if self.send_queue.try_set(held).is_err() {
             // The transport is full and accepts no Close frame.
             self.reset(WebSocketError::Overloaded);
             return Poll::Ready(Err(WebSocketError::Overloaded));

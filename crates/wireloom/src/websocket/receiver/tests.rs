@@ -285,6 +285,27 @@ async fn a_queue_that_is_not_written_any_more_is_not_counted() {
     assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
 }
 
+// The buffer, and a payload that is sent by reference, are freed when their last byte is written.
+#[tokio::test]
+async fn a_queue_of_which_a_part_is_written_is_counted_as_it_is() {
+    const LEN: usize = 1 << 20;
+    for is_shared in [false, true] {
+        let memory = Memory::new(1 << 30);
+        let (mut peer, mut sender, _receiver) = serve(&memory, 1 << 10);
+        let payload = vec![7; LEN];
+        if is_shared {
+            assert!(is_pending(sender.send(payload)));
+        } else {
+            assert!(is_pending(sender.send(&payload)));
+        }
+        while sender.queued_len() > LEN / 5 * 3 {
+            tokio::io::AsyncReadExt::read_exact(&mut peer, &mut [0; 1 << 10]).await.unwrap();
+            assert!(is_pending(sender.flush()));
+        }
+        assert!(memory.stats().send_queues >= LEN - (4 << 10), "{is_shared}: {:?}", memory.stats());
+    }
+}
+
 // The handler keeps the WebSocket.
 #[tokio::test(start_paused = true)]
 async fn the_queue_of_a_slow_peer_is_freed_when_it_is_disconnected() {
