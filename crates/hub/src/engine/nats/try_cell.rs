@@ -10,8 +10,8 @@ use super::unavailable;
 use crate::engine::EngineError;
 use crate::shards::lock;
 
-/// How long making a value may take.
-const MAKING_MAX: Duration = Duration::from_secs(5);
+/// How long making a value may take: up to eight requests one after the other, each of which has a time-out of its own.
+const MAKING_MAX: Duration = Duration::from_secs(30);
 
 /// Like [`tokio::sync::OnceCell`], but a failure is returned to everyone who began to wait before it: without answers of the server, a
 /// thousand callers wait for one deadline, not for one each.
@@ -107,5 +107,22 @@ mod tests {
         assert_eq!(cell.get_or_make(async { Ok(2) }).await, Ok(1));
         cell.forget();
         assert_eq!(cell.get_or_make(async { Ok(2) }).await, Ok(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_are_answered_slowly_have_the_time_of_all() {
+        let cell = TryCell::<u8>::default();
+        let second = Duration::from_secs(1);
+        let make = async {
+            for _request in 0..8 {
+                tokio::time::sleep(second).await;
+            }
+            Ok(1)
+        };
+        let waiting = async {
+            tokio::time::sleep(second).await;
+            cell.get_or_make(async { Ok(2) }).await
+        };
+        assert_eq!(tokio::join!(cell.get_or_make(make), waiting), (Ok(1), Ok(1)));
     }
 }
