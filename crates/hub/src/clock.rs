@@ -103,8 +103,25 @@ impl Clock {
 }
 
 /// For how long the machine was suspended since it was started.
-#[cfg(target_os = "linux")]
+#[cfg(not(test))]
 fn suspended() -> Duration {
+    really_suspended()
+}
+
+/// The same, and what a test pretends.
+#[cfg(test)]
+fn suspended() -> Duration {
+    really_suspended() + PRETENDED.get()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How much longer a test pretends that the machine was suspended.
+    pub(crate) static PRETENDED: std::cell::Cell<Duration> = const { std::cell::Cell::new(Duration::ZERO) };
+}
+
+#[cfg(target_os = "linux")]
+fn really_suspended() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
 
     let time = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
@@ -120,7 +137,7 @@ fn suspended() -> Duration {
 
 /// Other systems have no such clock, or none that safe code can read.
 #[cfg(not(target_os = "linux"))]
-const fn suspended() -> Duration {
+const fn really_suspended() -> Duration {
     Duration::ZERO
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, connection};
@@ -49,15 +49,22 @@ impl ServerClock {
         Self { node: Clock::new(), ahead_ms: AtomicI64::new(0) }
     }
 
-    /// Takes the time of an answer that has just arrived.
-    fn handle_answer(&self, at: Duration) {
-        self.ahead_ms.store(millis(at).saturating_sub(millis(self.node.now())), Ordering::Relaxed);
+    /// Takes the time of an answer that has just arrived; that of this node's system where the server does not tell it.
+    fn handle_answer(&self, at: Option<SystemTime>) {
+        let at = at.unwrap_or_else(SystemTime::now).duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.ahead_ms.store(millis(at).saturating_sub(self.node_ms()), Ordering::Relaxed);
     }
 
     /// Since 1970.
     fn now(&self) -> Duration {
-        let now = millis(self.node.now()).saturating_add(self.ahead_ms.load(Ordering::Relaxed));
+        let now = self.node_ms().saturating_add(self.ahead_ms.load(Ordering::Relaxed));
         Duration::from_millis(u64::try_from(now).unwrap_or(0))
+    }
+
+    /// The time of the node, suspensions included, in milliseconds.
+    fn node_ms(&self) -> i64 {
+        self.node.correct();
+        millis(self.node.now())
     }
 }
 
@@ -169,10 +176,7 @@ impl Nats {
         let request = json!({});
         let answer = self.jetstream.request(format!("STREAM.INFO.{stream}"), &request).await;
         let Answered { ts } = answer.map_err(unavailable)?;
-        let at = ts.and_then(|ts| humantime::parse_rfc3339(&ts).ok());
-        if let Some(at) = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()) {
-            self.server_clock.handle_answer(at);
-        }
+        self.server_clock.handle_answer(ts.and_then(|ts| humantime::parse_rfc3339(&ts).ok()));
         Ok(())
     }
 
@@ -261,6 +265,7 @@ impl Nats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::PRETENDED;
 
     #[test]
     fn names_channels_and_namespaces_in_subjects() {
@@ -284,9 +289,18 @@ mod tests {
         let clock = ServerClock::new();
         let (hour, minute) = (Duration::from_secs(3600), Duration::from_secs(60));
         for server in [clock.node.now() - hour, clock.node.now() + hour] {
-            clock.handle_answer(server);
-            let now = clock.now();
-            assert!((server - minute..server + minute).contains(&now), "{server:?} {now:?}");
+            clock.handle_answer(Some(UNIX_EPOCH + server));
+            let is_about = |expected: Duration| {
+                let now = clock.now();
+                assert!((expected - minute..expected + minute).contains(&now), "{expected:?} {now:?}");
+            };
+            is_about(server);
+            // This node is suspended, and the server goes on.
+            PRETENDED.set(PRETENDED.get() + hour);
+            is_about(server + hour);
+            // A server before version 2.10 does not tell its time.
+            clock.handle_answer(None);
+            is_about(SystemTime::now().duration_since(UNIX_EPOCH).unwrap());
         }
     }
 
