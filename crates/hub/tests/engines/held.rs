@@ -4,12 +4,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use wireloom_hub::engine::{Control, Delivery, Engine, Membership, RedisEngine};
+use wireloom_hub::engine::{Control, Delivery, Engine, Membership, NatsEngine, RedisEngine};
 use wireloom_hub::protocol::Publication;
 use wireloom_hub::{Position, RecoveryMode, Retention};
 
+use crate::nats_server::Nats;
 use crate::redis_server::Redis;
-use crate::{Event, KEEP, Recorder, publication, publish};
+use crate::{Event, KEEP, Recorder, publication, publish, text};
 
 /// A recorder that takes as long as the test wants for what is published in `held`.
 struct Held {
@@ -29,6 +30,9 @@ impl Delivery for Held {
         if channel == "held" {
             self.entered.send(()).unwrap();
             self.leave.lock().unwrap().recv().unwrap();
+        }
+        if let Some(time) = text(publication).strip_prefix("sleep ") {
+            std::thread::sleep(Duration::from_millis(time.parse().unwrap()));
         }
         self.recorder.deliver_publication(channel, epoch, previous, publication);
     }
@@ -88,6 +92,66 @@ async fn a_recovery_takes_nothing_from_other_subscribers() {
     let expected =
         [(first, "0"), (second, "1")].map(|(at, text)| Event::Published("a".into(), at, text.into()));
     assert_eq!(of_a, expected);
+}
+
+fn published(events: Vec<Event>, channel: &str) -> Vec<(Position, String)> {
+    let of = |event| match event {
+        Event::Published(of, at, text) if of == channel && at.offset > 0 => Some((at, text)),
+        _ => None,
+    };
+    events.into_iter().filter_map(of).collect()
+}
+
+/// What was announced before a recovery is still to be handled when the histories are compared.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_comparison_takes_nothing_from_what_is_on_its_way() {
+    let Some(redis) = Redis::start() else { return };
+    let (one, two) = (RedisEngine::connect(&redis.url()).await, RedisEngine::connect(&redis.url()).await);
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let (held, _holder) = started(&one);
+    for channel in ["slow", "a"] {
+        one.subscribe(channel).await.unwrap();
+    }
+    // The comparison is over long before the last of them.
+    for _ in 0..1_500 {
+        two.publish("slow", publication("sleep 2"), None, "").await.unwrap();
+    }
+    let first = publish(&two, "a", "0").await;
+    let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+    assert_eq!(recovered.position, first);
+    let second = publish(&two, "a", "1").await;
+    one.maintain();
+    let events = held.until_published("a", second.clone(), "1").await;
+    assert_eq!(published(events, "a"), [(first, "0".into()), (second, "1".into())]);
+}
+
+/// The same over NATS, where each channel has a queue of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_comparison_takes_nothing_from_what_has_arrived() {
+    let Some(nats) = Nats::start() else { return };
+    let connect = async || loop {
+        match NatsEngine::connect(&format!("nats://127.0.0.1:{}", nats.port)).await {
+            Ok(engine) => return engine,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    let (one, two) = (connect().await, connect().await);
+    let (held, _holder) = started(&one);
+    for _ in 0..30 {
+        one.subscribe("a").await.unwrap();
+        two.publish("a", publication("sleep 100"), None, "").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let first = publish(&two, "a", "0").await;
+        let recovered = one.recover("a", None, RecoveryMode::Stream, KEEP).await.unwrap();
+        assert_eq!(recovered.position, first);
+        let second = publish(&two, "a", "1").await;
+        // Every tenth call compares.
+        (0..10).for_each(|_| one.maintain());
+        let events = held.until_published("a", second.clone(), "1").await;
+        let events = published(events, "a").into_iter().filter(|(at, _)| at.offset >= first.offset);
+        assert_eq!(events.collect::<Vec<_>>(), [(first, "0".into()), (second, "1".into())]);
+        one.unsubscribe("a");
+    }
 }
 
 /// What a node does not handle takes no more memory than Redis itself would keep for it.

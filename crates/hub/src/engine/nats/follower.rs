@@ -73,6 +73,8 @@ impl Follower {
         let (mut retry, mut is_due) = (false, false);
         loop {
             let message = tokio::select! {
+                // What has arrived is delivered before what is read, with which it would be taken for delivered.
+                biased;
                 message = messages.next() => match message {
                     Some(message) => Ok(message),
                     None => return,

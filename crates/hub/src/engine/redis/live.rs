@@ -63,6 +63,9 @@ const COMPARING_MAX: usize = 32;
 /// The same in a cluster, where those of a silent server take the time-out.
 const COMPARING_SHARDED_MAX: usize = 256;
 
+/// How long announcements may be on their way that were sent before the first subscriber recovered.
+const AWAITED_MAX: Duration = Duration::from_secs(10);
+
 /// The maximum number of announcements that are handled between two parts of what was missed.
 const HANDLED_MAX: usize = 256;
 
@@ -110,6 +113,9 @@ struct Reached {
     complete: Position,
     /// The offset of the last announcement that was delivered.
     delivered: u64,
+    /// Until when announcements up to `complete` may arrive that were sent before the first subscriber recovered. What is read before that
+    /// would be taken for everything that is delivered.
+    awaited_until: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -420,7 +426,18 @@ impl Live {
     /// Follows from this position on: a subscriber starts there, and must not miss any later publication.
     pub(super) fn follow_from(&self, channel: &str, position: &Position) {
         if let Some(followed) = lock(&self.followed).get_mut(channel) {
-            followed.reached.get_or_insert_with(|| Reached { complete: position.clone(), delivered: 0 });
+            followed.reached.get_or_insert_with(|| Reached {
+                complete: position.clone(),
+                delivered: 0,
+                awaited_until: Some(Instant::now() + AWAITED_MAX),
+            });
+        }
+    }
+
+    /// Announcements that were on their way are lost.
+    fn await_nothing(&self) {
+        for followed in lock(&self.followed).values_mut() {
+            followed.reached.iter_mut().for_each(|reached| reached.awaited_until = None);
         }
     }
 
@@ -492,6 +509,7 @@ impl Live {
             }
             self.status.succeeded();
             info!("connected to Redis again");
+            self.await_nothing();
             // What was published meanwhile was not announced to this node.
             self.sync.notify_one();
         }
@@ -565,6 +583,7 @@ impl Live {
                     if let (Some(Received::Push(push)), Some(sharded)) = (&push, &sharded)
                         && push.kind == PushKind::Disconnection
                     {
+                        self.await_nothing();
                         // It is not known which channels the lost server had, nor which server has its slots next. Where a subscription is
                         // left, another one changes nothing.
                         let ShardedState { subscribed, unsure, .. } = &mut *lock(&sharded.state);
@@ -731,7 +750,7 @@ impl Live {
             Some(_) => delivery.deliver_history_lost(channel),
             None => {}
         }
-        self.set_reached(channel, Some(Reached { complete, delivered: offset }));
+        self.set_reached(channel, Some(Reached { complete, delivered: offset, awaited_until: None }));
         delivery.deliver_publication(channel, epoch, offset - 1, &Arc::new(publication));
         false
     }
@@ -763,9 +782,11 @@ impl Live {
                 let reading = Reading { channel: &channel, part, retention, is_followed: true };
                 match script::read(&live.connection, reading).await {
                     Ok(read) => {
-                        let at = live.reached(&channel)?.complete;
+                        let Reached { complete: at, awaited_until, .. } = live.reached(&channel)?;
                         let is_behind = at.epoch != read.position.epoch || at.offset < read.position.offset;
-                        is_behind.then_some(Ok(channel))
+                        // If they do not arrive, the next comparison finds it.
+                        let is_awaited = awaited_until.is_some_and(|until| Instant::now() < until);
+                        (is_behind && !is_awaited).then_some(Ok(channel))
                     }
                     Err(error) => {
                         if !has_failed.swap(true, Ordering::Relaxed) {
@@ -822,7 +843,7 @@ impl Live {
             recovery = read_after(0).await?.rest(since);
         }
         let (complete, delivered) = (recovery.position.clone(), recovery.position.offset);
-        self.set_reached(channel, Some(Reached { complete, delivered }));
+        self.set_reached(channel, Some(Reached { complete, delivered, awaited_until: None }));
         if is_lost {
             delivery.deliver_history_lost(channel);
         }
