@@ -7,7 +7,7 @@
 //!
 //! One task, [`Events::flush`], both stores again what the engine has lost and ends it: nothing that has ended is stored again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -161,45 +161,60 @@ impl Events {
         }
     }
 
-    /// Moves what has ended into the engine's queue, after what is open and was lost is stored again.
+    /// Stores again what is open and was lost, and moves what has ended into the engine's queue, in turns: neither waits for all of the
+    /// other.
     async fn flush(self: Arc<Self>, host: Weak<dyn Host>) {
+        let mut lost = VecDeque::new();
         loop {
-            if let Some(host) = host.upgrade()
-                && self.is_open_lost.swap(false, Ordering::SeqCst)
-                && let Err(error) = self.store_again(host.opened()).await
-            {
-                self.warn("what is open was not stored again", &error);
-                self.is_open_lost.store(true, Ordering::SeqCst);
-                sleep(RETRY_MIN).await;
+            match host.upgrade() {
+                Some(host) if self.is_open_lost.swap(false, Ordering::SeqCst) => lost = host.opened().into(),
+                Some(_) => {}
+                None => lost.clear(),
             }
+            let mut has_failed = self.store_again(&mut lost).await.is_err();
             let batch: Vec<_> = {
                 let mut ended = lock(&self.ended);
                 let len = ended.len().min(4 * CONCURRENT_MAX);
                 self.queueing.store(len, Ordering::SeqCst);
                 ended.drain(..len).collect()
             };
-            if batch.is_empty() {
-                if host.strong_count() == 0 {
-                    return;
-                }
+            if !batch.is_empty() {
+                has_failed |= self.move_ends(batch, &mut lost).await.is_err();
+            } else if host.strong_count() == 0 {
+                return;
+            } else if lost.is_empty() {
                 let _ = tokio::time::timeout(RENEWAL, self.has_ended.notified()).await;
-                continue;
             }
-            let len = batch.len();
-            let mut failed = self.queue_ends(batch).await;
-            self.queued.fetch_add((len - failed.len()) as u64, Ordering::SeqCst);
-            self.has_queued.notify_one();
-            let error = failed.first().map(|(error, _)| error.clone());
-            {
-                let mut ended = lock(&self.ended);
-                failed.drain(..).rev().for_each(|(_, end)| ended.push_front(end));
-            }
-            self.queueing.store(0, Ordering::SeqCst);
-            if let Some(error) = error {
-                self.warn("an event was not stored", &error);
+            if has_failed {
                 sleep(RETRY_MIN).await;
             }
         }
+    }
+
+    /// Queues the events of what has ended, which is not stored again after this. What is not queued has to be moved once more.
+    async fn move_ends(
+        self: &Arc<Self>,
+        batch: Vec<End>,
+        lost: &mut VecDeque<Opened>,
+    ) -> Result<(), EngineError> {
+        if !lost.is_empty() {
+            let ended: HashSet<&str> = batch.iter().map(|end| &*end.key).collect();
+            lost.retain(|one| !ended.contains(&*one.id));
+        }
+        let len = batch.len();
+        let mut failed = self.queue_ends(batch).await;
+        self.queued.fetch_add((len - failed.len()) as u64, Ordering::SeqCst);
+        self.has_queued.notify_one();
+        let error = failed.first().map(|(error, _)| error.clone());
+        {
+            let mut ended = lock(&self.ended);
+            failed.drain(..).rev().for_each(|(_, end)| ended.push_front(end));
+        }
+        self.queueing.store(0, Ordering::SeqCst);
+        error.map_or(Ok(()), |error| {
+            self.warn("an event was not stored", &error);
+            Err(error)
+        })
     }
 
     /// Queues the events of what has ended. Returns those that were not queued.
@@ -217,12 +232,25 @@ impl Events {
         concurrently(CONCURRENT_MAX, queueing).await.into_iter().flatten().collect()
     }
 
-    async fn store_again(self: &Arc<Self>, opened: Vec<Opened>) -> Result<(), EngineError> {
-        let storing = opened.into_iter().map(|one| {
+    /// Stores some of what was lost. What is not stored is tried again after the others.
+    async fn store_again(self: &Arc<Self>, lost: &mut VecDeque<Opened>) -> Result<(), EngineError> {
+        let part: Vec<_> = lost.drain(..lost.len().min(CONCURRENT_MAX)).collect();
+        let storing = part.into_iter().map(|one| {
             let events = self.clone();
-            async move { events.open(&one).await }
+            async move {
+                let stored = events.open(&one).await;
+                stored.map_err(|error| (error, one))
+            }
         });
-        concurrently(CONCURRENT_MAX, storing).await.into_iter().collect()
+        let mut failure = None;
+        for (error, one) in concurrently(CONCURRENT_MAX, storing).await.into_iter().filter_map(Result::err) {
+            lost.push_back(one);
+            failure = Some(error);
+        }
+        failure.map_or(Ok(()), |error| {
+            self.warn("what is open was not stored again", &error);
+            Err(error)
+        })
     }
 
     /// Renews the lease of this node, and reports what was open on nodes that are lost. Nothing else is waited for between two renewals.
@@ -373,4 +401,199 @@ impl Events {
 fn body(taken: &[QueuedEvent]) -> Vec<u8> {
     let events = taken.iter().filter_map(|one| serde_json::from_slice(&one.event).ok()).collect();
     serde_json::to_vec(&Batch { events }).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::config::{HubConfig, RecoveryMode};
+    use crate::engine::{Control, Delivery, EngineFuture, Membership, MemoryEngine};
+    use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
+    use crate::protocol::{ClientInfo, Publication};
+
+    /// An engine that never stores what one user has opened.
+    struct Refusing {
+        memory: MemoryEngine,
+        opens: AtomicUsize,
+        /// How many there were when something ended last.
+        opens_at_end: AtomicUsize,
+    }
+
+    const REFUSED: &str = "refused";
+
+    impl Refusing {
+        fn queue(&self) -> &dyn EventQueue {
+            self.memory.events().unwrap()
+        }
+    }
+
+    impl EventQueue for Refusing {
+        fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
+            self.opens.fetch_add(1, Ordering::Relaxed);
+            if event.windows(REFUSED.len()).any(|part| part == REFUSED.as_bytes()) {
+                return Box::pin(std::future::ready(Err(EngineError::Unavailable(REFUSED.into()))));
+            }
+            self.queue().open(node, key, event)
+        }
+
+        fn end<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
+            self.opens_at_end.store(self.opens.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.queue().end(node, key, event)
+        }
+
+        fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
+            self.queue().renew(node)
+        }
+
+        fn lose<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
+            self.queue().lose(node)
+        }
+
+        fn open_on<'a>(&'a self, node: &'a str, max: usize) -> EngineFuture<'a, Vec<(String, Bytes)>> {
+            self.queue().open_on(node, max)
+        }
+
+        fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
+            self.queue().forget(node)
+        }
+
+        fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
+            self.queue().take(max)
+        }
+
+        fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
+            self.queue().acknowledge(ids)
+        }
+    }
+
+    impl Engine for Refusing {
+        fn name(&self) -> &'static str {
+            "refusing"
+        }
+
+        fn start(&self, delivery: Weak<dyn Delivery>) {
+            self.memory.start(delivery);
+        }
+
+        fn publish<'a>(
+            &'a self,
+            channel: &'a str,
+            publication: Publication,
+            retention: Option<Retention>,
+            key: &'a str,
+        ) -> EngineFuture<'a, Position> {
+            self.memory.publish(channel, publication, retention, key)
+        }
+
+        fn publish_membership<'a>(&'a self, channel: &'a str, one: Membership) -> EngineFuture<'a, ()> {
+            self.memory.publish_membership(channel, one)
+        }
+
+        fn subscribe<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
+            self.memory.subscribe(channel)
+        }
+
+        fn unsubscribe(&self, channel: &str) {
+            self.memory.unsubscribe(channel);
+        }
+
+        fn history<'a>(
+            &'a self,
+            channel: &'a str,
+            query: &'a HistoryQuery,
+            retention: Retention,
+        ) -> EngineFuture<'a, History> {
+            self.memory.history(channel, query, retention)
+        }
+
+        fn recover<'a>(
+            &'a self,
+            channel: &'a str,
+            since: Option<&'a Position>,
+            mode: RecoveryMode,
+            retention: Retention,
+        ) -> EngineFuture<'a, Recovery> {
+            self.memory.recover(channel, since, mode, retention)
+        }
+
+        fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
+            self.memory.remove_history(channel)
+        }
+
+        fn add_presence<'a>(&'a self, channel: &'a str, info: &'a ClientInfo) -> EngineFuture<'a, ()> {
+            self.memory.add_presence(channel, info)
+        }
+
+        fn remove_presence<'a>(&'a self, channel: &'a str, client: &'a str) -> EngineFuture<'a, ()> {
+            self.memory.remove_presence(channel, client)
+        }
+
+        fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
+            self.memory.presence(channel)
+        }
+
+        fn control(&self, control: Control) -> EngineFuture<'_, ()> {
+            self.memory.control(control)
+        }
+
+        fn events(&self) -> Option<&dyn EventQueue> {
+            Some(self)
+        }
+
+        fn maintain(&self) {}
+    }
+
+    /// A node whose connections are these.
+    struct Opening(Vec<Opened>);
+
+    impl Host for Opening {
+        fn settings(&self) -> Arc<Settings> {
+            Settings::new(HubConfig::default(), None).unwrap().into()
+        }
+
+        fn opened(&self) -> Vec<Opened> {
+            self.0.clone()
+        }
+
+        fn end_opened(&self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_do_not_wait_for_what_cannot_be_stored_again() {
+        const OPEN: usize = 1_000;
+        const ENDED: usize = 600;
+        let (opens, opens_at_end) = Default::default();
+        let engine = Arc::new(Refusing { memory: MemoryEngine::new(1), opens, opens_at_end });
+        let events = Arc::new(Events::new(engine.clone(), Clock::new()));
+        let user = |number: usize| if number == 0 { REFUSED.to_owned() } else { number.to_string() };
+        let open: Vec<_> = (0..OPEN).map(|number| events.prepare("client", &user(number), None)).collect();
+        let lease = open[0].lease.clone();
+        // What ends now was never lost.
+        (0..ENDED).for_each(|_| events.end(events.prepare("other", "", None), 3000, ""));
+        // Nor is it stored again that one of those that were lost has ended.
+        events.end(open[OPEN - 1].clone(), 3000, "");
+        let host: Arc<dyn Host> = Arc::new(Opening(open));
+        events.is_open_lost.store(true, Ordering::SeqCst);
+        let flushing = tokio::spawn(events.clone().flush(Arc::downgrade(&host)));
+        let queue = engine.queue();
+        let until = async |queued: usize, open: usize| {
+            while queue.take(usize::MAX).await.unwrap().len() < queued
+                || queue.open_on(&lease, usize::MAX).await.unwrap().len() < open
+            {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        until(ENDED + 1, OPEN - 2).await;
+        let opens = engine.opens_at_end.load(Ordering::Relaxed);
+        assert!(opens < OPEN / 2, "{opens}");
+        tokio::time::sleep(2 * RENEWAL).await;
+        assert_eq!(queue.open_on(&lease, usize::MAX).await.unwrap().len(), OPEN - 2);
+        // The one that is refused is tried again, and no other.
+        let opens = engine.opens.load(Ordering::Relaxed);
+        assert!((OPEN..OPEN + 200).contains(&opens), "{opens}");
+        drop(host);
+        flushing.await.unwrap();
+    }
 }
