@@ -259,7 +259,7 @@ impl Events {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Of each node: the number of its lease, and in how many looks that was the same.
         let mut seen = HashMap::<String, (u64, u32)>::new();
-        let mut own_number = 0;
+        let mut own_number = None;
         // The report of a lost node, one at a time.
         let mut reporting = JoinSet::new();
         loop {
@@ -289,12 +289,11 @@ impl Events {
             seen.retain(|name, _| nodes.iter().any(|(node, _)| node == name));
             for (name, number) in nodes {
                 if *name == *lease {
-                    // The engine has lost its data, and with it what is open.
-                    if number < own_number {
+                    // The engine may have lost what is open.
+                    if own_number.replace(number).is_some_and(|before| number <= before) {
                         self.is_open_lost.store(true, Ordering::SeqCst);
                         self.has_ended.notify_one();
                     }
-                    own_number = number;
                     continue;
                 }
                 let (last, unchanged) = seen.entry(name.clone()).or_insert((number, 0));

@@ -33,7 +33,8 @@ pub struct QueuedEvent {
 /// Whether a node that renews its lease still has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// All nodes with a lease, this one included, and a number of each that changes when it renews.
+    /// All nodes with a lease, this one included, and a number of each that grows when it renews. It does not if the queue may have lost
+    /// what is open on the node.
     Renewed(Vec<(String, u64)>),
     /// Another node has considered this one lost, and reports the end of what was open here.
     Lost,
@@ -74,6 +75,7 @@ pub(super) struct MemoryQueue(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     open: HashMap<String, BTreeMap<String, Bytes>>,
+    renewals: u64,
     /// By id, in the order in which they were queued.
     queue: BTreeMap<u64, Bytes>,
     last: u64,
@@ -105,7 +107,9 @@ impl EventQueue for MemoryQueue {
     }
 
     fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
-        ready(Lease::Renewed(vec![(node.to_owned(), 0)]))
+        let mut state = lock(&self.0);
+        state.renewals += 1;
+        ready(Lease::Renewed(vec![(node.to_owned(), state.renewals)]))
     }
 
     fn lose<'a>(&'a self, _: &'a str) -> EngineFuture<'a, ()> {

@@ -745,6 +745,24 @@ async fn presence_is_back_after_a_restart_of_nats() {
     assert_eq!(engine.presence("a").await.unwrap(), []);
 }
 
+/// Nobody asks who is in a channel, and some leave without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_forgets_clients_that_were_lost() {
+    let Some(redis) = Redis::start() else { return };
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    for number in 0..25 {
+        assert!(redis.command(&format!("HSET wl:{{=a}}:ph lost{number} x")).contains(":1"));
+        assert!(redis.command(&format!("ZADD wl:{{=a}}:pz {number} lost{number}")).contains(":1"));
+    }
+    let client = ClientInfo { client: "1".into(), ..ClientInfo::default() };
+    for _refresh in 0..3 {
+        engine.add_presence("a", &client).await.unwrap();
+    }
+    assert!(redis.command("HLEN wl:{=a}:ph").contains(":1\r"));
+    assert!(redis.command("ZCARD wl:{=a}:pz").contains(":1\r"));
+    assert_eq!(engine.presence("a").await.unwrap(), [client]);
+}
+
 /// Commands are answered, and announcements are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_cannot_be_listened_to_is_a_failure() {

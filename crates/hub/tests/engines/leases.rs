@@ -63,6 +63,19 @@ async fn what_is_open_is_stored_again_until_it_is() {
     until(async || open_count(&redis, &lease) == CLIENTS as u64).await;
 }
 
+/// Redis has lost its last second, in which no lease was renewed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_lost_with_the_end_of_redis_is_stored_again() {
+    const CLIENTS: usize = 5;
+    let Some(mut redis) = Redis::start() else { return };
+    let (_node, _clients, lease) = node(&redis, redis.port, CLIENTS).await;
+    until_renewed(&redis, &lease).await;
+    assert_eq!(number(&redis.command(&format!("DEL {OPEN}{lease}"))), 1);
+    redis.kill();
+    redis.restart();
+    until(async || open_count(&redis, &lease) == CLIENTS as u64).await;
+}
+
 /// Over a slow link a node needs longer for what was open than others wait for its lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stores_again_is_not_lost() {

@@ -9,11 +9,14 @@ use tokio::sync::OnceCell;
 
 use super::RedisEngine;
 use super::connection::Connection;
+use super::script::RUN;
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
 use crate::engine::{EngineError, EngineFuture};
 
 /// All keys are in one slot of a cluster.
 const NODES: &str = "wl:{events}:nodes";
+/// The run of the server in which each node has renewed its lease.
+const RUNS: &str = "wl:{events}:runs";
 const QUEUE: &str = "wl:{events}:queue";
 /// The consumer group of all nodes, and its only consumer: nodes come and go.
 const GROUP: &str = "hub";
@@ -48,14 +51,16 @@ return 1",
     )
 });
 
-/// KEYS: nodes, lost. ARGV: node. Returns all nodes and their counts, or nothing if the node is lost.
+/// KEYS: nodes, lost, runs. ARGV: node. Returns all nodes and their counts, or nothing if the node is lost. In a run of the server that may
+/// have lost what is open, the count begins again.
 static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+    let renew = r"
 if redis.call('EXISTS', KEYS[2]) == 1 then return {} end
+if not goes_on(redis.call('HGET', KEYS[3], ARGV[1])) then redis.call('HSET', KEYS[1], ARGV[1], 0) end
+redis.call('HSET', KEYS[3], ARGV[1], run)
 redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
-return redis.call('HGETALL', KEYS[1])",
-    )
+return redis.call('HGETALL', KEYS[1])";
+    Script::new(&format!("{RUN}{renew}"))
 });
 
 /// The state of the queue on this node.
@@ -107,7 +112,7 @@ impl EventQueue for RedisEngine {
     fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
         Box::pin(async move {
             let mut script = RENEW.prepare_invoke();
-            script.key(NODES).key(lost_key(node)).arg(node);
+            script.key(NODES).key(lost_key(node)).key(RUNS).arg(node);
             let nodes: Vec<(String, u64)> = self.connection.invoke(&script).await?;
             Ok(if nodes.is_empty() { Lease::Lost } else { Lease::Renewed(nodes) })
         })
@@ -135,8 +140,11 @@ impl EventQueue for RedisEngine {
 
     fn forget<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
         Box::pin(async move {
-            let command = redis::cmd("HDEL").arg(NODES).arg(node).clone();
-            self.connection.query(&command).await
+            let mut pipeline = redis::pipe();
+            pipeline.atomic();
+            pipeline.cmd("HDEL").arg(NODES).arg(node).ignore();
+            pipeline.cmd("HDEL").arg(RUNS).arg(node).ignore();
+            self.connection.pipeline(&pipeline).await
         })
     }
 

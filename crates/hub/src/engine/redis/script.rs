@@ -16,19 +16,26 @@ use crate::history::{Position, Recovery, Retention};
 use crate::protocol::Publication;
 use crate::random::token;
 
-/// Reads the position of a channel. Begins a new history if there is none, or if it belongs to an earlier run of the server, or to an
-/// earlier time as master: what another master did not receive is lost. A master that never was a replica in this run has lost nothing when
-/// its replication ID changes: it does so when its first replica comes, and some time after the last has left.
-/// KEYS: position, stream. `ARGV[1]`: the epoch of a new history.
-const POSITION: &str = r"
+/// The run of the server, and whether nothing was lost since another one: in an earlier run of the process, or in an earlier time as master,
+/// because what another master did not receive is lost. A master that never was a replica in this run has lost nothing when its replication
+/// ID changes: it does so when its first replica comes, and some time after the last has left.
+pub(super) const RUN: &str = r"
 local info = redis.call('INFO', 'server', 'replication')
 local run_id = string.match(info, 'run_id:(%x+)')
 local run = run_id .. ' ' .. string.match(info, 'master_replid:(%x+)')
+local function goes_on(before)
+  return before == run or before and string.sub(before, 1, #run_id) == run_id
+    and string.match(info, 'master_replid2:0+%s')
+    and string.match(redis.call('INFO', 'stats'), 'total_net_repl_input_bytes:0%s')
+end
+";
+
+/// Reads the position of a channel, after [`RUN`]. Begins a new history if there is none, or if it may have lost something.
+/// KEYS: position, stream. `ARGV[1]`: the epoch of a new history.
+const POSITION: &str = r"
 local position = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
 local epoch, top = position[1], tonumber(position[2])
-if epoch and position[3] ~= run and string.sub(position[3] or '', 1, #run_id) == run_id
-  and string.match(info, 'master_replid2:0+%s')
-  and string.match(redis.call('INFO', 'stats'), 'total_net_repl_input_bytes:0%s') then
+if epoch and position[3] ~= run and goes_on(position[3]) then
   position[3] = run
   redis.call('HSET', KEYS[1], 'run', run)
 end
@@ -66,7 +73,7 @@ end
 redis.call(ARGV[8], ARGV[6], 'p' .. epoch .. ' ' .. top .. ' ' .. ARGV[2])
 return {epoch, top}
 ";
-    Script::new(&format!("{POSITION}{publish}"))
+    Script::new(&format!("{RUN}{POSITION}{publish}"))
 });
 
 /// KEYS: position, stream. ARGV: new epoch, XRANGE or XREVRANGE, the offsets after and before which to read, count, size, TTL,
@@ -99,7 +106,7 @@ for _, entry in ipairs(redis.call(ARGV[2], KEYS[2], from, to, 'COUNT', ARGV[5]))
 end
 return found
 ";
-    Script::new(&format!("{POSITION}{read}"))
+    Script::new(&format!("{RUN}{POSITION}{read}"))
 });
 
 /// KEYS: position, stream. ARGV: the subject of announcements, the command that announces.
@@ -107,12 +114,17 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| {
     Script::new("redis.call('DEL', KEYS[1], KEYS[2])\nredis.call(ARGV[2], ARGV[1], 'x')\nreturn 1")
 });
 
+/// Some of those that have expired are removed: nobody may ever ask for them.
 /// KEYS: infos, expiries. ARGV: client, info, TTL in milliseconds.
 static ADD_PRESENCE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+for _, client in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 10)) do
+  redis.call('HDEL', KEYS[1], client)
+  redis.call('ZREM', KEYS[2], client)
+end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
