@@ -14,7 +14,7 @@ use crate::protocol::Publication;
 pub struct Position {
     /// The offset, from 1; 0 before the first publication.
     pub offset: u64,
-    /// The epoch, which changes when the history is lost or removed. Empty if there is no history.
+    /// The epoch, which changes when the history is lost or removed. Empty if the channel keeps none.
     pub epoch: String,
 }
 

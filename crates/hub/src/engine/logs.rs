@@ -4,15 +4,15 @@
 //! a [`Decision`] names the history that it was made on: a decision about an earlier one changes nothing.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::EngineError;
 use crate::history::{Log, Position, Retention};
 use crate::protocol::Publication;
 use crate::random::token;
-use crate::shards::Shards;
+use crate::shards::{Shards, lock};
 
 /// The fraction (one in this many) of channels and of bytes that is kept free.
 const SPARE: usize = 8;
@@ -26,6 +26,9 @@ pub(super) struct Logs {
     /// The number of bytes of all histories. `len <= len_max`.
     len: AtomicUsize,
     len_max: usize,
+    /// The epoch of those that begin next: another one after something that was published is dropped or removed. So a position that was read before a
+    /// history began is its beginning, unless there was another one in between.
+    next_epoch: Mutex<String>,
 }
 
 /// The history of a channel, and how many clients follow it.
@@ -67,6 +70,7 @@ impl Logs {
             channels_max,
             len: AtomicUsize::new(0),
             len_max: crate::config::HistoryConfig::default().len_max,
+            next_epoch: Mutex::new(token()),
         }
     }
 
@@ -150,9 +154,22 @@ impl Logs {
                 Some(entry) => entry,
                 None => shard.entry(channel.into()).or_insert(Entry { log: None, subscribers: 0 }),
             };
-            entry.log = Some(Log::new(token(), now));
+            entry.log = Some(self.new_log(now));
         }
         shard.get_mut(channel).and_then(|entry| entry.log.as_mut()).ok_or(EngineError::ChannelLimit)
+    }
+
+    fn new_log(&self, now: Duration) -> Log {
+        Log::new(lock(&self.next_epoch).clone(), now)
+    }
+
+    /// Reads the history of a channel, or the one that would begin now.
+    pub(super) fn preview<T>(&self, channel: &str, now: Duration, read: impl FnOnce(&Log) -> T) -> T {
+        let shard = self.entries.lock(channel);
+        match shard.get(channel).and_then(|entry| entry.log.as_ref()) {
+            Some(log) => read(log),
+            None => read(&self.new_log(now)),
+        }
     }
 
     /// Reads the history of a channel, if there is one.
@@ -267,6 +284,9 @@ impl Logs {
             log.drop_before(*first);
             self.len.fetch_sub(len - log.len(), Ordering::Relaxed);
             return false;
+        }
+        if log.position().offset > 0 || matches!(decision, Decision::Remove { .. }) {
+            *lock(&self.next_epoch) = token();
         }
         entry.log = None;
         self.count.fetch_sub(1, Ordering::Relaxed);

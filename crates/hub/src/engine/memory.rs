@@ -157,7 +157,7 @@ impl Engine for MemoryEngine {
     ) -> EngineFuture<'a, History> {
         let now = self.now();
         // Reading begins no history: a client that may read could fill the memory with names.
-        ready(Ok(self.logs.peek(channel, |log| log.read(query, now)).unwrap_or_default()))
+        ready(Ok(self.logs.preview(channel, now, |log| log.read(query, now))))
     }
 
     fn recover<'a>(

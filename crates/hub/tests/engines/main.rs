@@ -353,6 +353,14 @@ async fn contract(one: &dyn Engine, two: &dyn Engine) {
     assert_eq!(missed(one, "a", &positions[10]).await, None);
     assert_eq!(history(one, "a", HistoryQuery::default()).await, ["new"]);
 
+    // A position that was read before the first publication is where the next history begins, but not the one after that.
+    let before = two.history("begun", &HistoryQuery::default(), KEEP).await.unwrap().position;
+    publish(one, "begun", "0").await;
+    assert_eq!(missed(two, "begun", &before).await, Some(numbers(0..1)));
+    two.remove_history("begun").await.unwrap();
+    publish(one, "begun", "1").await;
+    assert_eq!(missed(two, "begun", &before).await, None);
+
     // What expires is not read; who missed nothing recovers.
     let at = one.publish("short:a", publication("0"), Some(SHORT), "").await.unwrap();
     let last = one.publish("short:a", publication("1"), Some(SHORT), "").await.unwrap();
