@@ -1,6 +1,6 @@
 //! Limits on the channels with history that clients open, so that some clients leave room for the others and for the server API.
 //!
-//! A channel counts while it has subscribers, or for its `history_ttl` after a client published into it. What the server API and the
+//! A channel counts while it has subscribers, and after a client published into it for as long as the engine keeps something of it. What the server API and the
 //! library open is not limited here: one tenth of the engine's channels is left to them.
 
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ impl ChannelLimits {
         has_room(config, options, channels, namespace, own, published.len)
     }
 
-    /// Whether a client may publish into a channel. `now` is the time since 1970.
+    /// Whether a client may publish into a channel, of which something is kept for a time after that. `now` is the time since 1970.
     pub(crate) fn admits_publication(
         &self,
         config: &HubConfig,
@@ -57,12 +57,13 @@ impl ChannelLimits {
         channels: &Channels,
         channel: &str,
         now: Duration,
+        kept_for: Duration,
     ) -> bool {
         if !options.has_history() || channels.contains(channel) {
             return true;
         }
         let namespace = namespace_of(channel);
-        let counts_until = now.saturating_add(options.history_ttl);
+        let counts_until = now.saturating_add(kept_for);
         let mut published = lock(&self.published);
         if let Some(until) =
             published.namespaces.get_mut(namespace).and_then(|channels| channels.get_mut(channel))

@@ -226,6 +226,12 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
+    /// How long a channel takes up room after its last publication. An engine that drops unused channels near its limit keeps nothing for
+    /// longer than the publications where that room is needed.
+    fn channel_ttl(&self, retention: Retention) -> Duration {
+        retention.ttl
+    }
+
     /// Drops expired publications. Called every second.
     fn maintain(&self);
 

@@ -424,6 +424,10 @@ impl Engine for NatsEngine {
         Some(self)
     }
 
+    fn channel_ttl(&self, retention: Retention) -> Duration {
+        retention.position_ttl
+    }
+
     fn health(&self) -> EngineHealth {
         let failure = (!self.nats.is_connected()).then(|| format!("NATS: {NOT_CONNECTED}"));
         EngineHealth { failure, failures: self.failures.load(Ordering::Relaxed) }

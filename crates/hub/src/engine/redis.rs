@@ -22,6 +22,7 @@ mod script;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use prost::Message as _;
 
@@ -225,6 +226,10 @@ impl Engine for RedisEngine {
 
     fn events(&self) -> Option<&dyn EventQueue> {
         Some(self)
+    }
+
+    fn channel_ttl(&self, retention: Retention) -> Duration {
+        retention.position_ttl
     }
 
     fn maintain(&self) {

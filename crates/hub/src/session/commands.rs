@@ -9,7 +9,7 @@ use crate::clock::seconds;
 use crate::engine::EngineError;
 use crate::history::{HistoryQuery, Position};
 use crate::hooks::{PublishEvent, Refusal, RpcEvent};
-use crate::node::{Node, PublishError};
+use crate::node::{Node, PublishError, retention};
 use crate::protocol::{
     Command, Encoding, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult, Publication,
     PublishRequest, PublishResult, RefreshResult, Reply, RpcRequest, RpcResult, SubRefreshRequest,
@@ -169,7 +169,9 @@ impl Session {
         let config = &settings.config;
         let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
         let Node { channels, channel_limits, clock, .. } = &*self.node;
-        if channel_limits.admits_publication(config, options, channels, channel, clock.now()) {
+        let kept_for = retention(options).map(|retention| self.node.engine().channel_ttl(retention));
+        let (now, kept_for) = (clock.now(), kept_for.unwrap_or_default());
+        if channel_limits.admits_publication(config, options, channels, channel, now, kept_for) {
             Ok(())
         } else {
             Err(ErrorCode::LimitExceeded)

@@ -745,6 +745,33 @@ async fn presence_is_back_after_a_restart_of_nats() {
     assert_eq!(engine.presence("a").await.unwrap(), []);
 }
 
+/// Redis keeps positions for longer than publications, and drops none for others.
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_of_redis_count_as_long_as_their_positions() {
+    let Some(redis) = Redis::start() else { return };
+    let config = "client.anonymous = true\nhistory.channels_max = 10\n[channel]\npublish = \"anyone\"\n\
+        history_size = 1\nhistory_ttl = \"10ms\"\nhistory_meta_ttl = \"1h\"\n";
+    let hub = || Hub::builder().config(HubConfig::from_toml(config).unwrap());
+    let over_redis = hub().engine(RedisEngine::connect(&redis.url()).await.unwrap());
+    for (hub, admitted) in [(hub(), 12), (over_redis, 9)] {
+        let node = Node::start(hub.build().unwrap()).await;
+        let mut client = node.connect().await;
+        for number in 0..12 {
+            // Until the limit looks again at what no longer counts.
+            sleep(Duration::from_millis(if number < 9 { 1 } else { 1_100 })).await;
+            let publish = json!({ "id": 100 + number, "publish": { "channel": number.to_string(), "data": 1 } });
+            client.socket.send(&publish.to_string()).await.unwrap();
+            let code = loop {
+                let reply = client.receive().await;
+                if reply["id"] == 100 + number {
+                    break reply["error"]["code"].as_u64();
+                }
+            };
+            assert_eq!(code, (number >= admitted).then_some(106), "{number} of {admitted}");
+        }
+    }
+}
+
 /// Nobody asks who is in a channel, and some leave without a word.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_forgets_clients_that_were_lost() {
