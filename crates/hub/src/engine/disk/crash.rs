@@ -45,6 +45,8 @@ struct State {
     changes: usize,
     /// The share of writes and syncs that fail, in percent.
     failure: u32,
+    /// The offset of a sector that cannot be read.
+    unreadable: Option<usize>,
     rng: fastrand::Rng,
 }
 
@@ -97,7 +99,9 @@ impl State {
 impl Disk {
     fn new(rng: fastrand::Rng) -> Self {
         let (durable, visible, unsynced) = Default::default();
-        let state = State { durable, visible, unsynced, changes_left: None, changes: 0, failure: 0, rng };
+        let (changes_left, unreadable) = Default::default();
+        let state =
+            State { durable, visible, unsynced, changes_left, changes: 0, failure: 0, unreadable, rng };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -197,7 +201,11 @@ impl StorageBackend for Disk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = lock(&self.0);
-        let from = state.visible.get(offset as usize..offset as usize + out.len());
+        let range = offset as usize..offset as usize + out.len();
+        if state.unreadable.is_some_and(|sector| range.start < sector + SECTOR && sector < range.end) {
+            return Err(io::Error::other("a sector cannot be read"));
+        }
+        let from = state.visible.get(range);
         out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -561,6 +569,53 @@ async fn positions_of_loaded_histories_continue() {
     assert_eq!(writer.status().health().failure, None);
     assert_eq!(memory.logs().peek("a", Log::position), Some(second));
     assert_eq!(memory.health().failure, None);
+}
+
+/// Of a file that was not closed.
+#[tokio::test(start_paused = true)]
+async fn a_sector_that_cannot_be_read_matters_only_where_it_is_needed() {
+    let disk = Disk::new(fastrand::Rng::with_seed(1));
+    let load = || {
+        let (memory, reopened) = (Arc::new(MemoryEngine::new(10)), disk.clone());
+        let database = disk.open()?;
+        let writer = Writer::load(memory.clone(), database, Box::new(move || reopened.open()))?;
+        Ok::<_, String>((memory, writer))
+    };
+    let (_, mut writer) = load().unwrap();
+    let (done, mut answer) = oneshot::channel();
+    let publication = Box::new(Publication { data: "1".into(), ..Publication::default() });
+    writer.handle(vec![Job::Publish {
+        channel: "a".into(),
+        publication,
+        retention: KEEP,
+        key: "".into(),
+        done,
+    }]);
+    let at = answer.try_recv().unwrap().unwrap();
+    disk.fail_after(0);
+    drop(writer);
+    disk.restart();
+    let killed = lock(&disk.0).visible.clone();
+    let (mut opened, mut refused) = (0, 0);
+    for sector in (0..killed.len()).step_by(4_096) {
+        {
+            let state = &mut *lock(&disk.0);
+            (state.visible, state.durable) = (killed.clone(), killed.clone());
+            state.unsynced.clear();
+            state.unreadable = Some(sector);
+        }
+        match load() {
+            Ok((memory, writer)) => {
+                opened += 1;
+                assert_eq!(memory.logs().peek("a", Log::position), Some(at.clone()), "{sector}");
+                disk.fail_after(0);
+                drop(writer);
+                disk.restart();
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(opened > refused && refused > 0, "{opened} opened, {refused} refused");
 }
 
 #[tokio::test]

@@ -15,6 +15,8 @@ use redb::{
     StorageError, TableDefinition,
 };
 
+use tracing::warn;
+
 use super::DiskError;
 use super::damaged::{FLAGS_AT, RECOVERY_REQUIRED};
 use crate::engine::logs::Decision;
@@ -157,8 +159,7 @@ pub(super) fn open(path: &Path) -> Result<Database, DiskError> {
     Ok(database)
 }
 
-/// Opens a file. One that was not closed is written again first, as it is read, because a sync of it may have failed. What cannot be read any
-/// more is part of the commit that has failed: its checksum is wrong, and redb takes the commit before.
+/// Opens a file. One that was not closed is written again first, as it is read, because a sync of it may have failed.
 pub(super) fn open_backend(backend: impl StorageBackend) -> Result<Database, DatabaseError> {
     let backend = Flagged(backend);
     if backend.flags()?.is_some_and(|flags| flags & RECOVERY_REQUIRED != 0) {
@@ -195,10 +196,22 @@ impl<B: StorageBackend> Flagged<B> {
         let mut part = vec![0; WRITE_AGAIN_LEN];
         for begin in (0..len).step_by(WRITE_AGAIN_LEN) {
             let part = &mut part[..WRITE_AGAIN_LEN.min((len - begin) as usize)];
-            self.0.read(begin, part)?;
-            self.0.write(begin, part)?;
+            self.write_part_again(begin, part)?;
         }
         self.sync_data()
+    }
+
+    /// A page that cannot be read stays as it is: what has not reached the disk could be read. redb reports it if it is needed.
+    fn write_part_again(&self, begin: u64, part: &mut [u8]) -> std::io::Result<()> {
+        let Err(error) = self.0.read(begin, part) else { return self.0.write(begin, part) };
+        if part.len() <= PAGE_LEN {
+            warn!(offset = begin, %error, "a page of a file of histories or events cannot be read");
+            return Ok(());
+        }
+        for (page, begin) in part.chunks_mut(PAGE_LEN).zip((begin..).step_by(PAGE_LEN)) {
+            self.write_part_again(begin, page)?;
+        }
+        Ok(())
     }
 }
 
