@@ -292,8 +292,8 @@ impl Hub {
         self.0.slowest(max)
     }
 
-    /// Whether the engine can store publications and events. While it cannot, publications into channels with a history are refused, or
-    /// connections whose end is reported.
+    /// Whether the engine can store publications, presence and events. While it cannot, publications into channels with a history are
+    /// refused, or connections whose end is reported.
     #[must_use]
     pub fn health(&self) -> EngineHealth {
         self.0.engine().health()

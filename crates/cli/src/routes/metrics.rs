@@ -86,7 +86,7 @@ fn hub(page: &mut Page, stats: &HubStats) {
     );
     page.counter(
         "hub_client_failures_total",
-        "What the engine failed to do for clients: subscriptions, recoveries, presence, joins and leaves.",
+        "What the engine failed to do for clients: subscriptions, recoveries, publications, histories, presence, joins and leaves.",
         stats.engine_failures,
     );
     page.begin("wireloom_hub_evictions_total", "counter", "Clients that the hub disconnected, by reason.");
@@ -114,10 +114,14 @@ fn hub(page: &mut Page, stats: &HubStats) {
 /// Where histories are stored.
 fn engine(page: &mut Page, health: &EngineHealth) {
     let is_up = u8::from(health.failure.is_none());
-    page.gauge("hub_engine_up", "1 while publications can be stored, otherwise 0.", is_up);
+    page.gauge(
+        "hub_engine_up",
+        "1 while publications, presence and events can be stored, otherwise 0.",
+        is_up,
+    );
     page.counter(
         "hub_engine_failures_total",
-        "Times that publications could not be stored.",
+        "Times that the engine could not store something, or that a command of it failed.",
         health.failures,
     );
 }

@@ -136,7 +136,9 @@ impl Routes {
             request,
             match self.hub.health().failure {
                 None => Response::text(200, "ok\n"),
-                Some(reason) => Response::text(503, format!("publications cannot be stored: {reason}\n")),
+                Some(reason) => {
+                    Response::text(503, format!("the engine cannot store everything: {reason}\n"))
+                }
             },
         )
     }

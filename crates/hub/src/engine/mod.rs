@@ -235,7 +235,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Drops expired publications. Called every second.
     fn maintain(&self);
 
-    /// Whether publications and events can be stored now.
+    /// Whether publications, presence and events can be stored now.
     fn health(&self) -> EngineHealth {
         EngineHealth::default()
     }
@@ -264,7 +264,7 @@ fn count<'a>(clients: impl Iterator<Item = &'a ClientInfo>) -> PresenceStatsResu
     PresenceStatsResult { num_clients, num_users: users.len().try_into().unwrap_or(u32::MAX) }
 }
 
-/// Whether an engine can store publications and events.
+/// Whether an engine can store publications, presence and events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineHealth {

@@ -41,6 +41,7 @@ use self::streams::{Nats, encoded, epoch, subject};
 use self::try_cell::TryCell;
 use super::commands::{self, Receiver};
 use super::peers::Peers;
+use super::status::Status;
 use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
     MemoryEngine,
@@ -74,8 +75,12 @@ pub struct NatsEngine {
     announcements: Mutex<Option<Announcements>>,
     receiver: Arc<Receiver>,
     ticks: AtomicU64,
-    /// How often storing a publication has failed.
-    failures: AtomicU64,
+    /// Of publications that are stored.
+    stored: Status,
+    /// Of the entries of presence.
+    present: Status,
+    /// Of what is open, and of the queue of events.
+    reported: Status,
     /// Set when a connection to NATS is established again.
     reconnected: Arc<AtomicBool>,
 }
@@ -153,7 +158,9 @@ impl NatsEngine {
             announcements: Mutex::new(Some(announcements)),
             receiver: Arc::default(),
             ticks: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
+            stored: Status::default(),
+            present: Status::default(),
+            reported: Status::default(),
             reconnected,
         };
         commands::follow(&engine).await?;
@@ -180,11 +187,7 @@ impl NatsEngine {
         payload: Bytes,
         key: &str,
     ) -> Result<Position, EngineError> {
-        let appended = self.try_append(channel, retention, payload, key).await;
-        if appended.is_err() {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
-        appended
+        self.stored.checked(self.try_append(channel, retention, payload, key).await)
     }
 
     async fn try_append(
@@ -370,10 +373,13 @@ impl Engine for NatsEngine {
             if !self.nats.is_connected() {
                 return Ok(());
             }
-            let key = presence::key(channel, &info.client);
-            let bucket = self.bucket().await?;
-            let put = bucket.put(key, info.encode_to_vec().into()).await;
-            self.checked(&bucket, put.map_err(unavailable)).map(drop)
+            let put = async {
+                let key = presence::key(channel, &info.client);
+                let bucket = self.bucket().await?;
+                let put = bucket.put(key, info.encode_to_vec().into()).await;
+                self.checked(&bucket, put.map_err(unavailable)).map(drop)
+            };
+            self.present.checked(put.await)
         })
     }
 
@@ -429,8 +435,14 @@ impl Engine for NatsEngine {
     }
 
     fn health(&self) -> EngineHealth {
-        let failure = (!self.nats.is_connected()).then(|| format!("NATS: {NOT_CONNECTED}"));
-        EngineHealth { failure, failures: self.failures.load(Ordering::Relaxed) }
+        let mut health = EngineHealth::default();
+        health.failure = (!self.nats.is_connected()).then(|| format!("NATS: {NOT_CONNECTED}"));
+        for status in [&self.stored, &self.present, &self.reported] {
+            let EngineHealth { failure, failures } = status.recent_health();
+            health.failure = health.failure.or(failure);
+            health.failures += failures;
+        }
+        health
     }
 
     fn maintain(&self) {

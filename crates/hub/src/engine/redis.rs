@@ -30,6 +30,7 @@ use self::connection::Connection;
 use self::live::Live;
 use self::script::{Part, Reading};
 use super::commands::{self, Receiver};
+use super::status::Status;
 use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
     PRESENCE_REFRESH,
@@ -53,6 +54,10 @@ pub struct RedisEngine {
     ticks: AtomicU64,
     receiver: Arc<Receiver>,
     events: events::Events,
+    /// Of publications that are stored, which a server may refuse that executes other commands.
+    stored: Status,
+    /// Of the entries of presence.
+    present: Status,
 }
 
 impl std::fmt::Debug for RedisEngine {
@@ -78,8 +83,9 @@ impl RedisEngine {
         let name = token();
         let live = Arc::new(Live::new(connection.clone(), name.clone()));
         live.connect().await?;
-        let (events, receiver) = Default::default();
-        let engine = Self { connection, live, name, ticks: AtomicU64::new(0), receiver, events };
+        let (events, receiver, stored, present) = Default::default();
+        let ticks = AtomicU64::new(0);
+        let engine = Self { connection, live, name, ticks, receiver, events, stored, present };
         commands::follow(&engine).await?;
         Ok(engine)
     }
@@ -108,7 +114,9 @@ impl Engine for RedisEngine {
             let payload = publication.encode_to_vec();
             match retention {
                 Some(retention) => {
-                    script::publish(&self.connection, channel, &payload, retention, idempotency_key).await
+                    let stored =
+                        script::publish(&self.connection, channel, &payload, retention, idempotency_key);
+                    self.stored.checked(stored.await)
                 }
                 None => {
                     self.live.announce(channel, live::EPHEMERAL, &payload).await?;
@@ -193,7 +201,9 @@ impl Engine for RedisEngine {
     fn add_presence<'a>(&'a self, channel: &'a str, info: &'a ClientInfo) -> EngineFuture<'a, ()> {
         let ttl = 3 * PRESENCE_REFRESH;
         Box::pin(async move {
-            script::add_presence(&self.connection, channel, &info.client, &info.encode_to_vec(), ttl).await
+            let info_bytes = info.encode_to_vec();
+            let added = script::add_presence(&self.connection, channel, &info.client, &info_bytes, ttl);
+            self.present.checked(added.await)
         })
     }
 
@@ -241,7 +251,12 @@ impl Engine for RedisEngine {
     fn health(&self) -> EngineHealth {
         let (commands, announcements) = (self.connection.health(), self.live.health());
         EngineHealth {
-            failure: commands.failure.or(announcements.failure),
+            failure: commands
+                .failure
+                .or(announcements.failure)
+                .or(self.stored.recent_health().failure)
+                .or(self.present.recent_health().failure),
+            // The connection counts each command that fails.
             failures: commands.failures + announcements.failures,
         }
     }

@@ -2,26 +2,49 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::engine::EngineHealth;
+use crate::engine::{EngineError, EngineHealth};
 use crate::shards::lock;
 
-/// The state of a file, or of a connection.
+/// How long a failure counts where nobody tries again.
+const RECENT_MAX: Duration = Duration::from_secs(30);
+
+/// The state of a file, of a connection, or of one kind of operation.
 #[derive(Debug, Default)]
 pub(super) struct Status {
-    failure: Mutex<Option<String>>,
+    failure: Mutex<Option<(String, Instant)>>,
     failures: AtomicU64,
 }
 
 impl Status {
     pub(super) fn health(&self) -> EngineHealth {
-        EngineHealth { failure: lock(&self.failure).clone(), failures: self.failures.load(Ordering::Relaxed) }
+        let failure = lock(&self.failure).as_ref().map(|(reason, _)| reason.clone());
+        EngineHealth { failure, failures: self.failures.load(Ordering::Relaxed) }
+    }
+
+    /// The same for operations that clients cause: there may be no client any more that would try again.
+    #[cfg(any(feature = "nats", feature = "redis"))]
+    pub(super) fn recent_health(&self) -> EngineHealth {
+        let is_recent = lock(&self.failure).as_ref().is_some_and(|(_, at)| at.elapsed() < RECENT_MAX);
+        let EngineHealth { failure, failures } = self.health();
+        EngineHealth { failure: failure.filter(|_| is_recent), failures }
+    }
+
+    /// Notes the result of an operation.
+    #[cfg(any(feature = "nats", feature = "redis"))]
+    pub(super) fn checked<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
+        match &result {
+            Ok(_) => drop(self.succeeded()),
+            Err(error) => drop(self.failed(&error.to_string())),
+        }
+        result
     }
 
     /// Returns whether this is the first failure.
     pub(super) fn failed(&self, reason: &str) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        lock(&self.failure).replace(reason.to_owned()).is_none()
+        lock(&self.failure).replace((reason.to_owned(), Instant::now())).is_none()
     }
 
     /// Returns whether it had failed before.

@@ -44,14 +44,16 @@ impl Session {
         } else if let Some(request) = presence {
             self.check(&request.channel, Operation::Presence)?;
             let clients = self.node.engine().presence(&request.channel).await;
-            let clients = clients.map_err(|_| ErrorCode::Internal)?;
+            let clients =
+                clients.map_err(|error| self.failed(&request.channel, &error, "presence was not read"))?;
             charge_clients(clients.len()).await;
             let presence = clients.into_iter().map(|info| (info.client.clone(), info)).collect();
             reply.presence = Some(PresenceResult { presence });
         } else if let Some(request) = presence_stats {
             self.check(&request.channel, Operation::Presence)?;
             let stats = self.node.engine().presence_stats(&request.channel).await;
-            let stats = stats.map_err(|_| ErrorCode::Internal)?;
+            let stats =
+                stats.map_err(|error| self.failed(&request.channel, &error, "presence was not read"))?;
             charge_clients(stats.num_clients as usize).await;
             reply.presence_stats = Some(stats);
         } else if let Some(request) = history {
@@ -145,9 +147,15 @@ impl Session {
             PublishError::BadChannel
             | PublishError::BadKey
             | PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
-            PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
+            PublishError::Engine(error) => self.failed(channel, &error, "a client did not publish"),
         })?;
         Ok(())
+    }
+
+    /// Notes what the engine failed to do; returns the error for the client.
+    fn failed(&self, channel: &str, error: &EngineError, what: &str) -> ErrorCode {
+        self.node.note_engine_failure(channel, error, what);
+        ErrorCode::Internal
     }
 
     /// Waits until the connection may publish `len` bytes.
@@ -185,8 +193,9 @@ impl Session {
         // One command returns at most HISTORY_MAX publications.
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).min(HISTORY_MAX);
         let query = HistoryQuery { since, limit: Some(limit), reverse: request.reverse };
-        let history =
-            self.node.history(channel, &query).await.map_err(|_| ErrorCode::Internal)?.unwrap_or_default();
+        let history = self.node.history(channel, &query).await;
+        let history = history.map_err(|error| self.failed(channel, &error, "a history was not read"))?;
+        let history = history.unwrap_or_default();
         if let Some(since) = &query.since
             && !since.is_in(&history.position.epoch)
         {

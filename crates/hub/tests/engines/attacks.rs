@@ -745,6 +745,70 @@ async fn presence_is_back_after_a_restart_of_nats() {
     assert_eq!(engine.presence("a").await.unwrap(), []);
 }
 
+/// JetStream refuses while the connection stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nats_does_not_store_is_a_failure() {
+    let Some(nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let _recorder = started(&engine);
+    let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    let raw = async_nats::jetstream::new(raw);
+    let limit = async |stream: &str, max| {
+        let mut config = raw.get_stream(stream).await.unwrap().cached_info().config.clone();
+        config.max_message_size = max;
+        raw.update_stream(&config).await.unwrap();
+    };
+    let client = ClientInfo { client: "1".into(), ..ClientInfo::default() };
+    let store = async |stream| match stream {
+        "WL_n" => engine.publish("a", publication("0"), Some(KEEP), "").await.map(drop),
+        _ => engine.add_presence("a", &client).await,
+    };
+    for stream in ["WL_n", "KV_WL_PRESENCE"] {
+        store(stream).await.unwrap();
+        assert_eq!(engine.health().failure, None);
+        let before = engine.health().failures;
+        limit(stream, 1).await;
+        assert!(store(stream).await.is_err());
+        assert!(engine.health().failure.is_some(), "{stream}");
+        assert_eq!(engine.health().failures, before + 1);
+        limit(stream, -1).await;
+        until(async || store(stream).await.is_ok()).await;
+        assert_eq!(engine.health().failure, None);
+    }
+}
+
+/// Redis refuses one command, and executes others.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_redis_refuses_to_clients_is_counted() {
+    let Some(redis) = Redis::start() else { return };
+    let config = "client.anonymous = true\n[channel]\nsubscribe = \"anyone\"\npublish = \"anyone\"\npresence = true\n\
+        presence_access = \"anyone\"\nhistory_access = \"anyone\"\nhistory_size = 1\nhistory_ttl = \"1h\"\n";
+    let engine = RedisEngine::connect(&redis.url()).await.unwrap();
+    let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).engine(engine);
+    let node = Node::start(hub.build().unwrap()).await;
+    let mut client = node.connect().await;
+    for key in ["m", "s", "ph", "pz"] {
+        assert!(redis.command(&format!("SET wl:{{=a}}:{key} x")).contains("OK"));
+    }
+    for (number, command) in ["presence", "presence_stats", "history", "publish"].into_iter().enumerate() {
+        let request = json!({ "id": 100 + number, command: { "channel": "a", "data": 1 } });
+        client.socket.send(&request.to_string()).await.unwrap();
+        let reply = loop {
+            let reply = client.receive().await;
+            if reply["id"] == 100 + number {
+                break reply;
+            }
+        };
+        assert_eq!(
+            (&reply["error"]["code"], node.hub.stats().engine_failures),
+            (&json!(100), number as u64 + 1)
+        );
+    }
+    // Others of its commands succeed meanwhile.
+    sleep(Duration::from_secs(3)).await;
+    assert!(node.hub.health().failure.is_some());
+}
+
 /// Redis keeps positions for longer than publications, and drops none for others.
 #[tokio::test(flavor = "multi_thread")]
 async fn channels_of_redis_count_as_long_as_their_positions() {
@@ -759,7 +823,8 @@ async fn channels_of_redis_count_as_long_as_their_positions() {
         for number in 0..12 {
             // Until the limit looks again at what no longer counts.
             sleep(Duration::from_millis(if number < 9 { 1 } else { 1_100 })).await;
-            let publish = json!({ "id": 100 + number, "publish": { "channel": number.to_string(), "data": 1 } });
+            let publish =
+                json!({ "id": 100 + number, "publish": { "channel": number.to_string(), "data": 1 } });
             client.socket.send(&publish.to_string()).await.unwrap();
             let code = loop {
                 let reply = client.receive().await;

@@ -163,7 +163,7 @@ impl EventQueue for NatsEngine {
 
     fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
         Box::pin(async move {
-            let renewed = self.renew_lease(node).await;
+            let renewed = self.reported.checked(self.renew_lease(node).await);
             if renewed.is_err() {
                 // The server may have lost its data: what is missing is made again.
                 self.events.forget();
