@@ -27,10 +27,7 @@ use crate::shards::lock;
 /// How long the server may take to accept a connection, and to answer a command.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The maximum number of announcements in a cluster that have arrived and are not handled.
-const PUSHES_MAX: usize = 65_536;
-
-/// The maximum length of the announcements on one connection that have arrived and are not handled: that at which Redis ends a connection
+/// The maximum length of the announcements that have arrived and are not handled, on one connection or of a cluster: that at which Redis ends a connection
 /// whose client does not read (`client-output-buffer-limit pubsub`). redis-rs reads whatever arrives.
 const ANNOUNCEMENTS_LEN_MAX: usize = 32 << 20;
 
@@ -71,10 +68,64 @@ enum Source {
 pub(super) struct Sharded {
     pub(super) connection: ClusterConnection,
     /// Messages, and the ends of subscriptions.
-    pub(super) pushes: tokio::sync::mpsc::Receiver<PushInfo>,
+    pub(super) pushes: Pushes,
     pub(super) confirmed: Arc<Confirmed>,
-    /// Whether some have been dropped, because too many were not handled.
-    pub(super) is_behind: Arc<AtomicBool>,
+}
+
+/// What arrives in a cluster, up to a limit: what is beyond is dropped, and everything after it.
+pub(super) struct Pushes {
+    pushes: mpsc::UnboundedReceiver<PushInfo>,
+    queued: Arc<Queued>,
+}
+
+/// What a [`Pushes`] has to handle.
+#[derive(Default)]
+struct Queued {
+    len: AtomicUsize,
+    /// Whether some have been dropped.
+    is_behind: AtomicBool,
+}
+
+impl Pushes {
+    /// The function that queues a push, which fails at the limit, and the other end.
+    fn new() -> (impl Fn(PushInfo) -> Result<(), ()> + Send + Sync, Self) {
+        let (sender, pushes) = mpsc::unbounded_channel();
+        let queued = Arc::<Queued>::default();
+        let receiver = Self { pushes, queued: queued.clone() };
+        let send = move |push: PushInfo| {
+            let len = len_of_push(&push);
+            let is_full = queued.len.fetch_add(len, Ordering::Relaxed) + len > ANNOUNCEMENTS_LEN_MAX;
+            if is_full {
+                queued.is_behind.store(true, Ordering::Relaxed);
+            }
+            if queued.is_behind.load(Ordering::Relaxed) {
+                queued.len.fetch_sub(len, Ordering::Relaxed);
+                return Err(());
+            }
+            sender.send(push).map_err(drop)
+        };
+        (send, receiver)
+    }
+
+    /// The next one; `None` if some were dropped, or the connection is lost.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn next(&mut self) -> Option<PushInfo> {
+        let push = self.pushes.recv().await.filter(|_| !self.queued.is_behind.load(Ordering::Relaxed))?;
+        self.queued.len.fetch_sub(len_of_push(&push), Ordering::Relaxed);
+        Some(push)
+    }
+}
+
+/// The approximate memory of a push.
+fn len_of_push(push: &PushInfo) -> usize {
+    let len = |value: &Value| match value {
+        Value::BulkString(bytes) => bytes.len(),
+        Value::SimpleString(text) => text.len(),
+        _ => 0,
+    };
+    size_of::<PushInfo>() + push.data.iter().map(|value| size_of::<Value>() + len(value)).sum::<usize>()
 }
 
 /// What arrives on a connection for announcements.
@@ -339,9 +390,7 @@ impl Connection {
     /// A connection to a cluster that receives the announcements of channels; `None` where there is no cluster.
     pub(super) async fn listen_sharded(&self) -> Result<Option<Sharded>, EngineError> {
         let Source::Cluster { urls, certificates, .. } = &self.source else { return Ok(None) };
-        let (sender, pushes) = tokio::sync::mpsc::channel(PUSHES_MAX);
-        let is_behind = Arc::new(AtomicBool::new(false));
-        let behind = is_behind.clone();
+        let (queue, pushes) = Pushes::new();
         let confirmed = Arc::<Confirmed>::default();
         let confirming = confirmed.clone();
         let send = move |push: PushInfo| {
@@ -349,9 +398,7 @@ impl Connection {
                 confirming.add(push);
                 return Ok(());
             }
-            let sent = sender.try_send(push);
-            behind.fetch_or(sent.is_err(), Ordering::Relaxed);
-            sent
+            queue(push)
         };
         let mut cluster = cluster_builder(urls, certificates.as_ref())
             .use_protocol(ProtocolVersion::RESP3)
@@ -365,7 +412,7 @@ impl Connection {
         let cluster = cluster.build().map_err(unavailable)?;
         let connecting = tokio::time::timeout(TIMEOUT, cluster.get_async_connection()).await;
         let connection = connecting.map_err(unavailable)?.map_err(unavailable)?;
-        Ok(Some(Sharded { connection, pushes, confirmed, is_behind }))
+        Ok(Some(Sharded { connection, pushes, confirmed }))
     }
 
     /// The connection and its number.
@@ -530,16 +577,44 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pushes_are_bounded_by_their_length() {
+        let (send, mut pushes) = Pushes::new();
+        let push = |len| PushInfo {
+            kind: PushKind::SMessage,
+            data: vec![Value::BulkString(b"a".to_vec()), Value::BulkString(vec![b'x'; len])],
+        };
+        let large = ANNOUNCEMENTS_LEN_MAX / 4;
+        // What is handled makes room.
+        for _ in 0..10 {
+            assert!((0..3).all(|_| send(push(large)).is_ok()));
+            for _ in 0..3 {
+                assert!(pushes.next().await.is_some());
+            }
+        }
+        // Many are no more than few.
+        for _ in 0..70_000 {
+            send(push(1)).unwrap();
+        }
+        for _ in 0..70_000 {
+            assert!(pushes.next().await.is_some());
+        }
+        assert_eq!((0..5).map(|_| send(push(large)).is_ok()).filter(|sent| *sent).count(), 3);
+        // Nothing is handled after what is missing.
+        assert!(send(push(1)).is_err() && pushes.next().await.is_none());
+    }
+
+    #[tokio::test]
     async fn confirmations_are_kept_once_whatever_their_number() {
         let confirmed = Confirmed::default();
         let push = |number: usize| PushInfo {
             kind: PushKind::SSubscribe,
             data: vec![Value::BulkString(number.to_string().into()), Value::Int(1)],
         };
-        for number in (0..2 * PUSHES_MAX).chain([1, 2, 1]) {
+        const COUNT: usize = 100_000;
+        for number in (0..COUNT).chain([1, 2, 1]) {
             confirmed.add(push(number));
         }
-        for _ in 0..2 * PUSHES_MAX {
+        for _ in 0..COUNT {
             confirmed.next().await;
         }
         let mut next = std::pin::pin!(confirmed.next());

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{info, warn};
 
-use super::connection::{Announcements, Confirmed, Connection, Sharded, is_answer};
+use super::connection::{Announcements, Confirmed, Connection, Pushes, Sharded, is_answer};
 use super::script::{self, Part, Reading};
 use super::{READ_MAX, unavailable};
 use crate::clock::{Clock, WarningLimit};
@@ -125,7 +125,7 @@ struct Listening {
     stream: Option<Announcements>,
     /// In a cluster, for the announcements of channels.
     sharded: Option<Arc<ShardedChannels>>,
-    pushes: Option<Pushes>,
+    sharded_pushes: Option<ShardedPushes>,
     /// The channels of a server that is not part of a cluster.
     subscribed: HashSet<String>,
     /// Ends listening: a subscription at this server has failed.
@@ -229,10 +229,9 @@ struct Compared {
 }
 
 /// What a cluster sends to this node.
-struct Pushes {
-    pushes: tokio::sync::mpsc::Receiver<PushInfo>,
+struct ShardedPushes {
+    pushes: Pushes,
     confirmed: Arc<Confirmed>,
-    is_behind: Arc<AtomicBool>,
 }
 
 enum Received {
@@ -250,10 +249,10 @@ async fn next(stream: &mut Option<Announcements>) -> Option<redis::Msg> {
 }
 
 /// The next push; `None` if some were lost. Without a cluster there are none.
-async fn receive(pushes: &mut Option<&mut Pushes>) -> Option<Received> {
-    let Some(Pushes { pushes, confirmed, is_behind }) = pushes else { return std::future::pending().await };
+async fn receive(pushes: &mut Option<&mut ShardedPushes>) -> Option<Received> {
+    let Some(ShardedPushes { pushes, confirmed }) = pushes else { return std::future::pending().await };
     tokio::select! {
-        push = pushes.recv() => push.filter(|_| !is_behind.load(Ordering::Relaxed)).map(Received::Push),
+        push = pushes.next() => push.map(Received::Push),
         subject = confirmed.next() => Some(Received::Confirmed(subject)),
     }
 }
@@ -282,9 +281,9 @@ impl Live {
         let (sink, stream) = self.open(&subscribed).await?;
         let (sink, stream, subscribed_to) = (Some(sink), Some(stream), subscribed.iter().cloned().collect());
         let mut opened = Listening { sink, stream, subscribed: subscribed_to, ..Listening::default() };
-        if let Some(Sharded { connection, pushes, confirmed, is_behind }) = sharded {
+        if let Some(Sharded { connection, pushes, confirmed }) = sharded {
             opened.sharded = Some(Arc::new(ShardedChannels { connection, state: Mutex::default() }));
-            opened.pushes = Some(Pushes { pushes, confirmed, is_behind });
+            opened.sharded_pushes = Some(ShardedPushes { pushes, confirmed });
         }
         *self.listening.lock().await = opened;
         // Channels that lost their last subscriber meanwhile. Those that have a first one since then were refused.
@@ -488,7 +487,7 @@ impl Live {
             let (stream, mut pushes, sharded, failed) = {
                 let listening = &mut *self.listening.lock().await;
                 let failed = listening.failed.clone();
-                (listening.stream.take(), listening.pushes.take(), listening.sharded.clone(), failed)
+                (listening.stream.take(), listening.sharded_pushes.take(), listening.sharded.clone(), failed)
             };
             if let Some(stream) = stream {
                 tokio::select! {
@@ -519,7 +518,7 @@ impl Live {
     async fn listen(
         self: &Arc<Self>,
         stream: Announcements,
-        mut pushes: Option<&mut Pushes>,
+        mut pushes: Option<&mut ShardedPushes>,
         sharded: Option<Arc<ShardedChannels>>,
         delivery: &Weak<dyn Delivery>,
     ) {
