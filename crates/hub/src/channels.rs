@@ -13,13 +13,10 @@ use crate::encoded::{Encoded, Payload, Shared};
 use crate::engine::Membership;
 use crate::filter::Filter;
 use crate::history::Position;
-use crate::outbox::Pushed;
+use crate::outbox::{Pushed, cost};
 use crate::protocol::{Join, Leave, Publication, Push, Reply, UnsubscribeCode, UnsubscribePush};
 use crate::random::Uuid;
 use crate::shards::{Shards, lock};
-
-/// The maximum number of publications that are kept for a subscriber while its history is read.
-const WAITING_MAX: usize = 10_000;
 
 /// The subscribers of this node, by channel.
 #[derive(Debug)]
@@ -93,6 +90,8 @@ struct Kept {
     previous: u64,
     publication: Arc<Publication>,
     message: PreparedMessage,
+    /// The cost of this one and of those before it.
+    total: usize,
 }
 
 /// The outcome of forwarding a publication to a subscriber.
@@ -213,7 +212,7 @@ impl Channels {
         };
         // A publication that arrived while the history was read may already be part of it.
         let mut has_gap = false;
-        for Kept { previous, publication, message } in waiting {
+        for Kept { previous, publication, message, .. } in waiting {
             match subscriber.forward(&publication, previous, |_, _| message, on_slow) {
                 Forwarded::Gap => {
                     has_gap = true;
@@ -259,13 +258,16 @@ impl Channels {
         let (mut unwritten, mut lost, mut has_deltas) = (Unwritten::default(), Vec::new(), false);
         for (key, subscriber) in subscribers.iter_mut() {
             match &mut subscriber.phase {
-                Phase::Recovering(waiting) if waiting.len() < WAITING_MAX => {
+                Phase::Recovering(waiting) => {
                     let payload = subscriber.deltas.without_base();
                     let message = encoded.get(subscriber.client.format, payload);
-                    waiting.push(Kept { previous, publication: publication.clone(), message });
-                    continue;
+                    let total = waiting.last().map_or(0, |last| last.total) + cost(&message);
+                    if waiting.is_empty() || subscriber.client.outbox.has_room_for(total) {
+                        waiting.push(Kept { previous, publication: publication.clone(), message, total });
+                        continue;
+                    }
+                    subscriber.phase = Phase::Lost;
                 }
-                Phase::Recovering(_) => subscriber.phase = Phase::Lost,
                 Phase::Lost | Phase::Live | Phase::Positioned(_) => {}
             }
             has_deltas |= subscriber.deltas != Deltas::No;
@@ -467,6 +469,27 @@ mod tests {
         assert_eq!(other.outbox.backlog().queued, 0);
         assert_eq!(start(&other), Started::Following);
         assert!(other.outbox.backlog().queued > 0);
+    }
+
+    /// As much is kept as the send queue takes then.
+    #[test]
+    fn publications_that_wait_are_bounded_by_their_length() {
+        for (len, count) in [(1, 5_000), (500_000, 2), (2 << 20, 1)] {
+            for more in [0, 1] {
+                let (channels, client) = (Channels::new(), client());
+                let (_, key) = channels.add("x", client.clone(), false);
+                for number in 0..count + more {
+                    let (data, offset) = (vec![b'1'; len].into(), number + 1);
+                    let publication = Arc::new(Publication { data, offset, ..Publication::default() });
+                    let _ = channels.publish("x", "", number, &publication, &|_| {});
+                }
+                let start = Start { position: Some(Position::default()), ..Start::default() };
+                let (started, _) = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+                let is_complete = more == 0 || len == 1;
+                let expected = if is_complete { Started::Following } else { Started::Gap };
+                assert_eq!((started, client.outbox.has_ended()), (expected, false), "{len} {more}");
+            }
+        }
     }
 
     #[test]

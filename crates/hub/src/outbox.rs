@@ -179,6 +179,11 @@ impl Outbox {
         Poll::Pending
     }
 
+    /// Whether the queue has room for pushes of this cost while it is empty.
+    pub(crate) fn has_room_for(&self, cost: usize) -> bool {
+        cost <= lock(&self.queue).len_max
+    }
+
     /// Queues another message that only this client receives.
     pub(crate) fn push(&self, message: PreparedMessage) -> Pushed {
         self.add(message, Kind::Push, false)
@@ -462,7 +467,8 @@ impl Ended {
     }
 }
 
-fn cost(message: &PreparedMessage) -> usize {
+/// What a message takes of a queue.
+pub(crate) fn cost(message: &PreparedMessage) -> usize {
     message.as_bytes().len() + MESSAGE_COST
 }
 
