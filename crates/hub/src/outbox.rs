@@ -33,6 +33,10 @@ use crate::shards::lock;
 /// The cost of a message in addition to its bytes, so that the number of empty messages is bounded too.
 const MESSAGE_COST: usize = 64;
 
+/// The length of messages after which the connection's task takes no more at once: it reads the client between two writes, and they are no
+/// longer those that may be dropped.
+const TAKEN_LEN_MAX: usize = 64 << 10;
+
 /// The capacity, in messages, that an idle connection keeps.
 const CAPACITY_KEPT: usize = 16;
 
@@ -330,7 +334,7 @@ impl Outbox {
         Backlog { queued: queue.bytes() + queue.writing, written: queue.written }
     }
 
-    /// Moves the queued messages to `into`, or registers the task if there are none. Ready without messages after a
+    /// Moves the first queued messages to `into`, or registers the task if there are none. Ready without messages after a
     /// batch has stalled: then its bytes must be flushed.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);
@@ -347,10 +351,17 @@ impl Outbox {
         }
         if !queue.waiting.is_empty() || is_stalled {
             queue.writer = Writer::Task;
-            queue.writing += queue.bytes();
-            into.extend(std::iter::from_fn(|| queue.waiting.pop()).map(|waiting| waiting.message));
-            (queue.len, queue.replies_len) = (0, 0);
-            if queue.waiting.capacity() > CAPACITY_KEPT {
+            let mut taken_len = 0;
+            while taken_len < TAKEN_LEN_MAX
+                && let Some(Waiting { message, kind }) = queue.waiting.pop()
+            {
+                taken_len += message.as_bytes().len();
+                queue.len -= cost(&message);
+                queue.replies_len -= if kind == Kind::Reply { cost(&message) } else { 0 };
+                into.push(message);
+            }
+            queue.writing += taken_len;
+            if queue.waiting.is_empty() && queue.waiting.capacity() > CAPACITY_KEPT {
                 queue.waiting = Messages::default();
             }
             if let Some(session) = queue.wakes_session() {

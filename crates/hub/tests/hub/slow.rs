@@ -372,6 +372,37 @@ async fn a_client_that_is_behind_can_unsubscribe() {
     }
 }
 
+/// However much is queued for it: not all of that is written before it is read.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_far_behind_unsubscribes_at_once() {
+    let config = "[client]\nanonymous = true\nqueue_len_max = 1048576\nslow = \"drop-oldest\"\n[channel]\nsubscribe = \"anyone\"\n";
+    let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+    let flow = hub.clone();
+    let flow = tokio::spawn(async move {
+        let padding = json!("x".repeat(8 << 10)).to_string();
+        loop {
+            flow.publish("a", padding.clone()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let url = "ws://127.0.0.1/connection/websocket";
+    let mut client = Client::new(wireloom::connect_over(slowly(&hub), url).await.unwrap());
+    client.call("connect", json!({})).await;
+    client.call("subscribe", json!({ "channel": "a" })).await;
+    while hub.stats().dropped < 1_000 {
+        client.receive().await;
+    }
+    let unsubscribe = json!({ "id": 100, "unsubscribe": { "channel": "a" } }).to_string();
+    client.socket.send(&unsubscribe).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    while hub.stats().channels > 0 {
+        client.receive().await;
+    }
+    // The whole queue takes six seconds.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    flow.abort();
+}
+
 async fn unsubscribe_beside_a_stream(hub: &Hub) {
     let post = async |path: &str, body: String| {
         let mut stream = slowly(hub);
