@@ -694,6 +694,8 @@ impl Delivery for Node {
                     let ttl = expires_at.map_or(0, |at| seconds(at.saturating_sub(self.clock.now())));
                     let refresh = RefreshPush { expires: expires_at.is_some(), ttl };
                     client.push(Push { refresh: Some(refresh), ..Push::default() });
+                    // A room receives no push, and may expire earlier now.
+                    client.outbox.wake();
                 }
             }
         }
@@ -972,6 +974,27 @@ mod tests {
         }
         changes_are_made(node).await;
         assert_eq!(["a", "b", "c"].map(|channel| client.is_subscribed(channel)), [false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_room_sees_at_once_that_it_expires() {
+        let hub = Hub::builder().build().unwrap();
+        let node = &hub.0;
+        let client = node.accept(Transport::Room, None, None).unwrap();
+        client.connect(Identity { user: "7".into(), ..Identity::default() });
+        assert!(node.identify(&client));
+        let polls = Arc::<AtomicUsize>::default();
+        let (polled, waiting) = (polls.clone(), client.clone());
+        let task = tokio::spawn(poll_fn(move |cx| {
+            polled.fetch_add(1, Ordering::Relaxed);
+            let _ = waiting.outbox.poll_take(cx, &mut Vec::new());
+            std::task::Poll::<()>::Pending
+        }));
+        tokio::task::yield_now().await;
+        give(node, Action::Refresh { expire_at: Some(1) });
+        tokio::task::yield_now().await;
+        assert_eq!(polls.load(Ordering::Relaxed), 2);
+        task.abort();
     }
 
     #[tokio::test]
