@@ -168,10 +168,16 @@ class ProtocolHTTP2Exchange
     end
   end
 
+  # One that may be changed at any time; the windows of streams follow.
+  def setting
+    pick([[Settings::INITIAL_WINDOW_SIZE, pick([10, 3000, 70_000])], [Settings::MAXIMUM_FRAME_SIZE, 16_384 + @random.rand(9000)],
+          [Settings::HEADER_TABLE_SIZE, pick([0, 200, 9000])], [Settings::MAXIMUM_CONCURRENT_STREAMS, 2 + @random.rand(4)]])
+  end
+
   def step
     connection = pick([@client, @server])
     stream = pick(connection.streams.values)
-    case @random.rand(14)
+    case @random.rand(17)
     when 0..3
       noted(:open) { @client.create_stream.send_headers(headers, chance(0.3) ? END_STREAM : 0).inspect && nil }
     when 4..5
@@ -185,6 +191,9 @@ class ProtocolHTTP2Exchange
     when 10 then noted(:ping) { connection.send_ping(@random.bytes(8)) && nil }
     when 11 then noted(:window) { connection.send_window_update(1 + @random.rand(1000)) && nil }
     when 12 then noted(:long) { stream&.send_headers([["x-long", @random.bytes(9_000).unpack1("H*")]]) && nil }
+    when 13 then noted(:settings) { connection.send_settings([setting]) && nil }
+    when 14 then noted(:push) { pick(@server.streams.values)&.send_push_promise(headers) && nil }
+    when 15 then chance(0.2) ? noted(:goaway) { connection.send_goaway(pick([0, 0, 2]), pick(["", "bye"])) && nil } : deliver
     else deliver
     end
     noted(:raw) { @wires[connection].take([0, 0, 3, pick([0, 1, 2, 4, 6, 9, 20]), 4, @random.rand(5)].pack("C5N") << "abc") && nil } if chance(0.02)

@@ -47,6 +47,14 @@ class ProtocolHPACKTest < Wireloom::TestCase
     assert_raises(Protocol::HPACK::CompressionError) { decoded("\x2a".b) }
   end
 
+  # The update may have been in a block of a stream that was closed meanwhile, which the gem does not decode.
+  def test_a_smaller_table_that_no_block_announces
+    writer, reader = Context.new, Context.new
+    assert_equal [%w[a b]], decoded(encoded([%w[a b]], writer), reader, table_size_limit: 0)
+    assert_equal [%w[c d]], decoded(encoded([%w[c d]], writer, table_size_limit: 0), reader, table_size_limit: 0)
+    assert_equal 0, reader.table_size
+  end
+
   # async-http passes the peer's setting on: it allows a table of that size and asks for none.
   def test_the_peer_does_not_choose_how_much_the_encoder_keeps
     gap_of_the_original

@@ -42,7 +42,7 @@ pub(crate) struct Policy {
     pub(crate) table_size: usize,
     /// An empty `:path` goes out as "/".
     pub(crate) fill_path: bool,
-    /// Fields go out in their order, with their names as they are.
+    /// As protocol-hpack does it: fields go out in their order, with their names as they are, and no size update is required of blocks.
     pub(crate) verbatim: bool,
 }
 

@@ -169,8 +169,14 @@ impl Context {
         // SAFETY: no Ruby code runs while the slice is in use, and the String is kept below.
         let bytes = unsafe { strings::bytes(block.as_raw()) };
         let owner = Owner::of(this);
-        let decoded =
-            this.table.allocating(ruby, |ruby, table| decode::decode(ruby, owner, table, bytes, rules));
+        // protocol-http2 does not decode blocks of streams that are closed, and the update may have been in one.
+        let waives_update = this.policy.get().verbatim;
+        let decoded = this.table.allocating(ruby, |ruby, table| {
+            if waives_update {
+                table.waive_update();
+            }
+            decode::decode(ruby, owner, table, bytes, rules)
+        });
         strings::keep(block);
         decoded?.map_err(|error| raise(ruby, error))
     }

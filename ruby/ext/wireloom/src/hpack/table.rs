@@ -175,6 +175,11 @@ impl Table {
         self.lowest_max_limit = self.max_limit;
     }
 
+    /// The next block need not begin with the size update that is due.
+    pub(crate) fn waive_update(&mut self) {
+        self.lowest_max_limit = self.lowest_max_limit.max(self.limit);
+    }
+
     /// Takes a new SETTINGS_HEADER_TABLE_SIZE; the table itself changes with the next block.
     pub(crate) const fn set_max_limit(&mut self, size: usize) {
         self.max_limit = size;
