@@ -56,7 +56,7 @@ def main():
         "Each round puts honest load of every kind and hostile clients on one server with `--max-memory 256M` for 50 s; then all leave, and the",
         "server rests for 10 s. In each third round a write to the disk takes 40 ms longer, in each fourth there is a new certificate, in each fifth",
         "the configuration is read again. The run fails when memory or open files at rest grow, when an honest client meets an error or waits",
-        "longer than at first, or when the history of the published channel does not end where the last acknowledgement was.",
+        "longer than at first, or when the history of the published channel, read after a restart, does not end where the last acknowledgement was.",
         "",
         "![Memory, open files and latency over the run](soak.svg)",
         "",
