@@ -113,12 +113,12 @@ function Address({ session }: { session: Session }) {
     document.querySelector<HTMLTextAreaElement>('#message')?.focus();
   }, [isOpen]);
   return (
-    <form class="card" ref={form} onSubmit={submit} aria-label="Connection">
+    <form class={session.isBusy ? 'card busy' : 'card'} ref={form} onSubmit={submit} aria-label="Connection">
       <label>
         URL
         <input type="text" inputMode="url" spellcheck={false} autocomplete="off" value={session.url} readOnly={session.isBusy} onInput={(event) => session.set('url', event.currentTarget.value)} />
       </label>
-      <label>
+      <label class="optional">
         Subprotocols <span class="note">(optional, separated by commas)</span>
         <input type="text" spellcheck={false} autocomplete="off" value={session.protocols} readOnly={session.isBusy} onInput={(event) => session.set('protocols', event.currentTarget.value)} />
       </label>
@@ -133,7 +133,7 @@ function Address({ session }: { session: Session }) {
         <Status state={session.state} />
       </p>
       {session.received.messages + session.sent.messages > 0 && (
-        <p class="note">
+        <p class="note counts">
           Sent {count(session.sent.messages)} ({bytes(session.sent.size)}), received {count(session.received.messages)} ({bytes(session.received.size)})
         </p>
       )}

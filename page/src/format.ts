@@ -113,6 +113,15 @@ export function pretty(text: string): string {
   return parts.join('');
 }
 
+/**
+ * A text with the control characters beyond ASCII as their codes, and those that reorder the text around them: with one of these a message
+ * looks like another one.
+ */
+export function visible(text: string): string {
+  // oxlint-disable-next-line no-control-regex -- they are what it replaces
+  return text.replace(/[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`);
+}
+
 /** One line for a list: control characters are shown as pictures (U+2400 and following). */
 export function preview(data: string | Uint8Array, max = 240): string {
   if (typeof data !== 'string') return toHex(data, max / 3);
@@ -122,5 +131,5 @@ export function preview(data: string | Uint8Array, max = 240): string {
     .replace(/\r?\n/g, '↵')
     // oxlint-disable-next-line no-control-regex -- they are what it replaces
     .replace(/[\u0000-\u001f]/g, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)));
-  return data.length > max ? `${cut}…` : cut;
+  return visible(data.length > max ? `${cut}…` : cut);
 }

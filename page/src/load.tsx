@@ -187,7 +187,7 @@ export function Load() {
   const field = (key: 'connections' | 'rate' | 'size', name: string) => (
     <label>
       {name}
-      <input type="number" min={1} value={plan[key]} disabled={isRunning} onInput={(event) => setPlan({ ...plan, [key]: event.currentTarget.value })} />
+      <input type="number" min={1} value={plan[key]} readOnly={isRunning} onInput={(event) => setPlan({ ...plan, [key]: event.currentTarget.value })} />
     </label>
   );
   return (
@@ -196,7 +196,7 @@ export function Load() {
         <form class="card" onSubmit={submit} noValidate aria-label="Load">
           <label>
             URL of an echo
-            <input type="text" inputMode="url" spellcheck={false} value={plan.url} disabled={isRunning} onInput={(event) => setPlan({ ...plan, url: event.currentTarget.value })} />
+            <input type="text" inputMode="url" spellcheck={false} value={plan.url} readOnly={isRunning} onInput={(event) => setPlan({ ...plan, url: event.currentTarget.value })} />
           </label>
           {field('connections', 'Connections')}
           {field('rate', 'Messages per second, in total')}

@@ -1,7 +1,7 @@
 /** The list of messages: virtual scrolling, filters, search, pause, copy and export. */
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { base64, bytes, clock, count, hexDump, messageCount, pretty, preview, SHOWN_MAX } from './format';
+import { base64, bytes, clock, count, hexDump, messageCount, pretty, preview, SHOWN_MAX, visible } from './format';
 import { type Direction, EVERYTHING, type Entry, type Filter, type Kind, type MessageLog, View } from './log';
 
 const ROW = 32;
@@ -204,7 +204,7 @@ function Detail({ entry, onClose }: { entry: Entry; onClose: () => void }) {
       </div>
       {/* The keyboard scrolls it. */}
       <pre tabIndex={0}>
-        {text}
+        {visible(text)}
       </pre>
       {isCut && <p class="note">The beginning is shown. Copy and Save include everything.</p>}
     </section>

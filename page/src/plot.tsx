@@ -41,7 +41,8 @@ export function Plot({ label, series, names, format }: Props) {
           cursor: { show: false },
           scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
           axes: [
-            { ...axis, size: 28, space: 80, values: (_, times) => times.map((time) => new Date(time * 1000).toLocaleTimeString('en-GB')) },
+            // The labels have seconds.
+            { ...axis, size: 28, space: 80, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300], values: (_, times) => times.map((time) => new Date(time * 1000).toLocaleTimeString('en-GB')) },
             { ...axis, size: 68, space: 32, values: (_, values) => values.map(format) },
           ],
           series: [{}, ...names.map((name, index) => ({ label: name, stroke: color(`--plot-${index}`), width: 2, points: { show: false } }))],

@@ -2,7 +2,7 @@
 
 import { Centrifuge, type ClientInfo, type Subscription } from 'centrifuge';
 import { useState } from 'preact/hooks';
-import { count, messageCount } from './format';
+import { count, messageCount, visible } from './format';
 import { MessageLog } from './log';
 import { Members } from './members';
 import { Messages } from './messages';
@@ -22,7 +22,7 @@ type State =
 
 /** The user, or for an anonymous client the beginning of its identifier. */
 function nameOf(info: ClientInfo): string {
-  return info.user || info.client.slice(0, 8);
+  return visible(info.user || info.client.slice(0, 8));
 }
 
 class Room extends Store {

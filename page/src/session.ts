@@ -108,8 +108,11 @@ export class Session extends Store {
   }
 
   private async closed(code: number, reason: string, wasOpen: boolean, wasClean: boolean): Promise<void> {
-    const isLost = this.state.kind !== 'closing' && !(wasClean && code === 1000);
+    const isClosing = this.state.kind === 'closing';
+    const isLost = !isClosing && !(wasClean && code === 1000);
     this.drop();
+    // The user has cancelled the attempt, which did not fail.
+    if (isClosing && !wasOpen) return this.become({ kind: 'idle' });
     const mayRetry = this.reconnects && isLost;
     const delay = Math.min(500 * 2 ** this.attempt++, RETRY_MAX_MS);
     const state: State = { kind: 'closed', code, reason, wasOpen, detail: '', retryAt: mayRetry ? Date.now() + delay : null };

@@ -38,6 +38,8 @@ test('JSON is validated and formatted, and other text is left alone', () => {
   assert.ok(deep.length < 1_000_000, String(deep.length));
   assert.equal(preview('a\nb\r\n\u0000'), 'a↵b↵␀');
   assert.equal(preview('x'.repeat(300)).length, 241);
+  // They would make it read "alive".
+  assert.equal(preview('a\u202eevil\u009b'), 'a\\u202eevil\\u009b');
 });
 
 test('close codes have names', () => {

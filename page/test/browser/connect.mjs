@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { choose, connect, exported, message, openUrl, paste, rows, send, shows, status } from './harness.mjs';
 
@@ -70,6 +71,30 @@ export default {
       await openUrl(page, url);
       await shows(page, words);
     }
+  },
+
+  async 'ends an attempt that is cancelled, which is no failure'(driver) {
+    const silent = createServer((socket) => socket.on('error', () => {})).listen(0, '127.0.0.1');
+    try {
+      const page = await driver.open('connect');
+      page.expected = /WebSocket connection to|can’t establish a connection|connection .* was interrupted/;
+      await openUrl(page, `ws://127.0.0.1:${silent.address().port}/`);
+      await shows(page, 'Connecting…');
+      await page.getByRole('button', { name: 'Disconnect' }).click();
+      await status(page, 'Connection').filter({ hasText: /^Not connected$/ }).waitFor();
+    } finally {
+      silent.close();
+    }
+  },
+
+  async 'shows the messages within the first screen of a phone'(driver) {
+    const page = await driver.open('connect', { viewport: { width: 360, height: 740 } });
+    await connect(page);
+    await message(page).fill('hello');
+    await send(page);
+    await shows(page, /^2 messages/);
+    const { y } = await rows(page).first().boundingBox();
+    assert.ok(y + 32 < 740, `the first message is at ${y}`);
   },
 
   async 'measures the round trip'(driver) {
