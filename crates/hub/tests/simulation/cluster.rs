@@ -5,7 +5,7 @@
 //! - A subscriber is told that publications are lost to it only when it has missed more than the history holds.
 //! - A publication whose position `publish` returned is at that position.
 //! - When the faults are over and their consequences too, no connection and no subscription is lost, and each publication arrives within
-//!   [`PROMPT`].
+//!   [`PROMPT`]. Before that nothing is published for a while, and everybody has everything.
 //! - In the end every subscriber is at the last publication of each channel.
 //! - The server of a node that shuts down ends within its grace, and holds no memory then.
 
@@ -32,9 +32,10 @@ const CHANNELS: [&str; 2] = ["stream:a", "stream:b"];
 const DISTURBED: Duration = Duration::from_secs(40);
 /// From here on until [`END`] nothing is disturbed: what the faults left behind has timed out.
 const CALM: Duration = Duration::from_secs(90);
-const END: Duration = Duration::from_secs(105);
-/// The longest time for a publication then: several round trips of the slowest link.
-const PROMPT: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(150);
+/// The longest time for a publication then: it crosses two links of at most 1.5 s. Less than the time after which a keepalive ping would wake
+/// what was forgotten.
+const PROMPT: Duration = Duration::from_secs(4);
 const GRACE: Duration = Duration::from_secs(5);
 const RETENTION: Retention =
     Retention { size: 30, ttl: Duration::from_secs(3_600), position_ttl: Duration::from_secs(24 * 3600) };
@@ -119,8 +120,12 @@ async fn run_node(
 async fn publish(hub: Hub, seen: Shared, mut rng: Rng) {
     loop {
         sleep(Duration::from_millis(rng.u64(..600))).await;
-        if turmoil::sim_elapsed().unwrap() > END {
-            return;
+        // Then few, so that none makes up for what became of the one before.
+        match turmoil::sim_elapsed().unwrap() {
+            now if now > END => return,
+            now if now > CALM => sleep(Duration::from_secs(rng.u64(10..16))).await,
+            now if now > DISTURBED + Duration::from_secs(5) => continue,
+            _ => {}
         }
         let channel = CHANNELS[rng.usize(..CHANNELS.len())];
         let payload = {
@@ -151,7 +156,7 @@ impl Subscriber {
     async fn run(mut self) -> turmoil::Result {
         let mut config = WebSocketConfig::default();
         config.core.keepalive =
-            Some(Keepalive { ping_after: Duration::from_secs(4), dead_after: Duration::from_secs(12) });
+            Some(Keepalive { ping_after: Duration::from_secs(8), dead_after: Duration::from_secs(16) });
         let policy = ReconnectPolicy {
             delay_first: Duration::ZERO,
             confirm_timeout: Duration::from_secs(10),
@@ -168,8 +173,16 @@ impl Subscriber {
                 Ok(attempt)
             }
         });
+        let mut was_calm = false;
         loop {
-            if turmoil::sim_elapsed().unwrap() > END && self.is_current() {
+            let now = turmoil::sim_elapsed().unwrap();
+            if now > CALM && !was_calm {
+                was_calm = true;
+                if !self.is_current() {
+                    fail(&self.seen, format!("{}: at {:?} when it is calm", self.name, self.positions));
+                }
+            }
+            if now > END && self.is_current() {
                 break;
             }
             let Ok(event) = tokio::time::timeout(Duration::from_secs(1), socket.next()).await else {

@@ -16,6 +16,9 @@ use wireloom_hub::{History, HistoryQuery, Position, Recovery, RecoveryMode, Rete
 
 /// A node waits for an answer of the broker for this long. Longer silence is taken for a lost connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// Orders and announcements take connections of their own, as with Redis: what a node reads and what is announced to it race.
+const ORDERS: u16 = 4222;
+const ANNOUNCEMENTS: u16 = 4223;
 /// Both ends send something at this interval.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
@@ -132,17 +135,23 @@ impl Broker {
     }
 
     pub(crate) async fn serve(self) -> turmoil::Result {
-        let listener = TcpListener::bind("0.0.0.0:4222").await?;
+        let orders = TcpListener::bind(("0.0.0.0", ORDERS)).await?;
+        let announcements = TcpListener::bind(("0.0.0.0", ANNOUNCEMENTS)).await?;
         loop {
-            let (stream, _) = listener.accept().await?;
+            let (stream, announces) = tokio::select! {
+                accepted = orders.accept() => (accepted?.0, false),
+                accepted = announcements.accept() => (accepted?.0, true),
+            };
             let broker = self.clone();
-            tokio::spawn(async move { broker.talk(stream).await });
+            tokio::spawn(async move { broker.talk(stream, announces).await });
         }
     }
 
-    async fn talk(self, stream: TcpStream) {
+    async fn talk(self, stream: TcpStream, announces: bool) {
         let (outgoing, to_write) = mpsc::unbounded_channel();
-        self.fanout.nodes.lock().unwrap().push(outgoing.clone());
+        if announces {
+            self.fanout.nodes.lock().unwrap().push(outgoing.clone());
+        }
         let (engine, letters) = (self.engine, self.letters);
         let handle = move |letter| -> Work {
             let Letter::Order(order, waiting) = letter else { return Box::pin(std::future::ready(())) };
@@ -184,11 +193,14 @@ async fn exchange(
 #[derive(Clone)]
 pub(crate) struct RelayEngine(Arc<Relay>);
 
+type Link = Mutex<Option<mpsc::UnboundedSender<Letter>>>;
+
 struct Relay {
     letters: Letters,
     hub: OnceLock<Weak<dyn Delivery>>,
-    /// The connection to the broker.
-    link: Mutex<Option<mpsc::UnboundedSender<Letter>>>,
+    /// The connections to the broker.
+    orders: Link,
+    announcements: Link,
     /// The subscriptions of this node's clients.
     channels: Mutex<HashMap<String, usize>>,
 }
@@ -198,7 +210,8 @@ impl RelayEngine {
         Self(Arc::new(Relay {
             letters: broker.letters.clone(),
             hub: OnceLock::new(),
-            link: Mutex::default(),
+            orders: Link::default(),
+            announcements: Link::default(),
             channels: Mutex::default(),
         }))
     }
@@ -220,7 +233,7 @@ impl RelayEngine {
             })
         });
         let (waiting, done) = oneshot::channel();
-        let link = self.0.link.lock().unwrap().clone().ok_or_else(lost)?;
+        let link = self.0.orders.lock().unwrap().clone().ok_or_else(lost)?;
         link.send(Letter::Order(order, waiting)).map_err(|_| lost())?;
         // The answer may be lost although it was done.
         timeout(TIMEOUT, done).await.map_err(|_| lost())?.map_err(|_| lost())?;
@@ -248,13 +261,16 @@ impl Relay {
 }
 
 /// Connects to the broker again and again. What was delivered while there was no connection is lost: the subscribers are told.
-async fn connect(relay: Arc<Relay>) {
+async fn connect(relay: Arc<Relay>, port: u16) {
+    let link = || if port == ORDERS { &relay.orders } else { &relay.announcements };
     loop {
-        if let Ok(Ok(stream)) = timeout(TIMEOUT, TcpStream::connect("broker:4222")).await {
+        if let Ok(Ok(stream)) = timeout(TIMEOUT, TcpStream::connect(("broker", port))).await {
             let (outgoing, to_write) = mpsc::unbounded_channel();
-            *relay.link.lock().unwrap() = Some(outgoing);
+            *link().lock().unwrap() = Some(outgoing);
             let lost: Vec<String> = relay.channels.lock().unwrap().keys().cloned().collect();
-            if let Some(hub) = relay.hub() {
+            if port == ANNOUNCEMENTS
+                && let Some(hub) = relay.hub()
+            {
                 lost.iter().for_each(|channel| hub.deliver_history_lost(channel));
             }
             let handling = relay.clone();
@@ -263,7 +279,7 @@ async fn connect(relay: Arc<Relay>) {
                 Box::pin(std::future::ready(()))
             };
             let _ = exchange(stream, &relay.letters, to_write, handle).await;
-            *relay.link.lock().unwrap() = None;
+            *link().lock().unwrap() = None;
         }
         sleep(Duration::from_millis(200)).await;
     }
@@ -276,7 +292,8 @@ impl Engine for RelayEngine {
 
     fn start(&self, hub: Weak<dyn Delivery>) {
         let _ = self.0.hub.set(hub);
-        tokio::spawn(connect(self.0.clone()));
+        tokio::spawn(connect(self.0.clone(), ORDERS));
+        tokio::spawn(connect(self.0.clone(), ANNOUNCEMENTS));
     }
 
     fn publish<'a>(
@@ -299,7 +316,10 @@ impl Engine for RelayEngine {
         *self.0.channels.lock().unwrap().entry(channel.to_owned()).or_default() += 1;
         Box::pin(async move {
             // Every publication is delivered to every node: it need only be connected.
-            let asked = self.ask(async |_| Ok(())).await;
+            let mut asked = self.ask(async |_| Ok(())).await;
+            if self.0.announcements.lock().unwrap().is_none() {
+                asked = Err(EngineError::Unavailable("nothing is announced".into()));
+            }
             if asked.is_err() {
                 self.unsubscribe(channel);
             }
