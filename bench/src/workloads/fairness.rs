@@ -2,7 +2,7 @@
 
 use crate::loopback::cores::Cores;
 use crate::loopback::flooding::Flood;
-use crate::loopback::pacing::Paced;
+use crate::loopback::pacing::{Delays, Paced};
 use crate::loopback::servers::{self, Running};
 use crate::results::{Figure, Role};
 use crate::runner::Runner;
@@ -42,13 +42,16 @@ fn attack(runner: &mut Runner, running: &Running, over_http2: bool) -> Result<()
     let delays = honest.run(count, interval)?;
     drop(flood);
     let version = if over_http2 { "HTTP/2" } else { "HTTP/1.1" };
-    let percentile = |at| quantile(&delays.0, at);
+    let percentile = |delays: &Delays, at| match quantile(&delays.0, at) {
+        ms if ms.is_finite() => format!("{ms:.2} ms"),
+        _ => "unanswered".into(),
+    };
     let note = format!(
-        "{count} messages; p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms; without the attack p99 {:.2} ms",
-        percentile(0.5),
-        percentile(0.99),
-        percentile(1.0),
-        quantile(&quiet.0, 0.99)
+        "{count} messages; p50 {}, p99 {}, most {}; without the attack p99 {}",
+        percentile(&delays, 0.5),
+        percentile(&delays, 0.99),
+        percentile(&delays, 1.0),
+        percentile(&quiet, 0.99)
     );
     let is_ours = server.role == Role::Wireloom;
     let mut keep = |what: &str, value: f64, least: f64| {

@@ -9,7 +9,7 @@ use crate::runner::Runner;
 use std::time::Duration;
 
 /// The target, in bytes.
-const BYTES_MAX: f64 = 3072.0;
+const BYTES_MAX: f64 = 1400.0;
 
 /// The growth of a server process for each connection that has joined a channel and received one message. Each protocol
 /// has a new process, because memory that another load left to the allocator would hide the growth.
