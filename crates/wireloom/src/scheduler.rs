@@ -42,7 +42,7 @@ pub(crate) struct Scheduler {
     queue: Guarded<Queue>,
     /// While it does not run, no task waits.
     is_running: AtomicBool,
-    shares: AtomicU32,
+    groups: AtomicU32,
 }
 
 /// The share of one connection, or of all WebSockets over the streams of one.
@@ -53,6 +53,24 @@ pub(crate) struct Share {
     is_known: AtomicBool,
     /// Whether its turn is used up, or tasks wait for it.
     must_wait: AtomicBool,
+}
+
+impl Share {
+    /// Of the id of a group. Accounts, which may use an id again that has been [removed](Scheduler::remove), have others.
+    const GROUP: u32 = 1 << 31;
+
+    fn new(id: u32) -> Self {
+        Self { id, is_known: AtomicBool::new(false), must_wait: AtomicBool::new(false) }
+    }
+
+    /// The share of the connection with this account, by its key.
+    pub(crate) fn of_account(key: usize) -> Self {
+        Self::new(key as u32)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
 }
 
 /// The place of a waiting task in the queue of its share.
@@ -112,13 +130,9 @@ impl Guardable for Queue {
 }
 
 impl Scheduler {
-    /// The share of another connection.
-    pub(crate) fn share(&self) -> Share {
-        Share {
-            id: self.shares.fetch_add(1, Ordering::Relaxed),
-            is_known: AtomicBool::new(false),
-            must_wait: AtomicBool::new(false),
-        }
+    /// The share of all WebSockets over the streams of another connection.
+    pub(crate) fn share_of_group(&self) -> Share {
+        Share::new(self.groups.fetch_add(1, Ordering::Relaxed) | Share::GROUP)
     }
 
     /// Whether tasks may wait for turns.
@@ -419,7 +433,7 @@ mod tests {
         let scheduler = running();
         tokio::task::yield_now().await;
         let connection = |tasks: usize, len: usize| {
-            let share = Arc::new(scheduler.share());
+            let share = Arc::new(scheduler.share_of_group());
             (0..tasks).map(|_| produce(&scheduler, &share, len)).collect::<Vec<_>>()
         };
         let connections = [
@@ -448,11 +462,11 @@ mod tests {
         let scheduler = running();
         tokio::task::yield_now().await;
         let greedy: Vec<_> =
-            (0..200).map(|_| produce(&scheduler, &Arc::new(scheduler.share()), TURN)).collect();
+            (0..200).map(|_| produce(&scheduler, &Arc::new(scheduler.share_of_group()), TURN)).collect();
         while total(&greedy) < 200 * TURN {
             tokio::task::yield_now().await;
         }
-        let share = scheduler.share();
+        let share = scheduler.share_of_group();
         let cx = &mut Context::from_waker(Waker::noop());
         for _ in 0..2_000 {
             let before = total(&greedy);
@@ -472,13 +486,13 @@ mod tests {
         let scheduler = Scheduler::default();
         scheduler.is_running.store(true, Ordering::Release);
         let cx = &mut Context::from_waker(Waker::noop());
-        let greedy = [(); COUNT].map(|()| scheduler.share());
+        let greedy = [(); COUNT].map(|()| scheduler.share_of_group());
         let mut tickets = [None; COUNT];
         for (share, ticket) in greedy.iter().zip(&mut tickets) {
             scheduler.charge(share, FREE);
             assert!(scheduler.poll_turn(share, ticket, cx).is_pending());
         }
-        let modest = scheduler.share();
+        let modest = scheduler.share_of_group();
         for turn in 0..3 * COUNT {
             assert!(scheduler.queue.lock().wake_next(1));
             let (share, ticket) = (&greedy[turn % COUNT], &mut tickets[turn % COUNT]);
@@ -500,7 +514,7 @@ mod tests {
     async fn a_connection_waits_after_little_when_it_begins_and_after_a_turn_of_which_much_is_left() {
         let scheduler = running();
         tokio::task::yield_now().await;
-        let shares = [(); 3].map(|()| scheduler.share());
+        let shares = [(); 3].map(|()| scheduler.share_of_group());
         let cx = &mut Context::from_waker(Waker::noop());
         let produces_freely = |share: &Share, cx: &mut Context<'_>| {
             let (mut ticket, mut len) = (None, 0);
@@ -530,7 +544,7 @@ mod tests {
         let turns = |len: usize| {
             let scheduler = Scheduler::default();
             scheduler.is_running.store(true, Ordering::Release);
-            let share = scheduler.share();
+            let share = scheduler.share_of_group();
             scheduler.charge(&share, FREE);
             let cx = &mut Context::from_waker(Waker::noop());
             let mut tickets = [None; 100];
@@ -562,7 +576,7 @@ mod tests {
     async fn a_task_that_is_gone_stops_no_other() {
         let scheduler = running();
         tokio::task::yield_now().await;
-        let share = Arc::new(scheduler.share());
+        let share = Arc::new(scheduler.share_of_group());
         scheduler.charge(&share, 3 * TURN);
         let cx = &mut Context::from_waker(Waker::noop());
         let mut tickets = [None; 3];
@@ -587,7 +601,7 @@ mod tests {
                 drop(Running(scheduler));
             },
         ] {
-            let share = Arc::new(scheduler.share());
+            let share = Arc::new(scheduler.share_of_group());
             scheduler.charge(&share, TURN);
             let mut ticket = None;
             let waits = poll_fn(|cx| {
@@ -622,7 +636,7 @@ mod tests {
         Model::explore(500, || {
             let scheduler = Arc::new(Scheduler::default());
             scheduler.is_running.store(true, Ordering::Release);
-            let share = Arc::new(scheduler.share());
+            let share = Arc::new(scheduler.share_of_group());
             let tasks = [0, 1].map(|_| {
                 let (scheduler, share) = (scheduler.clone(), share.clone());
                 shuttle::thread::spawn(move || {

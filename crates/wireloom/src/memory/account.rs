@@ -1,7 +1,7 @@
 //! The account of one connection.
 
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use super::eviction::Evict;
@@ -13,6 +13,13 @@ use crate::sync::{Arc, AtomicBool, Mutex};
 
 /// A connection that holds at most this many bytes may read near the limit too: two deflate windows, or a few messages.
 const SMALL_LEN: usize = 4 * GRANULE;
+
+/// Reservations are rounded up to this, or to more.
+const KIB: usize = 1 << 10;
+
+fn kib(len: usize) -> u32 {
+    (len / KIB) as u32
+}
 
 /// What a connection of HTTP holds while it is idle, in KiB: its task, the registration with the runtime, a short head. Tests count it.
 pub(crate) const CONNECTION_KIB: u8 = 4;
@@ -34,15 +41,13 @@ pub(crate) struct Account(Option<Arc<Inner>>);
 
 pub(super) struct Inner {
     memory: Arc<Memory>,
-    /// The index of this account in [`Memory`].
-    key: u32,
     /// Of what it holds while it is idle.
     idle_kib: AtomicU8,
-    /// Bytes of all its reservations, in granules.
-    held: AtomicUsize,
+    /// What all its reservations hold, in KiB.
+    held_kib: AtomicU32,
     group: Option<Arc<Group>>,
     is_evicted: AtomicBool,
-    /// Its share of the processor, unless it belongs to a group.
+    /// Its share of the processor, unless it belongs to a group. Its id is the index of this account in [`Memory`].
     share: Share,
     target: Mutex<Option<Weak<dyn Evict>>>,
 }
@@ -179,7 +184,7 @@ impl Account {
         inner.memory.try_add(category, len).inspect_err(|_| {
             inner.group.iter().for_each(|group| group.subtract(len));
         })?;
-        inner.held.fetch_add(len, Ordering::Relaxed);
+        inner.held_kib.fetch_add(kib(len), Ordering::Relaxed);
         Ok(())
     }
 
@@ -194,11 +199,10 @@ impl Account {
 impl Inner {
     pub(super) fn new(memory: Arc<Memory>, key: usize, group: Option<Arc<Group>>) -> Self {
         Self {
-            share: memory.scheduler().share(),
+            share: Share::of_account(key),
             memory,
-            key: key as u32,
             idle_kib: AtomicU8::new(0),
-            held: AtomicUsize::new(0),
+            held_kib: AtomicU32::new(0),
             group,
             is_evicted: AtomicBool::new(false),
             target: Mutex::new(None),
@@ -210,7 +214,7 @@ impl Inner {
     }
 
     pub(super) fn key(&self) -> usize {
-        self.key as usize
+        self.share.id() as usize
     }
 
     /// The share of its group, or its own.
@@ -219,7 +223,7 @@ impl Inner {
     }
 
     pub(super) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+        self.held_kib.load(Ordering::Relaxed) as usize * KIB
     }
 
     pub(super) fn is_in(&self, group: &Arc<Group>) -> bool {
@@ -231,17 +235,17 @@ impl Inner {
     }
 
     fn add_held(&self, len: usize) {
-        self.held.fetch_add(len, Ordering::Relaxed);
+        self.held_kib.fetch_add(kib(len), Ordering::Relaxed);
         if let Some(group) = &self.group {
             group.add(len);
         }
     }
 
     fn subtract_held(&self, len: usize) {
-        let held = self.held.fetch_sub(len, Ordering::Relaxed) - len;
+        let held_kib = self.held_kib.fetch_sub(kib(len), Ordering::Relaxed) - kib(len);
         if let Some(group) = &self.group {
             group.subtract(len);
-            if held == 0 {
+            if held_kib == 0 {
                 group.freed(self.key());
             }
         }
@@ -276,7 +280,7 @@ impl Drop for Inner {
         }
         self.memory.scheduler().remove(&self.share);
         self.memory.subtract(Category::Connection, usize::from(*self.idle_kib.get_mut()) << 10);
-        lock(&self.memory.accounts).try_remove(self.key());
+        lock(&self.memory.accounts).remove(self.key());
     }
 }
 
@@ -289,6 +293,7 @@ impl std::fmt::Debug for Inner {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
     use std::task::Waker;
     use std::time::Duration;
 

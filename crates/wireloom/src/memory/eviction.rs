@@ -66,8 +66,7 @@ impl Memory {
     /// Evicts the largest holders, of those that `is_candidate` names, that together hold at least `excess` bytes.
     fn evict_largest(&self, excess: usize, is_candidate: impl Fn(&Inner) -> bool) -> Vec<Arc<Inner>> {
         // Each may be the last reference to an account of a connection that has ended, which locks the accounts when it is dropped.
-        let accounts: Vec<Weak<Inner>> =
-            lock(&self.accounts).iter().map(|(_, account)| account.clone()).collect();
+        let accounts: Vec<Weak<Inner>> = lock(&self.accounts).iter().cloned().collect();
         let mut holders: Vec<(usize, Arc<Inner>)> = accounts
             .iter()
             .filter_map(Weak::upgrade)

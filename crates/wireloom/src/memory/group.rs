@@ -72,7 +72,7 @@ impl Guardable for State {
 
 impl Group {
     pub(super) fn new(max: usize, memory: Arc<Memory>) -> Arc<Self> {
-        let share = memory.scheduler().share();
+        let share = memory.scheduler().share_of_group();
         Arc::new(Self { max, memory, share, state: Guarded::new(State::default()) })
     }
 

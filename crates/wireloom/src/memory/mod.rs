@@ -27,7 +27,6 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use slab::Slab;
 use tokio::sync::Notify;
 
 use account::Inner;
@@ -92,7 +91,7 @@ pub(crate) struct Memory {
     /// Reservations that were refused.
     refused: AtomicU64,
     evicted: AtomicU64,
-    accounts: Mutex<Slab<Weak<Inner>>>,
+    accounts: Mutex<Accounts>,
     waiting: Guarded<Waiting>,
     has_waiting: AtomicBool,
     /// Notified when memory comes near the limit or is exhausted.
@@ -102,6 +101,44 @@ pub(crate) struct Memory {
     scheduler: Scheduler,
     /// Of the peers whose send queues are counted here.
     pub(crate) slow_peers: SlowPeers,
+}
+
+/// The accounts of connections, by their keys. A slab would take twice the memory: a vacant place here is a reference to nothing.
+#[derive(Default)]
+struct Accounts {
+    all: Vec<Weak<Inner>>,
+    vacant: Vec<u32>,
+}
+
+impl Accounts {
+    fn add(&mut self, account: impl FnOnce(usize) -> Inner) -> Arc<Inner> {
+        let key = self.vacant.pop().map_or(self.all.len(), |key| key as usize);
+        let account = Arc::new(account(key));
+        let place = Arc::downgrade(&account);
+        match self.all.get_mut(key) {
+            Some(vacant) => *vacant = place,
+            None => self.all.push(place),
+        }
+        account
+    }
+
+    fn remove(&mut self, key: usize) {
+        self.all[key] = Weak::new();
+        self.vacant.push(key as u32);
+        // Many connections leave no memory behind.
+        if self.len() == 0 {
+            *self = Self::default();
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.all.len() - self.vacant.len()
+    }
+
+    /// Vacant places included.
+    fn iter(&self) -> impl Iterator<Item = &Weak<Inner>> {
+        self.all.iter()
+    }
 }
 
 /// Tasks that wait until memory is no longer near the limit, by the key of their account.
@@ -142,11 +179,7 @@ impl Memory {
 
     /// The account of a WebSocket over a stream of a connection, whose group bounds all of them together.
     pub(crate) fn account_in(self: &Arc<Self>, group: Option<Arc<Group>>) -> Account {
-        let mut accounts = lock(&self.accounts);
-        let entry = accounts.vacant_entry();
-        let inner = Arc::new(Inner::new(self.clone(), entry.key(), group));
-        entry.insert(Arc::downgrade(&inner));
-        Account::new(inner)
+        Account::new(lock(&self.accounts).add(|key| Inner::new(self.clone(), key, group)))
     }
 
     /// A limit for the WebSockets over the streams of one connection, which have one share of the processor.

@@ -120,7 +120,25 @@ mod tests {
         drop(queue);
         assert_eq!(memory.stats().total, 0);
         drop(account);
-        assert!(lock(&memory.accounts).is_empty());
+        assert_eq!(lock(&memory.accounts).len(), 0);
+    }
+
+    #[test]
+    fn accounts_have_places_of_their_own_and_leave_nothing_behind() {
+        let memory = Memory::new(MAX);
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut accounts = Vec::new();
+        for _ in 0..1_000 {
+            match rng.bool() || accounts.is_empty() {
+                true => accounts.push(memory.account()),
+                false => drop(accounts.swap_remove(rng.usize(..accounts.len()))),
+            }
+            let listed: Vec<_> = lock(&memory.accounts).iter().filter_map(std::sync::Weak::upgrade).collect();
+            assert_eq!((listed.len(), lock(&memory.accounts).len()), (accounts.len(), accounts.len()));
+            assert!(listed.iter().all(|account| lock(&memory.accounts).iter().nth(account.key()).is_some()));
+        }
+        drop(accounts);
+        assert_eq!(lock(&memory.accounts).iter().count(), 0);
     }
 
     #[test]
