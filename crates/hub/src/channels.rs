@@ -29,9 +29,14 @@ pub(crate) struct Channels {
 #[derive(Debug, Default)]
 struct Channel {
     subscribers: Slab<Subscriber>,
+    /// That of the subscriber which started last, as those that follow the same history have it.
+    epoch: Option<Epoch>,
     /// The last publication with an offset, kept while a subscriber has deltas.
     latest: Option<Latest>,
 }
+
+/// Shared by the subscribers of a channel.
+type Epoch = Arc<String>;
 
 #[derive(Debug)]
 struct Latest {
@@ -74,15 +79,19 @@ pub(crate) type OnSlow<'a> = &'a dyn Fn(Pushed);
 /// The phase of a subscription.
 #[derive(Debug)]
 enum Phase {
-    /// The history is being read; publications are kept meanwhile.
-    Recovering(Vec<Kept>),
+    /// The history is being read; publications are kept meanwhile. Boxed, because there are few.
+    Recovering(Option<Box<Waiting>>),
     /// While the history was read, it was removed, or more was published than can be kept.
     Lost,
     /// Publications are forwarded as they arrive. Without a position, gaps are not detected.
     Live,
     /// Publications are forwarded as they arrive, and each must follow the previous one.
-    Positioned(Position),
+    Positioned { offset: u64, epoch: Epoch },
 }
+
+/// Publications that are kept while the history is read.
+#[derive(Debug, Default)]
+struct Waiting(Vec<Kept>);
 
 /// A publication that is kept while the history is read. It is encoded where it is published, once for all that keep it.
 #[derive(Debug)]
@@ -173,7 +182,7 @@ impl Channels {
         let Channel { subscribers, .. } = shard.entry(name.clone()).or_default();
         let key = subscribers.insert(Subscriber {
             client,
-            phase: Phase::Recovering(Vec::new()),
+            phase: Phase::Recovering(None),
             join_leave: false,
             deltas: if has_deltas { Deltas::NoBase } else { Deltas::No },
             filter: None,
@@ -194,25 +203,31 @@ impl Channels {
     ) -> (Started, Unwritten) {
         let mut unwritten = Unwritten::default();
         let mut shard = self.channels.lock(channel);
-        let subscriber = shard.get_mut(channel).and_then(|channel| channel.subscribers.get_mut(key));
-        // The key of a removed subscriber may belong to another client now.
-        let Some(subscriber) = subscriber.filter(|subscriber| Arc::ptr_eq(&subscriber.client, client)) else {
+        let Some(Channel { subscribers, epoch, .. }) = shard.get_mut(channel) else {
             return (Started::Removed, unwritten);
         };
+        // The key of a removed subscriber may belong to another client now.
+        let subscriber =
+            subscribers.get_mut(key).filter(|subscriber| Arc::ptr_eq(&subscriber.client, client));
+        let Some(subscriber) = subscriber else { return (Started::Removed, unwritten) };
         subscriber.join_leave = start.join_leave;
         subscriber.deltas = start.deltas;
         subscriber.filter = start.filter;
         first.into_iter().for_each(|reply| subscriber.client.outbox.reply(reply));
         let needs_history = start.position.is_some();
-        let phase = start.position.map_or(Phase::Live, Phase::Positioned);
+        let phase = start.position.map_or(Phase::Live, |position| {
+            let known = epoch.take().filter(|known| **known == position.epoch);
+            let epoch = epoch.insert(known.unwrap_or_else(|| Arc::new(position.epoch))).clone();
+            Phase::Positioned { offset: position.offset, epoch }
+        });
         let waiting = match std::mem::replace(&mut subscriber.phase, phase) {
             Phase::Recovering(waiting) => waiting,
             Phase::Lost if needs_history => return (Started::Gap, unwritten),
-            Phase::Lost | Phase::Live | Phase::Positioned(_) => return (Started::Following, unwritten),
+            Phase::Lost | Phase::Live | Phase::Positioned { .. } => return (Started::Following, unwritten),
         };
         // A publication that arrived while the history was read may already be part of it.
         let mut has_gap = false;
-        for Kept { previous, publication, message, .. } in waiting {
+        for Kept { previous, publication, message, .. } in waiting.unwrap_or_default().0 {
             match subscriber.forward(&publication, previous, |_, _| message, on_slow) {
                 Forwarded::Gap => {
                     has_gap = true;
@@ -252,7 +267,9 @@ impl Channels {
         on_slow: OnSlow<'_>,
     ) -> (Vec<(Arc<Client>, usize)>, Unwritten) {
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, latest }) = shard.get_mut(channel) else { return Default::default() };
+        let Some(Channel { subscribers, latest, .. }) = shard.get_mut(channel) else {
+            return Default::default();
+        };
         let base = latest.as_ref().filter(|latest| latest.precedes(epoch, previous));
         let mut encoded = Encoded::new(channel, base.map(|latest| &*latest.publication), publication);
         let (mut unwritten, mut lost, mut has_deltas) = (Unwritten::default(), Vec::new(), false);
@@ -261,14 +278,15 @@ impl Channels {
                 Phase::Recovering(waiting) => {
                     let payload = subscriber.deltas.without_base();
                     let message = encoded.get(subscriber.client.format, payload);
-                    let total = waiting.last().map_or(0, |last| last.total) + cost(&message);
-                    if waiting.is_empty() || subscriber.client.outbox.has_room_for(total) {
-                        waiting.push(Kept { previous, publication: publication.clone(), message, total });
+                    let kept = &mut waiting.get_or_insert_default().0;
+                    let total = kept.last().map_or(0, |last| last.total) + cost(&message);
+                    if kept.is_empty() || subscriber.client.outbox.has_room_for(total) {
+                        kept.push(Kept { previous, publication: publication.clone(), message, total });
                         continue;
                     }
                     subscriber.phase = Phase::Lost;
                 }
-                Phase::Lost | Phase::Live | Phase::Positioned(_) => {}
+                Phase::Lost | Phase::Live | Phase::Positioned { .. } => {}
             }
             has_deltas |= subscriber.deltas != Deltas::No;
             match subscriber.follow(&mut encoded, epoch, previous, on_slow) {
@@ -289,13 +307,13 @@ impl Channels {
     /// not start.
     pub(crate) fn lose_history(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, latest }) = shard.get_mut(channel) else { return Vec::new() };
+        let Some(Channel { subscribers, latest, .. }) = shard.get_mut(channel) else { return Vec::new() };
         *latest = None;
         let mut positioned = Vec::new();
         for (key, subscriber) in subscribers.iter_mut() {
             match subscriber.phase {
                 Phase::Recovering(_) => subscriber.phase = Phase::Lost,
-                Phase::Positioned(_) => positioned.push((subscriber.client.clone(), key)),
+                Phase::Positioned { .. } => positioned.push((subscriber.client.clone(), key)),
                 Phase::Lost | Phase::Live => {}
             }
         }
@@ -357,7 +375,7 @@ impl Subscriber {
         match &self.phase {
             // The reply to its command will inform the client.
             Phase::Recovering(_) | Phase::Lost => Forwarded::Done,
-            Phase::Positioned(position) if publication.offset > 0 && position.epoch != epoch => {
+            Phase::Positioned { epoch: own, .. } if publication.offset > 0 && **own != epoch => {
                 Forwarded::Gap
             }
             _ => {
@@ -378,15 +396,15 @@ impl Subscriber {
         let offset = publication.offset;
         let mut follows = false;
         let may_drop = match &mut self.phase {
-            Phase::Positioned(position) if offset > 0 => {
-                if offset <= position.offset {
+            Phase::Positioned { offset: reached, .. } if offset > 0 => {
+                if offset <= *reached {
                     return Forwarded::Done;
                 }
-                if previous > position.offset {
+                if previous > *reached {
                     return Forwarded::Gap;
                 }
-                follows = position.offset == previous;
-                position.offset = offset;
+                follows = *reached == previous;
+                *reached = offset;
                 false
             }
             _ => true,
@@ -490,6 +508,30 @@ mod tests {
                 assert_eq!((started, client.outbox.has_ended()), (expected, false), "{len} {more}");
             }
         }
+    }
+
+    #[test]
+    fn subscribers_of_a_history_share_its_epoch() {
+        // What each subscriber of a channel holds there.
+        assert_eq!(size_of::<Subscriber>(), 48);
+        let channels = Channels::new();
+        let start = |epoch: &str| {
+            let client = client();
+            let (_, key) = channels.add("x", client.clone(), false);
+            let start =
+                Start { position: Some(Position { offset: 1, epoch: epoch.into() }), ..Start::default() };
+            assert_eq!(channels.start("x", &client, key, start, Vec::new(), &|_| {}).0, Started::Following);
+        };
+        ["a", "a", "b", "a", "a"].into_iter().for_each(start);
+        let shard = channels.channels.lock("x");
+        let epochs = shard["x"].subscribers.iter().map(|(_, subscriber)| match &subscriber.phase {
+            Phase::Positioned { epoch, .. } => epoch.clone(),
+            other => panic!("{other:?}"),
+        });
+        let epochs: Vec<_> = epochs.collect();
+        assert_eq!(epochs.iter().map(|epoch| epoch.as_str()).collect::<Vec<_>>(), ["a", "a", "b", "a", "a"]);
+        let pairs = epochs.windows(2).map(|pair| Arc::ptr_eq(&pair[0], &pair[1]));
+        assert_eq!(pairs.collect::<Vec<_>>(), [true, false, false, true]);
     }
 
     #[test]
