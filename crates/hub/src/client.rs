@@ -1,7 +1,7 @@
 //! One connection as the rest of the hub sees it.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -107,13 +107,11 @@ pub(crate) struct Client {
     pub(crate) id: Uuid,
     pub(crate) transport: Transport,
     pub(crate) format: Format,
-    /// The client's address; `None` if the server that accepted the connection does not report it.
-    pub(crate) peer: Option<SocketAddr>,
+    /// See [`peer`](Self::peer).
+    peer: Option<(IpAddr, u16)>,
     /// The origin of the client's page, if there is one.
     pub(crate) page: Option<Box<str>>,
     pub(crate) outbox: Outbox,
-    /// How many commands that disconnect users this node had read before.
-    pub(crate) accepted_after: u64,
     /// Boxed, and `None` for an anonymous client of whom nothing is known.
     identity: OnceLock<Option<Box<Identity>>>,
     pub(crate) subscriptions: Mutex<Subscriptions<Subscription>>,
@@ -125,8 +123,20 @@ pub(crate) struct Client {
     pub(crate) place: AtomicU32,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
-    /// Set if the end of the connection is reported to the backend. Boxed, because most are not.
-    pub(crate) opened: Mutex<Option<Box<Opened>>>,
+    /// A [`CleanedUp`].
+    pub(crate) cleaned_up: AtomicU8,
+}
+
+/// How much of a connection has been cleaned up.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(crate) enum CleanedUp {
+    /// It is open.
+    Nothing,
+    /// Its end has been counted.
+    Counted,
+    /// The node has removed it.
+    All,
 }
 
 /// A connection's subscription to a channel.
@@ -218,18 +228,23 @@ impl Client {
             id: Uuid::new(),
             transport,
             format: transport.format(),
-            peer,
+            peer: peer.map(|peer| (peer.ip(), peer.port())),
             page,
             outbox,
-            accepted_after: 0,
             identity: OnceLock::new(),
             subscriptions: Mutex::default(),
             expires_at: Expiry::default(),
             wakes_at: Expiry::default(),
             place: AtomicU32::new(0),
             has_expiring_subscriptions: AtomicBool::new(false),
-            opened: Mutex::default(),
+            cleaned_up: AtomicU8::new(CleanedUp::Nothing as u8),
         }
+    }
+
+    /// The client's address, without the interface of a link-local one; `None` if the server that accepted the connection does not report
+    /// it.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.peer.map(SocketAddr::from)
     }
 
     /// Whether the server may subscribe it to further channels: a room has one channel.

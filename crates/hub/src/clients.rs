@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::client::Client;
 use crate::connecting::Connecting;
 use crate::engine::Control;
+use crate::opened::Opened;
 use crate::protocol::Disconnect;
 use crate::random::Uuid;
 use crate::timers::Timers;
@@ -16,20 +17,22 @@ pub(crate) struct Clients {
     pub(crate) timers: Timers,
     /// The connections of each user. Users without connections and anonymous clients are not listed.
     by_user: HashMap<String, Vec<Arc<Client>>>,
+    /// The connections whose end is reported to the backend.
+    opened: HashMap<Uuid, Opened>,
     connecting: Connecting,
     is_closed: bool,
 }
 
 impl Clients {
     /// Adds a connection whose user is not known yet. An error if there are `max`, or the node is shutting down.
-    pub(crate) fn add(&mut self, mut client: Client, max: usize) -> Result<Arc<Client>, Disconnect> {
+    pub(crate) fn add(&mut self, client: Client, max: usize) -> Result<Arc<Client>, Disconnect> {
         if self.is_closed {
             return Err(Disconnect::Shutdown);
         }
         if self.timers.len() >= max {
             return Err(Disconnect::ConnectionLimit);
         }
-        client.accepted_after = self.connecting.begin();
+        self.connecting.begin(client.id);
         let client = Arc::new(client);
         self.timers.add(client.clone());
         Ok(client)
@@ -43,7 +46,7 @@ impl Clients {
         max: usize,
     ) -> Result<Option<Disconnect>, Disconnect> {
         let missed = self.connecting.missed(client);
-        self.connecting.end(client);
+        self.connecting.end(client.id);
         if !client.user().is_empty() {
             let own = self.by_user.entry(client.user().to_owned()).or_default();
             // One that ends is listed until the engine knows, which may take long.
@@ -56,17 +59,32 @@ impl Clients {
         Ok(missed)
     }
 
-    pub(crate) fn remove(&mut self, client: &Arc<Client>) {
+    /// Removes a connection. Returns what its end is reported for.
+    pub(crate) fn remove(&mut self, client: &Arc<Client>) -> Option<Opened> {
         self.timers.remove(client);
-        if client.identity().is_none() {
-            self.connecting.end(client);
-        }
+        self.connecting.end(client.id);
         if let Some(own) = self.by_user.get_mut(client.user()) {
             own.retain(|other| !Arc::ptr_eq(other, client));
             if own.is_empty() {
                 self.by_user.remove(client.user());
             }
         }
+        let opened = self.opened.remove(&client.id);
+        // A storm of connections leaves no memory behind.
+        if self.opened.is_empty() {
+            self.opened = HashMap::new();
+        }
+        opened
+    }
+
+    /// Notes that the end of a connection is to be reported.
+    pub(crate) fn note_opened(&mut self, client: &Client, opened: Opened) {
+        self.opened.insert(client.id, opened);
+    }
+
+    /// What the ends of connections are reported for, by connection.
+    pub(crate) fn opened(&self) -> &HashMap<Uuid, Opened> {
+        &self.opened
     }
 
     /// Notes a command that disconnects a user.

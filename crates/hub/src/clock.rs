@@ -158,43 +158,39 @@ impl From<Duration> for Nanos {
 }
 
 /// A deadline for a client, waited for in two parts, of which a pause of this process takes one: the client has the other. Every session
-/// has one, so that the timeout is an argument.
+/// has one, so that the timeout is an argument, and the number of parts that have passed is in the last bits of the time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    at: Nanos,
-    part: Part,
-}
-
-/// The part of a deadline that has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    First,
-    Last,
-    /// None is left.
-    Over,
-}
+pub(crate) struct Deadline(u64);
 
 impl Deadline {
+    const PARTS: u64 = 2;
+    const PASSED: u64 = 0b11;
+
     pub(crate) fn new(now: Duration, timeout: Duration) -> Self {
-        Self { at: Self::end_of_part(now, timeout), part: Part::First }
+        Self::after(0, now, timeout)
     }
 
-    fn end_of_part(now: Duration, timeout: Duration) -> Nanos {
-        now.saturating_add(timeout / 2).into()
+    /// The next part, after this number of them.
+    fn after(passed: u64, now: Duration, timeout: Duration) -> Self {
+        let end = Nanos::from(now.saturating_add(timeout / 2));
+        Self(end.0 & !Self::PASSED | passed)
     }
 
     /// The end of the part that has begun.
     pub(crate) fn at(&self) -> Duration {
-        self.at.get()
+        Duration::from_nanos(self.0 & !Self::PASSED)
+    }
+
+    fn passed(&self) -> u64 {
+        self.0 & Self::PASSED
     }
 
     /// Begins the next part if one has passed. Returns whether it was the last one.
     pub(crate) fn is_over(&mut self, now: Duration, timeout: Duration) -> bool {
-        if self.at() <= now && self.part != Part::Over {
-            self.part = if self.part == Part::First { Part::Last } else { Part::Over };
-            self.at = Self::end_of_part(now, timeout);
+        if self.at() <= now && self.passed() < Self::PARTS {
+            *self = Self::after(self.passed() + 1, now, timeout);
         }
-        self.part == Part::Over
+        self.passed() == Self::PARTS
     }
 }
 
@@ -250,6 +246,20 @@ pub(crate) fn seconds(time: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadline_has_two_parts() {
+        let (second, mut now) = (Duration::from_secs(1), Duration::from_secs(1_764_000_000));
+        let mut deadline = Deadline::new(now, second);
+        assert!(deadline.at().abs_diff(now + second / 2) < Duration::from_nanos(4));
+        assert!(!deadline.is_over(now, second) && !deadline.is_over(now + second / 3, second));
+        // A pause takes one.
+        now += 10 * second;
+        assert!(!deadline.is_over(now, second) && !deadline.is_over(now, second));
+        assert!(deadline.is_over(now + second / 2, second) && deadline.is_over(now + second / 2, second));
+        let never = Deadline::new(Duration::MAX, Duration::MAX);
+        assert!(never.at() > now && never.passed() == 0);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn suspensions_set_it_forward() {

@@ -85,7 +85,7 @@ pub struct ClientConfig {
     pub message_len_max: usize,
     /// The maximum rate of commands of a connection, per second; bursts of 5 s worth of commands are allowed.
     pub commands_per_s_max: u32,
-    /// The maximum number of bytes of pushes in the send queue of a client; a client that exceeds it is too slow. While the queue has more
+    /// The maximum number of bytes of pushes in the send queue of a client, at most 4G; a client that exceeds it is too slow. While the queue has more
     /// bytes of replies than this, the next command of the client waits. The reply to `connect` has recovered publications of eight times
     /// as many bytes, and of the channel that exceeds this. Where commands arrive at `/emulation`, as many bytes of those may wait.
     #[serde(with = "size")]

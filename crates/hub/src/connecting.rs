@@ -2,11 +2,12 @@
 //!
 //! A command concerns the connections that exist when it is read. Those whose user becomes known later compare the order then.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::client::Client;
 use crate::engine::{Action, Control};
 use crate::protocol::Disconnect;
+use crate::random::Uuid;
 
 /// The maximum number of commands that are kept for connections whose user is not known yet.
 pub(crate) const RECENT_MAX: usize = 10_000;
@@ -16,8 +17,10 @@ pub(crate) const RECENT_MAX: usize = 10_000;
 pub(crate) struct Connecting {
     /// How many commands that disconnect users have been read.
     read: u64,
-    /// The number of these connections, by [`Client::accepted_after`].
-    clients: BTreeMap<u64, usize>,
+    /// How many had been read before each of these connections was accepted.
+    clients: HashMap<Uuid, u64>,
+    /// The number of these connections, by that.
+    accepted_after: BTreeMap<u64, usize>,
     /// The commands that may concern some of them, and their numbers.
     recent: VecDeque<(u64, Control)>,
     /// The number of the last one that was dropped although it may concern some.
@@ -25,21 +28,26 @@ pub(crate) struct Connecting {
 }
 
 impl Connecting {
-    /// Counts a connection whose user is not known yet. Returns how many commands have been read before.
-    pub(crate) fn begin(&mut self) -> u64 {
-        *self.clients.entry(self.read).or_default() += 1;
-        self.read
+    /// A connection was accepted whose user is not known yet.
+    pub(crate) fn begin(&mut self, client: Uuid) {
+        self.clients.insert(client, self.read);
+        *self.accepted_after.entry(self.read).or_default() += 1;
     }
 
     /// The user of a connection is known, or it has ended before.
-    pub(crate) fn end(&mut self, client: &Client) {
-        if let Some(count) = self.clients.get_mut(&client.accepted_after) {
+    pub(crate) fn end(&mut self, client: Uuid) {
+        let Some(accepted_after) = self.clients.remove(&client) else { return };
+        if let Some(count) = self.accepted_after.get_mut(&accepted_after) {
             *count -= 1;
             if *count == 0 {
-                self.clients.remove(&client.accepted_after);
+                self.accepted_after.remove(&accepted_after);
             }
         }
-        let oldest = self.clients.keys().next().copied().unwrap_or(u64::MAX);
+        // A storm of connections leaves no memory behind.
+        if self.clients.is_empty() {
+            self.clients = HashMap::new();
+        }
+        let oldest = self.accepted_after.keys().next().copied().unwrap_or(u64::MAX);
         while self.recent.front().is_some_and(|(number, _)| *number <= oldest) {
             self.recent.pop_front();
         }
@@ -60,9 +68,10 @@ impl Connecting {
 
     /// Why a connection whose user has become known is to end. If what it missed is no longer known, better once more than not at all.
     pub(crate) fn missed(&self, client: &Client) -> Option<Disconnect> {
-        let first = self.recent.partition_point(|(number, _)| *number <= client.accepted_after);
+        let accepted_after = *self.clients.get(&client.id)?;
+        let first = self.recent.partition_point(|(number, _)| *number <= accepted_after);
         let mut own = self.recent.range(first..).filter(|(_, control)| control.user == client.user());
-        let is_lost = !client.user().is_empty() && client.accepted_after < self.lost;
+        let is_lost = !client.user().is_empty() && accepted_after < self.lost;
         own.find_map(|(_, control)| control.ends(client))
             .or_else(|| is_lost.then_some(Disconnect::ForceReconnect))
     }

@@ -78,7 +78,7 @@ impl SlowClient {
         Self {
             client: client.id.to_string(),
             user: client.user().to_owned(),
-            peer: client.peer,
+            peer: client.peer(),
             path: client.transport.path(),
             queued_len: backlog.queued,
             written_len: backlog.written,

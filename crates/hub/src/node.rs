@@ -321,9 +321,9 @@ impl Node {
     /// Removes a connection that has ended.
     pub(crate) async fn forget(&self, client: &Arc<Client>, reason: Disconnect) {
         self.leave_all(client, &reason).await;
-        lock(&self.clients).remove(client);
-        if let Some(opened) = lock(&client.opened).take() {
-            self.events.end(*opened, reason.code().into(), reason.reason());
+        let opened = lock(&self.clients).remove(client);
+        if let Some(opened) = opened {
+            self.events.end(opened, reason.code().into(), reason.reason());
         }
         if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
             hook(DisconnectEvent { client: client.id.to_string(), user: client.user().into(), reason }).await;
@@ -333,6 +333,11 @@ impl Node {
     /// A number for a subscription that is being established.
     pub(crate) fn begin_subscribe(&self) -> u64 {
         self.subscribes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes that the end of a connection is to be reported.
+    pub(crate) fn note_opened(&self, client: &Client, opened: Opened) {
+        lock(&self.clients).note_opened(client, opened);
     }
 
     /// What is about to be opened, if its end is to be reported.
@@ -618,10 +623,11 @@ impl Host for Node {
     }
 
     fn opened(&self) -> Vec<Opened> {
-        let clients: Vec<_> = lock(&self.clients).iter().cloned().collect();
-        let mut all = Vec::new();
+        let (mut all, clients): (Vec<_>, Vec<_>) = {
+            let clients = lock(&self.clients);
+            (clients.opened().values().cloned().collect(), clients.iter().cloned().collect())
+        };
         for client in clients {
-            all.extend(lock(&client.opened).as_deref().cloned());
             let subscriptions = lock(&client.subscriptions);
             all.extend(subscriptions.iter().filter_map(|(_, subscription)| match subscription {
                 Subscription::Active(active) => active.opened().cloned(),
@@ -632,10 +638,11 @@ impl Host for Node {
     }
 
     fn end_opened(&self) {
-        let clients: Vec<_> = lock(&self.clients).iter().cloned().collect();
-        for client in clients.iter().filter(|client| lock(&client.opened).is_some()) {
-            client.outbox.end(Disconnect::ForceReconnect);
-        }
+        let opened: Vec<_> = {
+            let clients = lock(&self.clients);
+            clients.iter().filter(|client| clients.opened().contains_key(&client.id)).cloned().collect()
+        };
+        opened.iter().for_each(|client| client.outbox.end(Disconnect::ForceReconnect));
     }
 }
 

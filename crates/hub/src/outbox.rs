@@ -54,9 +54,10 @@ struct Queue {
     len: usize,
     /// The cost of the queued replies. `len - replies_len <= len_max`, except for a single message.
     replies_len: usize,
-    len_max: usize,
-    /// Bytes that the connection's task has taken and is writing. They count as written when it polls again.
-    writing: usize,
+    /// At most 4 GiB.
+    len_max: u32,
+    /// Bytes that the connection's task has taken and is writing, at most 4 GiB. They count as written when it polls again.
+    writing: u32,
     /// Bytes written.
     written: u64,
     policy: SlowPolicy,
@@ -127,6 +128,7 @@ pub(crate) enum Pushed {
 
 impl Outbox {
     pub(crate) fn new(len_max: usize, policy: SlowPolicy) -> Self {
+        let len_max = u32::try_from(len_max).unwrap_or(u32::MAX);
         Self {
             queue: Mutex::new(Queue {
                 waiting: Messages::default(),
@@ -185,7 +187,7 @@ impl Outbox {
 
     /// Whether the queue has room for pushes of this cost while it is empty.
     pub(crate) fn has_room_for(&self, cost: usize) -> bool {
-        cost <= lock(&self.queue).len_max
+        cost <= lock(&self.queue).len_max()
     }
 
     /// Queues another message that only this client receives.
@@ -206,7 +208,7 @@ impl Outbox {
         let cost = cost(&message);
         let mut pushed = Pushed::Queued;
         let pushes_len = queue.pushes_len();
-        if kind != Kind::Reply && pushes_len + cost > queue.len_max && pushes_len > 0 {
+        if kind != Kind::Reply && pushes_len + cost > queue.len_max() && pushes_len > 0 {
             let (policy, may_drop) = (queue.policy, kind == Kind::Droppable);
             match policy {
                 SlowPolicy::DropNewest if may_drop => return Pushed::Dropped,
@@ -261,8 +263,9 @@ impl Outbox {
         let sent_replies_cost: usize = sent_replies.map(|waiting| cost(&waiting.message)).sum();
         messages.clear();
         let mut queue = lock(&self.queue);
-        queue.writing = queued_len.min(sent_len);
-        queue.written += (sent_len - queue.writing) as u64;
+        let writing = queued_len.min(sent_len);
+        queue.writing = u32::try_from(writing).unwrap_or(u32::MAX);
+        queue.written += (sent_len - writing) as u64;
         // A connection that was ended as too slow has dropped its messages.
         if std::mem::take(&mut queue.in_batch) as usize == count {
             queue.len -= sent_cost;
@@ -305,6 +308,11 @@ impl Outbox {
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
+    /// Why the connection is being ended.
+    pub(crate) fn ended(&self) -> Option<Disconnect> {
+        lock(&self.queue).ended().cloned()
+    }
+
     /// Wakes the task of the connection.
     pub(crate) fn wake(&self) {
         let task = lock(&self.queue).task.take();
@@ -331,7 +339,7 @@ impl Outbox {
     /// The bytes that are queued or being written, and those that have been written.
     pub(crate) fn backlog(&self) -> Backlog {
         let queue = lock(&self.queue);
-        Backlog { queued: queue.bytes() + queue.writing, written: queue.written }
+        Backlog { queued: queue.bytes() + queue.writing as usize, written: queue.written }
     }
 
     /// Moves the first queued messages to `into`, or registers the task if there are none. Ready without messages after a
@@ -347,7 +355,7 @@ impl Outbox {
         let is_stalled = matches!(queue.writer, Writer::Stalled);
         if !is_stalled {
             // The task polls again after it has written everything that it took.
-            queue.written += std::mem::take(&mut queue.writing) as u64;
+            queue.written += u64::from(std::mem::take(&mut queue.writing));
         }
         if !queue.waiting.is_empty() || is_stalled {
             queue.writer = Writer::Task;
@@ -360,7 +368,7 @@ impl Outbox {
                 queue.replies_len -= if kind == Kind::Reply { cost(&message) } else { 0 };
                 into.push(message);
             }
-            queue.writing += taken_len;
+            queue.writing = queue.writing.saturating_add(u32::try_from(taken_len).unwrap_or(u32::MAX));
             if queue.waiting.is_empty() && queue.waiting.capacity() > CAPACITY_KEPT {
                 queue.waiting = Messages::default();
             }
@@ -412,9 +420,13 @@ impl Queue {
         self.len - (self.waiting.len() + self.in_batch as usize) * MESSAGE_COST
     }
 
+    fn len_max(&self) -> usize {
+        self.len_max as usize
+    }
+
     /// Whether another command may be answered.
     fn has_room(&self) -> bool {
-        self.replies_len <= self.len_max || self.ended().is_some()
+        self.replies_len <= self.len_max() || self.ended().is_some()
     }
 
     /// The session that waits, to wake after the unlock, if it may go on.
@@ -439,7 +451,7 @@ impl Queue {
 
     /// Drops the oldest droppable messages until `cost` fits; returns false if it does not fit even then.
     fn make_room(&mut self, cost: usize) -> bool {
-        while self.pushes_len() + cost > self.len_max {
+        while self.pushes_len() + cost > self.len_max() {
             let Some(oldest) = self.waiting.remove_droppable() else { return false };
             self.len -= self::cost(&oldest.message);
         }

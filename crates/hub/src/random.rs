@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// A UUID, version 4 (RFC 9562 §5.4). Each connection has one.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Uuid([u8; 16]);
 
 /// The text of a [`Uuid`], in place.

@@ -35,12 +35,10 @@ use crate::subscribe;
 pub(crate) struct Session {
     pub(crate) node: Arc<Node>,
     pub(crate) client: Arc<Client>,
-    /// The channel of a room, or the id of an emulated session; `None` for others, and before a room is joined.
-    name: Option<Arc<str>>,
     state: State,
     /// The rate of its commands.
     commands: CellRate,
-    /// Boxed, because few sessions publish, are renewed, or have header fields that are forwarded.
+    /// Boxed, because few sessions publish, are renewed or emulated, or have header fields that are forwarded.
     rare: Option<Box<Rare>>,
 }
 
@@ -110,6 +108,8 @@ const BURST: Duration = Duration::from_secs(5);
 /// The state that few sessions need.
 #[derive(Debug, Default)]
 struct Rare {
+    /// The id of an emulated session.
+    id: Option<Arc<str>>,
     /// Those which endpoints of the backend receive.
     headers: Headers,
     pace: Pace,
@@ -171,7 +171,7 @@ impl Session {
         let now = node.clock.now();
         let state = State::Connecting { stale: Deadline::new(now, config.stale_after) };
         let rare = (headers != Headers::NONE).then(|| Box::new(Rare { headers, ..Rare::default() }));
-        Self { client, name: None, state, commands: CellRate::default(), rare, node }
+        Self { client, state, commands: CellRate::default(), rare, node }
     }
 
     /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970. A client whose messages are not read while it has others
@@ -306,7 +306,8 @@ impl Session {
     }
 
     async fn publish_in_room(&mut self, message: OwnedMessage) {
-        let Some(channel) = self.name.clone() else { return };
+        let room = lock(&self.client.subscriptions).iter().next().map(|(channel, _)| channel.clone());
+        let Some(channel) = room else { return };
         if message.as_bytes().len() > self.node.settings().config.client.message_len_max {
             // RFC 6455 §7.4.1: the code for a message that is too big.
             return self.end(Disconnect::Custom { code: 1009, reason: "message too long".into() });
@@ -319,7 +320,7 @@ impl Session {
 
     /// Makes this the session with this id, whose commands are sent in requests of their own.
     pub(crate) fn emulate(&mut self, id: Arc<str>) {
-        self.name = Some(id);
+        self.rare.get_or_insert_default().id = Some(id);
     }
 
     /// The first message of a client that only receives is its connect request; others are ignored.
@@ -438,15 +439,8 @@ impl Session {
     /// Connects a client that has only a room: the channel whose publications its messages are.
     pub(crate) async fn join(&mut self, room: Box<Room>) -> Result<(), Disconnect> {
         let Room { channel, token } = *room;
-        let mut name: Arc<str> = channel.as_str().into();
         let subs = [(channel, SubscribeRequest::default())].into();
-        self.connect_one_way(ConnectRequest { token, subs, ..ConnectRequest::default() }).await?;
-        if let Some((shared, _)) = lock(&self.client.subscriptions).iter().find(|(other, _)| **other == name)
-        {
-            name = shared.clone();
-        }
-        self.name = Some(name);
-        Ok(())
+        self.connect_one_way(ConnectRequest { token, subs, ..ConnectRequest::default() }).await
     }
 
     /// Establishes a unidirectional connection, and its subscriptions to the channels in the request.
@@ -522,7 +516,7 @@ impl Session {
         }
         if let Some(opened) = self.node.prepare(&self.client, None) {
             // First, so that its end is reported whatever happens.
-            *lock(&self.client.opened) = Some(opened.clone().into());
+            self.node.note_opened(&self.client, opened.clone());
             if let Err(error) = self.node.events.open(&opened).await {
                 self.node.note_engine_failure("", &error, "a connection was not stored");
                 return Err(Disconnect::Internal.into());
@@ -545,7 +539,7 @@ impl Session {
             ping: seconds(config.ping_interval),
             pong: matches!(self.client.format, Format::Protocol(_)),
             node: self.node.name.clone(),
-            session: self.name.as_deref().unwrap_or_default().to_owned(),
+            session: self.rare.as_ref().and_then(|rare| rare.id.as_deref()).unwrap_or_default().to_owned(),
             ..ConnectResult::default()
         };
         let mut established = Vec::new();
@@ -613,7 +607,7 @@ impl Session {
                 channels: grant.channels.iter().chain(subs.iter().map(|(name, _)| name)).cloned().collect(),
                 data: request.data.clone(),
                 headers: request.headers.clone(),
-                peer: self.client.peer,
+                peer: self.client.peer(),
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
             is_cut =

@@ -105,7 +105,7 @@ pub(crate) fn stream(
     let (body, content) = Body::channel();
     let mut output = Output { body, rest: Bytes::new() };
     tokio::spawn(async move {
-        let mut clean_up = CleanUp::new(&node, &client);
+        let clean_up = CleanUp::new(&node, &client);
         let mut session = Session::new(node.clone(), client.clone(), headers);
         let inbox = transport.is_emulated().then(|| {
             let config = &node.settings().config.client;
