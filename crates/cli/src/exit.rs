@@ -52,6 +52,9 @@ impl Exit {
             {
                 Self::TimedOut
             }
+            Error::WebSocket(WebSocketError::Io(error)) if error.kind() == ErrorKind::PermissionDenied => {
+                Self::Refused
+            }
             Error::InvalidUrl(_)
             | Error::Http(HttpError::InvalidHeader)
             | Error::LengthRequired

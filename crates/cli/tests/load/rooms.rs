@@ -157,6 +157,48 @@ async fn measures_the_rooms_of_serve() {
     assert!(errors.contains("is this the URL of a room?"), "{errors}");
 }
 
+/// A server whose hub has this configuration.
+async fn serve_hub(config: &str) -> String {
+    let hub =
+        wireloom_hub::Hub::builder().config(wireloom_hub::HubConfig::from_toml(config).unwrap()).build();
+    let hub = hub.unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/rooms", server.local_addr().unwrap());
+    tokio::spawn(server.serve(move |request: Request| {
+        let hub = hub.clone();
+        async move { hub.answer(request).await }
+    }));
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_room_that_refuses_says_what_it_lacks() {
+    let rooms = "[[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\n";
+    let anonymous = serve_hub(&format!("client.anonymous = true\n{rooms}")).await;
+    let by_token = serve_hub(&format!("token.hmac_secret = \"secret\"\n{rooms}")).await;
+    let tokens = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(tokens.path(), "x.y.z\n").unwrap();
+    let tokens = ["--tokens", tokens.path().to_str().unwrap()];
+    for (url, more, text) in [
+        (
+            anonymous.clone(),
+            &[][..],
+            "the server answered 404 Not Found: a room has a name, such as /rooms/lobby",
+        ),
+        (format!("{anonymous}/"), &[], "a room has a name"),
+        // They may join, and not publish.
+        (format!("{anonymous}/a"), &[], "closed a connection with 1008 permission denied; may everyone join"),
+        (format!("{by_token}/a"), &[], "closed a connection with 1008 invalid token; may everyone join"),
+        (format!("{by_token}/a"), &tokens, "1008 invalid token; may the users of --tokens join and publish?"),
+    ] {
+        let args = [&[&*url, "--scenario", "rooms", "--rate", "9"], more].concat();
+        let ran = tokio::time::timeout(std::time::Duration::from_secs(60), crate::run(&args)).await;
+        let (code, out, errors) = ran.expect("an end");
+        assert_eq!((code, &*out), (3, ""), "{url} {errors}");
+        assert!(errors.contains(text) && errors.lines().count() == 1, "{url} {errors}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_ends_when_all_subscribers_have_received_everything() {
     let url = start(Fault::None).await;

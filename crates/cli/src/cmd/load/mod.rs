@@ -31,6 +31,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use wireloom::Error;
+
 use super::connect::trace::without_secrets;
 use crate::args::{Load, LoadCommand, Merge, Scenario};
 use crate::exit::Exit;
@@ -99,7 +101,7 @@ async fn load(mut args: Load) -> Exit {
     progress.finish();
     let (mut report, against) = match measured {
         Ok(reports) => reports,
-        Err((url, failure)) => return print_failure(&url, failure),
+        Err((url, failure)) => return print_failure(args.scenario(), &url, failure),
     };
     if let Some((path, old)) = old {
         let own = Samples::of_series(&report.series, report.warmup.as_secs_f64(), args.is_paced());
@@ -148,7 +150,7 @@ fn merge(args: &Merge) -> Exit {
 }
 
 /// Prints why there was no load, on one line.
-fn print_failure(url: &str, failure: Failure) -> Exit {
+fn print_failure(scenario: Scenario, url: &str, failure: Failure) -> Exit {
     match failure {
         Failure::Usage(error) => {
             terminal::print_error(terminal::visible_line(&error));
@@ -159,8 +161,17 @@ fn print_failure(url: &str, failure: Failure) -> Exit {
             Exit::NoConnection
         }
         Failure::Connect(error) => {
-            let text = format!("{}: {error}", without_secrets(url));
-            terminal::print_error(terminal::visible_line(text.trim_end()));
+            let url = without_secrets(url);
+            let is_nameless = scenario == Scenario::Rooms && url.trim_end_matches('/').ends_with("/rooms");
+            let hint = match &error {
+                Error::Refused(response) if response.status() == 404 && is_nameless => {
+                    ": a room has a name, such as /rooms/lobby"
+                }
+                _ => "",
+            };
+            let error_text = error.to_string();
+            let text = format!("{url}: {}{hint}", error_text.trim_end());
+            terminal::print_error(terminal::visible_line(&text));
             Exit::of_opening(&error)
         }
     }

@@ -82,7 +82,7 @@ pub(super) async fn run(
         links.sort_by_key(|(opened_as, _)| *opened_as);
         if work.scenario == Scenario::Rooms {
             let sockets = links.iter_mut().map(|(_, link)| link);
-            scenario::wait_until_joined(&work, volume.timeout, sockets).await?;
+            scenario::wait_until_joined(&work, args.tokens.is_some(), volume.timeout, sockets).await?;
         }
         Ok::<(), Error>(())
     };

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
-use wireloom::{Message, WebSocket, WebSocketError};
+use wireloom::{CloseCode, Message, WebSocket, WebSocketError};
 
 use super::super::link::Link;
 use super::super::recorder::Recorder;
@@ -37,6 +37,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// A connection ended, or a subscriber has received nothing in time.
 pub(in crate::cmd::load) async fn wait_until_joined<'a>(
     work: &Work,
+    has_tokens: bool,
     time_max: Duration,
     links: impl Iterator<Item = &'a mut Link>,
 ) -> Result<(), WebSocketError> {
@@ -48,19 +49,25 @@ pub(in crate::cmd::load) async fn wait_until_joined<'a>(
     });
     let Some(publisher) = sockets.next() else { return Ok(()) };
     for subscriber in sockets.skip(work.publishers - 1) {
-        while !receives_probe(work, subscriber, INTERVAL).await? {
+        while !receives_probe(work, has_tokens, subscriber, INTERVAL).await? {
             if Instant::now() >= deadline {
                 let text = "a subscriber does not receive what a publisher sends: is this the URL of a room?";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
             }
             // The room may send messages back to their publisher. Read them, so that they do not fill its buffers.
             while let Ok(received) = timeout(Duration::ZERO, publisher.recv()).await {
-                received?;
+                if received?.is_none() {
+                    return Err(closed(publisher, has_tokens).await);
+                }
             }
-            let is_queued = {
+            let queued = {
                 let mut payloads = work.payloads();
                 let (sender, _) = publisher.halves();
-                sender.try_send(payloads.message_with(PROBE << NUMBER_BITS, 0))?
+                sender.try_send(payloads.message_with(PROBE << NUMBER_BITS, 0))
+            };
+            let is_queued = match queued {
+                Err(WebSocketError::Closed) => return Err(closed(publisher, has_tokens).await),
+                queued => queued?,
             };
             // If it is not queued, the server does not read; the next iteration tries again.
             if is_queued {
@@ -75,22 +82,39 @@ pub(in crate::cmd::load) async fn wait_until_joined<'a>(
 /// Whether a message of [`PROBE`] arrives within this time.
 async fn receives_probe(
     work: &Work,
+    has_tokens: bool,
     subscriber: &mut WebSocket,
     time_max: Duration,
 ) -> Result<bool, WebSocketError> {
     let receive = async {
         loop {
-            let Some(message) = subscriber.recv().await? else { return Err(WebSocketError::Closed) };
+            let Some(message) = subscriber.recv().await? else { return Ok(false) };
             let numbers = work.payloads().numbers(&message);
             if numbers.is_some_and(|(number, _)| number >> NUMBER_BITS == PROBE) {
-                return Ok(());
+                return Ok::<_, WebSocketError>(true);
             }
         }
     };
     match timeout(time_max, receive).await {
-        Ok(received) => received.map(|()| true),
+        Ok(Ok(false)) => Err(closed(subscriber, has_tokens).await),
+        Ok(received) => received,
         Err(_) => Ok(false),
     }
+}
+
+/// The error of a connection that the server has closed before the load began.
+async fn closed(socket: &mut WebSocket, has_tokens: bool) -> WebSocketError {
+    // The closing handshake may still be in progress.
+    let ended = async { while let Ok(Some(_)) = socket.recv().await {} };
+    let _ = timeout(LOOK_INTERVAL, ended).await;
+    let Some(end) = socket.end() else { return WebSocketError::Closed };
+    let hint = match (end.code() == CloseCode::POLICY_VIOLATION, has_tokens) {
+        (true, false) => "; may everyone join and publish? --tokens FILE gives each connection a token",
+        (true, true) => "; may the users of --tokens join and publish?",
+        (false, _) => "",
+    };
+    let text = format!("the server closed a connection with {} {}{hint}", end.code().value(), end.reason());
+    io::Error::new(io::ErrorKind::PermissionDenied, text).into()
 }
 
 pub(super) async fn publish(connection: Connection, mut socket: WebSocket) {
