@@ -1,0 +1,217 @@
+//! The connections of a node: their beginning, their deadlines and their end.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::Node;
+use super::publications::charge;
+use crate::client::{Client, Subscription, Transport};
+use crate::concurrently::concurrently;
+use crate::events::Host;
+use crate::hooks::DisconnectEvent;
+use crate::metrics::SlowClient;
+use crate::opened::Opened;
+use crate::outbox::Outbox;
+use crate::protocol::Disconnect;
+use crate::settings::Settings;
+use crate::shards::lock;
+
+/// The maximum number of subscriptions of a connection that are ended at the same time.
+const LEAVES_MAX: usize = 64;
+
+/// The maximum number of connections that are woken while no other connection can be added.
+const WOKEN_MAX: usize = 256;
+
+impl Node {
+    /// Starts [`wake_clients`] in the runtime of this connection, unless it runs: the runtime that it was in may have ended.
+    fn start_waking(&self) {
+        let mut waking = lock(&self.waking);
+        if waking.as_ref().is_none_or(JoinHandle::is_finished)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            *waking = Some(runtime.spawn(wake_clients(self.this.clone())));
+        }
+    }
+
+    /// Adds a connection. An error if there are too many, or the hub is shutting down.
+    pub(crate) fn accept(
+        &self,
+        transport: Transport,
+        peer: Option<SocketAddr>,
+        page: Option<Box<str>>,
+    ) -> Result<Arc<Client>, Disconnect> {
+        self.start();
+        self.start_waking();
+        let settings = self.settings();
+        let config = &settings.config.client;
+        let outbox = Outbox::new(config.queue_len_max, config.slow);
+        let client = Client::new(transport, peer, page, outbox);
+        let added = lock(&self.clients).add(client, config.connections_max);
+        added.inspect_err(|reason| self.metrics.ended.increment(reason.code().into()))
+    }
+
+    /// Whether this time has come. Otherwise the outbox of the connection wakes its task then, or before.
+    pub(crate) fn is_due(&self, client: &Arc<Client>, at: Duration) -> bool {
+        if client.wakes_at.get().is_some_and(|wakes_at| wakes_at <= at) || at == Duration::MAX {
+            return false;
+        }
+        if at <= self.clock.now() {
+            return true;
+        }
+        if lock(&self.clients).timers.wake_at(client, at) {
+            self.next_has_changed.notify_one();
+        }
+        false
+    }
+
+    /// Registers the user of a connection; returns false if the user has too many connections.
+    pub(crate) fn identify(&self, client: &Arc<Client>) -> bool {
+        let user_max = self.settings().config.client.connections_per_user_max;
+        let Ok(missed) = lock(&self.clients).identify(client, user_max) else { return false };
+        if let Some(reason) = missed {
+            client.outbox.end(reason);
+        }
+        self.metrics.connected.increment();
+        true
+    }
+
+    /// Ends all subscriptions of a connection, which cannot subscribe any more.
+    pub(crate) async fn leave_all(&self, client: &Arc<Client>, reason: &Disconnect) {
+        client.outbox.end(reason.clone());
+        let subscriptions = lock(&client.subscriptions).take();
+        let (Some(node), Some(runtime), false) =
+            (self.this.upgrade(), self.runtime.get(), subscriptions.is_empty())
+        else {
+            return;
+        };
+        let (code, reason): (u32, Arc<str>) = (reason.code().into(), reason.reason().into());
+        let client = client.clone();
+        let leaves = subscriptions.into_iter().filter_map(move |(channel, subscription)| {
+            let Subscription::Active(active) = subscription else { return None };
+            let (node, client, reason) = (node.clone(), client.clone(), reason.clone());
+            Some(async move {
+                node.channels.remove(&channel, active.key());
+                node.changes_made(&channel, &client).await;
+                node.leave(&channel, &client, active, code, &reason).await;
+            })
+        });
+        // In a task of its own, because that of the connection may be dropped halfway.
+        let leaving = runtime.spawn(concurrently(LEAVES_MAX, leaves));
+        // An error: the runtime ends.
+        let _ = leaving.await;
+    }
+
+    /// Removes a connection that has ended.
+    pub(crate) async fn forget(&self, client: &Arc<Client>, reason: Disconnect) {
+        self.leave_all(client, &reason).await;
+        let opened = lock(&self.clients).remove(client);
+        if let Some(opened) = opened {
+            self.events.end(opened, reason.code().into(), reason.reason());
+        }
+        if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
+            hook(DisconnectEvent { client: client.id.to_string(), user: client.user().into(), reason }).await;
+        }
+    }
+
+    /// The connections of a user, or the one with this id.
+    pub(crate) fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
+        lock(&self.clients).of(user, client)
+    }
+
+    pub(crate) fn all_clients(&self) -> Vec<Arc<Client>> {
+        lock(&self.clients).iter().cloned().collect()
+    }
+
+    pub(crate) fn clients_len(&self) -> usize {
+        lock(&self.clients).len()
+    }
+
+    pub(crate) fn users_len(&self) -> usize {
+        lock(&self.clients).users_len()
+    }
+
+    /// Ends every connection. Returns when all have disconnected, or after `grace`.
+    pub(crate) async fn shut_down(&self, grace: Duration) {
+        let clients: Vec<_> = {
+            let mut clients = lock(&self.clients);
+            clients.close();
+            clients.iter().cloned().collect()
+        };
+        clients.iter().for_each(|client| client.outbox.end(Disconnect::Shutdown));
+        let gone = async {
+            while self.clients_len() > 0 || !self.events.is_done() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let _ = tokio::time::timeout(grace, gone).await;
+    }
+
+    /// At most `max` clients whose send queues are not empty, the longest queue first.
+    pub(crate) fn slowest(&self, max: usize) -> Vec<SlowClient> {
+        let clients = lock(&self.clients);
+        let queued = clients.iter().map(|client| (client.outbox.backlog(), client));
+        let mut slow: Vec<_> = queued.filter(|(backlog, _)| backlog.queued > 0).collect();
+        slow.sort_unstable_by_key(|(backlog, _)| std::cmp::Reverse(backlog.queued));
+        slow.truncate(max);
+        slow.into_iter().map(|(backlog, client)| SlowClient::new(client, backlog)).collect()
+    }
+
+    /// Notes that the end of a connection is to be reported.
+    pub(crate) fn note_opened(&self, client: &Client, opened: Opened) {
+        lock(&self.clients).note_opened(client, opened);
+    }
+}
+
+/// Wakes the tasks of connections whose time has come. It looks once a second at least: the machine may have been suspended.
+async fn wake_clients(node: Weak<Node>) {
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let now = node.clock.now();
+        let (due, next) = {
+            let timers = &mut lock(&node.clients).timers;
+            (timers.take_due(now, WOKEN_MAX), timers.next())
+        };
+        due.iter().for_each(|client| client.outbox.wake());
+        let next = node.clock.instant(next.min(now + Duration::from_secs(1)));
+        let has_changed = node.next_has_changed.clone();
+        drop((node, due));
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = has_changed.notified() => {}
+        }
+        charge(1).await;
+    }
+}
+
+impl Host for Node {
+    fn settings(&self) -> Arc<Settings> {
+        Self::settings(self)
+    }
+
+    fn opened(&self) -> Vec<Opened> {
+        let (mut all, clients): (Vec<_>, Vec<_>) = {
+            let clients = lock(&self.clients);
+            (clients.opened().values().cloned().collect(), clients.iter().cloned().collect())
+        };
+        for client in clients {
+            let subscriptions = lock(&client.subscriptions);
+            all.extend(subscriptions.iter().filter_map(|(_, subscription)| match subscription {
+                Subscription::Active(active) => active.opened().cloned(),
+                Subscription::Pending(_) => None,
+            }));
+        }
+        all
+    }
+
+    fn end_opened(&self) {
+        let opened: Vec<_> = {
+            let clients = lock(&self.clients);
+            clients.iter().filter(|client| clients.opened().contains_key(&client.id)).cloned().collect()
+        };
+        opened.iter().for_each(|client| client.outbox.end(Disconnect::ForceReconnect));
+    }
+}

@@ -1,0 +1,100 @@
+//! Publishing, and reading what was published.
+
+use super::Node;
+use crate::config::ChannelOptions;
+use crate::engine::EngineError;
+use crate::history::{History, HistoryQuery, Position, Retention};
+use crate::protocol::Publication;
+
+/// The number of deliveries that cost one unit of tokio's budget for one turn of a task, which is 128.
+const DELIVERIES_PER_UNIT: usize = 512;
+
+/// Charges work to the turn of the task, in units of tokio's budget: others should not wait for all that this task has to do.
+pub(crate) async fn charge(units: usize) {
+    for _ in 0..units {
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
+/// Why a publication failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The name is empty or too long.
+    BadChannel,
+    /// The idempotency key is too long.
+    BadKey,
+    /// The channel's namespace does not exist.
+    UnknownNamespace,
+    /// The engine failed.
+    Engine(EngineError),
+}
+
+impl std::fmt::Display for PublishError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::BadChannel => f.write_str("the name of the channel is empty or too long"),
+            Self::BadKey => f.write_str("the idempotency key is too long"),
+            Self::UnknownNamespace => f.write_str("the namespace of the channel does not exist"),
+            Self::Engine(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<EngineError> for PublishError {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl std::error::Error for PublishError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Engine(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn check_channel(&self, channel: &str) -> Result<(), PublishError> {
+        let len_max = self.settings().config.client.channel_name_len_max;
+        if channel.is_empty() || channel.len() > len_max { Err(PublishError::BadChannel) } else { Ok(()) }
+    }
+
+    pub(crate) async fn publish(
+        &self,
+        channel: &str,
+        publication: Publication,
+        skip_history: bool,
+        idempotency_key: &str,
+    ) -> Result<Position, PublishError> {
+        self.start();
+        self.check_channel(channel)?;
+        let settings = self.settings();
+        let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
+        let retention = retention(options).filter(|_| !skip_history);
+        self.metrics.publications.increment();
+        let published = self.engine.publish(channel, publication, retention, idempotency_key).await;
+        charge(1 + self.channels.subscribers(channel) / DELIVERIES_PER_UNIT).await;
+        published.map_err(PublishError::Engine)
+    }
+
+    pub(crate) async fn history(
+        &self,
+        channel: &str,
+        query: &HistoryQuery,
+    ) -> Result<Option<History>, EngineError> {
+        let Some(retention) = self.options(channel).as_ref().and_then(retention) else { return Ok(None) };
+        self.engine.history(channel, query, retention).await.map(Some)
+    }
+}
+
+/// How much of a channel's history is kept; `None` if it has no history.
+pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
+    options.has_history().then(|| Retention {
+        size: options.history_size,
+        ttl: options.history_ttl,
+        position_ttl: options.history_meta_ttl.max(options.history_ttl),
+    })
+}

@@ -1,0 +1,190 @@
+//! The subscriptions of a node's connections: how they end, and what follows from that in its order.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Node;
+use crate::changes::{Change, Changes, Key};
+use crate::channels::end_subscription;
+use crate::client::{Active, Client, Format, Subscription};
+use crate::engine::Membership;
+use crate::opened::Opened;
+use crate::protocol::{Disconnect, ErrorCode, UnsubscribeCode};
+use crate::shards::lock;
+
+impl Node {
+    /// A number for a subscription that is being established.
+    pub(crate) fn begin_subscribe(&self) -> u64 {
+        self.subscribes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What is about to be opened, if its end is to be reported.
+    pub(crate) fn prepare(&self, client: &Client, channel: Option<&str>) -> Option<Opened> {
+        self.settings().events.as_ref()?;
+        Some(self.events.prepare(&client.id.text(), client.user(), channel))
+    }
+
+    /// Informs the engine, the backend and the other subscribers of the end of a subscription, which is not listed any more.
+    pub(super) async fn leave(
+        &self,
+        channel: &str,
+        client: &Client,
+        active: Active,
+        code: u32,
+        reason: &str,
+    ) {
+        self.engine.unsubscribe(channel);
+        if let Some(opened) = active.opened() {
+            self.events.end(opened.clone(), code, reason);
+        }
+        if active.presence
+            && let Err(error) = self.update_presence(channel, client).await
+        {
+            self.note_engine_failure(channel, &error, "presence was not removed");
+        }
+        if active.announced {
+            self.announce(channel, Membership::Leave(client.info(active.info()))).await;
+        }
+    }
+
+    async fn announce(&self, channel: &str, membership: Membership) {
+        if let Err(error) = self.engine.publish_membership(channel, membership).await {
+            self.note_engine_failure(channel, &error, "a join or a leave was not announced");
+        }
+    }
+
+    /// Ends a subscription from the server's side, and with it a connection that has no other. What is published after this returns is
+    /// not forwarded.
+    pub(crate) fn unsubscribe(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
+        if client.format == Format::Bare && lock(&client.subscriptions).get(channel).is_some() {
+            // RFC 6455 §7.4.1: the code for a violation of the server's policy. The end of the connection ends the subscription.
+            let reason = code.reason().into();
+            return client.outbox.end(Disconnect::Custom { code: 1008, reason });
+        }
+        let mut changes = lock(&self.changes);
+        if code == UnsubscribeCode::Server {
+            changes.cancel_subscribes(&Key::new(channel, client));
+        }
+        if let Some(active) = end_subscription(&self.channels, channel, client, code) {
+            let (code, reason) = (code.code(), code.reason());
+            self.change(&mut changes, channel, client, Change::Leave { active, code, reason });
+        }
+    }
+
+    /// Ends a subscription that the client gives up. What follows is done also if the caller does not wait for it.
+    ///
+    /// # Errors
+    /// The server made it.
+    pub(crate) async fn unsubscribe_by_client(
+        &self,
+        channel: &str,
+        client: &Arc<Client>,
+    ) -> Result<(), ErrorCode> {
+        {
+            let mut changes = lock(&self.changes);
+            let active = {
+                let mut subscriptions = lock(&client.subscriptions);
+                match subscriptions.get(channel) {
+                    Some(Subscription::Active(active)) if active.server_side => {
+                        return Err(ErrorCode::PermissionDenied);
+                    }
+                    Some(Subscription::Active(active)) => {
+                        let active = active.clone();
+                        subscriptions.remove(channel);
+                        active
+                    }
+                    // Commands are executed one after the other, so that no subscribe command is in progress.
+                    Some(Subscription::Pending(_)) | None => return Ok(()),
+                }
+            };
+            self.channels.remove(channel, active.key());
+            let (code, reason) = (0, "client unsubscribed");
+            self.change(&mut changes, channel, client, Change::Leave { active, code, reason });
+        }
+        self.changes_made(channel, client).await;
+        Ok(())
+    }
+
+    /// Announces the join of a subscription that has started, unless it has ended meanwhile. Its leave comes after this.
+    pub(crate) fn join(&self, channel: &str, client: &Arc<Client>, key: usize) {
+        let mut changes = lock(&self.changes);
+        let info = match lock(&client.subscriptions).get_mut(channel) {
+            Some(Subscription::Active(active)) if active.key() == key && !active.announced => {
+                active.announced = true;
+                active.info()
+            }
+            _ => return,
+        };
+        self.change(&mut changes, channel, client, Change::Join(client.info(info)));
+    }
+
+    /// Returns when the changes of a client's subscription that were begun before have been made.
+    pub(crate) async fn changes_made(&self, channel: &str, client: &Client) {
+        let made = lock(&self.changes).made(|| Key::new(channel, client));
+        if let Some(made) = made {
+            // An error: the runtime ends.
+            let _ = made.await;
+        }
+    }
+
+    /// Makes a change after those of the same connection and channel that were asked for before.
+    pub(super) fn change(&self, changes: &mut Changes, channel: &str, client: &Arc<Client>, change: Change) {
+        let Some(node) = self.this.upgrade() else { return };
+        let key = Key::new(channel, client);
+        if !changes.push(&key, change) {
+            return;
+        }
+        let client = client.clone();
+        self.spawn(async move {
+            loop {
+                let Some(change) = lock(&node.changes).pop(&key) else { return };
+                let channel = key.channel();
+                match change {
+                    Change::Subscribe => {
+                        let is_cancelled = || lock(&node.changes).is_cancelled(&key);
+                        subscribe_from_server(&node, &client, channel, is_cancelled).await;
+                    }
+                    Change::Join(info) => node.announce(channel, Membership::Join(info)).await,
+                    Change::Leave { active, code, reason } => {
+                        node.leave(channel, &client, active, code, reason).await;
+                    }
+                    Change::Made(waiting) => drop(waiting.send(())),
+                }
+            }
+        });
+    }
+
+    /// Handles a client that can no longer follow a channel. If it subscribed by a command, its subscription ends so
+    /// that it subscribes again; otherwise it must reconnect.
+    pub(crate) fn lose_position(&self, channel: &str, client: &Arc<Client>) {
+        if matches!(client.format, Format::Protocol(_)) && !client.is_subscribed_by_server(channel) {
+            self.unsubscribe(channel, client, UnsubscribeCode::InsufficientState);
+        } else {
+            client.outbox.end(Disconnect::InsufficientState);
+        }
+    }
+
+    /// The number of subscriptions of all connections of a user, the anonymous one excepted.
+    pub(crate) fn subscriptions_of(&self, user: &str) -> usize {
+        self.clients_of(user, "").iter().map(|client| lock(&client.subscriptions).len()).sum()
+    }
+}
+
+async fn subscribe_from_server(
+    node: &Arc<Node>,
+    client: &Arc<Client>,
+    channel: &str,
+    is_cancelled: impl Fn() -> bool,
+) {
+    let subscribed =
+        crate::subscribe::subscribe(node, client, crate::subscribe::Request::from_server(channel)).await;
+    let established = match subscribed {
+        Ok(established) => established,
+        Err(refusal) => return crate::subscribe::warn_refused(node, client, channel, &refusal),
+    };
+    if is_cancelled() {
+        return;
+    }
+    let push = crate::session::subscribed(channel, &established.result);
+    established.begin(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
+}

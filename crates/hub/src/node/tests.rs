@@ -1,0 +1,279 @@
+//! Tests of a node.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Node;
+use crate::client::{Client, Identity, Transport};
+use crate::connecting::RECENT_MAX;
+use crate::engine::{Action, Control, Delivery as _, EngineError};
+use crate::hub::Hub;
+use crate::protocol::{Disconnect, Encoding, Publication};
+use crate::shards::lock;
+
+/// A client of user 7 that has connected.
+fn connected(node: &Node) -> Arc<Client> {
+    let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+    client.connect(Identity { user: "7".into(), ..Identity::default() });
+    assert!(node.identify(&client));
+    client
+}
+
+fn give(node: &Node, action: Action) {
+    node.deliver_control(&Control { user: "7".into(), client: String::new(), action });
+}
+
+/// Keeps warnings.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN && metadata.is_event()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Line(String, String);
+        impl tracing::field::Visit for Line {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                match field.name() {
+                    "message" => self.0 = format!("{value:?}"),
+                    name => self.1 += &format!(" {name}={value:?}"),
+                }
+            }
+        }
+        let mut line = Line(String::new(), String::new());
+        event.record(&mut line);
+        lock(&self.0).push(line.0 + &line.1);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_makes_room_for_the_next_one_of_its_user() {
+    let config = crate::config::HubConfig::from_toml("[client]\nconnections_per_user_max = 2\n").unwrap();
+    let hub = Hub::builder().config(config).build().unwrap();
+    let node = &hub.0;
+    let (first, _second) = (connected(node), connected(node));
+    let third = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+    third.connect(Identity { user: "7".into(), ..Identity::default() });
+    assert!(!node.identify(&third));
+    // The engine need not know yet.
+    first.outbox.end(Disconnect::ConnectionClosed);
+    let fourth = connected(node);
+    node.forget(&first, Disconnect::ConnectionClosed).await;
+    node.forget(&fourth, Disconnect::ConnectionClosed).await;
+    connected(node);
+}
+
+#[test]
+fn connections_are_woken_after_the_first_runtime_has_ended() {
+    let hub = Hub::builder().build().unwrap();
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let client = connected(&hub.0);
+            let at = hub.0.clock.now() + Duration::from_millis(10);
+            assert!(!hub.0.is_due(&client, at));
+            let woken = async {
+                while client.wakes_at.get().is_some() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), woken).await.unwrap();
+        });
+    }
+}
+
+async fn changes_are_made(node: &Node) {
+    while !lock(&node.changes).is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_no_longer_kept_ends_those_who_were_connecting() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let accept = || node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+    let disconnect = |user: &str| {
+        let action = Action::Disconnect { code: 3503, reason: String::new(), except: Vec::new() };
+        node.deliver_control(&Control { user: user.into(), client: String::new(), action });
+    };
+    let is_ended = |client: Arc<Client>, user: &str| {
+        client.connect(Identity { user: user.into(), ..Identity::default() });
+        assert!(node.identify(&client));
+        client.outbox.has_ended()
+    };
+    let (one, anonymous, in_time, other) = (accept(), accept(), accept(), accept());
+    disconnect("7");
+    (1..RECENT_MAX).for_each(|_| disconnect("8"));
+    assert!(!is_ended(in_time, "9"));
+    disconnect("8");
+    let later = accept();
+    assert_eq!([is_ended(one, "7"), is_ended(other, "9")], [true, true]);
+    assert_eq!([is_ended(anonymous, ""), is_ended(later, "7")], [false, false]);
+}
+
+/// Counts the lines of the log.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_for_many_clients_are_one_line_a_second() {
+    let lines = Lines::default();
+    let _log = tracing::subscriber::set_default(lines.clone());
+    let hub = Hub::builder().build().unwrap();
+    let (node, client) = (&hub.0, connected(&hub.0));
+    for second in 1..=3 {
+        for _ in 0..100 {
+            node.note_engine_failure("x", &EngineError::Unavailable("down".into()), "not subscribed");
+            node.note_eviction(&client);
+        }
+        let stats = hub.stats();
+        assert_eq!((stats.engine_failures, stats.evicted_slow), (100 * second, 100 * second));
+        assert_eq!(lines.0.load(Ordering::Relaxed) as u64, 2 * second);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn subscriptions_by_the_server_keep_the_order_of_its_commands() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let client = connected(node);
+    for (channel, count) in [("a", 2), ("b", 3), ("c", 4)] {
+        for number in 0..count {
+            let channel = channel.to_owned();
+            give(
+                node,
+                match number % 2 {
+                    0 => Action::Subscribe { channel },
+                    _ => Action::Unsubscribe { channel },
+                },
+            );
+        }
+    }
+    changes_are_made(node).await;
+    assert_eq!(["a", "b", "c"].map(|channel| client.is_subscribed(channel)), [false, true, false]);
+}
+
+#[tokio::test]
+async fn a_room_sees_at_once_that_it_expires() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let client = node.accept(Transport::Room, None, None).unwrap();
+    client.connect(Identity { user: "7".into(), ..Identity::default() });
+    assert!(node.identify(&client));
+    let polls = Arc::<AtomicUsize>::default();
+    let (polled, waiting) = (polls.clone(), client.clone());
+    let task = tokio::spawn(poll_fn(move |cx| {
+        polled.fetch_add(1, Ordering::Relaxed);
+        let _ = waiting.outbox.poll_take(cx, &mut Vec::new());
+        std::task::Poll::<()>::Pending
+    }));
+    tokio::task::yield_now().await;
+    give(node, Action::Refresh { expire_at: Some(1) });
+    tokio::task::yield_now().await;
+    assert_eq!(polls.load(Ordering::Relaxed), 2);
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_refused_subscription_of_the_server_is_logged() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let client = connected(node);
+    give(node, Action::Subscribe { channel: "unknown:a".into() });
+    changes_are_made(node).await;
+    let lines = lock(&log.0).clone();
+    let expected = format!(
+        "a subscription that the server made was refused channel=\"unknown:a\" client=\"{}\" user=\"7\" reason=\"unknown channel\"",
+        &*client.id.text()
+    );
+    assert_eq!(lines, [expected]);
+    assert_eq!(hub.stats().refused, [(102, 1)].into());
+}
+
+#[tokio::test]
+async fn nothing_is_forwarded_after_the_server_has_unsubscribed_a_client() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let client = connected(node);
+    give(node, Action::Subscribe { channel: "a".into() });
+    changes_are_made(node).await;
+    let publish = async || {
+        let before = client.outbox.backlog();
+        hub.publish("a", "1").await.unwrap();
+        client.outbox.backlog() != before
+    };
+    assert!(publish().await);
+    // This one is still to be made, and holds up no other.
+    give(node, Action::Subscribe { channel: "b".into() });
+    give(node, Action::Unsubscribe { channel: "a".into() });
+    assert!(!publish().await);
+    // Nor is a subscription made that is ended before.
+    give(node, Action::Unsubscribe { channel: "b".into() });
+    changes_are_made(node).await;
+    assert!(!client.is_subscribed("b"));
+    assert_eq!(node.channels.len(), 0);
+}
+
+#[tokio::test]
+async fn a_task_does_not_make_many_deliveries_in_one_turn() {
+    let hub = Hub::builder().build().unwrap();
+    let client = connected(&hub.0);
+    (0..5_000).for_each(|_| drop(hub.0.channels.add("a", client.clone(), false)));
+    for (channel, at_least) in [("a", 7), ("b", 0)] {
+        let mut all = pin!(async {
+            for _ in 0..100 {
+                hub.0.publish(channel, Publication::default(), false, "").await.unwrap();
+            }
+        });
+        let mut turns = 0;
+        poll_fn(|cx| {
+            turns += 1;
+            all.as_mut().poll(cx)
+        })
+        .await;
+        assert!((at_least..=2 * at_least + 2).contains(&turns), "{channel}: {turns}");
+    }
+}
