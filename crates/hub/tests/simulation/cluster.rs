@@ -30,6 +30,8 @@ const SUBSCRIBERS: [&str; 3] = ["anna", "berta", "clara"];
 const CHANNELS: [&str; 2] = ["stream:a", "stream:b"];
 /// The faults end here, and the nodes shut down no more a while after.
 const DISTURBED: Duration = Duration::from_secs(40);
+/// The last publication before the calm: no later one reveals what the last faults have lost.
+const LAST: Duration = Duration::from_secs(35);
 /// From here on until [`END`] nothing is disturbed: what the faults left behind has timed out.
 const CALM: Duration = Duration::from_secs(90);
 const END: Duration = Duration::from_secs(150);
@@ -124,7 +126,7 @@ async fn publish(hub: Hub, seen: Shared, mut rng: Rng) {
         match turmoil::sim_elapsed().unwrap() {
             now if now > END => return,
             now if now > CALM => sleep(Duration::from_secs(rng.u64(10..16))).await,
-            now if now > DISTURBED + Duration::from_secs(5) => continue,
+            now if now > LAST => continue,
             _ => {}
         }
         let channel = CHANNELS[rng.usize(..CHANNELS.len())];
