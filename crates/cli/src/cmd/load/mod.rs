@@ -240,7 +240,7 @@ async fn measure(
                 // What was measured before is reported.
                 (Err(error), Some(before)) => {
                     before.recorder.connect_failed(&error);
-                    None
+                    break 'rounds;
                 }
                 (Err(error), None) => return Err((side.opener.url().to_owned(), Failure::Connect(error))),
             };

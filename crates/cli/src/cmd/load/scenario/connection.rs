@@ -94,6 +94,30 @@ impl Connection {
     }
 }
 
+/// Reads what had arrived when a write failed with `error`: the last answers, which are passed to `handle`, and the server's Close frame.
+pub(super) async fn read_rest(
+    error: WebSocketError,
+    sender: &Sender,
+    receiver: &mut Receiver,
+    mut handle: impl FnMut(&wireloom::Message<'_>),
+) -> Result<Ended, WebSocketError> {
+    if sender.is_open() {
+        // The server does not read.
+        return Err(error);
+    }
+    let rest = async {
+        while let Ok(Some(message)) = receiver.recv().await {
+            handle(&message);
+        }
+    };
+    // Those who close last may wait for this end.
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, rest).await;
+    match receiver.end() {
+        Some(End { cause: Cause::Close { .. }, .. }) => Ok(Ended::Closed),
+        _ => Err(error),
+    }
+}
+
 /// How the work on a connection ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -202,5 +226,37 @@ impl Failures {
         }
         tokio::time::sleep(Self::PAUSE).await;
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use wireloom::wireloom_ws::Role;
+    use wireloom::wireloom_ws::handshake::Negotiated;
+    use wireloom::{WebSocket, WebSocketConfig};
+
+    use super::*;
+
+    // A server that has had enough, and does not read what is on its way.
+    #[tokio::test]
+    async fn what_has_arrived_is_read_after_a_write_that_failed() {
+        let (mut server, transport) = tokio::io::duplex(1 << 10);
+        let (negotiated, config) = (Negotiated::default(), WebSocketConfig::default());
+        let socket = WebSocket::from_transport(transport, Role::Client, negotiated, None, config, &[]);
+        let (mut sender, mut receiver) = socket.split();
+        server.write_all(b"\x81\x05hello\x88\x02\x03\xf0").await.expect("it has room");
+        drop(server);
+        let error = sender.send("late").await.expect_err("the transport has failed");
+        let mut answers = Vec::new();
+        let handle = |answer: &wireloom::Message<'_>| answers.push(answer.as_text().map(str::to_owned));
+        let ended = read_rest(error, &sender, &mut receiver, handle).await;
+        assert_eq!((ended, answers), (Ok(Ended::Closed), vec![Some("hello".to_owned())]));
+        let (_server, transport) = tokio::io::duplex(1 << 10);
+        let (negotiated, config) = (Negotiated::default(), WebSocketConfig::default());
+        let socket = WebSocket::from_transport(transport, Role::Client, negotiated, None, config, &[]);
+        let (sender, mut receiver) = socket.split();
+        let ended = read_rest(WebSocketError::SlowPeer, &sender, &mut receiver, |_| {}).await;
+        assert_eq!(ended, Err(WebSocketError::SlowPeer));
     }
 }

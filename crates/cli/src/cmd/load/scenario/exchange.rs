@@ -11,7 +11,7 @@ use wireloom::{Message, Receiver, Sender, WebSocket, WebSocketError};
 
 use super::super::payload::Payloads;
 use super::super::recorder::Recorder;
-use super::connection::{Connection, Ended};
+use super::connection::{Connection, Ended, read_rest};
 
 /// The maximum number of messages that are handled before the clock is read again.
 pub(super) const BATCH: usize = 64;
@@ -63,10 +63,14 @@ impl<'a> Arrival<'a> {
 /// Runs until everything was sent and answered, or the connection has ended.
 pub(super) async fn run(connection: Connection, mut exchange: impl Exchange, mut socket: WebSocket) {
     let (sender, receiver) = socket.halves();
-    let ended = {
+    let mut ended = {
         let mut wake = pin!(tokio::time::sleep_until(exchange.next_wake(Instant::now()).into()));
         poll_fn(|cx| poll(&connection, &mut exchange, cx, sender, receiver, wake.as_mut())).await
     };
+    if let Err(error) = ended {
+        let handle = |answer: &Message<'_>| exchange.handle(&mut Arrival::new(&connection), answer);
+        ended = read_rest(error, sender, receiver, handle).await;
+    }
     let lost = exchange.pending() as u64;
     // Repeated answers may arrive before the server's Close frame.
     let handle = |answer: &Message<'_>| exchange.handle(&mut Arrival::new(&connection), answer);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 use wireloom::{Receiver, Sender, WebSocket, WebSocketError};
 
-use super::connection::{Connection, Ended, Next, Pace, queue};
+use super::connection::{Connection, Ended, Next, Pace, queue, read_rest};
 
 /// The time between the answer to a ping and the next ping.
 const PING_INTERVAL: Duration = Duration::from_millis(50);
@@ -36,10 +36,14 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
         next_ping: now,
         is_sending: true,
     };
-    let ended = {
+    let mut ended = {
         let mut wake = pin!(tokio::time::sleep_until(now.into()));
         poll_fn(|cx| sink.poll(cx, sender, receiver, wake.as_mut())).await
     };
+    if let Err(error) = ended {
+        ended = read_rest(error, sender, receiver, |_| {}).await;
+        sink.take_pong(Instant::now(), sender);
+    }
     let lost = sink.sent.messages - sink.confirmed.messages;
     sink.connection.finish(ended, lost, sender, receiver, |_| {}).await;
 }
