@@ -82,7 +82,7 @@ struct Queue {
     /// The number of turns that have begun.
     turns: u64,
     entries: HashMap<u32, Entry>,
-    /// Shares whose credit is used up, in the order of their next turns.
+    /// Shares whose credit is used up, in the order of their next turns, each once.
     used_up: VecDeque<u32>,
     /// Shares whose turns came last.
     in_turn: Vec<u32>,
@@ -228,8 +228,12 @@ impl Scheduler {
             return;
         }
         let mut queue = self.queue.lock();
-        let Queue { entries, deferred, .. } = &mut *queue;
+        let Queue { entries, used_up, deferred, .. } = &mut *queue;
         if let Some(entry) = entries.remove(&share.id) {
+            if entry.turn != Turn::Free {
+                // The next account with this id would have this place beside its own.
+                used_up.retain(|id| *id != share.id);
+            }
             entry.tasks.into_iter().flatten().for_each(|mut slot| deferred.wake(&mut slot));
         }
     }
@@ -570,6 +574,19 @@ mod tests {
         // Those that find the turn used up keep their places.
         assert_eq!(turns(TURN / 4), all.chunks(4).collect::<Vec<_>>());
         assert_eq!(turns(2 * TURN), all.chunks(1).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_connection_does_not_take_over_the_places_of_those_that_had_its_key() {
+        let scheduler = Scheduler::default();
+        scheduler.is_running.store(true, Ordering::Release);
+        for _ in 0..3 {
+            let share = Share::of_account(5);
+            scheduler.charge(&share, FREE);
+            assert_eq!(scheduler.queue.lock().used_up, [5]);
+            scheduler.remove(&share);
+        }
+        assert!(scheduler.queue.lock().used_up.is_empty());
     }
 
     #[tokio::test]
