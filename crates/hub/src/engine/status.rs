@@ -2,13 +2,16 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::engine::{EngineError, EngineHealth};
+#[cfg(any(feature = "nats", feature = "redis"))]
+use crate::engine::EngineError;
+use crate::engine::EngineHealth;
 use crate::shards::lock;
 
 /// How long a failure counts where nobody tries again.
-const RECENT_MAX: Duration = Duration::from_secs(30);
+#[cfg(any(feature = "nats", feature = "redis"))]
+const RECENT_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// The state of a file, of a connection, or of one kind of operation.
 #[derive(Debug, Default)]
