@@ -324,11 +324,11 @@ impl Outbox {
         lock(&self.queue).ended().is_some()
     }
 
-    /// Ready when the connection is being ended; otherwise registers the task.
-    pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready with the reason when the connection is being ended; otherwise registers the task.
+    pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<Disconnect> {
         let mut queue = lock(&self.queue);
-        if queue.ended().is_some() {
-            return Poll::Ready(());
+        if let Some(reason) = queue.ended() {
+            return Poll::Ready(reason.clone());
         }
         let old = queue.register(cx);
         drop(queue);

@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
@@ -233,35 +234,36 @@ async fn proceed(work: &mut Work, inbox: Option<&mut Inbox>) {
 /// The body of a response, which accepts as much as the client does.
 struct Output {
     body: BodySender,
-    /// What is left of a chunk whose beginning has been handed over.
+    /// What is left of the chunk that is being sent.
     rest: Bytes,
 }
 
 impl Output {
-    /// Sends a chunk, unless the client is too slow. If the connection is being ended, it does not wait for the client to read.
-    async fn send(&mut self, node: &Node, client: &Client, mut chunk: Bytes) -> Result<(), Disconnect> {
+    /// Sends a chunk, unless the client is too slow. If the connection is being ended, it does not wait for the client to read:
+    /// [`finish`](Self::finish) sends the rest.
+    async fn send(&mut self, node: &Node, client: &Client, chunk: Bytes) -> Result<(), Disconnect> {
         let queue_time_max = node.settings().config.client.queue_time_max;
-        while let Some(part) = next_part(&chunk) {
+        self.rest = chunk;
+        while let Some(part) = next_part(&self.rest) {
             let len = part.len();
             // A part is accepted when the client has read others, so that each has the whole time.
             let sending = while_accepted(Box::pin(self.body.send(part)), queue_time_max, || 0);
             let sent = tokio::select! {
                 biased;
                 sent = sending => sent,
-                () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
+                reason = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Err(reason),
             };
             match sent {
-                Some(Ok(())) => chunk.advance(len),
+                Some(Ok(())) => self.rest.advance(len),
                 Some(Err(_)) => return Err(Disconnect::ConnectionClosed),
                 None => return Err(Disconnect::Slow),
             }
-            self.rest = chunk.clone();
         }
         Ok(())
     }
 
-    /// Sends what is left of a chunk, then the reason as the last push, because streams have no close code. Returns whether the client may
-    /// still receive it: one that is slow does not.
+    /// Sends what is left of a chunk and what is queued, then the reason as the last push, because streams have no close code. Returns
+    /// whether the client may still receive it: one that is slow does not.
     async fn finish(&mut self, client: &Client, reason: &Disconnect) -> bool {
         if *reason == Disconnect::Slow {
             return false;
@@ -273,10 +275,21 @@ impl Output {
         };
         let push = Push { disconnect: Some(disconnect), ..Push::default() };
         let push = client.encode(&Reply { push: Some(push), ..Reply::default() });
-        let mut messages = push.into_iter().collect();
-        // The client may have disconnected.
-        self.body.send(std::mem::take(&mut self.rest)).await.is_ok()
-            && self.body.send(Framing::of(client.transport).join(&mut messages)).await.is_ok()
+        let (framing, mut messages) = (Framing::of(client.transport), Vec::new());
+        let mut chunk = std::mem::take(&mut self.rest);
+        loop {
+            if self.body.send(chunk).await.is_err() {
+                // The client has disconnected.
+                return false;
+            }
+            let taken = poll_fn(|cx| Poll::Ready(client.outbox.poll_take(cx, &mut messages))).await;
+            if taken != Poll::Ready(Taken::Messages) {
+                break;
+            }
+            chunk = framing.join(&mut messages);
+        }
+        messages.extend(push);
+        self.body.send(framing.join(&mut messages)).await.is_ok()
     }
 }
 

@@ -8,6 +8,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tracing::debug;
@@ -250,35 +251,50 @@ async fn write(
     messages: Vec<PreparedMessage>,
 ) -> Written {
     let written = {
-        let mut writing = pin!(send(&mut sender, &messages));
+        let are_queued = AtomicBool::new(false);
+        let mut writing = pin!(send(&mut sender, &messages, &are_queued));
         // Most writes are done at once, and need no timer.
         match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
             Poll::Ready(written) => written.map_err(|error| failed(&client, &error)),
-            Poll::Pending => Box::pin(finish_write(&node, &client, writing)).await,
+            Poll::Pending => Box::pin(finish_write(&node, &client, writing, &are_queued)).await,
         }
     };
     (sender, written)
 }
 
-async fn send(sender: &mut Sender, messages: &[PreparedMessage]) -> Result<(), WebSocketError> {
-    let [first @ .., last] = messages else { return sender.flush().await };
-    for message in first {
-        sender.feed(message).await?;
+/// Sets `are_queued` when the connection has all messages, or the room for the last one.
+async fn send(
+    sender: &mut Sender,
+    messages: &[PreparedMessage],
+    are_queued: &AtomicBool,
+) -> Result<(), WebSocketError> {
+    if let [first @ .., last] = messages {
+        for message in first {
+            sender.feed(message).await?;
+        }
+        drop(sender.reserve().await?);
+        are_queued.store(true, Ordering::Relaxed);
+        return sender.send(last).await;
     }
-    sender.send(last).await
+    are_queued.store(true, Ordering::Relaxed);
+    sender.flush().await
 }
 
-/// Waits for a write, unless the client is too slow.
+/// Waits for a write, unless the client is too slow. An error if the connection is being ended and a message was not queued: nothing may
+/// follow one that the client does not get.
 async fn finish_write(
     node: &Node,
     client: &Client,
     writing: impl Future<Output = Result<(), WebSocketError>> + Unpin,
+    are_queued: &AtomicBool,
 ) -> Result<(), Disconnect> {
     let queue_time_max = node.settings().config.client.queue_time_max;
     let written = tokio::select! {
         written = while_accepted(writing, queue_time_max, || client.outbox.bytes_sent()) => written,
         // If the connection is being ended, do not wait for a client that does not read.
-        () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
+        reason = poll_fn(|cx| client.outbox.poll_ended(cx)) => {
+            return if are_queued.load(Ordering::Relaxed) { Ok(()) } else { Err(reason) };
+        }
     };
     match written {
         Some(written) => written.map_err(|error| failed(client, &error)),

@@ -259,6 +259,55 @@ async fn the_end_of_an_event_stream_does_not_wait_for_its_reader() {
     }
 }
 
+/// What is queued is much more than is taken at once.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_ended_has_what_was_queued_before() {
+    let config = "[client]\nanonymous = true\n[channel]\nsubscribe = \"anyone\"\n";
+    let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+    let mut stream = slowly(&hub);
+    let connect = r#"{"subs":{"a":{}}}"#;
+    let head = format!(
+        "POST /connection/uni_http_stream HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{connect}",
+        connect.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    while hub.stats().channels == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let padding = "x".repeat(10_000);
+    for number in 0..50 {
+        hub.publish("a", json!([number, padding]).to_string()).await.unwrap();
+    }
+    let ended = hub.clone();
+    tokio::spawn(async move { ended.shut_down(Duration::from_secs(30)).await });
+    let mut received = Vec::new();
+    let reading = async {
+        while !received.ends_with(b"\r\n0\r\n\r\n") {
+            assert!(stream.read_buf(&mut received).await.unwrap() > 0);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reading).await.expect("the end of the body");
+    let body = unchunked(&received);
+    let mut lines: Vec<serde_json::Value> =
+        body.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect();
+    assert_eq!(lines.pop().unwrap()["disconnect"]["code"], 3001);
+    let numbers = lines.iter().filter_map(|line| line["pub"]["data"][0].as_u64());
+    assert!(numbers.eq(0..50), "{} lines", lines.len());
+}
+
+/// The body of a response that has it in chunks.
+fn unchunked(response: &[u8]) -> String {
+    let response = std::str::from_utf8(response).unwrap();
+    let (_, mut rest) = response.split_once("\r\n\r\n").unwrap();
+    let mut body = String::new();
+    while let Some((len, after)) = rest.split_once("\r\n") {
+        let (chunk, after) = after.split_at(usize::from_str_radix(len, 16).unwrap());
+        body += chunk;
+        rest = &after[2..];
+    }
+    body
+}
+
 #[tokio::test]
 async fn publications_are_dropped_where_that_is_the_policy() {
     for policy in ["drop-oldest", "drop-newest"] {
