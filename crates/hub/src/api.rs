@@ -276,8 +276,7 @@ impl Hub {
             Failure::Refused(match error {
                 PublishError::BadChannel | PublishError::BadKey => ErrorCode::LimitExceeded,
                 PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
-                PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
-                PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
+                PublishError::Engine(error) => code(&error),
             })
         })?;
         Ok(raw(&match position {
@@ -336,10 +335,14 @@ pub(crate) enum Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
-        Self::Refused(match error {
-            EngineError::ChannelLimit => ErrorCode::LimitExceeded,
-            EngineError::Unavailable(_) => ErrorCode::Internal,
-        })
+        Self::Refused(code(&error))
+    }
+}
+
+fn code(error: &EngineError) -> ErrorCode {
+    match error {
+        EngineError::ChannelLimit | EngineError::TooLong => ErrorCode::LimitExceeded,
+        EngineError::Refused(_) | EngineError::Unavailable(_) => ErrorCode::Internal,
     }
 }
 

@@ -298,8 +298,8 @@ async fn add(
 impl Reserved {
     fn refusal(&self, error: &EngineError) -> Refusal {
         match error {
-            EngineError::ChannelLimit => ErrorCode::LimitExceeded.into(),
-            EngineError::Unavailable(_) => {
+            EngineError::ChannelLimit | EngineError::TooLong => ErrorCode::LimitExceeded.into(),
+            EngineError::Refused(_) | EngineError::Unavailable(_) => {
                 self.node.note_engine_failure(&self.channel, error, "a client was not subscribed");
                 ErrorCode::Internal.into()
             }

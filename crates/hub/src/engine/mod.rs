@@ -46,6 +46,10 @@ pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError
 pub enum EngineError {
     /// The limit of channels is reached.
     ChannelLimit,
+    /// The publication is longer than the engine accepts.
+    TooLong,
+    /// The operation alone was refused, and others are carried out; the message says why.
+    Refused(String),
     /// The storage or the network failed; the message describes it.
     Unavailable(String),
 }
@@ -54,7 +58,8 @@ impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ChannelLimit => f.write_str("the limit of channels with history is reached"),
-            Self::Unavailable(reason) => f.write_str(reason),
+            Self::TooLong => f.write_str("the publication is longer than the engine accepts"),
+            Self::Refused(reason) | Self::Unavailable(reason) => f.write_str(reason),
         }
     }
 }

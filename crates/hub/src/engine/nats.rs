@@ -209,7 +209,11 @@ impl NatsEngine {
                 message = message.message_id(format!("{}.{}", encoded(channel), encoded(key)));
             }
             let subject = subject(stream.cached_info(), channel);
-            let sent = self.nats.jetstream.send_publish(subject, message).await.map_err(unavailable)?;
+            let sent = self.nats.jetstream.send_publish(subject, message).await;
+            let sent = sent.map_err(|error| match error.kind() {
+                PublishErrorKind::MaxPayloadExceeded => EngineError::TooLong,
+                _ => unavailable(error),
+            })?;
             match sent.await {
                 Ok(ack) => {
                     return Ok(Position { offset: ack.sequence, epoch: epoch(stream.cached_info()) });
@@ -230,7 +234,10 @@ impl NatsEngine {
         if !self.nats.is_connected() {
             return Ok(());
         }
-        self.nats.client.publish(subject, payload.into()).await.map_err(unavailable)
+        self.nats.client.publish(subject, payload.into()).await.map_err(|error| match error.kind() {
+            async_nats::client::PublishErrorKind::MaxPayloadExceeded => EngineError::TooLong,
+            _ => unavailable(error),
+        })
     }
 
     fn follower(&self, channel: &str) -> Option<Arc<Follower>> {

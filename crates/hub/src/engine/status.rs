@@ -34,11 +34,13 @@ impl Status {
         EngineHealth { failure: failure.filter(|_| is_recent), failures }
     }
 
-    /// Notes the result of an operation.
+    /// Notes the result of an operation, unless it was refused for a reason that lies in it: clients could make the engine look
+    /// unhealthy.
     #[cfg(any(feature = "nats", feature = "redis"))]
     pub(super) fn checked<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         match &result {
             Ok(_) => drop(self.succeeded()),
+            Err(EngineError::ChannelLimit | EngineError::TooLong | EngineError::Refused(_)) => {}
             Err(error) => drop(self.failed(&error.to_string())),
         }
         result

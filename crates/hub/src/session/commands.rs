@@ -146,7 +146,9 @@ impl Session {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
             PublishError::BadChannel
             | PublishError::BadKey
-            | PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
+            | PublishError::Engine(EngineError::ChannelLimit | EngineError::TooLong) => {
+                ErrorCode::LimitExceeded
+            }
             PublishError::Engine(error) => self.failed(channel, &error, "a client did not publish"),
         })?;
         Ok(())

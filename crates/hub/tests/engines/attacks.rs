@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
-use wireloom_hub::engine::{Action, Control, Engine, NatsEngine, RedisEngine};
+use wireloom_hub::engine::{Action, Control, Engine, EngineError, NatsEngine, RedisEngine};
 use wireloom_hub::protocol::ClientInfo;
 use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retention};
 
@@ -777,6 +777,19 @@ async fn what_nats_does_not_store_is_a_failure() {
     }
 }
 
+/// A client could make every node look unhealthy.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_long_for_nats_is_no_failure_of_it() {
+    let Some(nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let _recorder = started(&engine);
+    for retention in [Some(KEEP), None] {
+        let long = publication(&"x".repeat(1 << 20));
+        assert_eq!(engine.publish("a", long, retention, "").await, Err(EngineError::TooLong));
+        assert_eq!((engine.health().failure, engine.health().failures), (None, 0));
+    }
+}
+
 /// Redis refuses one command, and executes others.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_redis_refuses_to_clients_is_counted() {
@@ -804,6 +817,11 @@ async fn what_redis_refuses_to_clients_is_counted() {
             (&json!(100), number as u64 + 1)
         );
     }
+    // The keys alone are to blame.
+    assert_eq!(node.hub.health().failure, None);
+    assert!(redis.command("CONFIG SET min-replicas-to-write 1").contains("OK"));
+    let refused = node.hub.publish("b", "1").await;
+    assert!(refused.is_err());
     // Others of its commands succeed meanwhile.
     sleep(Duration::from_secs(3)).await;
     assert!(node.hub.health().failure.is_some());

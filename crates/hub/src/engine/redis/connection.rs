@@ -451,6 +451,11 @@ impl Connection {
                 {
                     *open = None;
                 }
+                // Of one key, which another program has written.
+                if error.code() == Some("WRONGTYPE") {
+                    self.status.succeeded();
+                    return Err(EngineError::Refused(format!("Redis: {error}")));
+                }
                 self.status.failed(&format!("Redis: {error}"));
                 Err(unavailable(error))
             }
