@@ -1,11 +1,15 @@
 //! The subscribers of this node, by channel, and the fan-out to them.
 
+mod left;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use slab::Slab;
 use wireloom::PreparedMessage;
 
+pub(crate) use self::left::Left;
 use crate::batch::Unwritten;
 use crate::client::{Active, Client, Format, Subscription};
 use crate::config::namespace_of;
@@ -24,6 +28,8 @@ pub(crate) struct Channels {
     channels: Shards<Channel>,
     /// The number of channels of each namespace.
     by_namespace: Mutex<HashMap<String, usize>>,
+    /// Locked after a shard, and while none is locked after it.
+    left: Mutex<Left>,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +39,8 @@ struct Channel {
     epoch: Option<Epoch>,
     /// The last publication with an offset, kept while a subscriber has deltas.
     latest: Option<Latest>,
+    /// How long it counts without subscribers, because a client published into it.
+    counts_until: Option<Duration>,
 }
 
 /// Shared by the subscribers of a channel.
@@ -139,7 +147,7 @@ pub(crate) enum Started {
 
 impl Channels {
     pub(crate) fn new() -> Self {
-        Self { channels: Shards::new(), by_namespace: Mutex::default() }
+        Self { channels: Shards::new(), by_namespace: Mutex::default(), left: Mutex::default() }
     }
 
     /// The number of channels with subscribers.
@@ -161,6 +169,19 @@ impl Channels {
         self.channels.lock(channel).contains_key(channel)
     }
 
+    /// The channels without subscribers that count.
+    pub(crate) fn left(&self) -> MutexGuard<'_, Left> {
+        lock(&self.left)
+    }
+
+    /// Notes how long a channel counts once its subscribers have left. Returns whether it has any.
+    pub(crate) fn count_until(&self, channel: &str, until: Duration) -> bool {
+        let mut shard = self.channels.lock(channel);
+        let Some(channel) = shard.get_mut(channel) else { return false };
+        channel.counts_until = Some(until);
+        true
+    }
+
     /// The channels and their numbers of subscribers.
     pub(crate) fn list(&self) -> Vec<(Arc<str>, usize)> {
         let each = |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Channel>>| {
@@ -179,7 +200,8 @@ impl Channels {
             *lock(&self.by_namespace).entry(namespace_of(channel).to_owned()).or_default() += 1;
             channel.into()
         });
-        let Channel { subscribers, .. } = shard.entry(name.clone()).or_default();
+        let new = || Channel { counts_until: lock(&self.left).remove(channel), ..Channel::default() };
+        let Channel { subscribers, .. } = shard.entry(name.clone()).or_insert_with(new);
         let key = subscribers.insert(Subscriber {
             client,
             phase: Phase::Recovering(None),
@@ -245,7 +267,12 @@ impl Channels {
         let mut shard = self.channels.lock(channel);
         let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
         subscribers.try_remove(key);
-        if subscribers.is_empty() && shard.remove(channel).is_some() {
+        if subscribers.is_empty()
+            && let Some(removed) = shard.remove(channel)
+        {
+            if let Some(until) = removed.counts_until {
+                lock(&self.left).insert(channel, until);
+            }
             let mut by_namespace = lock(&self.by_namespace);
             if let Some(len) = by_namespace.get_mut(namespace_of(channel)) {
                 *len -= 1;

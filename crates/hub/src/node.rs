@@ -23,7 +23,6 @@ use tracing::warn;
 
 use crate::calls::Calls;
 use crate::changes::Changes;
-use crate::channel_limits::ChannelLimits;
 use crate::channels::Channels;
 use crate::clients::Clients;
 use crate::clock::{Clock, WarningLimit};
@@ -60,7 +59,6 @@ pub(crate) struct Node {
     slow_warnings: WarningLimit,
     /// Of the admin page.
     pub(crate) logins: Logins,
-    pub(crate) channel_limits: ChannelLimits,
     pub(crate) events: Arc<Events>,
     /// Of this node.
     pub(crate) sessions: Arc<Sessions>,
@@ -101,7 +99,6 @@ impl Node {
             engine_warnings: WarningLimit::default(),
             slow_warnings: WarningLimit::default(),
             logins: Logins::default(),
-            channel_limits: ChannelLimits::default(),
             events: Arc::new(Events::new(engine.clone(), clock)),
             sessions: Arc::default(),
             calls: Calls::default(),

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::channel_limits;
 use crate::channels::{Deltas, Start, Started};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::seconds;
@@ -171,8 +172,8 @@ fn check_limits(
     is_granted: bool,
 ) -> Result<(), ErrorCode> {
     let Reserved { node, client, channel, .. } = reserved;
-    let is_admitted =
-        is_granted || node.channel_limits.admits_subscription(config, options, &node.channels, channel);
+    let is_admitted = is_granted
+        || channel_limits::admits_subscription(config, options, &node.channels, channel, node.clock.now());
     // The one that is reserved is counted.
     if is_admitted && user_has_room(node, config, client.user(), 0) {
         Ok(())

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::{Session, charge_clients, charge_publications};
 use crate::auth::TokenError;
+use crate::channel_limits;
 use crate::client::{Format, Subscription};
 use crate::clock::seconds;
 use crate::engine::EngineError;
@@ -178,10 +179,10 @@ impl Session {
         let settings = self.node.settings();
         let config = &settings.config;
         let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
-        let Node { channels, channel_limits, clock, .. } = &*self.node;
+        let Node { channels, clock, .. } = &*self.node;
         let kept_for = retention(options).map(|retention| self.node.engine().channel_ttl(retention));
         let (now, kept_for) = (clock.now(), kept_for.unwrap_or_default());
-        if channel_limits.admits_publication(config, options, channels, channel, now, kept_for) {
+        if channel_limits::admits_publication(config, options, channels, channel, now, kept_for) {
             Ok(())
         } else {
             Err(ErrorCode::LimitExceeded)

@@ -831,18 +831,22 @@ async fn what_redis_refuses_to_clients_is_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn channels_of_redis_count_as_long_as_their_positions() {
     let Some(redis) = Redis::start() else { return };
-    let config = "client.anonymous = true\nhistory.channels_max = 10\n[channel]\npublish = \"anyone\"\n\
+    let config = "client.anonymous = true\nhistory.channels_max = 10\n[channel]\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
         history_size = 1\nhistory_ttl = \"10ms\"\nhistory_meta_ttl = \"1h\"\n";
     let hub = || Hub::builder().config(HubConfig::from_toml(config).unwrap());
     let over_redis = hub().engine(RedisEngine::connect(&redis.url()).await.unwrap());
-    for (hub, admitted) in [(hub(), 12), (over_redis, 9)] {
+    let followed = hub().engine(RedisEngine::connect(&redis.url()).await.unwrap());
+    for (hub, admitted, is_followed) in [(hub(), 12, false), (over_redis, 9, false), (followed, 9, true)] {
         let node = Node::start(hub.build().unwrap()).await;
         let mut client = node.connect().await;
         for number in 0..12 {
             // Until the limit looks again at what no longer counts.
             sleep(Duration::from_millis(if number < 9 { 1 } else { 1_100 })).await;
-            let publish =
-                json!({ "id": 100 + number, "publish": { "channel": number.to_string(), "data": 1 } });
+            let channel = number.to_string();
+            let publish = json!({ "id": 100 + number, "publish": { "channel": channel, "data": 1 } });
+            if is_followed && number < admitted {
+                client.call("subscribe", json!({ "channel": channel })).await;
+            }
             client.socket.send(&publish.to_string()).await.unwrap();
             let code = loop {
                 let reply = client.receive().await;
@@ -851,6 +855,9 @@ async fn channels_of_redis_count_as_long_as_their_positions() {
                 }
             };
             assert_eq!(code, (number >= admitted).then_some(106), "{number} of {admitted}");
+            if is_followed && number < admitted {
+                client.call("unsubscribe", json!({ "channel": channel })).await;
+            }
         }
     }
 }
