@@ -18,7 +18,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, sleep};
+use tokio::time::{Instant, MissedTickBehavior, sleep, timeout_at};
 use tracing::{info, warn};
 
 use crate::clock::{Clock, WarningLimit};
@@ -165,13 +165,17 @@ impl Events {
     /// other.
     async fn flush(self: Arc<Self>, host: Weak<dyn Host>) {
         let mut lost = VecDeque::new();
+        // When what was not stored is tried again. What has ended does not wait for that.
+        let mut store_at = Instant::now();
         loop {
             match host.upgrade() {
                 Some(host) if self.is_open_lost.swap(false, Ordering::SeqCst) => lost = host.opened().into(),
                 Some(_) => {}
                 None => lost.clear(),
             }
-            let mut has_failed = self.store_again(&mut lost).await.is_err();
+            if store_at <= Instant::now() && self.store_again(&mut lost).await.is_err() {
+                store_at = Instant::now() + RETRY_MIN;
+            }
             let batch: Vec<_> = {
                 let mut ended = lock(&self.ended);
                 let len = ended.len().min(4 * CONCURRENT_MAX);
@@ -179,14 +183,14 @@ impl Events {
                 ended.drain(..len).collect()
             };
             if !batch.is_empty() {
-                has_failed |= self.move_ends(batch, &mut lost).await.is_err();
+                if self.move_ends(batch, &mut lost).await.is_err() {
+                    sleep(RETRY_MIN).await;
+                }
             } else if host.strong_count() == 0 {
                 return;
-            } else if lost.is_empty() {
-                let _ = tokio::time::timeout(RENEWAL, self.has_ended.notified()).await;
-            }
-            if has_failed {
-                sleep(RETRY_MIN).await;
+            } else {
+                let until = if lost.is_empty() { Instant::now() + RENEWAL } else { store_at };
+                let _ = timeout_at(until, self.has_ended.notified()).await;
             }
         }
     }
@@ -592,6 +596,13 @@ mod tests {
         // The one that is refused is tried again, and no other.
         let opens = engine.opens.load(Ordering::Relaxed);
         assert!((OPEN..OPEN + 200).contains(&opens), "{opens}");
+        // Many ends do not wait for its attempts.
+        let begun = Instant::now();
+        (0..5_000).for_each(|_| events.end(events.prepare("other", "", None), 3000, ""));
+        while !lock(&events.ended).is_empty() || events.queueing.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         drop(host);
         flushing.await.unwrap();
     }
