@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,8 +46,10 @@ struct State {
     changes: usize,
     /// The share of writes and syncs that fail, in percent.
     failure: u32,
-    /// The offset of a sector that cannot be read.
-    unreadable: Option<usize>,
+    /// The bytes that cannot be read.
+    unreadable: Range<usize>,
+    /// The number of attempts to read some of them.
+    unread: usize,
     rng: fastrand::Rng,
 }
 
@@ -100,8 +103,9 @@ impl Disk {
     fn new(rng: fastrand::Rng) -> Self {
         let (durable, visible, unsynced) = Default::default();
         let (changes_left, unreadable) = Default::default();
+        let (changes, failure, unread) = Default::default();
         let state =
-            State { durable, visible, unsynced, changes_left, changes: 0, failure: 0, unreadable, rng };
+            State { durable, visible, unsynced, changes_left, changes, failure, unreadable, unread, rng };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -200,9 +204,10 @@ impl StorageBackend for Disk {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = lock(&self.0);
+        let mut state = lock(&self.0);
         let range = offset as usize..offset as usize + out.len();
-        if state.unreadable.is_some_and(|sector| range.start < sector + SECTOR && sector < range.end) {
+        if range.start < state.unreadable.end && state.unreadable.start < range.end {
+            state.unread += 1;
             return Err(io::Error::other("a sector cannot be read"));
         }
         let from = state.visible.get(range);
@@ -602,7 +607,7 @@ async fn a_sector_that_cannot_be_read_matters_only_where_it_is_needed() {
             let state = &mut *lock(&disk.0);
             (state.visible, state.durable) = (killed.clone(), killed.clone());
             state.unsynced.clear();
-            state.unreadable = Some(sector);
+            state.unreadable = sector..sector + SECTOR;
         }
         match load() {
             Ok((memory, writer)) => {
@@ -616,6 +621,15 @@ async fn a_sector_that_cannot_be_read_matters_only_where_it_is_needed() {
         }
     }
     assert!(opened > refused && refused > 0, "{opened} opened, {refused} refused");
+    // A disk that answers nothing is not asked for each page.
+    {
+        let state = &mut *lock(&disk.0);
+        (state.visible, state.durable) = (killed.clone(), killed.clone());
+        (state.unreadable, state.unread) = (SECTOR..killed.len(), 0);
+    }
+    assert!(load().is_err());
+    let unread = lock(&disk.0).unread;
+    assert!((16..20).contains(&unread) && killed.len() > 100 * SECTOR, "{unread} of {}", killed.len());
 }
 
 #[tokio::test]

@@ -194,22 +194,32 @@ impl<B: StorageBackend> Flagged<B> {
     fn write_again(&self) -> std::io::Result<()> {
         let len = self.0.len()?;
         let mut part = vec![0; WRITE_AGAIN_LEN];
+        let mut unreadable = Vec::new();
         for begin in (0..len).step_by(WRITE_AGAIN_LEN) {
             let part = &mut part[..WRITE_AGAIN_LEN.min((len - begin) as usize)];
-            self.write_part_again(begin, part)?;
+            self.write_part_again(begin, part, &mut unreadable)?;
+        }
+        if let Some(offset) = unreadable.first() {
+            warn!(offset, pages = unreadable.len(), "pages of a file of histories or events cannot be read");
         }
         self.sync_data()
     }
 
-    /// A page that cannot be read stays as it is: what has not reached the disk could be read. redb reports it if it is needed.
-    fn write_part_again(&self, begin: u64, part: &mut [u8]) -> std::io::Result<()> {
+    /// A page that cannot be read stays as it is, and its offset is added to `unreadable`: what has not reached the disk could be read.
+    /// redb reports it if it is needed. An error after some pages: the disk answers nothing.
+    fn write_part_again(
+        &self,
+        begin: u64,
+        part: &mut [u8],
+        unreadable: &mut Vec<u64>,
+    ) -> std::io::Result<()> {
         let Err(error) = self.0.read(begin, part) else { return self.0.write(begin, part) };
         if part.len() <= PAGE_LEN {
-            warn!(offset = begin, %error, "a page of a file of histories or events cannot be read");
-            return Ok(());
+            unreadable.push(begin);
+            return if unreadable.len() < UNREADABLE_MAX { Ok(()) } else { Err(error) };
         }
         for (page, begin) in part.chunks_mut(PAGE_LEN).zip((begin..).step_by(PAGE_LEN)) {
-            self.write_part_again(begin, page)?;
+            self.write_part_again(begin, page, unreadable)?;
         }
         Ok(())
     }
@@ -304,6 +314,9 @@ fn check_len(path: &Path) -> Result<(), DiskError> {
 
 /// How much of a file is written again at once.
 const WRITE_AGAIN_LEN: usize = 1 << 20;
+
+/// The number of pages that cannot be read after which a file is not written again.
+const UNREADABLE_MAX: usize = 16;
 
 /// The length of what every file begins with.
 const MAGIC_LEN: usize = 9;
