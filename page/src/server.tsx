@@ -24,7 +24,7 @@ export function Server() {
       </p>
       {metrics?.sum('wireloom_hub_engine_up') === 0 && (
         <p role="alert" class="state closed">
-          Publications cannot be stored: <a href="/healthz">the reason</a>.
+          Publications, presence or events cannot be stored: <a href="/healthz">the reason</a>.
         </p>
       )}
       {monitor.isAdmin && <Admin />}

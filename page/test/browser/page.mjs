@@ -109,7 +109,7 @@ export default {
     await page.route('**/live', (route) => route.fulfill({ json: { allowed: false, metrics: true, admin: false } }));
     await page.route('**/metrics', (route) => route.fulfill({ contentType: 'text/plain', body: 'wireloom_hub_engine_up 0\n' }));
     await page.goto(`${driver.server.http}/#server`);
-    await page.getByRole('alert').filter({ hasText: 'Publications cannot be stored' }).waitFor();
+    await page.getByRole('alert').filter({ hasText: 'Publications, presence or events cannot be stored' }).waitFor();
   },
 
   async 'loads nothing from elsewhere, and runs nothing inline'(driver) {
