@@ -121,7 +121,8 @@ pub fn reference() -> String {
     let mut page = String::from(
         "# Hub: all settings\n\nThe file of `wireloom serve --hub FILE`, by section, with defaults; `wireloom hub config` prints the same. \
          Times are texts such as\n`\"25s\"`; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. Each setting can also be given by an environment \
-         variable: `WIRELOOM_HUB_`, the\nsection and the name, as `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`; it replaces the one of the file.\n\n\
+         variable: `WIRELOOM_HUB_`, the\nsection and the name, as `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`; it replaces the one of the file. Variables that Kubernetes makes \
+         for a Service\nnamed `wireloom-hub`, such as `WIRELOOM_HUB_SERVICE_HOST`, are left out.\n\n\
          A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon.\n",
     );
     let mut last = "";
@@ -150,7 +151,7 @@ pub fn reference() -> String {
 
 impl HubConfig {
     /// Reads the file format, and then the environment variables whose names begin with `WIRELOOM_HUB_`, which replace settings of the
-    /// file.
+    /// file. Those that Kubernetes makes for a Service named `wireloom-hub` are left out.
     ///
     /// # Errors
     /// As for [`from_toml`](Self::from_toml), and a variable names no setting.
@@ -158,7 +159,8 @@ impl HubConfig {
         text: &str,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let own = variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX));
+        let own =
+            variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX) && !is_of_kubernetes(name));
         let own: Vec<_> = own.collect();
         // Errors of the file have its lines.
         let from_file = Self::from_toml(text);
@@ -186,6 +188,17 @@ impl HubConfig {
     }
 }
 
+/// Whether Kubernetes makes a variable of this name for a Service, as `WIRELOOM_HUB_PORT_8080_TCP` for one named `wireloom-hub`. No
+/// setting has such a name.
+fn is_of_kubernetes(variable: &str) -> bool {
+    let is_of_port = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
+    variable.ends_with("_SERVICE_HOST")
+        || variable.ends_with("_SERVICE_PORT")
+        || variable.contains("_SERVICE_PORT_")
+        || variable.ends_with("_PORT")
+        || variable.split_once("_PORT_").is_some_and(is_of_port)
+}
+
 /// The value of a variable that is not a text: a boolean, a number or a list in TOML.
 fn parsed(variable: &str, value: &str) -> Result<Value, ConfigError> {
     let table: Result<Table, _> = toml::from_str(&format!("value = {value}"));
@@ -206,6 +219,7 @@ mod tests {
         for setting in &settings {
             assert!(!setting.about.is_empty(), "{}.{}", setting.section, setting.name);
             assert!(variables.insert(setting.variable()), "{}", setting.variable());
+            assert!(!is_of_kubernetes(&setting.variable()), "{}", setting.variable());
         }
         let default = |section: &str, name: &str| {
             let found = settings.iter().find(|setting| setting.section == section && setting.name == name);
@@ -271,6 +285,15 @@ mod tests {
             ("WIRELOOM_HUB_PROXY_CONNECT_URL", "http://a/"),
             ("WIRELOOM_HUB_CHANNEL_SUBSCRIBE", "anyone"),
             ("WIRELOOM_HUB", "not a setting"),
+            ("WIRELOOM_HUB_SERVICE_HOST", "10.0.0.1"),
+            ("WIRELOOM_HUB_SERVICE_PORT", "8080"),
+            ("WIRELOOM_HUB_SERVICE_PORT_HTTP", "8080"),
+            ("WIRELOOM_HUB_PORT", "tcp://10.0.0.1:8080"),
+            ("WIRELOOM_HUB_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+            ("WIRELOOM_HUB_PORT_8080_TCP_PROTO", "tcp"),
+            ("WIRELOOM_HUB_PORT_8080_TCP_PORT", "8080"),
+            ("WIRELOOM_HUB_PORT_8080_TCP_ADDR", "10.0.0.1"),
+            ("WIRELOOM_HUB_ADMIN_SERVICE_HOST", "10.0.0.2"),
             ("PATH", "x"),
         ])
         .unwrap();
@@ -285,6 +308,7 @@ mod tests {
         assert_eq!(config.channel.subscribe, crate::Access::Anyone);
         for (variables, reason) in [
             ([("WIRELOOM_HUB_CLIENT_ANONYMOSU", "true")], "WIRELOOM_HUB_CLIENT_ANONYMOSU names no setting"),
+            ([("WIRELOOM_HUB_SERVICE_HOSTS", "x")], "WIRELOOM_HUB_SERVICE_HOSTS names no setting"),
             ([("WIRELOOM_HUB_CLIENT_ANONYMOUS", "yes")], "\"yes\" is not a value"),
             ([("WIRELOOM_HUB_CLIENT_PING_INTERVAL", "0s")], "must not be 0"),
         ] {
