@@ -37,7 +37,7 @@ meanwhile.
 Exit codes:
   0  everything can be read
   1  there is no file, it cannot be read, or a server uses it
-  5  the file is damaged, or some publications cannot be read
+  5  the file is damaged, some publications cannot be read, or the output cannot be written
 
 A damaged file keeps `serve` from starting. Restore it from a backup; salvage what is left of it; or
 set it aside: the next start then begins without histories, and clients that reconnect are told that
@@ -66,6 +66,11 @@ const TOKEN_AFTER: &str = "\
 The token is a JSON Web Token, printed to the standard output. It is signed with [token]
 hmac_secret, and with that of [token.subscription], if there is one, for a --channel. Anyone who has
 it acts as the user until it expires.
+
+Exit codes:
+  0  the token is printed
+  1  the file cannot be read or used, or a variable names no setting
+  5  the output cannot be written
 
 Try it:
   wireloom hub token --hub hub.toml --user 42 --ttl 10m
@@ -101,6 +106,7 @@ Environment variables that begin with WIRELOOM_HUB_ replace settings of the file
 Exit codes:
   0  the configuration can be used
   1  the file cannot be read or used, or a variable names no setting
+  5  the output cannot be written
 
 Try it:
   wireloom hub config
