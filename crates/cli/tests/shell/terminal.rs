@@ -280,3 +280,19 @@ async fn a_person_sees_that_reconnecting_is_open_and_leaves() {
     }
     std::fs::remove_dir_all(home).unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leaving_before_the_first_connection_is_no_interruption() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", silent.local_addr().unwrap());
+    let home = folder("leaving_before");
+    for (keys, how) in [("\x04", "closed"), ("/close\r", "closed"), ("\x03", "interrupted")] {
+        let mut terminal = Terminal::run(&["connect", "--reconnect", &url], &home);
+        let held = tokio::time::timeout(DEADLINE, silent.accept()).await.unwrap().unwrap();
+        terminal.send_keys(keys);
+        terminal.wait_for(&[&format!("wireloom: {how} before the connection was open")]);
+        assert_eq!(terminal.exit_code(), 1);
+        drop(held);
+    }
+    std::fs::remove_dir_all(home).unwrap();
+}

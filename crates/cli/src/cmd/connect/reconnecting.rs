@@ -90,10 +90,9 @@ async fn talk(
                     None => return Ok(Exit::Success),
                 }
             },
-            end = &mut sending => return Ok(close(socket, end, *connections.borrow() > 0, signals, journal).await),
+            end = &mut sending => return Ok(close(socket, end, &connections, signals, journal).await),
             () = signals.recv() => {
-                let end = End::new(CloseCode::GOING_AWAY);
-                return Ok(close(socket, end, *connections.borrow() > 0, signals, journal).await);
+                return Ok(close(socket, End::interrupted(), &connections, signals, journal).await);
             }
         }
     }
@@ -104,11 +103,16 @@ struct End {
     code: CloseCode,
     reason: String,
     exit: Exit,
+    is_interrupted: bool,
 }
 
 impl End {
     fn new(code: CloseCode) -> Self {
-        Self { code, reason: String::new(), exit: Exit::Success }
+        Self { code, reason: String::new(), exit: Exit::Success, is_interrupted: false }
+    }
+
+    fn interrupted() -> Self {
+        Self { is_interrupted: true, ..Self::new(CloseCode::GOING_AWAY) }
     }
 }
 
@@ -116,18 +120,21 @@ impl End {
 async fn close(
     socket: &mut Reconnecting,
     end: End,
-    was_open: bool,
+    connections: &watch::Sender<u64>,
     signals: &mut Signals,
     journal: &Journal,
 ) -> Exit {
-    let End { code, reason, exit } = end;
+    let End { code, reason, exit, is_interrupted } = end;
+    // A statement of its own: the lock of the number is not held while closing.
+    let was_open = *connections.borrow() > 0;
     tokio::select! {
         _ = socket.close(code, &reason) => {}
         () = signals.recv() => {}
     }
     match exit {
         Exit::Success if !was_open => {
-            journal.notes().print_error("interrupted before the connection was open");
+            let how = if is_interrupted { "interrupted" } else { "closed" };
+            journal.notes().print_error(&format!("{how} before the connection was open"));
             Exit::NoConnection
         }
         exit => exit,
@@ -163,7 +170,7 @@ async fn send_input(
                 notes.print_error(why);
                 continue;
             }
-            Some(Input::Interrupted) => return End::new(CloseCode::GOING_AWAY),
+            Some(Input::Interrupted) => return End::interrupted(),
             Some(Input::Failed(error)) => {
                 notes.print_error(&format!("the input cannot be sent: {error}"));
                 return End { exit: Exit::Usage, ..End::new(CloseCode::NORMAL) };
@@ -195,7 +202,7 @@ async fn send_input(
             tokio::select! {
                 biased;
                 _ = connected.wait_for(|&now| now > number) => {}
-                () = until_interrupted(messages, &mut typed) => return End::new(CloseCode::GOING_AWAY),
+                () = until_interrupted(messages, &mut typed) => return End::interrupted(),
             }
         }
     }
