@@ -3,7 +3,7 @@
 "use strict";
 
 const { spawn } = require("node:child_process");
-const { isatty } = require("node:tty");
+const { readFileSync } = require("node:fs");
 
 const name = `@wireloom/cli-${process.platform}-${process.arch}`;
 let binary;
@@ -14,9 +14,13 @@ try {
   process.exit(1);
 }
 const child = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
-// Others signal only this process. Ctrl-C at a terminal signals both, and a second SIGINT would end `serve` without its grace.
-const isAtTerminal = [0, 1, 2].some((descriptor) => isatty(descriptor));
-process.on("SIGINT", () => isAtTerminal || child.kill("SIGINT"));
+// Others signal only this process. Ctrl-C at a terminal signals all of its foreground process group, this process and the binary, and a
+// second SIGINT would end `serve` without its grace.
+const isInForeground = () => {
+  const [, , group, , , foregroundGroup] = readFileSync("/proc/self/stat", "utf8").replace(/^.*\) /s, "").split(" ");
+  return group === foregroundGroup;
+};
+process.on("SIGINT", () => isInForeground() || child.kill("SIGINT"));
 for (const signal of ["SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
 child.on("error", (error) => {
   console.error(`wireloom: ${binary}: ${error.message}`);
