@@ -784,7 +784,7 @@ async fn what_is_too_long_for_nats_is_no_failure_of_it() {
     let engine = nats_engine(nats.port).await;
     let _recorder = started(&engine);
     for retention in [Some(KEEP), None] {
-        let long = publication(&"x".repeat(1 << 20));
+        let long = publication("x".repeat(1 << 20));
         assert_eq!(engine.publish("a", long, retention, "").await, Err(EngineError::TooLong));
         assert_eq!((engine.health().failure, engine.health().failures), (None, 0));
     }
