@@ -71,7 +71,7 @@ pub(super) struct Opened {
 }
 
 impl Connection {
-    /// Opens a connection and connects with the token. `subs` are the positions of the subscriptions that the server made.
+    /// Opens a connection and connects with the token. `subs` are the positions of the subscriptions that the server made and recovers.
     pub(super) async fn open(
         builder: Arc<ClientBuilder>,
         token: String,

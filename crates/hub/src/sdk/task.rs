@@ -89,8 +89,8 @@ pub(super) struct Task {
     entries: HashMap<String, Entry>,
     /// No entry is due before this.
     due_at: Option<Instant>,
-    /// The subscriptions that the server made, and where to recover from.
-    server_side: HashMap<String, Position>,
+    /// The subscriptions that the server made, and where to recover from those that it recovers.
+    server_side: HashMap<String, Option<Position>>,
     /// Calls that wait for a connection.
     calls: VecDeque<Call>,
     waiting: Vec<oneshot::Sender<Result<(), ClientError>>>,
@@ -164,7 +164,10 @@ impl Task {
 
     /// Opens a connection, and answers the handles meanwhile.
     async fn open(&mut self) -> Result<Result<Opened, Lost>, End> {
-        let (builder, token, subs) = (self.builder.clone(), self.token.clone(), self.server_side.clone());
+        let (builder, token) = (self.builder.clone(), self.token.clone());
+        let positions = self.server_side.iter();
+        let subs =
+            positions.filter_map(|(channel, position)| Some((channel.clone(), position.clone()?))).collect();
         let mut opening = Box::pin(async move {
             let token = match &builder.token_source {
                 Some(source) if token.is_empty() => match source().await {
@@ -724,14 +727,17 @@ impl Task {
             return self.received(&channel, publication);
         }
         if let Some(position) = self.server_side.get_mut(&channel) {
-            position.offset = position.offset.max(publication.offset);
+            if let Some(position) = position {
+                position.offset = position.offset.max(publication.offset);
+            }
             self.emit(ClientEvent::Publication { channel, publication });
         }
     }
 
     fn server_subscribed(&mut self, channel: String, result: SubscribeResult) {
         let subscribed = Subscribed::new(&result);
-        self.server_side.insert(channel.clone(), subscribed.position.clone());
+        let position = result.recoverable.then(|| subscribed.position.clone());
+        self.server_side.insert(channel.clone(), position);
         self.emit(ClientEvent::Subscribed { channel: channel.clone(), subscribed });
         for publication in result.publications {
             self.emit(ClientEvent::Publication { channel: channel.clone(), publication });

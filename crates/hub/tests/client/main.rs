@@ -51,6 +51,11 @@ subscribe = "anyone"
 history_size = 5
 history_ttl = "1h"
 force_recovery = true
+
+[[namespace]]
+name = "unrecovered"
+history_size = 5
+history_ttl = "1h"
 "#;
 
 struct Served {
@@ -352,6 +357,33 @@ async fn subscriptions_that_the_server_makes_are_events_of_the_client() {
     loop {
         if let ClientEvent::Unsubscribed { channel } = events.next().await.unwrap() {
             return assert_eq!(channel, "log:x");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_that_the_server_does_not_recover_is_not_recovered() {
+    let served = Served::start().await;
+    let relay = Relay::start(&served.url).await;
+    served.hub.publish("unrecovered:x", "1").await.unwrap();
+    let claims = json!({ "sub": "7", "channels": ["unrecovered:x"] });
+    let builder = Client::builder(relay.url()).token(token(&claims));
+    let client = builder.reconnect_delay(Duration::from_millis(5), Duration::from_millis(50)).start();
+    let mut events = client.events().await.unwrap();
+    let mut connections = 0;
+    loop {
+        match tokio::time::timeout(Duration::from_secs(20), events.next()).await.unwrap().unwrap() {
+            ClientEvent::Subscribed { subscribed, .. } => {
+                assert!(!subscribed.was_recovering);
+                connections += 1;
+                match connections {
+                    1 => relay.cut(),
+                    _ => drop(served.hub.publish("unrecovered:x", "2").await.unwrap()),
+                }
+            }
+            ClientEvent::Publication { publication, .. } => return assert_eq!(publication.data, "2"),
+            ClientEvent::Connected { .. } | ClientEvent::Connecting { .. } => {}
+            other => panic!("{other:?}"),
         }
     }
 }
