@@ -20,6 +20,10 @@ pub(super) struct Connection {
     socket: WebSocket,
     /// How long no byte may arrive or leave while a message is on its way.
     timeout: Duration,
+    /// While a message is sent: the server does not read, unless bytes leave. In time since `opened_at`.
+    stuck: Option<Deadline>,
+    /// The bytes that had left when `stuck` was set.
+    sent_len: u64,
     ping_interval: Duration,
     has_pong: bool,
     opened_at: Instant,
@@ -96,26 +100,39 @@ impl Connection {
         Self::new(socket, builder.timeout).connect(connect).await
     }
 
-    fn new(socket: WebSocket, timeout: Duration) -> Self {
-        let (has_pong, ping_interval) = (false, Duration::ZERO);
-        let opened_at = Instant::now();
-        Self { socket, timeout, ping_interval, has_pong, opened_at, silence: None, received_len: 0 }
+    pub(super) fn new(socket: WebSocket, timeout: Duration) -> Self {
+        Self {
+            socket,
+            timeout,
+            stuck: None,
+            sent_len: 0,
+            ping_interval: Duration::ZERO,
+            has_pong: false,
+            opened_at: Instant::now(),
+            silence: None,
+            received_len: 0,
+        }
     }
 
     async fn connect(mut self, connect: ConnectRequest) -> Result<Opened, Lost> {
-        self.send(&[Command { id: 1, connect: Some(connect), ..Command::default() }]).await?;
+        self.begin_send(&[Command { id: 1, connect: Some(connect), ..Command::default() }]).await?;
         let mut deadline = Instant::now() + self.timeout;
         loop {
-            let received_len = self.socket.traffic().bytes_received;
-            let Ok(replies) = timeout_at(deadline, self.recv()).await else {
-                if self.socket.traffic().bytes_received == received_len {
+            let traffic = self.socket.traffic();
+            let Ok(replies) = timeout_at(deadline, self.recv(true)).await else {
+                if self.socket.traffic() == traffic {
                     return Err(Lost::retry("no answer in time"));
                 }
-                // The reply may be long: it has what the client has missed.
+                // Both messages may be long: the reply has what the client has missed.
                 deadline = Instant::now() + self.timeout;
                 continue;
             };
-            let mut replies = replies?.into_iter();
+            let replies = replies?;
+            if replies.is_empty() {
+                // The command has left.
+                deadline = Instant::now() + self.timeout;
+            }
+            let mut replies = replies.into_iter();
             let Some(reply) = replies.find(|reply| reply.id == 1) else { continue };
             if let Some(error) = reply.error {
                 return Err(Lost::refused(error));
@@ -128,34 +145,39 @@ impl Connection {
         }
     }
 
-    /// Sends commands as one message.
-    pub(super) async fn send(&mut self, commands: &[Command]) -> Result<(), Lost> {
+    /// Begins to send commands as one message, which leaves while [`recv`](Self::recv) waits. The message before has left.
+    pub(super) async fn begin_send(&mut self, commands: &[Command]) -> Result<(), Lost> {
         // Serialization fails only for maps whose keys are not strings; there are none.
         let texts: Vec<_> =
             commands.iter().map(|command| serde_json::to_string(command).unwrap_or_default()).collect();
-        // The message before has left, so that this one finds room.
+        // The queue is empty, so that there is room.
         self.socket.feed(&*texts.join("\n")).await.map_err(Lost::retry)?;
-        loop {
-            let sent_len = self.socket.traffic().bytes_sent;
-            match timeout(self.timeout, self.socket.flush()).await {
-                Ok(flushed) => return flushed.map_err(Lost::retry),
-                Err(_) if self.socket.traffic().bytes_sent == sent_len => {
-                    return Err(Lost::retry("the server does not read"));
-                }
-                Err(_) => {}
-            }
-        }
+        self.note_sending();
+        Ok(())
     }
 
-    /// The next message: at least one reply. Answers pings.
+    pub(super) fn is_sending(&self) -> bool {
+        self.stuck.is_some()
+    }
+
+    /// The next message: at least one reply; or none, when the message that is being sent has left. Unless `reads`, only that is waited
+    /// for.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
-    pub(super) async fn recv(&mut self) -> Result<Vec<Reply>, Lost> {
-        let message = match self.socket.recv_owned().await {
-            Ok(Some(message)) => message,
-            Ok(None) | Err(_) => return Err(self.end()),
+    pub(super) async fn recv(&mut self, reads: bool) -> Result<Vec<Reply>, Lost> {
+        let (sender, receiver) = self.socket.halves();
+        let message = tokio::select! {
+            biased;
+            // After a failure the receiver tells why the connection has ended.
+            _ = sender.flush(), if self.stuck.is_some() => {
+                self.stuck = None;
+                return Ok(Vec::new());
+            }
+            received = receiver.recv_owned(), if reads => received,
+            else => std::future::pending().await,
         };
+        let Ok(Some(message)) = message else { return Err(self.end()) };
         let replies = serde_json::Deserializer::from_slice(message.as_bytes()).into_iter::<Reply>();
         let replies: Result<Vec<_>, _> = replies.collect();
         self.note_bytes();
@@ -180,6 +202,25 @@ impl Connection {
         let now = self.opened_at.elapsed();
         let timeout = self.silence_max();
         self.silence.as_mut().is_some_and(|deadline| deadline.is_over(now, timeout))
+    }
+
+    /// When [`is_stuck`](Self::is_stuck) is to be asked.
+    pub(super) fn stuck_at(&self) -> Option<Instant> {
+        self.stuck.map(|deadline| self.opened_at + deadline.at())
+    }
+
+    /// Whether a message is being sent and no byte has left for too long.
+    pub(super) fn is_stuck(&mut self) -> bool {
+        if self.is_sending() && self.socket.traffic().bytes_sent > self.sent_len {
+            self.note_sending();
+        }
+        let now = self.opened_at.elapsed();
+        self.stuck.as_mut().is_some_and(|deadline| deadline.is_over(now, self.timeout))
+    }
+
+    fn note_sending(&mut self) {
+        self.stuck = Some(Deadline::new(self.opened_at.elapsed(), self.timeout));
+        self.sent_len = self.socket.traffic().bytes_sent;
     }
 
     fn silence_max(&self) -> Duration {
@@ -265,7 +306,7 @@ mod tests {
             loop {
                 let silent_at = connection.silent_at().unwrap();
                 tokio::select! {
-                    replies = connection.recv() => {
+                    replies = connection.recv(true) => {
                         assert!(replies.unwrap()[0].push.is_some());
                         return connection;
                     }
@@ -295,16 +336,27 @@ mod tests {
         assert!(connection.is_silent());
     }
 
+    /// Whether commands leave.
+    async fn sends(connection: &mut Connection, commands: &[Command]) -> bool {
+        connection.begin_send(commands).await.unwrap();
+        while let Some(stuck_at) = connection.stuck_at() {
+            tokio::select! {
+                received = connection.recv(true) => assert_eq!(received, Ok(Vec::new())),
+                () = sleep_until(stuck_at) => if connection.is_stuck() { return false },
+            }
+        }
+        true
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_long_command_may_take_its_time() {
         let (mut connection, mut server) = connection().await;
         let connect = Some(ConnectRequest { name: long(), ..ConnectRequest::default() });
         let commands = [Command { id: 1, connect, ..Command::default() }];
-        let (received, sent) = tokio::join!(server.recv_owned(), connection.send(&commands));
-        assert!(received.unwrap().is_some() && sent.is_ok());
+        let (received, is_sent) = tokio::join!(server.recv_owned(), sends(&mut connection, &commands));
+        assert!(received.unwrap().is_some() && is_sent);
         // Now the server is not reading.
-        let refused = connection.send(&commands).await;
-        assert!(matches!(refused, Err(Lost::Retry { code: 0, .. })), "{refused:?}");
+        assert!(!sends(&mut connection, &commands).await);
     }
 
     #[tokio::test(start_paused = true)]
@@ -327,7 +379,7 @@ mod tests {
         let (client, server) = tokio::join!(client, wireloom::accept(far));
         let (mut connection, mut server) = (Connection::new(client.unwrap(), TIMEOUT), server.unwrap());
         let text = long();
-        let (_, lost) = tokio::join!(server.send(&*text), connection.recv());
+        let (_, lost) = tokio::join!(server.send(&*text), connection.recv(true));
         assert!(matches!(lost, Err(Lost::Final { code: 1009, .. })), "{lost:?}");
     }
 }

@@ -37,6 +37,9 @@ use crate::random::fraction;
 /// The delay before a token is asked for again after its source or the server failed.
 const RENEWAL_DELAY: Duration = Duration::from_secs(5);
 
+/// The number of commands that may wait while a message is sent. Beyond it the connection is not read.
+const COMMANDS_MAX: usize = 1_024;
+
 /// The code of an error that says that a token has expired.
 const TOKEN_EXPIRED: u32 = 109;
 
@@ -332,16 +335,17 @@ impl Task {
         }
         loop {
             self.handle_deadlines(&mut commands);
-            if !commands.is_empty()
-                && let Err(lost) = connection.send(&commands).await
-            {
-                return Ok(lost);
+            if !commands.is_empty() && !connection.is_sending() {
+                if let Err(lost) = connection.begin_send(&commands).await {
+                    return Ok(lost);
+                }
+                commands.clear();
             }
-            commands.clear();
-            let deadline = self.deadline(&connection);
+            let reads = !self.deliveries.are_stalled() && commands.len() < COMMANDS_MAX;
+            let deadline = self.deadline(&connection, reads);
+            // Not biased: there may always be a request, and always a message.
             tokio::select! {
-                biased;
-                request = self.requests.recv() => match request {
+                request = self.requests.recv(), if !connection.is_sending() => match request {
                     Some(Request::Call(call)) => self.begin(*call, &mut commands),
                     Some(Request::Connected(done)) => drop(done.send(Ok(()))),
                     Some(Request::Unsubscribe { channel }) => {
@@ -358,13 +362,16 @@ impl Task {
                 },
                 Some(token) = self.made.1.recv() => self.handle_token(token, &mut commands),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
-                received = connection.recv(), if !self.deliveries.are_stalled() => match received {
+                received = connection.recv(reads) => match received {
                     Ok(replies) => self.handle(replies, &connection, &mut commands),
                     Err(lost) => return Ok(lost),
                 },
                 () = tokio::time::sleep_until(deadline) => {
-                    // While the application takes no events, the server's pings wait unread.
-                    if !self.deliveries.are_stalled() && connection.is_silent() {
+                    if connection.is_stuck() {
+                        return Ok(Lost::Retry { code: 0, reason: "the server does not read".into() });
+                    }
+                    // While nothing is read, the server's pings wait.
+                    if reads && connection.is_silent() {
                         return Ok(Lost::Retry { code: 0, reason: "the server is silent".into() });
                     }
                 }
@@ -402,10 +409,13 @@ impl Task {
         commands.push(Command { id, unsubscribe, ..Command::default() });
     }
 
-    fn deadline(&self, connection: &Connection) -> Instant {
+    fn deadline(&self, connection: &Connection, reads: bool) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
-        let silent_at = connection.silent_at().filter(|_| !self.deliveries.are_stalled());
-        [silent_at, self.renew_at, self.due_at].into_iter().flatten().fold(far, Instant::min)
+        let silent_at = connection.silent_at().filter(|_| reads);
+        [connection.stuck_at(), silent_at, self.renew_at, self.due_at]
+            .into_iter()
+            .flatten()
+            .fold(far, Instant::min)
     }
 
     /// Subscribes and renews what is due.

@@ -2,9 +2,12 @@
 
 use std::sync::Mutex;
 
+use serde_json::{Value, json};
+use wireloom::WebSocket;
+
 use super::*;
 use crate::fossil;
-use crate::protocol::UnsubscribePush;
+use crate::protocol::{ConnectResult, RpcRequest, SendRequest, UnsubscribePush};
 
 const CHANNEL: &str = "x";
 
@@ -265,4 +268,75 @@ async fn attempts_whose_events_nobody_takes_do_not_add_up() {
     }
     assert_eq!(task.deliveries.len(), 1);
     assert!(matches!(received.recv().await, Some(ClientEvent::Connecting { .. })));
+}
+
+/// A connection over a pipe of this capacity in bytes, and its server.
+async fn open(capacity: usize) -> (Opened, WebSocket) {
+    let (near, far) = tokio::io::duplex(capacity);
+    let client = wireloom::connect_over(near, "ws://localhost/");
+    let (client, server) = tokio::join!(client, wireloom::accept(far));
+    let connection = Connection::new(client.unwrap(), Duration::from_secs(5));
+    (Opened { connection, result: ConnectResult::default(), rest: Vec::new() }, server.unwrap())
+}
+
+fn call(command: Command) -> (Request, oneshot::Receiver<Result<Reply, ClientError>>) {
+    let (done, answered) = oneshot::channel();
+    (Request::Call(Box::new(Call { command, done })), answered)
+}
+
+fn rpc(data: String) -> (Request, oneshot::Receiver<Result<Reply, ClientError>>) {
+    let rpc = Some(RpcRequest { method: String::new(), data: data.into() });
+    call(Command { rpc, ..Command::default() })
+}
+
+async fn answer_rpcs(mut server: WebSocket) {
+    while let Ok(Some(message)) = server.recv_owned().await {
+        for command in serde_json::Deserializer::from_slice(message.as_bytes()).into_iter::<Value>() {
+            let command = command.unwrap();
+            if command["rpc"].is_object() {
+                let reply = json!({ "id": command["id"], "rpc": { "data": 1 } });
+                server.send(&*reply.to_string()).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn replies_are_read_while_requests_wait() {
+    const SENDS: usize = 10_000;
+    let (opened, server) = open(1 << 16).await;
+    let (handles, requests) = mpsc::channel(1 + SENDS);
+    let (request, answered) = rpc("1".into());
+    handles.try_send(request).unwrap();
+    for _ in 0..SENDS {
+        let send = Some(SendRequest { data: "1".into() });
+        handles.try_send(call(Command { send, ..Command::default() }).0).unwrap();
+    }
+    tokio::spawn(answer_rpcs(server));
+    let mut task = Task::new(ClientBuilder::new("ws://127.0.0.1".into()), requests);
+    tokio::select! {
+        _ = task.serve(opened) => panic!("the connection is lost"),
+        reply = answered => assert!(reply.unwrap().is_ok()),
+    }
+    assert!(handles.capacity() < handles.max_capacity(), "all requests came before the reply");
+}
+
+// The server reads nothing while its own write waits.
+#[tokio::test(start_paused = true)]
+async fn messages_are_read_while_a_write_waits() {
+    let (opened, mut server) = open(100).await;
+    let (handles, requests) = mpsc::channel(1);
+    let long = json!("x".repeat(10_000));
+    let (request, answered) = rpc(long.to_string());
+    handles.try_send(request).unwrap();
+    tokio::spawn(async move {
+        let publication = json!({ "push": { "channel": CHANNEL, "pub": { "data": long } } });
+        server.send(&*publication.to_string()).await.unwrap();
+        answer_rpcs(server).await;
+    });
+    let mut task = Task::new(ClientBuilder::new("ws://127.0.0.1".into()), requests);
+    tokio::select! {
+        _ = task.serve(opened) => panic!("the connection is lost"),
+        reply = answered => assert!(reply.unwrap().is_ok()),
+    }
 }
