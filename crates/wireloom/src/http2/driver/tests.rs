@@ -1,7 +1,7 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use wireloom_http2::field::{Field, Token};
 use wireloom_testing::http2::{Frame, GET, PREFACE, code, join};
 
@@ -129,16 +129,20 @@ async fn the_reason_of_a_server_that_has_closed_is_read_after_a_failed_write() {
     assert_eq!(recv.head().await.unwrap_err(), HttpError::GoAway(ErrorCode::ENHANCE_YOUR_CALM));
 }
 
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server that closes idle connections, and a client that has sent these frames.
+async fn idle_server(opening: &[Frame]) -> (DuplexStream, Driver) {
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    client.write_all(&[PREFACE, &join(opening)].concat()).await.unwrap();
+    let driver = Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
+    (client, driver.with_idle_timeout(IDLE_TIMEOUT))
+}
+
 // Its requests are answered within one poll, so that no stream is open whenever the driver waits.
 #[tokio::test(start_paused = true)]
 async fn a_busy_connection_is_not_idle() {
-    let (mut client, server) = tokio::io::duplex(1 << 20);
-    let opening = [Frame::settings(&[]), Frame::settings_ack()];
-    client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
-    let timeout = Duration::from_secs(60);
-    let mut driver =
-        Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
-    driver = driver.with_idle_timeout(timeout);
+    let (mut client, mut driver) = idle_server(&[Frame::settings(&[]), Frame::settings_ack()]).await;
     let shared = driver.shared().clone();
     let answering = shared.clone();
     tokio::spawn(async move {
@@ -153,23 +157,18 @@ async fn a_busy_connection_is_not_idle() {
     });
     for stream in 0..20 {
         client.write_all(&Frame::get(1 + 2 * stream).to_bytes()).await.unwrap();
-        tokio::time::sleep(timeout / 6).await;
+        tokio::time::sleep(IDLE_TIMEOUT / 6).await;
         assert!(!shared.lock().core.is_going_away(), "{stream}");
     }
-    tokio::time::sleep(timeout).await;
+    tokio::time::sleep(IDLE_TIMEOUT).await;
     assert!(shared.lock().core.is_going_away());
 }
 
 // The driver waits again before the task of the handler learns that its stream was reset.
 #[tokio::test(start_paused = true)]
 async fn a_connection_whose_last_request_is_reset_is_idle() {
-    let (mut client, server) = tokio::io::duplex(1 << 20);
-    let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
-    client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
-    let timeout = Duration::from_secs(60);
-    let mut driver =
-        Driver::new(Io::Other(Box::new(server)), Role::Server, Config::new(Role::Server)).unwrap();
-    driver = driver.with_idle_timeout(timeout);
+    let (mut client, mut driver) =
+        idle_server(&[Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)]).await;
     let shared = driver.shared().clone();
     let handling = shared.clone();
     tokio::spawn(async move {
@@ -182,9 +181,9 @@ async fn a_connection_whose_last_request_is_reset_is_idle() {
         }
     });
     // Nothing is left that would wake the driver.
-    tokio::time::sleep(timeout).await;
+    tokio::time::sleep(IDLE_TIMEOUT).await;
     client.write_all(&Frame::rst_stream(1, code::CANCEL).to_bytes()).await.unwrap();
-    tokio::time::sleep(timeout - Duration::from_secs(1)).await;
+    tokio::time::sleep(IDLE_TIMEOUT - Duration::from_secs(1)).await;
     assert!(!shared.lock().core.is_going_away());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(shared.lock().core.is_going_away());
