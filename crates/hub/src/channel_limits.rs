@@ -1,7 +1,7 @@
 //! Limits on the channels with history that clients open, so that some clients leave room for the others and for the server API.
 //!
-//! A channel counts while it has subscribers, and after a client published into it for as long as the engine keeps something of it. What the server API and the
-//! library open is not limited here: one tenth of the engine's channels is left to them.
+//! A channel counts while it has subscribers, and after a client published into it for as long as the engine keeps something of it. What
+//! the server API and the library open is not limited here: one tenth of the engine's channels is left to them.
 
 use std::time::Duration;
 

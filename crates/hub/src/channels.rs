@@ -28,7 +28,7 @@ pub(crate) struct Channels {
     channels: Shards<Channel>,
     /// The number of channels of each namespace.
     by_namespace: Mutex<HashMap<String, usize>>,
-    /// Locked after a shard, and while none is locked after it.
+    /// Locked after a shard, and before `by_namespace`.
     left: Mutex<Left>,
 }
 

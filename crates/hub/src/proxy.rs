@@ -31,7 +31,7 @@ pub(crate) struct Proxies {
     pub(crate) emulated: Vec<String>,
 }
 
-/// Header fields of a client that some endpoint receives, with names in lower case. Whoever is between the client and the hub decides
+/// Header fields of a client that some endpoint receives, with names in lower case. A proxy between the client and the hub decides
 /// about those of its request; those that it gives in its connect command have whatever values it likes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Headers {
