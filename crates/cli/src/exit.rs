@@ -18,6 +18,9 @@ pub(crate) enum Exit {
     Broken = 5,
     TimedOut = 6,
     Tls = 7,
+    /// 128 and the number of the signal, as shells report a program that it ended.
+    Interrupted = 130,
+    Terminated = 143,
 }
 
 /// The table in the help and the manual pages of every command, and in the book.
@@ -36,6 +39,8 @@ Exit codes:
      output cannot be written, or the program of --exec failed
   6  timed out: connecting, the handshake, or the response
   7  TLS failed: the certificate is not trusted, or there is no protocol in common
+  130, 143  SIGINT or SIGTERM ended a load, whose result up to then is printed, or connect before
+     its connection was open or the response complete
 "
     };
 }

@@ -1,6 +1,6 @@
 //! The command `wireloom`: arguments, input and output, exit codes. The protocols are the crate `wireloom`.
 //!
-//! Layers: `allocator`, `descriptors`, `exit`, `file`, `signals`, `terminal`, `traces` → `args` → `log`, `recording` → `routes` → `cmd`.
+//! Layers: `allocator`, `descriptors`, `exit`, `file`, `terminal`, `traces` → `signals` → `args` → `log`, `recording` → `routes` → `cmd`.
 
 mod allocator;
 mod args;

@@ -5,6 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use crate::exit::Exit;
+
+/// SIGINT or SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Interrupt,
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix has it"))]
+    Terminate,
+}
+
+impl Signal {
+    /// How a command ends that this signal has kept from finishing.
+    pub(crate) fn exit(self) -> Exit {
+        match self {
+            Self::Interrupt => Exit::Interrupted,
+            Self::Terminate => Exit::Terminated,
+        }
+    }
+}
+
 /// Receives signals from its creation on, so that none is lost.
 pub(crate) struct Signals {
     #[cfg(unix)]
@@ -26,16 +46,17 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub(crate) async fn recv(&mut self) {
+    pub(crate) async fn recv(&mut self) -> Signal {
         #[cfg(unix)]
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Signal::Terminate,
+            _ = self.interrupt.recv() => Signal::Interrupt,
         }
         #[cfg(not(unix))]
-        if tokio::signal::ctrl_c().await.is_err() {
+        match tokio::signal::ctrl_c().await {
+            Ok(()) => Signal::Interrupt,
             // Signals are not available.
-            std::future::pending().await
+            Err(_) => std::future::pending().await,
         }
     }
 }

@@ -165,7 +165,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
         // clients reconnect elsewhere.
         tokio::select! {
             () = hub.shut_down(HUB_GRACE) => {}
-            () = signals.recv() => {}
+            _ = signals.recv() => {}
         }
         handles.iter().for_each(ServerHandle::shut_down);
         signals.recv().await;

@@ -55,16 +55,21 @@ async fn a_terminal_shows_one_line_that_is_updated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_ends_the_run_with_its_result() {
-    let (url, mut count) = start_counting().await;
-    let child = spawn(&[&url, "--duration", "60", "--rate", "500", "--json", "--quiet"]);
-    timeout(DEADLINE, count.wait_for(|count| *count > 100)).await.unwrap().unwrap();
-    signal(&child, "-INT").await;
-    let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["interrupted"], true, "{report}");
-    assert!(report["answered"].as_u64() > Some(0), "{report}");
-    assert!(report["warnings"].to_string().contains("interrupted before the end"), "{report}");
+async fn a_signal_ends_the_run_with_its_result_and_not_with_success() {
+    // Whether what was expected is met up to then says nothing about the rest.
+    for (name, code, expected) in [("-INT", 130, "errors<1"), ("-TERM", 143, "errors>=1")] {
+        let (url, mut count) = start_counting().await;
+        let child =
+            spawn(&[&url, "--duration", "60", "--rate", "500", "--json", "--quiet", "--expect", expected]);
+        timeout(DEADLINE, count.wait_for(|count| *count > 100)).await.unwrap().unwrap();
+        signal(&child, name).await;
+        let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["interrupted"], true, "{report}");
+        assert!(report["answered"].as_u64() > Some(0), "{report}");
+        assert!(report["warnings"].to_string().contains("interrupted before the end"), "{report}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,7 +81,7 @@ async fn a_signal_before_the_connections_are_open_is_a_failure() {
         let held = timeout(DEADLINE, silent.accept()).await.unwrap().unwrap();
         signal(&child, "-INT").await;
         let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+        assert_eq!(output.status.code(), Some(130), "{args:?}: {output:?}");
         assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
         drop(held);
     }
@@ -90,7 +95,7 @@ async fn a_signal_while_subscribers_join_is_a_failure() {
     timeout(DEADLINE, count.wait_for(|count| *count > 0)).await.unwrap().unwrap();
     signal(&child, "-INT").await;
     let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,6 +110,7 @@ async fn a_signal_between_two_servers_is_reported() {
         signal(&child, "-INT").await;
         let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
         drop(held);
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
         if !output.stdout.is_empty() {
             break serde_json::from_slice::<Value>(&output.stdout).unwrap();
         }

@@ -147,15 +147,15 @@ async fn invalid_responses_end_with_a_code_and_a_reason() {
 async fn a_signal_before_the_answer_is_reported() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
-    for (scheme, options, code, reason) in [
-        ("ws", &[][..], 1, "the connection was open"),
-        ("ws", &["--reconnect"], 1, "the connection was open"),
-        ("http", &[], 5, "the end of the response"),
+    for (scheme, options, name, code, reason) in [
+        ("ws", &[][..], "-TERM", 143, "the connection was open"),
+        ("ws", &["--reconnect"], "-INT", 130, "the connection was open"),
+        ("http", &[], "-TERM", 143, "the end of the response"),
     ] {
         let url = format!("{scheme}://{address}/");
         let child = connect_command(&[&[&*url], options].concat()).spawn().unwrap();
         let held = timeout(DEADLINE, silent.accept()).await.unwrap().unwrap();
-        signal(&child, "-TERM");
+        signal(&child, name);
         let (found, _, errors) = finish(child).await;
         assert_eq!((found, &*errors), (code, &*format!("wireloom: interrupted before {reason}\n")));
         drop(held);

@@ -286,12 +286,13 @@ async fn leaving_before_the_first_connection_is_no_interruption() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", silent.local_addr().unwrap());
     let home = folder("leaving_before");
-    for (keys, how) in [("\x04", "closed"), ("/close\r", "closed"), ("\x03", "interrupted")] {
+    for (keys, how, code) in [("\x04", "closed", 1), ("/close\r", "closed", 1), ("\x03", "interrupted", 130)]
+    {
         let mut terminal = Terminal::run(&["connect", "--reconnect", &url], &home);
         let held = tokio::time::timeout(DEADLINE, silent.accept()).await.unwrap().unwrap();
         terminal.send_keys(keys);
         terminal.wait_for(&[&format!("wireloom: {how} before the connection was open")]);
-        assert_eq!(terminal.exit_code(), 1);
+        assert_eq!(terminal.exit_code(), code);
         drop(held);
     }
     std::fs::remove_dir_all(home).unwrap();

@@ -83,9 +83,9 @@ async fn connect(args: Connect) -> Exit {
     if is_request {
         return tokio::select! {
             exit = request::run(&args, output, &trace, &notes) => exit,
-            () = signals.recv() => {
+            signal = signals.recv() => {
                 notes.print_error("interrupted before the end of the response");
-                Exit::Broken
+                signal.exit()
             }
         };
     }
@@ -100,9 +100,9 @@ async fn connect(args: Connect) -> Exit {
     }
     let opened = tokio::select! {
         opened = connector.open(&args.url) => opened,
-        () = signals.recv() => {
+        signal = signals.recv() => {
             notes.print_error("interrupted before the connection was open");
-            return Exit::NoConnection;
+            return signal.exit();
         }
     };
     match opened {

@@ -14,7 +14,7 @@ use super::session::is_normal;
 use super::trace::{self, Trace};
 use crate::args::Connect;
 use crate::exit::Exit;
-use crate::signals::Signals;
+use crate::signals::{Signal, Signals};
 use crate::terminal::count;
 
 /// Sends and receives until the server closes for good, or the user ends it.
@@ -91,8 +91,8 @@ async fn talk(
                 }
             },
             end = &mut sending => return Ok(close(socket, end, &connections, signals, journal).await),
-            () = signals.recv() => {
-                return Ok(close(socket, End::interrupted(), &connections, signals, journal).await);
+            signal = signals.recv() => {
+                return Ok(close(socket, End::interrupted(signal), &connections, signals, journal).await);
             }
         }
     }
@@ -103,16 +103,16 @@ struct End {
     code: CloseCode,
     reason: String,
     exit: Exit,
-    is_interrupted: bool,
+    interrupted_by: Option<Signal>,
 }
 
 impl End {
     fn new(code: CloseCode) -> Self {
-        Self { code, reason: String::new(), exit: Exit::Success, is_interrupted: false }
+        Self { code, reason: String::new(), exit: Exit::Success, interrupted_by: None }
     }
 
-    fn interrupted() -> Self {
-        Self { is_interrupted: true, ..Self::new(CloseCode::GOING_AWAY) }
+    fn interrupted(signal: Signal) -> Self {
+        Self { interrupted_by: Some(signal), ..Self::new(CloseCode::GOING_AWAY) }
     }
 }
 
@@ -124,18 +124,18 @@ async fn close(
     signals: &mut Signals,
     journal: &Journal,
 ) -> Exit {
-    let End { code, reason, exit, is_interrupted } = end;
+    let End { code, reason, exit, interrupted_by } = end;
     // A statement of its own: the lock of the number is not held while closing.
     let was_open = *connections.borrow() > 0;
     tokio::select! {
         _ = socket.close(code, &reason) => {}
-        () = signals.recv() => {}
+        _ = signals.recv() => {}
     }
     match exit {
         Exit::Success if !was_open => {
-            let how = if is_interrupted { "interrupted" } else { "closed" };
+            let how = if interrupted_by.is_some() { "interrupted" } else { "closed" };
             journal.notes().print_error(&format!("{how} before the connection was open"));
-            Exit::NoConnection
+            interrupted_by.map_or(Exit::NoConnection, Signal::exit)
         }
         exit => exit,
     }
@@ -170,7 +170,7 @@ async fn send_input(
                 notes.print_error(why);
                 continue;
             }
-            Some(Input::Interrupted) => return End::interrupted(),
+            Some(Input::Interrupted) => return End::interrupted(Signal::Interrupt),
             Some(Input::Failed(error)) => {
                 notes.print_error(&format!("the input cannot be sent: {error}"));
                 return End { exit: Exit::Usage, ..End::new(CloseCode::NORMAL) };
@@ -202,7 +202,7 @@ async fn send_input(
             tokio::select! {
                 biased;
                 _ = connected.wait_for(|&now| now > number) => {}
-                () = until_interrupted(messages, &mut typed) => return End::interrupted(),
+                () = until_interrupted(messages, &mut typed) => return End::interrupted(Signal::Interrupt),
             }
         }
     }

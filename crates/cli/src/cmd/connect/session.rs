@@ -127,7 +127,7 @@ async fn talk(
                 }
             }
             // After the second signal the peer's Close is not awaited.
-            () = signals.recv() => {
+            _ = signals.recv() => {
                 if decided.is_some() || !is_sending {
                     return Ok(decided);
                 }

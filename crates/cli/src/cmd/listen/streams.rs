@@ -65,14 +65,14 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
                 }
             },
             Some(_) = joined.join_next() => {}
-            () = signals.recv() => break,
+            _ = signals.recv() => break,
         }
     }
     drop(listener);
     let _ = ends.send(true);
     tokio::select! {
         () = async { while joined.join_next().await.is_some() {} } => {}
-        () = signals.recv() => {}
+        _ = signals.recv() => {}
     }
     Ok(Exit::Success)
 }

@@ -36,7 +36,7 @@ use wireloom::Error;
 use super::connect::trace::without_secrets;
 use crate::args::{Load, LoadCommand, Merge, Scenario};
 use crate::exit::Exit;
-use crate::signals::Signals;
+use crate::signals::{Signal, Signals};
 use crate::{descriptors, file, terminal};
 use comparison::{Comparison, NoAnswer, Samples};
 use merged::Merged;
@@ -111,7 +111,11 @@ async fn load(mut args: Load) -> Exit {
     let written = files.write(&report);
     let failures: Vec<String> = printed.err().into_iter().chain(written).collect();
     if failures.is_empty() {
-        return exit(args, &report, against.as_ref());
+        return match report.interrupted_by {
+            // What was not measured may have changed the verdict.
+            Some(signal) => signal.exit(),
+            None => exit(args, &report, against.as_ref()),
+        };
     }
     failures.iter().for_each(|error| terminal::print_error(terminal::visible_line(error)));
     Exit::Broken
@@ -156,9 +160,9 @@ fn print_failure(scenario: Scenario, url: &str, failure: Failure) -> Exit {
             terminal::print_error(terminal::visible_line(&error));
             Exit::Usage
         }
-        Failure::Interrupted => {
+        Failure::Interrupted(signal) => {
             terminal::print_error("interrupted before the connections were open");
-            Exit::NoConnection
+            signal.exit()
         }
         Failure::Connect(error) => {
             let url = without_secrets(url);
@@ -202,7 +206,7 @@ fn exit(args: &Load, report: &Report, against: Option<&Report>) -> Exit {
 async fn open(args: &Load, url: &str, signals: &mut Signals) -> Result<Opener, Failure> {
     tokio::select! {
         opener = Opener::new(args, url) => opener,
-        () = signals.recv() => Err(Failure::Interrupted),
+        signal = signals.recv() => Err(Failure::Interrupted(signal)),
     }
 }
 
@@ -220,14 +224,13 @@ async fn measure(
     let own = Arc::new(open(args, args.url(), signals).await.map_err(failed(args.url()))?);
     let Some(other_url) = &args.comparison.against else {
         let outcome = runner::run(args, work.clone(), own, args.duration(), progress, signals).await;
-        let outcome = outcome.map_err(|error| (args.url().to_owned(), Failure::Connect(error)))?;
-        let outcome = outcome.ok_or_else(|| (args.url().to_owned(), Failure::Interrupted))?;
-        return Ok((Report::new(args, args.url(), outcome), None));
+        return Ok((Report::new(args, args.url(), outcome.map_err(failed(args.url()))?), None));
     };
     let other = Arc::new(open(args, other_url, signals).await.map_err(failed(other_url))?);
     let mut sides = [Side::new(own), Side::new(other)];
     let rounds = args.comparison.rounds;
     let duration = args.duration() / u32::try_from(rounds).unwrap_or(u32::MAX);
+    let mut interrupted_by = None;
     'rounds: for _ in 0..rounds {
         // By chance: whatever load the machine has, each server is as likely to meet it, in each round anew.
         let order = if fastrand::bool() { [0, 1] } else { [1, 0] };
@@ -238,25 +241,27 @@ async fn measure(
             let outcome = match (outcome, &mut side.outcome) {
                 (Ok(outcome), _) => outcome,
                 // What was measured before is reported.
-                (Err(error), Some(before)) => {
+                (Err(Failure::Interrupted(signal)), _) => {
+                    interrupted_by = Some(signal);
+                    break 'rounds;
+                }
+                (Err(Failure::Connect(error)), Some(before)) => {
                     before.recorder.connect_failed(&error);
                     break 'rounds;
                 }
-                (Err(error), None) => return Err((side.opener.url().to_owned(), Failure::Connect(error))),
+                (Err(failure), _) => return Err((side.opener.url().to_owned(), failure)),
             };
-            let Some(outcome) = outcome else {
-                sides.iter_mut().filter_map(|side| side.outcome.as_mut()).for_each(|outcome| {
-                    outcome.is_interrupted = true;
-                });
-                break 'rounds;
-            };
+            interrupted_by = outcome.interrupted_by;
             side.add(outcome, args.is_paced());
-            if side.outcome.as_ref().is_some_and(|outcome| outcome.is_interrupted) {
+            if interrupted_by.is_some() {
                 break 'rounds;
             }
         }
     }
-    let [own, other] = sides;
+    let [mut own, mut other] = sides;
+    for outcome in [&mut own.outcome, &mut other.outcome].into_iter().flatten() {
+        outcome.interrupted_by = interrupted_by;
+    }
     // Fewer answers than one in the round, and later than --timeout.
     let no_answer =
         NoAnswer { rate: 1.0 / duration.as_secs_f64(), latency: args.volume.timeout.as_secs_f64() };
@@ -270,7 +275,9 @@ async fn measure(
         }
         // Interrupted before the second server's turn.
         (Some(outcome), None) | (None, Some(outcome)) => Ok((Report::new(args, args.url(), outcome), None)),
-        (None, None) => Err((args.url().to_owned(), Failure::Interrupted)),
+        (None, None) => {
+            Err((args.url().to_owned(), Failure::Interrupted(interrupted_by.unwrap_or(Signal::Interrupt))))
+        }
     }
 }
 
@@ -288,7 +295,7 @@ impl Side {
     }
 
     fn add(&mut self, mut round: Outcome, is_paced: bool) {
-        if !round.is_interrupted {
+        if round.interrupted_by.is_none() {
             let rate = round.recorder.counts.received as f64 / round.measured.as_secs_f64().max(1e-9);
             let latency = round.recorder.latency();
             let (p50, p99) = match latency.len() {

@@ -11,6 +11,7 @@ use super::runner::Outcome;
 use super::units::time;
 use crate::args::{Expectation, Load, Metric, Scenario, Sizes};
 use crate::cmd::connect::trace::without_secrets;
+use crate::signals::Signal;
 
 /// The percentiles that are printed.
 const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
@@ -51,7 +52,7 @@ pub(super) struct Report {
     pub(super) cpu: f64,
     /// Memory of a connection, in bytes.
     pub(super) memory: Option<u64>,
-    pub(super) is_interrupted: bool,
+    pub(super) interrupted_by: Option<Signal>,
     pub(super) first_error: Option<String>,
     pub(super) series: Vec<Second>,
     pub(super) expectations: Vec<Checked>,
@@ -152,7 +153,7 @@ impl Checked {
 
 impl Report {
     pub(super) fn new(args: &Load, url: &str, outcome: Outcome) -> Self {
-        let Outcome { mut recorder, measured, cpu, elapsed, memory, is_interrupted } = outcome;
+        let Outcome { mut recorder, measured, cpu, elapsed, memory, interrupted_by } = outcome;
         let counts = recorder.counts;
         let latency = Latency::expected(recorder.latency(), &args.output.expect);
         let connections = args.volume.connections();
@@ -172,7 +173,7 @@ impl Report {
             send_delay_p99: args.is_paced().then(|| send_delay.value_at_quantile(0.99)),
             cpu: cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9),
             memory: memory.filter(|_| connections >= MEMORY_CONNECTIONS_MIN),
-            is_interrupted,
+            interrupted_by,
             first_error: recorder.first_error.take(),
             series: recorder.series,
             expectations: Vec::new(),
@@ -202,7 +203,7 @@ impl Report {
         }
         let answers_each = !matches!(self.scenario, Scenario::Rooms | Scenario::Source | Scenario::Slow);
         if let Some(rate) = args.volume.rate.filter(|_| answers_each)
-            && !self.is_interrupted
+            && self.interrupted_by.is_none()
             && args.volume.ramp_up.is_none()
             && self.rate < rate * 0.95
         {
@@ -212,7 +213,7 @@ impl Report {
             Metric::Percentile(percentile) => Some(percentile),
             _ => None,
         });
-        if args.comparison.against.is_some() && !self.is_interrupted {
+        if args.comparison.against.is_some() && self.interrupted_by.is_none() {
             let round = args.duration().as_secs_f64() / args.comparison.rounds as f64;
             if round < ROUND_MIN_S {
                 let enough = ROUND_MIN_S * args.comparison.rounds as f64;
@@ -237,7 +238,7 @@ impl Report {
                 self.counts.errors.closed, self.connections
             ));
         }
-        if self.is_interrupted {
+        if self.interrupted_by.is_some() {
             warnings.push("interrupted before the end".to_owned());
         }
         warnings

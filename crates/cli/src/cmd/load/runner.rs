@@ -19,10 +19,10 @@ use super::recorder::Recorder;
 use super::room::Room;
 use super::run::{Run, joined};
 use super::scenario::{self, Connection};
-use super::target::Opener;
+use super::target::{Failure, Opener};
 use super::work::Work;
 use crate::args::{Load, Scenario, Stage};
-use crate::signals::Signals;
+use crate::signals::{Signal, Signals};
 
 /// Handshakes at once. More would overflow the backlog of common servers.
 const HANDSHAKES_MAX: usize = 100;
@@ -38,7 +38,7 @@ pub(super) struct Outcome {
     pub(super) elapsed: Duration,
     /// Memory of this process per connection, in bytes; `None` where it is not known.
     pub(super) memory: Option<u64>,
-    pub(super) is_interrupted: bool,
+    pub(super) interrupted_by: Option<Signal>,
 }
 
 impl Outcome {
@@ -49,7 +49,7 @@ impl Outcome {
         self.cpu += later.cpu;
         self.elapsed += later.elapsed;
         self.memory = self.memory.max(later.memory);
-        self.is_interrupted |= later.is_interrupted;
+        self.interrupted_by = self.interrupted_by.or(later.interrupted_by);
     }
 }
 
@@ -57,11 +57,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Loads the server for `duration` after the warm-up, or with `--count`. `None` if a signal came before the connections were
-/// open.
+/// Loads the server for `duration` after the warm-up, or with `--count`.
 ///
 /// # Errors
-/// No connection could be opened, or the operating system cannot start a thread.
+/// No connection could be opened, a signal came before that, or the operating system cannot start a thread.
 pub(super) async fn run(
     args: &Load,
     work: Arc<Work>,
@@ -69,7 +68,7 @@ pub(super) async fn run(
     duration: Duration,
     progress: &mut Progress,
     signals: &mut Signals,
-) -> Result<Option<Outcome>, Error> {
+) -> Result<Outcome, Failure> {
     let volume = &args.volume;
     let mut memory_before = None;
     let mut recorder = Recorder::new();
@@ -88,7 +87,7 @@ pub(super) async fn run(
     };
     tokio::select! {
         opened = opening => opened?,
-        () = signals.recv() => return Ok(None),
+        signal = signals.recv() => return Err(Failure::Interrupted(signal)),
     }
     let begin = Instant::now();
     let warmup = volume.warmup.unwrap_or_default();
@@ -101,7 +100,7 @@ pub(super) async fn run(
         Some(timetable) => Some(timetable.rate_max()),
         None => work.recording.rate(volume.connections()),
     };
-    let pacer = rate_max.map(Pacer::start).transpose()?;
+    let pacer = rate_max.map(Pacer::start).transpose().map_err(Error::from)?;
     let run = Arc::new(Run {
         plan,
         room: Room::new(if work.scenario == Scenario::Rooms { work.publishers } else { 0 }),
@@ -143,7 +142,7 @@ pub(super) async fn run(
     // The server may have closed all connections before the end.
     let ended = Instant::now();
     let sending_end = match run.plan.end {
-        _ if result.is_interrupted => Some(ended),
+        _ if result.interrupted_by.is_some() => Some(ended),
         Some(end) => Some(end.min(ended)),
         None => recorder.last_sent,
     };
@@ -152,7 +151,7 @@ pub(super) async fn run(
     let memory = result.memory_max.zip(memory_before).and_then(|(after, (before, open))| {
         after.saturating_sub(before).checked_div(volume.connections().saturating_sub(open) as u64)
     });
-    Ok(Some(Outcome { recorder, measured, cpu, elapsed, memory, is_interrupted: result.is_interrupted }))
+    Ok(Outcome { recorder, measured, cpu, elapsed, memory, interrupted_by: result.interrupted_by })
 }
 
 /// The stages of the open loop, with the warm-up at the rate of the first one.
@@ -237,7 +236,7 @@ async fn open_later(connection: Connection) {
 
 /// The result of [`watch_run`].
 struct WatchResult {
-    is_interrupted: bool,
+    interrupted_by: Option<Signal>,
     /// Memory of this process while messages were sent, in bytes; `None` where it is not known.
     memory_max: Option<u64>,
 }
@@ -253,7 +252,7 @@ async fn watch_run(
     let mut ticks = tokio::time::interval_at((run.plan.begin + SECOND).into(), SECOND);
     // After a time in which this process could not run, there is one long second and no empty ones.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut result = WatchResult { is_interrupted: false, memory_max: None };
+    let mut result = WatchResult { interrupted_by: None, memory_max: None };
     loop {
         tokio::select! {
             ended = tasks.join_next() => if ended.map(joined).is_none() {
@@ -269,8 +268,8 @@ async fn watch_run(
                     result.memory_max = result.memory_max.max(process::memory());
                 }
             }
-            () = signals.recv() => {
-                result.is_interrupted = true;
+            signal = signals.recv() => {
+                result.interrupted_by = result.interrupted_by.or(Some(signal));
                 tasks.abort_all();
             }
         }

@@ -11,6 +11,7 @@ use wireloom::{Connector, DeflateConfig, Error, WebSocket, WebSocketConfig};
 use super::link::Link;
 use crate::args::{Load, Scenario, has_scheme};
 use crate::cmd::connect::connector;
+use crate::signals::Signal;
 
 /// Why there is no load.
 #[derive(Debug)]
@@ -20,7 +21,13 @@ pub(super) enum Failure {
     /// The server.
     Connect(Error),
     /// A signal, before the load began.
-    Interrupted,
+    Interrupted(Signal),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Connect(error)
+    }
 }
 
 /// Opens the connections to one server.

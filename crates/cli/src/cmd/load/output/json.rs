@@ -48,7 +48,7 @@ pub(in crate::cmd::load) fn json(report: &Report) -> Value {
         "errors": errors,
         "expected": expected(&report.expectations),
         "warnings": report.warnings,
-        "interrupted": report.is_interrupted,
+        "interrupted": report.interrupted_by.is_some(),
         "series": series,
         "comparison": report.comparison.as_ref().map(comparison),
     })
