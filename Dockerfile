@@ -24,7 +24,7 @@ COPY --from=build /image/wireloom /usr/bin/wireloom
 COPY --from=build --chown=65532:65532 /image/data /data
 USER 65532:65532
 EXPOSE 8080 8443
-HEALTHCHECK --interval=10s --timeout=4s CMD ["/usr/bin/wireloom", "connect", "http://127.0.0.1:8080/healthz", "--timeout", "3"]
+HEALTHCHECK --interval=10s --timeout=4s CMD ["/usr/bin/wireloom", "connect", "http://127.0.0.1:8080/livez", "--timeout", "3"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/wireloom"]
 CMD ["serve", "--listen", ":8080"]

@@ -23,7 +23,8 @@ Routes with --hub, and without it:
                 the same for clients without WebSocket
   /connection/uni_websocket, /connection/uni_http_stream, /connection/uni_sse
                 channels for clients that only receive
-  /healthz      answers ok
+  /livez        answers ok while the server does: for whatever restarts it or sends clients to it
+  /healthz      the same, but 503 while the engine (disk, NATS, Redis) fails
 
 Routes with --dir:
   /PATH         the file, with ranges, ETag and type; of a directory its index.html
@@ -41,7 +42,7 @@ Routes without --hub and --dir, and with --demo:
 
 Routes of --admin:
   /             the page, with the state of the server, and its channels after a login
-  /live, /metrics, /healthz
+  /live, /metrics, /livez, /healthz
   /api/METHOD, /admin/…   the server API of channels, if --hub has a key for it
 
 Sizes are in bytes, or with K, M, G (64K); times in seconds, or with ms, s, m, h (500ms).

@@ -110,7 +110,7 @@ impl Routes {
 
     /// Answers a request to the admin address.
     pub(crate) async fn handle_admin(self: &Arc<Self>, mut request: Request) -> Response {
-        if request.path() == "/healthz" {
+        if let "/healthz" | "/livez" = request.path() {
             return self.health(&request);
         }
         if !self.allows_host(&request) {
@@ -131,10 +131,11 @@ impl Routes {
         }
     }
 
+    /// `/livez` answers while the server does; `/healthz` also asks whether the engine stores everything.
     fn health(&self, request: &Request) -> Response {
         page(
             request,
-            match self.hub.health().failure {
+            match self.hub.health().failure.filter(|_| request.path() == "/healthz") {
                 None => Response::text(200, "ok\n"),
                 Some(reason) => {
                     Response::text(503, format!("the engine cannot store everything: {reason}\n"))
@@ -163,7 +164,7 @@ impl Routes {
     /// `None` where there is no route.
     async fn route(self: &Arc<Self>, request: &mut Request) -> Option<Response> {
         Some(match request.path() {
-            "/healthz" => self.health(request),
+            "/healthz" | "/livez" => self.health(request),
             _ if !self.has_demo => return self.hub.answer_client(request).await,
             "/metrics" if !self.has_admin => self.metrics(request),
             "/echo" if has_content(request) => self.echo_body(request).await,

@@ -390,6 +390,7 @@ async fn a_hub_is_served_alone_and_its_administration_elsewhere() {
         let demo = if has_demo { 200 } else { 404 };
         for (path, on_public, on_admin) in [
             ("/healthz", 200, 200),
+            ("/livez", 200, 200),
             ("/metrics", 404, 200),
             ("/live", demo, 200),
             ("/", demo, 200),

@@ -46,6 +46,14 @@ impl Server {
         Self::spawn(command, args).await
     }
 
+    /// Starts a server that may write files of this many KiB: a write beyond that fails.
+    #[cfg(unix)]
+    pub(crate) async fn start_with_file_len_max(kib: u32, args: &[&str]) -> Self {
+        let mut command = Command::new("bash");
+        command.args(["-c", &format!("trap '' XFSZ; ulimit -f {kib} && exec \"$0\" \"$@\""), WIRELOOM]);
+        Self::spawn(command, args).await
+    }
+
     async fn spawn(mut command: Command, args: &[&str]) -> Self {
         let has = |option: &str| args.contains(&option);
         let listen = !has("--listen") && !has("--port");

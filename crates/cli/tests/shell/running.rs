@@ -156,3 +156,27 @@ async fn the_file_of_a_unix_socket_is_removed_with_its_listener_and_never_that_o
     assert!(!server.status.success() && !path.exists(), "{server:?}");
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// A restart would end every connection, and mend no disk.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_server_whose_disk_is_full_is_alive_and_not_healthy() {
+    let folder = folder("full");
+    let server = Server::start_with_file_len_max(4_096, &["--data", folder.to_str().unwrap()]).await;
+    assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200 "));
+    let url = server.url("/rooms/a");
+    let message = "x".repeat(200_000);
+    let is_unhealthy = async {
+        let mut room = wireloom::connect(&url).await.unwrap();
+        while !server.get("/healthz").await.starts_with("HTTP/1.1 503 ") {
+            // A refused publication ends the connection to the room.
+            if room.send(wireloom::Message::text(message.clone())).await.is_err() {
+                room = wireloom::connect(&url).await.unwrap();
+            }
+        }
+    };
+    timeout(DEADLINE, is_unhealthy).await.expect("the file cannot grow");
+    let alive = server.get("/livez").await;
+    assert!(alive.starts_with("HTTP/1.1 200 ") && alive.ends_with("\r\n\r\nok\n"), "{alive}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
