@@ -476,7 +476,7 @@ impl HubConfig {
         config.check()
     }
 
-    fn check(self) -> Result<Self, ConfigError> {
+    pub(crate) fn check(self) -> Result<Self, ConfigError> {
         let config = self;
         let client = &config.client;
         let zero = [

@@ -162,13 +162,13 @@ impl HubConfig {
         let own =
             variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX) && !is_of_kubernetes(name));
         let own: Vec<_> = own.collect();
-        // Errors of the file have its lines.
-        let from_file = Self::from_toml(text);
+        let with_line = |error: toml::de::Error| ConfigError(error.to_string());
+        // A value that is wrong in the file has a line there, whatever replaces it: a table has none.
+        let config: Self = toml::from_str(text).map_err(with_line)?;
         if own.is_empty() {
-            return from_file;
+            return config.check();
         }
-        let mut table: Table =
-            toml::from_str(text).map_err(|error: toml::de::Error| ConfigError(error.to_string()))?;
+        let mut table: Table = toml::from_str(text).map_err(with_line)?;
         let settings = settings();
         for (variable, value) in own {
             let setting = settings.iter().find(|setting| setting.variable() == variable);
@@ -265,6 +265,18 @@ mod tests {
             page == reference(),
             "WIRELOOM_RENEW_SETTINGS=1 cargo test -p wireloom-hub --lib settings writes it again"
         );
+    }
+
+    #[test]
+    fn a_wrong_value_of_the_file_has_its_line_also_beside_variables() {
+        let file = "[client]\nanonymous = true\nchannels_max = \"many\"\n";
+        for (name, value) in
+            [("PATH", "x"), ("WIRELOOM_HUB_API_KEY", "k"), ("WIRELOOM_HUB_CLIENT_CHANNELS_MAX", "5")]
+        {
+            let variables = [(name.to_owned(), value.to_owned())];
+            let error = HubConfig::from_toml_and_env(file, variables).unwrap_err().to_string();
+            assert!(error.contains("line 3") && error.contains("channels_max"), "{name}: {error}");
+        }
     }
 
     #[test]
