@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -157,5 +158,40 @@ fn links_resolve() {
                 assert!(page.parent().unwrap().join(path).is_file(), "{}: {link}", page.display());
             }
         }
+    }
+}
+
+#[test]
+fn the_numbers_of_crates_are_those_of_cargo() {
+    let count = |features: &str| {
+        // As on the platform of the tests' users, whatever this one is.
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args(["tree", "--locked", "--offline", "-p", "wireloom", "-e", "normal", "--prefix", "none"])
+            .args(["--format", "{p}", "--target", "x86_64-unknown-linux-gnu"])
+            .args(features.split_whitespace())
+            .current_dir(root());
+        let output = tree.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let names = text.lines().map(|line| line.trim_end_matches(" (*)"));
+        // Those of this repository have a path.
+        names.filter(|name| !name.is_empty() && !name.contains("crates/")).collect::<HashSet<_>>().len()
+    };
+    let numbers = [
+        "--no-default-features",
+        "--no-default-features --features client",
+        "--no-default-features --features client,tls",
+        "--no-default-features --features server",
+        "",
+    ]
+    .map(|features| count(features).to_string());
+    for page in ["docs/src/start/rust.md", "crates/wireloom/README.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let sentence = text.split("Without default features").nth(1).unwrap().split("\n\n").next().unwrap();
+        let found: Vec<_> = sentence
+            .split(|character: char| !character.is_ascii_digit())
+            .filter(|number| !number.is_empty())
+            .collect();
+        assert_eq!(found, numbers, "{page}");
     }
 }
