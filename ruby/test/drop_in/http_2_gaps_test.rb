@@ -111,7 +111,7 @@ class HTTP2GapsTest < HTTP2TestCase
   end
 
   # The program's faults raise where they are made, and not from the call that reads a WINDOW_UPDATE.
-  def test_trailers_that_cannot_leave
+  def test_frames_that_cannot_leave
     server, sent = connected_server
     stream = nil
     server.on(:stream) { |opened| (stream = opened) && nil }
@@ -123,6 +123,7 @@ class HTTP2GapsTest < HTTP2TestCase
     end
     stream.data("y", end_stream: true)
     assert_raises(HTTP2::Error::StreamClosed) { stream.headers([%w[x-end yes]], end_stream: true) }
+    assert_raises(HTTP2::Error::StreamClosed) { stream.data("z") }
     sent.clear
     [1, 0].each { |id| server << frame(:window_update, stream: id, increment: 100_000) }
     assert_equal 34_466, left(sent).sum
@@ -278,6 +279,7 @@ class HTTP2GapsTest < HTTP2TestCase
     10.times { server << frame(:data, stream: 1, payload: "x" * 16_000) }
     assert_empty sent
     assert_over(server) { server << frame(:data, stream: 1, payload: "x") }
+    assert_over(server) { server << headers_frame(REQUEST) }
     # The peer has its GOAWAY.
     assert_empty sent
   end

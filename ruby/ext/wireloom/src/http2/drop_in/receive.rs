@@ -287,6 +287,9 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
         if let (true, Some(stream)) = (opens, known) {
             connection::forget(this, stream);
         }
+        if is_overdue(ruby, this)? {
+            return protocol_error(ruby, this, "stream does not exist");
+        }
         return Ok(());
     }
     if frame.kind == Kind::PushPromise {

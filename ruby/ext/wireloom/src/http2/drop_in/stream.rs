@@ -387,11 +387,7 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<
         Kind::Data => return send_data(ruby, this, frame),
         // Trailers, behind DATA that waits for the window.
         Kind::Headers | Kind::Continuation if !FrameBuffer::is_empty(&this.buffer) => {
-            // None behind the end. What the program has sent before is not reset for that.
-            if FrameBuffer::ends_stream(&this.buffer) {
-                return Err(error(ruby, sym().stream_closed, None));
-            }
-            return FrameBuffer::push(ruby, buffer(ruby, this)?, *frame);
+            return wait(ruby, this, frame);
         }
         Kind::Priority => process_priority(ruby, this, frame)?,
         _ => {}
@@ -413,8 +409,16 @@ fn send_data(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Er
             return send_now(ruby, this, frame);
         }
     }
-    FrameBuffer::push(ruby, buffer(ruby, this)?, *frame)?;
+    wait(ruby, this, frame)?;
     flush(ruby, this)
+}
+
+/// Buffers a frame; none behind one that ends the stream. What the program has sent before is not reset for that.
+fn wait(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
+    if FrameBuffer::ends_stream(&this.buffer) {
+        return Err(error(ruby, sym().stream_closed, None));
+    }
+    FrameBuffer::push(ruby, buffer(ruby, this)?, *frame)
 }
 
 /// Sends what is buffered, DATA up to the window.
