@@ -27,9 +27,15 @@ class AlikeTest < Wireloom::TestCase
     skip "the original is not installed"
   end
 
+  def masks_in_ruby?
+    system(RbConfig.ruby, "-rwebsocket/driver", "-e", "exit !WebSocket::Mask.method(:mask).source_location.nil?", err: File::NULL)
+  end
+
   # Text that is not UTF-8 is refused earlier than the original does, whatever it finds behind that, and such reasons for
   # closing are not sent back.
   def test_websocket_driver
+    skip "without its part in C for this Ruby the original masks the caller's Strings, frozen or not" if masks_in_ruby?
+
     each_outcome("websocket-driver", "0.8") do |original, replacement|
       next if replacement.inspect.match?(/Could not decode a text frame|close.*(?:"ff"|\[255\])/)
 
@@ -59,14 +65,16 @@ class AlikeTest < Wireloom::TestCase
 
   # The differences with pushes and GOAWAY, each of which the guide names: the original ends a connection for a push and a request of which
   # the later one has the smaller identifier, for a WINDOW_UPDATE of a stream that is closed, and for frames that are under way when a
-  # stream is reset; and it takes no windows and settings after its own GOAWAY. Behind a difference the ends read other chunks.
+  # stream is reset; it takes no windows and settings after its own GOAWAY; and it keeps DATA of a stream that was reset, which waits for the
+  # connection's window. Behind a difference the ends read other chunks.
   def test_http_2_with_pushes_and_goaway
     named = /(?:id|Stream ID) (?:is )?smaller than previous|sent window update on idle stream|stream does not exist/
     each_outcome("http-2", "1.2.2", { "FREE" => "1" }) do |original, replacement|
       next if original == replacement
 
       at = original.zip(replacement).index { |one, other| one != other } || original.size
-      next if taken_after_goaway?(original[0...at], original[at].to_s, replacement[at].to_s)
+      next if taken_after_goaway?(original[0...at], original[at].to_s, replacement[at].to_s) ||
+              buffered_amount_taken_out(original[at]) == buffered_amount_taken_out(replacement[at])
 
       # GOAWAY is sent before the error is raised.
       assert_match named, original[at, 4].join, "seed #{original[0]}: #{replacement[at]}"
@@ -81,6 +89,11 @@ class AlikeTest < Wireloom::TestCase
 
     states = [original, replacement]
     states.all? { |state| state.start_with?('"[') } && states.map { |state| state.gsub(/\d+/, "") }.uniq.size == 1
+  end
+
+  # The state of a connection without its buffered amount.
+  def buffered_amount_taken_out(state)
+    state.to_s.sub(/\A(\W*[cs]\W+:\w+(?:, -?\d+){3}), \d+/, '\1')
   end
 
   # What is wrong with a block that breaks RFC 7541 is said in other words, which GOAWAY takes along.
