@@ -245,7 +245,7 @@ impl Codec {
             return Ok(Step::Done);
         }
         // Changes that listeners make to the chunk must not be seen here: the rest is a frozen String that shares its bytes.
-        let shared = if used < input.len() || used >= DETACHED_UNMASK_LEN {
+        let shared = if !chunk.is_frozen() && (used < input.len() || used >= DETACHED_UNMASK_LEN) {
             strings::protected(ruby, |ruby| strings::frozen(ruby, chunk))?
         } else {
             chunk
@@ -389,7 +389,7 @@ impl Codec {
                     };
                     let listeners = match listeners {
                         Some(listeners) => listeners,
-                        None => *listeners.insert(this.delivery.listeners(Owner::of(this), driver)?),
+                        None => *listeners.insert(this.delivery.listeners(ruby, Owner::of(this), driver)?),
                     };
                     match listeners {
                         Some(listeners) => {

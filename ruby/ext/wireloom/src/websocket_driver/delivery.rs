@@ -2,10 +2,10 @@
 //! emitter's own, neither overridden nor stubbed, this does the same.
 
 use magnus::prelude::*;
-use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawId, AsRawValue, FromRawValue, protect};
 use magnus::value::LazyId;
-use magnus::{Error, RArray, RClass, RObject, Ruby, Value};
-use rb_sys::{RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block};
+use magnus::{Error, RArray, RClass, RHash, RObject, Ruby, Value};
+use rb_sys::{ID, RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,10 +18,14 @@ static CHANGES: AtomicUsize = AtomicUsize::new(0);
 const FIRST: VALUE = 1;
 
 static MESSAGE_LISTENERS: LazyId = LazyId::new("message_listeners");
+static LISTENERS: LazyId = LazyId::new("@listeners");
+static MESSAGE: LazyId = LazyId::new("message");
 
 /// Called once, while the library loads.
 pub(super) fn load(ruby: &Ruby) {
-    LazyId::force(&MESSAGE_LISTENERS, ruby);
+    for name in [&MESSAGE_LISTENERS, &LISTENERS, &MESSAGE] {
+        LazyId::force(name, ruby);
+    }
 }
 
 pub(crate) fn forget() {
@@ -72,7 +76,12 @@ impl Delivery {
     }
 
     /// The Array of listeners for messages, or `None` when messages have to go through `emit`.
-    pub(super) fn listeners(&self, owner: Owner, driver: Value) -> Result<Option<RArray>, Error> {
+    pub(super) fn listeners(
+        &self,
+        ruby: &Ruby,
+        owner: Owner,
+        driver: Value,
+    ) -> Result<Option<RArray>, Error> {
         let mut emitter = driver;
         for plain in &self.plain {
             let Some(object) = RObject::from_value(emitter) else { return Ok(None) };
@@ -82,6 +91,9 @@ impl Delivery {
             let changes = CHANGES.load(Ordering::Relaxed);
             let (known_class, known_at) = plain.get();
             let known = known_at == changes && known_class.raw() == class.as_raw();
+            if known && let Some(listeners) = blocks(ruby, object) {
+                return Ok(Some(listeners));
+            }
             let answer: Value = object.funcall(*MESSAGE_LISTENERS, (known,))?;
             if answer.is_nil() {
                 return Ok(None);
@@ -120,6 +132,20 @@ impl Delivery {
             call(now.entry(at as isize)?, event)?;
         }
         Ok(())
+    }
+}
+
+/// What `message_listeners(true)` of an emitter returns, where that needs no call: the first listener is a block.
+#[inline]
+fn blocks(ruby: &Ruby, emitter: RObject) -> Option<RArray> {
+    let [name, event]: [ID; 2] = [&LISTENERS, &MESSAGE].map(|id| LazyId::get_inner_with(id, ruby).as_raw());
+    // SAFETY: live objects.
+    unsafe {
+        let all = RHash::from_value(Value::from_raw(rb_sys::rb_ivar_get(emitter.as_raw(), name)))?;
+        let found = rb_sys::rb_hash_lookup(all.as_raw(), rb_sys::rb_id2sym(event));
+        let listeners = RArray::from_value(Value::from_raw(found))?;
+        let first = rb_sys::rb_ary_entry(found, 0);
+        (rb_obj_is_proc(first) == rb_sys::Qtrue as VALUE).then_some(listeners)
     }
 }
 
