@@ -96,9 +96,16 @@ pub(crate) enum Format {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Identity {
     /// Empty for an anonymous client.
-    pub(crate) user: String,
+    pub(crate) user: Box<str>,
     /// A JSON value for others to see; may be empty.
     pub(crate) info: bytes::Bytes,
+}
+
+/// The user of a connection, and its place among those of the same user.
+#[derive(Debug)]
+struct Known {
+    identity: Identity,
+    place: AtomicU32,
 }
 
 /// One connection as the rest of the hub sees it.
@@ -113,7 +120,7 @@ pub(crate) struct Client {
     pub(crate) page: Option<Box<str>>,
     pub(crate) outbox: Outbox,
     /// Boxed, and `None` for an anonymous client of whom nothing is known.
-    identity: OnceLock<Option<Box<Identity>>>,
+    known: OnceLock<Option<Box<Known>>>,
     pub(crate) subscriptions: Mutex<Subscriptions<Subscription>>,
     /// When the connection's token expires.
     expires_at: Expiry,
@@ -231,7 +238,7 @@ impl Client {
             peer: peer.map(|peer| (peer.ip(), peer.port())),
             page,
             outbox,
-            identity: OnceLock::new(),
+            known: OnceLock::new(),
             subscriptions: Mutex::default(),
             expires_at: Expiry::default(),
             wakes_at: Expiry::default(),
@@ -252,21 +259,29 @@ impl Client {
         self.format != Format::Bare
     }
 
-    /// `None` until the client has connected.
-    pub(crate) fn identity(&self) -> Option<&Identity> {
-        static UNKNOWN: Identity = Identity { user: String::new(), info: bytes::Bytes::new() };
-        self.identity.get().map(|identity| identity.as_deref().unwrap_or(&UNKNOWN))
+    pub(crate) fn has_connected(&self) -> bool {
+        self.known.get().is_some()
+    }
+
+    fn known(&self) -> Option<&Known> {
+        self.known.get()?.as_deref()
     }
 
     /// The user; empty for an anonymous client, and for one that has not connected.
     pub(crate) fn user(&self) -> &str {
-        self.identity().map_or("", |identity| &identity.user)
+        self.known().map_or("", |known| &known.identity.user)
+    }
+
+    /// The place of the connection among those of its user; `None` if it has none. [`Clients`](crate::clients::Clients) changes it.
+    pub(crate) fn user_place(&self) -> Option<&AtomicU32> {
+        self.known().map(|known| &known.place)
     }
 
     /// Sets the identity; returns false if the client has connected already.
     pub(crate) fn connect(&self, identity: Identity) -> bool {
-        let identity = (identity != Identity::default()).then(|| Box::new(identity));
-        self.identity.set(identity).is_ok()
+        let is_known = identity != Identity::default();
+        let known = is_known.then(|| Box::new(Known { identity, place: AtomicU32::new(0) }));
+        self.known.set(known).is_ok()
     }
 
     pub(crate) fn expires_at(&self) -> Option<Duration> {
@@ -322,9 +337,9 @@ impl Client {
 
     /// The client as others see it.
     pub(crate) fn info(&self, channel_info: bytes::Bytes) -> ClientInfo {
-        let identity = self.identity().cloned().unwrap_or_default();
+        let identity = self.known().map(|known| known.identity.clone()).unwrap_or_default();
         ClientInfo {
-            user: identity.user,
+            user: identity.user.into(),
             client: self.id.to_string(),
             conn_info: identity.info,
             chan_info: channel_info,

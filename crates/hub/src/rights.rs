@@ -100,7 +100,7 @@ pub(crate) fn check(
         return by_server();
     }
     // A client without an identity has not passed `connect`.
-    if client.identity().is_none() {
+    if !client.has_connected() {
         return Err(ErrorCode::PermissionDenied);
     }
     match operation {

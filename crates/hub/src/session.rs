@@ -510,7 +510,7 @@ impl Session {
         if self.client.format == Format::Bare {
             subs.retain(|(channel, _)| request.subs.contains_key(channel));
         }
-        let identity = Identity { user: std::mem::take(&mut grant.user), info: grant.info.clone() };
+        let identity = Identity { user: std::mem::take(&mut grant.user).into(), info: grant.info.clone() };
         if !self.client.connect(identity) || !self.node.identify(&self.client) {
             return Err(Disconnect::ConnectionLimit.into());
         }

@@ -112,7 +112,7 @@ impl Node {
         if let Some(opened) = opened {
             self.events.end(opened, reason.code().into(), reason.reason());
         }
-        if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
+        if let (true, Some(hook)) = (client.has_connected(), &self.hooks.disconnect) {
             hook(DisconnectEvent { client: client.id.to_string(), user: client.user().into(), reason }).await;
         }
     }
