@@ -97,9 +97,13 @@ enum Phase {
     Positioned { offset: u64, epoch: Epoch },
 }
 
-/// Publications that are kept while the history is read.
-#[derive(Debug, Default)]
-struct Waiting(Vec<Kept>);
+/// Publications that are kept while the history is read. They have room in the outbox of the client, which this gives back.
+#[derive(Debug)]
+struct Waiting {
+    kept: Vec<Kept>,
+    cost: usize,
+    client: Arc<Client>,
+}
 
 /// A publication that is kept while the history is read. It is encoded where it is published, once for all that keep it.
 #[derive(Debug)]
@@ -107,8 +111,29 @@ struct Kept {
     previous: u64,
     publication: Arc<Publication>,
     message: PreparedMessage,
-    /// The cost of this one and of those before it.
-    total: usize,
+}
+
+impl Waiting {
+    fn new(client: Arc<Client>) -> Self {
+        Self { kept: Vec::new(), cost: 0, client }
+    }
+
+    /// Keeps another one, if there is room.
+    fn keep(&mut self, kept: Kept) -> bool {
+        let cost = cost(&kept.message);
+        let has_room = self.client.outbox.reserve(cost);
+        if has_room {
+            self.cost += cost;
+            self.kept.push(kept);
+        }
+        has_room
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.client.outbox.release(self.cost);
+    }
 }
 
 /// The outcome of forwarding a publication to a subscriber.
@@ -249,7 +274,8 @@ impl Channels {
         };
         // A publication that arrived while the history was read may already be part of it.
         let mut has_gap = false;
-        for Kept { previous, publication, message, .. } in waiting.unwrap_or_default().0 {
+        let kept = waiting.map(|mut waiting| std::mem::take(&mut waiting.kept)).unwrap_or_default();
+        for Kept { previous, publication, message } in kept {
             match subscriber.forward(&publication, previous, |_, _| message, on_slow) {
                 Forwarded::Gap => {
                     has_gap = true;
@@ -305,10 +331,9 @@ impl Channels {
                 Phase::Recovering(waiting) => {
                     let payload = subscriber.deltas.without_base();
                     let message = encoded.get(subscriber.client.format, payload);
-                    let kept = &mut waiting.get_or_insert_default().0;
-                    let total = kept.last().map_or(0, |last| last.total) + cost(&message);
-                    if kept.is_empty() || subscriber.client.outbox.has_room_for(total) {
-                        kept.push(Kept { previous, publication: publication.clone(), message, total });
+                    let client = &subscriber.client;
+                    let waiting = waiting.get_or_insert_with(|| Box::new(Waiting::new(client.clone())));
+                    if waiting.keep(Kept { previous, publication: publication.clone(), message }) {
                         continue;
                     }
                     subscriber.phase = Phase::Lost;
@@ -535,6 +560,40 @@ mod tests {
                 assert_eq!((started, client.outbox.has_ended()), (expected, false), "{len} {more}");
             }
         }
+    }
+
+    #[test]
+    fn publications_that_wait_are_bounded_for_all_subscriptions_of_a_client_together() {
+        let channels = Channels::new();
+        let [waiting, other] = [client(), client()];
+        let publish = |channel: &str| {
+            let publication =
+                Publication { data: vec![b'1'; 600_000].into(), offset: 1, ..Publication::default() };
+            let _ = channels.publish(channel, "", 0, &Arc::new(publication), &|_| {});
+        };
+        let add = |channel: &str, client: &Arc<Client>| {
+            let (_, key) = channels.add(channel, client.clone(), false);
+            publish(channel);
+            key
+        };
+        let start = |channel: &str, client: &Arc<Client>, key| {
+            let start = Start { position: Some(Position::default()), ..Start::default() };
+            let (started, _) = channels.start(channel, client, key, start, Vec::new(), &|_| {});
+            let _ = client.outbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut Vec::new());
+            started
+        };
+        let keys = ["a", "b"].map(|channel| add(channel, &waiting));
+        let others = add("c", &other);
+        assert_eq!(start("b", &waiting, keys[1]), Started::Gap);
+        assert_eq!(start("a", &waiting, keys[0]), Started::Following);
+        assert_eq!(start("c", &other, others), Started::Following);
+        // What no longer waits leaves its room, whether it was sent, removed or lost.
+        channels.remove("d", add("d", &waiting));
+        add("e", &waiting);
+        channels.lose_history("e");
+        let key = add("f", &waiting);
+        assert_eq!(start("f", &waiting, key), Started::Following);
+        assert!(!waiting.outbox.has_ended());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Pushes that do not fit end the connection as too slow, or are dropped. Replies are never refused: the client's next command
 //! [waits](Outbox::poll_room) until they are written. So the queue holds at most `len_max` of pushes, and `len_max` and one reply
-//! of replies.
+//! of replies. As much as of pushes [waits](Outbox::reserve) elsewhere, until histories are read.
 //!
 //! ```text
 //!             all is written                                     the transport is full, or more was queued
@@ -78,6 +78,14 @@ struct Rare {
     end: Option<Disconnect>,
     /// The waker of the session, while it waits for room.
     session: Option<Waker>,
+    /// The cost of the publications that wait for the reads of histories.
+    reserved: usize,
+}
+
+impl Rare {
+    fn is_empty(&self) -> bool {
+        self.end.is_none() && self.session.is_none() && self.reserved == 0
+    }
 }
 
 /// Which task writes the queued messages.
@@ -185,9 +193,26 @@ impl Outbox {
         Poll::Pending
     }
 
-    /// Whether the queue has room for pushes of this cost while it is empty.
-    pub(crate) fn has_room_for(&self, cost: usize) -> bool {
-        cost <= lock(&self.queue).len_max()
+    /// Reserves room for a publication of this cost that waits for the read of a history: there is as much for all of them together as
+    /// for pushes. Returns whether there is room, as for a single one.
+    pub(crate) fn reserve(&self, cost: usize) -> bool {
+        let mut queue = lock(&self.queue);
+        let len_max = queue.len_max();
+        let reserved = &mut queue.rare.get_or_insert_default().reserved;
+        let has_room = *reserved == 0 || *reserved + cost <= len_max;
+        if has_room {
+            *reserved += cost;
+        }
+        has_room
+    }
+
+    /// Gives reserved room back.
+    pub(crate) fn release(&self, cost: usize) {
+        let mut queue = lock(&self.queue);
+        if let Some(rare) = &mut queue.rare {
+            rare.reserved -= cost;
+            queue.rare.take_if(|rare| rare.is_empty());
+        }
     }
 
     /// Queues another message that only this client receives.
