@@ -48,7 +48,7 @@ pub(crate) trait Host: Send + Sync {
     fn settings(&self) -> Arc<Settings>;
     /// Everything that is open and reported.
     fn opened(&self) -> Vec<Opened>;
-    /// Ends every connection that is reported: the end of each has been reported already.
+    /// Ends every connection that is reported, or may have a subscription that is: the end of each has been reported already.
     fn end_opened(&self);
 }
 

@@ -208,10 +208,21 @@ impl Host for Node {
     }
 
     fn end_opened(&self) {
-        let opened: Vec<_> = {
+        let clients: Vec<_> = {
             let clients = lock(&self.clients);
-            clients.iter().filter(|client| clients.opened().contains_key(&client.id)).cloned().collect()
+            clients.iter().map(|client| (client.clone(), clients.opened().contains_key(&client.id))).collect()
         };
-        opened.iter().for_each(|client| client.outbox.end(Disconnect::ForceReconnect));
+        for (client, is_opened) in clients {
+            // Those of a connection that is older than the setting `events` may be reported.
+            let has_opened = || {
+                lock(&client.subscriptions).iter().any(|(_, subscription)| match subscription {
+                    Subscription::Active(active) => active.opened().is_some(),
+                    Subscription::Pending(_) => true,
+                })
+            };
+            if is_opened || has_opened() {
+                client.outbox.end(Disconnect::ForceReconnect);
+            }
+        }
     }
 }

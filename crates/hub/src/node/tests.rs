@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use super::Node;
 use crate::client::{Client, Identity, Transport};
+use crate::config::HubConfig;
 use crate::connecting::RECENT_MAX;
 use crate::engine::{Action, Control, Delivery as _, EngineError};
+use crate::events::Host as _;
 use crate::hub::Hub;
 use crate::protocol::{Disconnect, Encoding, Publication};
 use crate::shards::lock;
@@ -65,7 +67,7 @@ impl tracing::Subscriber for Log {
 
 #[tokio::test]
 async fn a_connection_that_ends_makes_room_for_the_next_one_of_its_user() {
-    let config = crate::config::HubConfig::from_toml("[client]\nconnections_per_user_max = 2\n").unwrap();
+    let config = HubConfig::from_toml("[client]\nconnections_per_user_max = 2\n").unwrap();
     let hub = Hub::builder().config(config).build().unwrap();
     let node = &hub.0;
     let (first, _second) = (connected(node), connected(node));
@@ -276,4 +278,23 @@ async fn a_task_does_not_make_many_deliveries_in_one_turn() {
         .await;
         assert!((at_least..=2 * at_least + 2).contains(&turns), "{channel}: {turns}");
     }
+}
+
+#[tokio::test]
+async fn a_lost_lease_ends_connections_that_are_older_than_the_reports_of_their_subscriptions() {
+    const CONFIG: &str = "channel.unsubscribe_events = true\n[events]\nurl = \"http://127.0.0.1:9/events\"\n";
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let [subscribed, other] = [connected(node), connected(node)];
+    hub.reload(HubConfig::from_toml(CONFIG).unwrap()).unwrap();
+    let client = subscribed.id.to_string();
+    node.deliver_control(&Control {
+        user: String::new(),
+        client,
+        action: Action::Subscribe { channel: "a".into() },
+    });
+    changes_are_made(node).await;
+    assert!(subscribed.is_subscribed("a"));
+    node.end_opened();
+    assert_eq!([&subscribed, &other].map(|client| client.outbox.has_ended()), [true, false]);
 }
