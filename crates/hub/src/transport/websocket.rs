@@ -402,4 +402,53 @@ mod tests {
         };
         assert_eq!(tokio::time::timeout(Duration::from_secs(60), ended).await, Ok(Disconnect::Expired));
     }
+
+    /// What is queued is more than the connection accepts, and the client reads while it is ended.
+    #[tokio::test]
+    async fn nothing_follows_a_message_that_is_given_up() {
+        let config = HubConfig::from_toml("[client]\nanonymous = true\nqueue_len_max = 8388608\n").unwrap();
+        let node = Hub::builder().config(config).build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        let (peer, transport) = tokio::io::duplex(64 << 10);
+        let over = |transport, role| {
+            let config = WebSocketConfig::default();
+            WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[])
+        };
+        let mut peer = over(peer, Role::Client);
+        let (sender, receiver) = over(transport, Role::Server).split();
+        let padding = "x".repeat(1 << 10);
+        for number in 0..4_000 {
+            client.outbox.push(PreparedMessage::text(&format!("{number} {padding}")));
+        }
+        client.outbox.end(Disconnect::Shutdown);
+        let clean_up = CleanUp::new(&node, &client);
+        let mut open = Open { writer: Writer::Idle(sender), receiver, clean_up, work: Work::Idle(session) };
+        let mut received = Vec::new();
+        let mut note = |message: OwnedMessage| {
+            let (number, _) = message.as_text().unwrap().split_once(' ').unwrap();
+            received.push(number.parse::<usize>().unwrap());
+        };
+        let reason = loop {
+            if let Poll::Ready(Err(reason)) = poll_fn(|cx| Poll::Ready(open.poll_step(cx))).await {
+                break reason;
+            }
+            // More slowly than messages are taken.
+            for _ in 0..10 {
+                let mut receiving = pin!(peer.recv_owned());
+                let Poll::Ready(message) = poll_fn(|cx| Poll::Ready(receiving.as_mut().poll(cx))).await
+                else {
+                    break;
+                };
+                note(message.unwrap().unwrap());
+            }
+        };
+        let reading = async {
+            while let Ok(Some(message)) = peer.recv_owned().await {
+                note(message);
+            }
+        };
+        tokio::join!(open.finish(reason), reading);
+        assert!(received.len() > 500 && received.iter().copied().eq(0..received.len()), "{received:?}");
+    }
 }
