@@ -13,7 +13,7 @@ pub(crate) enum Exit {
     NoConnection = 1,
     Usage = 2,
     Refused = 3,
-    /// `--expect`, `--count` or `--fail-if-slower`.
+    /// `--expect`, `--count` or `--fail-if-slower`, or a file to merge is of an interrupted load.
     Unmet = 4,
     Broken = 5,
     TimedOut = 6,
@@ -34,7 +34,7 @@ Exit codes:
   2  invalid arguments, the file of an option cannot be used, or input that cannot be sent
   3  refused: the handshake was not accepted, the peer closed with another code, or the response has
      a status of 400 or more
-  4  --expect, --count or --fail-if-slower was not met
+  4  --expect, --count or --fail-if-slower was not met, or a load to merge was interrupted
   5  the connection broke, the peer violated the protocol or a limit, the input is malformed, the
      output cannot be written, or the program of --exec failed
   6  timed out: connecting, the handshake, or the response

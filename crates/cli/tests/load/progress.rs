@@ -59,8 +59,10 @@ async fn a_signal_ends_the_run_with_its_result_and_not_with_success() {
     // Whether what was expected is met up to then says nothing about the rest.
     for (name, code, expected) in [("-INT", 130, "errors<1"), ("-TERM", 143, "errors>=1")] {
         let (url, mut count) = start_counting().await;
-        let child =
-            spawn(&[&url, "--duration", "60", "--rate", "500", "--json", "--quiet", "--expect", expected]);
+        let log = std::env::temp_dir().join(format!("wireloom-interrupted-{}.hdr", std::process::id()));
+        let log = log.to_str().unwrap();
+        let args = ["--duration", "60", "--rate", "500", "--json", "--quiet", "--expect", expected];
+        let child = spawn(&[&[&*url, "--hdr", log], &args[..]].concat());
         timeout(DEADLINE, count.wait_for(|count| *count > 100)).await.unwrap().unwrap();
         signal(&child, name).await;
         let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
@@ -69,6 +71,11 @@ async fn a_signal_ends_the_run_with_its_result_and_not_with_success() {
         assert_eq!(report["interrupted"], true, "{report}");
         assert!(report["answered"].as_u64() > Some(0), "{report}");
         assert!(report["warnings"].to_string().contains("interrupted before the end"), "{report}");
+        // Nor does a sum with it.
+        let merged = spawn(&["merge", log, "--expect", "errors<1"]).wait_with_output().await.unwrap();
+        let text = String::from_utf8_lossy(&merged.stdout);
+        assert!(merged.status.code() == Some(4) && text.contains("was interrupted"), "{merged:?}");
+        std::fs::remove_file(log).unwrap();
     }
 }
 

@@ -41,7 +41,13 @@ impl Log {
     }
 
     /// The file. `time` is what was measured.
-    pub(super) fn text(&self, counts: &Counts, connections: usize, time: Duration) -> Vec<u8> {
+    pub(super) fn text(
+        &self,
+        counts: &Counts,
+        connections: usize,
+        time: Duration,
+        is_interrupted: bool,
+    ) -> Vec<u8> {
         let errors =
             counts.errors.kinds().iter().map(|(kind, count)| ((*kind).to_owned(), json!(count))).collect();
         let head = Head {
@@ -49,6 +55,7 @@ impl Log {
             time,
             sent: counts.sent,
             received: counts.received,
+            is_interrupted,
             errors,
         };
         let started =
@@ -77,6 +84,7 @@ pub(super) fn text(latencies: &Histogram<u64>, parts: &[Part], time: Duration) -
         time,
         sent: sum(|part| part.sent),
         received: sum(|part| part.received),
+        is_interrupted: parts.iter().any(|part| part.is_interrupted),
         errors,
     };
     let started = parts.iter().filter_map(|part| part.started).min().unwrap_or_default();
@@ -89,13 +97,14 @@ struct Head {
     time: Duration,
     sent: u64,
     received: u64,
+    is_interrupted: bool,
     errors: Map<String, Value>,
 }
 
 fn file(started: Duration, head: &Head, lines: &[u8]) -> Vec<u8> {
     let counted = json!({
         "connections": head.connections, "time": head.time.as_secs_f64(), "sent": head.sent,
-        "answered": head.received, "errors": head.errors,
+        "answered": head.received, "interrupted": head.is_interrupted, "errors": head.errors,
     });
     let mut text = format!(
         "#[Histogram log format version 1.3]\n\
@@ -119,6 +128,8 @@ pub(super) struct Part {
     pub(super) connections: u64,
     pub(super) sent: u64,
     pub(super) received: u64,
+    /// A signal ended it.
+    pub(super) is_interrupted: bool,
     /// By kind.
     pub(super) errors: Vec<(String, u64)>,
     pub(super) latencies: Histogram<u64>,
@@ -179,6 +190,7 @@ impl Part {
             connections: count("connections").unwrap_or_default(),
             sent: count("sent").unwrap_or(latencies.len()),
             received: count("answered").unwrap_or(latencies.len()),
+            is_interrupted: counted["interrupted"] == true,
             errors: errors.map(|(kind, count)| (kind.clone(), count.as_u64().unwrap_or_default())).collect(),
             latencies,
         })
@@ -205,8 +217,9 @@ mod tests {
         log.add(&super::super::recorder::histogram(), Duration::from_secs(3), Duration::from_secs(4));
         let mut counts = Counts { sent: 3_001, received: 3_000, ..Counts::default() };
         counts.errors.lost = 1;
-        let text = log.text(&counts, 5, Duration::from_secs(4));
+        let text = log.text(&counts, 5, Duration::from_secs(4), true);
         let part = Part::parse("a".into(), &text).unwrap();
+        assert!(part.is_interrupted);
         assert_eq!(part.latencies, all);
         assert_eq!((part.sent, part.received, part.connections), (3_001, 3_000, 5));
         assert_eq!(part.time, Duration::from_secs(4));
@@ -220,6 +233,7 @@ mod tests {
             .collect();
         let part = Part::parse("b".into(), &foreign.concat()).unwrap();
         assert_eq!((part.received, part.time, part.latencies.len()), (3_000, Duration::from_secs(3), 3_000));
+        assert!(!part.is_interrupted);
         // An interval that ends after the end of time.
         let last = text.split_inclusive(|&byte| byte == b'\n').next_back().unwrap();
         let late = [b"18446744073709551615.0", &last[last.iter().position(|&byte| byte == b',').unwrap()..]]

@@ -17,6 +17,8 @@ pub(super) struct Merged {
     pub(super) time: Duration,
     pub(super) sent: u64,
     pub(super) received: u64,
+    /// A signal ended one of the processes.
+    pub(super) is_interrupted: bool,
     /// Answers per second: the sum of the rates of the processes.
     pub(super) rate: f64,
     pub(super) latency: Latency,
@@ -57,11 +59,12 @@ impl Merged {
             time: parts.iter().map(|part| part.time).max().unwrap_or_default(),
             sent: sum(|part| part.sent),
             received: sum(|part| part.received),
+            is_interrupted: parts.iter().any(|part| part.is_interrupted),
             rate,
             latency,
             errors: errors.into_iter().collect(),
             expectations: Vec::new(),
-            warnings: warning(&parts).into_iter().collect(),
+            warnings: warnings(&parts),
             text: Vec::new(),
         };
         merged.expectations = Checked::all(&args.expect, &merged.latency, merged.rate, merged.errors_total());
@@ -74,8 +77,14 @@ impl Merged {
     }
 }
 
+fn warnings(parts: &[Part]) -> Vec<String> {
+    let interrupted = parts.iter().filter(|part| part.is_interrupted);
+    let interrupted = interrupted.map(|part| format!("{} was interrupted before its end", part.name));
+    interrupted.chain(not_together(parts)).collect()
+}
+
 /// Rates add up only if the processes ran at the same time.
-fn warning(parts: &[Part]) -> Option<String> {
+fn not_together(parts: &[Part]) -> Option<String> {
     let starts: Option<Vec<Duration>> = parts.iter().map(|part| part.started).collect();
     let last_start = starts?.into_iter().max()?;
     let ended = parts

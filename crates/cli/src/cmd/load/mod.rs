@@ -144,7 +144,7 @@ fn merge(args: &Merge) -> Exit {
         terminal::print_error(terminal::visible_line(&error));
         return Exit::Broken;
     }
-    if !Checked::all_are_met(&merged.expectations) {
+    if merged.is_interrupted || !Checked::all_are_met(&merged.expectations) {
         Exit::Unmet
     } else if Checked::has_errors(&merged.expectations, merged.errors_total()) {
         Exit::Broken
@@ -344,7 +344,10 @@ impl Files {
             ("--prometheus", &output.prometheus, |report| Ok(output::prometheus::text(report).into_bytes())),
             ("--csv", &output.csv, |report| Ok(output::csv::text(report).into_bytes())),
             ("--hdr", &output.hdr, |report| {
-                let text = |log: &hdr::Log| log.text(&report.counts, report.connections, report.measured);
+                let text = |log: &hdr::Log| {
+                    let is_interrupted = report.interrupted_by.is_some();
+                    log.text(&report.counts, report.connections, report.measured, is_interrupted)
+                };
                 Ok(report.log.as_ref().map(text).unwrap_or_default())
             }),
         ];
