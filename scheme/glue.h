@@ -34,6 +34,8 @@ typedef struct wls {
     wl_status status;
     /* When the peer's host acknowledged last, as wls_has_acknowledged found it. */
     uint64_t acknowledged_at;
+    /* Whether a silent peer gets a Ping long enough before dead_after to acknowledge it. */
+    bool sends_pings;
 } wls;
 
 static long wls_alive;
@@ -80,6 +82,10 @@ static wl_ws_config wls_config(double frame_max, double message_max, double ping
     return config;
 }
 
+static bool wls_sends_pings(const wl_ws_config *config) {
+    return config->ping_after_ns < config->dead_after_ns - 1;
+}
+
 /* Handshakes. Their input is in the buffer. */
 
 static int wls_server_new(wls *self) {
@@ -113,6 +119,7 @@ static int wls_server_accept(wls *self, const char *subprotocol, bool with_defla
 }
 
 static int wls_server_open(wls *self, const wl_ws_config *config) {
+    self->sends_pings = wls_sends_pings(config);
     int status = wl_server_handshake_open(self->server, config, wls_now(), &self->ws);
     wl_server_handshake_free(self->server);
     self->server.id = 0;
@@ -152,6 +159,7 @@ static int wls_client_open(wls *self, const wl_ws_config *config) {
     uint8_t seed[32];
     if (!wls_random(seed, sizeof seed))
         return WLS_FAILED;
+    self->sends_pings = wls_sends_pings(config);
     return wl_client_handshake_open(self->client, config, (const uint8_t(*)[32])seed, wls_now(), &self->ws);
 }
 
@@ -263,11 +271,11 @@ static void wls_handle_activity(wls *self) {
 }
 
 /* Whether the peer's host has acknowledged anything since the last call: what it sends is not read here, but it answers TCP, and before it is
- * judged silent a Ping is sent. Where that is unknown, as over a socket of this machine, the peer is taken for alive. */
+ * judged silent a Ping is sent. Where that is unknown, as over a socket of this machine, or without pings, the peer is taken for alive. */
 static bool wls_has_acknowledged(wls *self, int fd) {
     struct tcp_info info;
     socklen_t len = sizeof info;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+    if (!self->sends_pings || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
         return true;
     /* The kernel's clock has steps of up to 10 ms. */
     const uint64_t step_ns = 20000000u;

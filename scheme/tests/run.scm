@@ -567,6 +567,8 @@
     "struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
      struct sock_fprog program = {1, &drop};
      C_return(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));"))
+(define drop-none
+  (foreign-lambda* int ((int fd)) "int unused = 0; C_return(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused));"))
 (parameterize ((connection-timeout 1) (ping-interval 0.2) (close-timeout 0.3))
   (for-each
    (lambda (is-gone)
@@ -592,6 +594,25 @@
                       (close-output-port out)
                       'silent)))))
    '(#f #t)))
+;; Without pings nothing has to be acknowledged: a peer whose packets are late stays, also while more is unread than is kept.
+(parameterize ((connection-timeout 1) (ping-interval 0))
+  (check '((65535 65535 65535 65535) connection-close)
+         (both (lambda (in out)
+                 (with-websocket
+                  (lambda ()
+                    (pause 2500)
+                    (drop-all (port->fileno in))
+                    (pause 3000)
+                    (drop-none (port->fileno in))
+                    (map (lambda (_) (receive (message type) (receive-message) (string-length message))) '(1 2 3 4)))
+                  in out))
+               (lambda ()
+                 (parameterize ((connection-timeout 0) (permessage-deflate #f))
+                   (with-client-websocket
+                    uri
+                    (lambda ()
+                      (for-each (lambda (n) (send-message (make-string 65535 #\x))) '(1 2 3 4))
+                      (receive (message type) (receive-message) type))))))))
 ;; The connection of a handler that is killed is closed, although its peer answers Pings.
 (parameterize ((connection-timeout 1) (ping-interval 0.2))
   (check '(connection-close #t)
