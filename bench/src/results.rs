@@ -32,8 +32,10 @@ impl Role {
 pub(crate) enum Cost {
     /// Nanoseconds of CPU time for each message, stream or request.
     CpuTime,
-    /// Bytes of memory for each connection.
+    /// Bytes of memory for each connection, or another thing that is counted.
     Memory,
+    /// Nanoseconds from when a message was due until its answer or delivery, which 99 % do not exceed.
+    P99,
 }
 
 /// The rounds of one process.

@@ -1,5 +1,8 @@
 // An echo by bun, which has uWebSockets inside. It ends with its standard input.
+// The file with the certificate and its key.
+const pem = process.env.TLS && Bun.file(process.env.TLS);
 const server = Bun.serve({
+  tls: pem && { cert: pem, key: pem },
   hostname: "127.0.0.1",
   port: 0,
   fetch(request, server) {

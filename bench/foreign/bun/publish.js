@@ -1,6 +1,9 @@
 // A room by bun, which has uWebSockets inside: publish and subscribe as its documentation shows them. It ends with its standard input.
 const deflate = Boolean(process.env.DEFLATE);
+// The file with the certificate and its key.
+const pem = process.env.TLS && Bun.file(process.env.TLS);
 const server = Bun.serve({
+  tls: pem && { cert: pem, key: pem },
   hostname: "127.0.0.1",
   port: 0,
   fetch(request, server) {

@@ -70,5 +70,10 @@ func main() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
+	// The file with the certificate and its key.
+	if pem := os.Getenv("TLS"); pem != "" {
+		fmt.Fprintln(os.Stderr, http.ServeTLS(listener, http.HandlerFunc(join), pem, pem))
+		return
+	}
 	fmt.Fprintln(os.Stderr, http.Serve(listener, http.HandlerFunc(join)))
 }

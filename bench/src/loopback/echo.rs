@@ -1,11 +1,12 @@
 //! The load generator for echoes: one thread, one epoll, prebuilt frames. Every answer is compared with its message.
 
-use super::opening;
+use super::opening::Opening;
 use super::servers::Dialect;
+use super::tls::{self, Stream};
 use crate::corpus::{Content, Corpus, End};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,9 @@ const READ_LEN_MAX: usize = 256 << 10;
 /// From this length on, timed runs compare only the ends of each read, so that the generator stays the faster one.
 const LARGE: usize = 8 << 10;
 
+/// A server that is silent for this time has failed.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(20);
+
 /// The load on a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -21,6 +25,7 @@ pub(crate) struct Load {
     pub(crate) connections: usize,
     /// Messages in flight on each connection.
     pub(crate) depth: usize,
+    pub(crate) tls: bool,
 }
 
 /// When a run ends.
@@ -53,7 +58,7 @@ impl Ring {
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Positions in the two streams: what was sent and received, and up to where it may be sent.
     sent: u64,
     allowed: u64,
@@ -90,13 +95,14 @@ impl Echo {
             Dialect::Bytes => frames.clone(),
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
+        let tls = if load.tls { Some(tls::client()?) } else { None };
         let mut connections = Vec::with_capacity(load.connections);
         for index in 0..load.connections {
             let stream = match dialect {
-                Dialect::WebSocket => opening::open(address)?,
-                Dialect::Bytes => opening::connect(address)?,
+                Dialect::WebSocket => Stream::open(address, tls.as_ref(), Opening::at("/echo"))?,
+                Dialect::Bytes => Stream::connect(address, tls.as_ref())?,
             };
-            stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+            stream.set_nonblocking()?;
             let data = EventData::new_u64(index as u64);
             epoll::add(&epoll, &stream, data, EventFlags::IN).map_err(|error| error.to_string())?;
             connections.push(Connection { stream, sent: 0, allowed: 0, received: 0, blocked: false });
@@ -161,6 +167,53 @@ impl Echo {
         Ok(messages)
     }
 
+    /// Sends `count` messages, one each `interval`, over the connections in turn, whether or not earlier ones were answered. Returns the
+    /// time of each in nanoseconds, from when it was due, not from when it was sent.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub(crate) fn pace(&mut self, count: usize, interval: Duration) -> Result<Vec<u64>, String> {
+        let connections = self.connections.len();
+        // Message `n` is the message `n / connections` of connection `n % connections`.
+        let (mut more, mut answered) = (vec![0; connections], vec![0; connections]);
+        let (mut sent, mut latencies) = (0, Vec::with_capacity(count));
+        let mut events = Vec::with_capacity(connections);
+        let start = Instant::now();
+        let mut active = start;
+        let due = |number: usize| start + interval * number as u32;
+        while latencies.len() < count {
+            let now = Instant::now();
+            while sent < count && due(sent) <= now {
+                more[sent % connections] += 1;
+                sent += 1;
+            }
+            for (index, more) in more.iter_mut().enumerate() {
+                if *more > 0 {
+                    self.send(index, std::mem::take(more))?;
+                }
+            }
+            poll(&self.epoll, &mut events)?;
+            if !events.is_empty() {
+                active = now;
+            } else if now > active + SILENCE_MAX + interval {
+                return Err(format!("silent, {} of {sent} messages were answered", latencies.len()));
+            }
+            for event in &events {
+                let (index, flags) = (event.data.u64() as usize, event.flags);
+                let back = self.receive(index, true)?;
+                let now = Instant::now();
+                for number in answered[index]..answered[index] + back as usize {
+                    latencies.push((now - due(number * connections + index)).as_nanos() as u64);
+                }
+                answered[index] += back as usize;
+                if flags.contains(EventFlags::OUT) {
+                    self.send(index, 0)?;
+                }
+            }
+        }
+        Ok(latencies)
+    }
+
     /// Reads once, and returns how many messages that completed.
     fn receive(&mut self, index: usize, thorough: bool) -> Result<u64, String> {
         let connection = &mut self.connections[index];
@@ -201,6 +254,10 @@ impl Echo {
                 Err(error) => return Err(error.to_string()),
             }
         }
+        match connection.stream.flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => full = true,
+            flushed => flushed.map_err(|error| error.to_string())?,
+        }
         if full != connection.blocked {
             connection.blocked = full;
             let flags = if full { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
@@ -209,6 +266,19 @@ impl Echo {
         }
         Ok(())
     }
+}
+
+/// Replaces the events by those of now. It does not wait: a thread that sleeps is late for the next message. Without events, other
+/// threads of the core may run.
+pub(super) fn poll(epoll: &OwnedFd, events: &mut Vec<epoll::Event>) -> Result<(), String> {
+    events.clear();
+    let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => std::thread::yield_now(),
+        Ok(_) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    Ok(())
 }
 
 /// Whether `data` equals the stream at position `place`.
@@ -223,4 +293,34 @@ pub(super) fn matches(ring: &Ring, mut place: u64, mut data: &[u8]) -> bool {
         data = rest;
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    /// A server that stands still delays all messages that are due meanwhile, also those that a client in a closed loop would not have sent.
+    #[test]
+    fn messages_that_are_due_during_a_pause_are_late() {
+        const PAUSE: Duration = Duration::from_millis(200);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut buffer = vec![0; 64 << 10];
+            let mut pause = Some(PAUSE);
+            while let Ok(len @ 1..) = stream.read(&mut buffer) {
+                std::thread::sleep(pause.take().unwrap_or_default());
+                stream.write_all(&buffer[..len]).expect("written");
+            }
+        });
+        let load = Load { payload_len: 32, connections: 1, depth: 1, tls: false };
+        let mut echo = Echo::open(address, Dialect::Bytes, load).expect("a connection");
+        let latencies = echo.pace(300, Duration::from_millis(1)).expect("answers");
+        let late = latencies.iter().filter(|latency| u128::from(**latency) >= PAUSE.as_nanos() / 2).count();
+        assert!(latencies.len() == 300 && late >= 100, "{late} of {} are late", latencies.len());
+        drop(echo);
+        server.join().expect("the end");
+    }
 }

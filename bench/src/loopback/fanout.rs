@@ -2,15 +2,19 @@
 //! One thread, one epoll, prebuilt frames. Messages are counted on every connection, and compared with what was
 //! published on one.
 
-use super::opening::{self, Opening};
+use super::echo::{SILENCE_MAX, poll};
+use super::opening::Opening;
 use super::protocol::{Joining, Protocol, Step};
 use super::reading::Messages;
+use super::tls::{self, Stream};
 use crate::corpus::{Content, Corpus, End};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustls::ClientConfig;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wireloom_testing::frame::Frame;
 
@@ -35,6 +39,7 @@ pub(crate) struct Load {
     pub(crate) burst: usize,
     /// Connections offer permessage-deflate.
     pub(crate) deflate: bool,
+    pub(crate) tls: bool,
 }
 
 impl Load {
@@ -48,6 +53,7 @@ impl Load {
             members: subscribers,
             burst: 1,
             deflate: false,
+            tls: false,
         }
     }
 
@@ -67,7 +73,7 @@ impl Load {
 
 /// A connection that receives.
 struct Subscriber {
-    stream: TcpStream,
+    stream: Stream,
     messages: Messages,
     received: u64,
     /// Messages that have been published in its channels.
@@ -77,7 +83,7 @@ struct Subscriber {
 /// A publisher and the subscribers of its channels.
 pub(crate) struct Fanout {
     epoll: OwnedFd,
-    publisher: TcpStream,
+    publisher: Stream,
     subscribers: Vec<Subscriber>,
     load: Load,
     payloads: Vec<Vec<u8>>,
@@ -111,14 +117,16 @@ impl Fanout {
         }
         let failed = |error: rustix::io::Errno| error.to_string();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let tls = if load.tls { Some(tls::client()?) } else { None };
         let mut subscribers = Vec::with_capacity(load.subscribers);
         for (index, channels) in channels.into_iter().enumerate() {
             let messages = if load.deflate { Messages::inflating() } else { Messages::default() };
-            let (stream, messages) = join(nodes[index % nodes.len()], load, channels, messages)?;
+            let (stream, messages) =
+                join(nodes[index % nodes.len()], load, tls.as_ref(), channels, messages)?;
             epoll::add(&epoll, &stream, EventData::new_u64(index as u64), EventFlags::IN).map_err(failed)?;
             subscribers.push(Subscriber { stream, messages, received: 0, due: 0 });
         }
-        let (publisher, _) = join(nodes[0], load, Vec::new(), Messages::default())?;
+        let (publisher, _) = join(nodes[0], load, tls.as_ref(), Vec::new(), Messages::default())?;
         epoll::add(&epoll, &publisher, EventData::new_u64(PUBLISHER), EventFlags::IN).map_err(failed)?;
         // A JSON string, which every protocol carries unchanged.
         let texts = Corpus::new(Content::Ascii, load.payload_len.saturating_sub(2), PAYLOADS, End::Client);
@@ -165,28 +173,13 @@ impl Fanout {
     fn burst(&mut self) -> Result<(), String> {
         let mut bytes = VecDeque::<u8>::new();
         let mut missing = 0;
-        for message in self.published..self.published + self.load.burst {
-            bytes.extend(&self.frames[message % self.frames.len()]);
-            for member in self.load.members_of(message % self.load.channels) {
-                let subscriber = &mut self.subscribers[member];
-                missing += usize::from(subscriber.due == subscriber.received);
-                subscriber.due += 1;
-                if member == 0 {
-                    self.expected.push_back(message % PAYLOADS);
-                }
-            }
+        for _ in 0..self.load.burst {
+            missing += self.publish(&mut bytes);
         }
-        self.published += self.load.burst;
         let begun = Instant::now();
         let mut events = Vec::with_capacity(1024);
         while missing > 0 {
-            while !bytes.is_empty() {
-                match self.publisher.write(bytes.make_contiguous()) {
-                    Ok(len) => drop(bytes.drain(..len)),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => return Err(error.to_string()),
-                }
-            }
+            self.write(&mut bytes)?;
             events.clear();
             let timeout = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
@@ -206,6 +199,82 @@ impl Fanout {
             }
         }
         Ok(())
+    }
+
+    /// Publishes `count` messages in the only channel, one each `interval`, whether or not earlier ones were delivered. Returns the time of
+    /// each delivery in nanoseconds, from when its message was due, not from when it was sent.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub(crate) fn pace(&mut self, count: usize, interval: Duration) -> Result<Vec<u64>, String> {
+        let mut bytes = VecDeque::<u8>::new();
+        let before = self.published as u64;
+        let deliveries = count * self.load.members;
+        let (mut sent, mut latencies) = (0, Vec::with_capacity(deliveries));
+        let mut events = Vec::with_capacity(1024);
+        let start = Instant::now();
+        let mut active = start;
+        let due = |number: u64| start + interval * number as u32;
+        while latencies.len() < deliveries {
+            let now = Instant::now();
+            while sent < count && due(sent as u64) <= now {
+                self.publish(&mut bytes);
+                sent += 1;
+            }
+            self.write(&mut bytes)?;
+            poll(&self.epoll, &mut events)?;
+            if !events.is_empty() {
+                active = now;
+            } else if now > active + SILENCE_MAX + interval {
+                return Err(format!("silent after {} of {deliveries} deliveries", latencies.len()));
+            }
+            for event in &events {
+                let index = event.data.u64();
+                if index == PUBLISHER {
+                    self.read_publisher()?;
+                    continue;
+                }
+                let received = self.subscribers[index as usize].received;
+                self.receive(index as usize)?;
+                let now = Instant::now();
+                for number in received..self.subscribers[index as usize].received {
+                    latencies.push((now - due(number - before)).as_nanos() as u64);
+                }
+            }
+        }
+        Ok(latencies)
+    }
+
+    /// Appends the next message to what is to be sent; returns how many subscribers had all messages before.
+    fn publish(&mut self, bytes: &mut VecDeque<u8>) -> usize {
+        let message = self.published;
+        self.published += 1;
+        bytes.extend(&self.frames[message % self.frames.len()]);
+        let mut complete = 0;
+        for member in self.load.members_of(message % self.load.channels) {
+            let subscriber = &mut self.subscribers[member];
+            complete += usize::from(subscriber.due == subscriber.received);
+            subscriber.due += 1;
+            if member == 0 {
+                self.expected.push_back(message % PAYLOADS);
+            }
+        }
+        complete
+    }
+
+    /// Sends what the socket accepts.
+    fn write(&mut self, bytes: &mut VecDeque<u8>) -> Result<(), String> {
+        while !bytes.is_empty() {
+            match self.publisher.write(bytes.make_contiguous()) {
+                Ok(len) => drop(bytes.drain(..len)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        match self.publisher.flush() {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.to_string()),
+            _ => Ok(()),
+        }
     }
 
     /// Reads once; returns whether that completed the burst.
@@ -251,7 +320,7 @@ impl Fanout {
 }
 
 /// Reads what has arrived.
-fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, String> {
+fn read(stream: &mut Stream, buffer: &mut [u8]) -> Result<usize, String> {
     match stream.read(buffer) {
         Ok(0) => Err("the server closed a connection".into()),
         Ok(len) => Ok(len),
@@ -264,9 +333,10 @@ fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, String> {
 fn join(
     node: SocketAddr,
     load: Load,
+    tls: Option<&Arc<ClientConfig>>,
     channels: Vec<String>,
     mut messages: Messages,
-) -> Result<(TcpStream, Messages), String> {
+) -> Result<(Stream, Messages), String> {
     let protocol = load.protocol;
     let path = match protocol {
         // Compressed clients have a room of their own.
@@ -274,7 +344,7 @@ fn join(
         _ => protocol.path(),
     };
     let opening = Opening { path, subprotocol: protocol.subprotocol(), deflate: load.deflate };
-    let mut stream = opening::open_with(node, opening)?;
+    let mut stream = Stream::open(node, tls, opening)?;
     let mut joining = Joining::new(protocol, channels, None);
     let mut step = joining.start();
     let mut buffer = vec![0; 64 << 10];
@@ -303,6 +373,6 @@ fn join(
             Ok(())
         })?;
     }
-    stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+    stream.set_nonblocking()?;
     Ok((stream, messages))
 }

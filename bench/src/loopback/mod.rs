@@ -16,5 +16,6 @@ mod raw_client;
 mod reading;
 pub(crate) mod rounds;
 pub(crate) mod servers;
+mod tls;
 mod tunnel;
 pub(crate) mod tunnels;

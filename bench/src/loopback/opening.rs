@@ -25,7 +25,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    fn at(path: &'static str) -> Self {
+    pub(crate) fn at(path: &'static str) -> Self {
         Self { path, subprotocol: None, deflate: false }
     }
 
@@ -60,10 +60,6 @@ impl Opening {
     }
 }
 
-fn request(address: SocketAddr, path: &'static str) -> Vec<u8> {
-    Opening::at(path).request(address)
-}
-
 /// Whether this is the whole answer, and the right one.
 fn is_answer(answer: &[u8]) -> Result<bool, String> {
     if !answer.ends_with(b"\r\n\r\n") {
@@ -90,6 +86,19 @@ pub(crate) fn open(address: SocketAddr) -> Result<TcpStream, String> {
 /// As for [`open`].
 pub(crate) fn open_with(address: SocketAddr, opening: Opening) -> Result<TcpStream, String> {
     let mut stream = connect(address)?;
+    request(&mut stream, address, opening)?;
+    Ok(stream)
+}
+
+/// Opens a WebSocket on a connection.
+///
+/// # Errors
+/// The server answers with something else.
+pub(super) fn request(
+    stream: &mut (impl Read + Write),
+    address: SocketAddr,
+    opening: Opening,
+) -> Result<(), String> {
     stream.write_all(&opening.request(address)).map_err(failed)?;
     let mut answer = Vec::new();
     let mut byte = [0];
@@ -100,7 +109,7 @@ pub(crate) fn open_with(address: SocketAddr, opening: Opening) -> Result<TcpStre
             _ => answer.push(byte[0]),
         }
     }
-    Ok(stream)
+    Ok(())
 }
 
 /// A connection without a handshake.
@@ -129,7 +138,7 @@ pub(crate) fn flood(
 ) -> Result<u64, String> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed)?;
     let request = match dialect {
-        Dialect::WebSocket => request(address, "/echo"),
+        Dialect::WebSocket => Opening::at("/echo").request(address),
         Dialect::Bytes => RESPONSE.to_vec(),
     };
     let mut slots = Vec::with_capacity(at_once);

@@ -59,7 +59,7 @@ impl Paced {
 
     fn connect(address: SocketAddr, over_http2: bool) -> Result<Self, String> {
         if over_http2 {
-            let load = Load { payload_len: PAYLOAD_LEN, connections: 1, depth: 1 };
+            let load = Load { payload_len: PAYLOAD_LEN, connections: 1, depth: 1, tls: false };
             return Ok(Self::Http2(Box::new(Tunnels::open(address, load)?)));
         }
         const COUNT: usize = 16;

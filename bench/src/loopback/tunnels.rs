@@ -79,7 +79,7 @@ impl Tunnels {
     /// # Errors
     /// The server refuses them.
     pub(crate) fn open_hostile(address: SocketAddr, streams: usize, frame: Vec<u8>) -> Result<Self, String> {
-        let load = Load { payload_len: 0, connections: streams, depth: 1 };
+        let load = Load { payload_len: 0, connections: streams, depth: 1, tls: false };
         let mut tunnels = Self::open_with(address, load, frame, Vec::new(), 1)?;
         tunnels.stream.set_nonblocking(true).map_err(|error| error.to_string())?;
         for tunnel in &mut tunnels.tunnels {

@@ -42,7 +42,7 @@ impl Table {
 
 fn amount(value: f64, cost: Cost) -> String {
     match cost {
-        Cost::CpuTime => duration(value),
+        Cost::CpuTime | Cost::P99 => duration(value),
         Cost::Memory => format!("{value:.0} B"),
     }
 }
@@ -72,6 +72,7 @@ pub(super) fn of_race(race: &RaceResult) -> Table {
     let cost = match race.cost {
         Cost::CpuTime => "CPU time each: median [quartiles]",
         Cost::Memory => "memory each",
+        Cost::P99 => "p99 of a round: median [quartiles]",
     };
     let mut head = vec!["contestant", cost];
     head.extend(has_rates.then_some("rate: median [quartiles]"));

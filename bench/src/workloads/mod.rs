@@ -8,6 +8,8 @@ mod fairness;
 #[cfg(target_os = "linux")]
 mod h2load;
 mod hpack;
+#[cfg(target_os = "linux")]
+mod open_loop;
 mod w1;
 mod w2;
 #[cfg(target_os = "linux")]

@@ -1,5 +1,6 @@
 //! W6: echo over loopback, idle connections and handshakes, with servers in separate processes.
 
+use super::open_loop::{self, Paced};
 use crate::loopback::clients;
 use crate::loopback::cores::Cores;
 use crate::loopback::echo::{Echo, Load, Until};
@@ -17,7 +18,7 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let cores = Cores::take();
     let files_max = files_max();
     let running = servers::start(runner, &cores, servers::echoes())?;
-    let load = |payload_len, connections, depth| Load { payload_len, connections, depth };
+    let load = |payload_len, connections, depth| Load { payload_len, connections, depth, tls: false };
     let small = runner.scale(64, 4);
     let large = runner.scale(1 << 20, 1 << 18);
     let batched = |batched| {
@@ -36,6 +37,8 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     }
     handshakes(runner, "w6", &running, rival(0.95))?;
     drop(running);
+    paced(runner, &cores)?;
+    over_tls(runner, &cores)?;
     tunnels(runner, &cores)?;
     idle(runner, &cores, files_max)
 }
@@ -89,11 +92,40 @@ pub(super) fn handshakes(
     Ok(())
 }
 
+/// Short messages that are sent at a rate.
+fn paced(runner: &mut Runner, cores: &Cores) -> Result<(), String> {
+    let running = servers::start(runner, cores, servers::paced_echoes())?;
+    let load = Load { payload_len: 32, connections: runner.scale(64, 4), depth: 1, tls: false };
+    let title = format!("echo, 32 B, {} connections", load.connections);
+    let mut paced = Vec::with_capacity(running.len());
+    for Running { server, process, address, .. } in &running {
+        let failed = |error| format!("{title}, {}: {error}", server.name);
+        let clients = Echo::open(*address, server.dialect(), load).map_err(failed)?;
+        paced.push(Paced { name: server.name.clone(), role: server.role, process, clients });
+    }
+    open_loop::race(runner, "w6", &title, 1, paced)
+}
+
+/// TLS 1.3 with AES-128-GCM and one certificate for all.
+fn over_tls(runner: &mut Runner, cores: &Cores) -> Result<(), String> {
+    let running = servers::start(runner, cores, servers::echoes_over_tls())?;
+    let small = runner.scale(64, 4);
+    for (title, payload_len, connections, depth) in [
+        ("TLS, 32 B, 64 connections, depth 1", 32, small, 1),
+        ("TLS, 1 KiB, 64 connections, depth 16", 1 << 10, small, 16),
+        ("TLS, 64 KiB, 8 connections, depth 1", 64 << 10, 8, 1),
+    ] {
+        let load = Load { payload_len, connections, depth, tls: true };
+        echo(runner, "w6", &running, title, load, vec![Target::fastest_rival(1.0)])?;
+    }
+    Ok(())
+}
+
 /// WebSockets over one HTTP/2 connection, compared with as many HTTP/1.1 connections to the same server.
 fn tunnels(runner: &mut Runner, cores: &Cores) -> Result<(), String> {
     let running = servers::start(runner, cores, servers::tunnels())?;
     for depth in [1, 64] {
-        let load = Load { payload_len: 32, connections: runner.scale(64, 4), depth };
+        let load = Load { payload_len: 32, connections: runner.scale(64, 4), depth, tls: false };
         let title =
             format!("echo over HTTP/2, 32 B, {} streams on one connection, depth {depth}", load.connections);
         let mut contestants = Vec::new();
@@ -140,7 +172,8 @@ fn idle(runner: &mut Runner, cores: &Cores, files_max: usize) -> Result<(), Stri
         let (address, dialect) = (running.address, running.server.dialect());
         runner.show(&format!("{title}: {}", running.server.name));
         entries.extend(memory(runner, &title, running, count, first, |connections| {
-            let mut echo = Echo::open(address, dialect, Load { payload_len: 32, connections, depth: 1 })?;
+            let load = Load { payload_len: 32, connections, depth: 1, tls: false };
+            let mut echo = Echo::open(address, dialect, load)?;
             echo.run(Until::Messages(1), true)?;
             Ok(echo)
         })?);
@@ -157,7 +190,7 @@ fn idle(runner: &mut Runner, cores: &Cores, files_max: usize) -> Result<(), Stri
     let (first, count) = (runner.scale(50, 2), runner.scale(1_000, 4));
     let title = format!("memory, {count} idle connections over TLS");
     let mut entries = Vec::new();
-    for running in servers::start(runner, cores, servers::over_tls())? {
+    for running in servers::start(runner, cores, servers::idle_over_tls())? {
         let address = running.address;
         runner.show(&format!("{title}: {}", running.server.name));
         entries.extend(memory(runner, &title, running, count, first, |connections| {

@@ -13,7 +13,7 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let running = servers::start(runner, &cores, servers::workers())?;
     let connections = runner.scale(64, 4);
     for depth in [1, 64] {
-        let load = Load { payload_len: 32, connections, depth };
+        let load = Load { payload_len: 32, connections, depth, tls: false };
         let title = format!("32 B, {connections} connections, depth {depth}");
         w6::echo(runner, "workers", &running, &title, load, Vec::new())?;
     }

@@ -1,5 +1,6 @@
 //! fastwebsockets, upgraded by hyper as in its example: over the plain transport, and over one that batches writes.
 
+use super::Transport;
 use fastwebsockets::{FragmentCollector, OpCode, Role, WebSocket, WebSocketError, upgrade};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -8,17 +9,16 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use upgrade::UpgradeFut;
 
 type Outcome = Result<(), WebSocketError>;
 
-pub(super) async fn echo(stream: TcpStream) {
+pub(super) async fn echo(stream: impl Transport) {
     serve(stream, |upgrade| async move { run(upgrade.await?).await }).await;
 }
 
 /// Frames are written before the next read.
-pub(super) async fn echo_batched(stream: TcpStream) {
+pub(super) async fn echo_batched(stream: impl Transport) {
     serve(stream, |upgrade| async move {
         let stream = upgrade.await?.into_inner();
         run(WebSocket::after_handshake(Held::new(stream), Role::Server)).await
@@ -26,7 +26,7 @@ pub(super) async fn echo_batched(stream: TcpStream) {
     .await;
 }
 
-async fn serve<F>(stream: TcpStream, run: fn(UpgradeFut) -> F)
+async fn serve<F>(stream: impl Transport, run: fn(UpgradeFut) -> F)
 where
     F: Future<Output = Outcome> + Send + 'static,
 {
@@ -69,12 +69,16 @@ impl<S: AsyncWrite + Unpin> Held<S> {
 
     /// Writes the buffered bytes.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.held.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         while self.written < self.held.len() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held[self.written..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 len => self.written += len,
             }
         }
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.held.clear();
         self.written = 0;
         Poll::Ready(Ok(()))

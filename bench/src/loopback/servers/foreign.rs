@@ -1,5 +1,6 @@
 //! Servers in other languages. They are built or installed beside this program, if the machine has the tools.
 
+use super::super::tls;
 use super::{LARGE, Launch, SMALL, SMALL_BODY, large};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -41,6 +42,27 @@ pub(super) fn bun(may_install: bool) -> Result<Launch, String> {
 /// The room of bun.
 pub(super) fn bun_publish(may_install: bool) -> Result<Launch, String> {
     bun_runs("publish.js", may_install)
+}
+
+/// The echo of bun, over TLS.
+pub(super) fn bun_tls(may_install: bool) -> Result<Launch, String> {
+    over_tls(bun(may_install)?)
+}
+
+/// The room of bun, over TLS.
+pub(super) fn bun_publish_tls(may_install: bool) -> Result<Launch, String> {
+    over_tls(bun_publish(may_install)?)
+}
+
+/// The room of gorilla/websocket, over TLS.
+pub(super) fn gorilla_tls(may_install: bool) -> Result<Launch, String> {
+    over_tls(gorilla(may_install)?)
+}
+
+/// With the name of the file that has the certificate and its key.
+fn over_tls(mut launch: Launch) -> Result<Launch, String> {
+    launch.command.env("TLS", tls::pem()?);
+    Ok(launch)
 }
 
 /// The room of bun, compressed.
@@ -213,7 +235,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// The folder for programs that are built or installed for the benchmark.
-pub(super) fn beside(name: &str) -> Result<PathBuf, String> {
+pub(crate) fn beside(name: &str) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(program.with_file_name("bench-foreign").join(name))
 }

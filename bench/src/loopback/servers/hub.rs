@@ -1,5 +1,6 @@
 //! Fan-out: Wireloom's hub on one node or several, and a broadcast channel of tokio with tungstenite.
 
+use super::super::tls;
 use super::{Cores, Launch, Process, end_with_input, foreign, own_command};
 use futures_util::{SinkExt, StreamExt};
 use std::io;
@@ -8,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_tungstenite::tungstenite::Message;
-use wireloom::{IoUring, Server, ServerConfig};
+use wireloom::{IoUring, Server, ServerConfig, ServerTls};
 use wireloom_hub::engine::NatsEngine;
 use wireloom_hub::{Hub, HubConfig};
 
@@ -52,15 +53,25 @@ history_ttl = "10m"
 force_recovery = true
 "#;
 
+/// One node over TLS.
+pub(super) async fn node_over_tls(listener: TcpListener) -> io::Result<()> {
+    let tls = ServerTls::from_rustls(tls::server()?);
+    serve(Server::new(listener).tls(tls), IoUring::Auto).await
+}
+
 /// One node.
 pub(super) async fn node(listener: TcpListener, io_uring: IoUring) -> io::Result<()> {
+    serve(Server::new(listener), io_uring).await
+}
+
+async fn serve(server: Server, io_uring: IoUring) -> io::Result<()> {
     let config = HubConfig::from_toml(CONFIG).map_err(io::Error::other)?;
     let mut hub = Hub::builder().config(config);
     if let Ok(url) = std::env::var(NATS) {
         hub = hub.engine(NatsEngine::connect(&url).await.map_err(io::Error::other)?);
     }
     let hub = hub.build().map_err(io::Error::other)?;
-    let serve = move |request| {
+    let answer = move |request| {
         let hub = hub.clone();
         async move { hub.answer(request).await }
     };
@@ -68,7 +79,7 @@ pub(super) async fn node(listener: TcpListener, io_uring: IoUring) -> io::Result
     let mut config =
         ServerConfig { deflate: Some(wireloom::DeflateConfig::default()), ..ServerConfig::default() };
     config.websocket.io_uring = io_uring;
-    Server::new(listener).config(config).serve(serve).await
+    server.config(config).serve(answer).await
 }
 
 /// How several nodes are started.

@@ -1,6 +1,6 @@
 //! hyper over HTTP/2, with windows that never stall an upload.
 
-use super::{LARGE, SMALL, SMALL_BODY, large};
+use super::{LARGE, SMALL, SMALL_BODY, Transport, large};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -10,11 +10,10 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::sync::LazyLock;
-use tokio::net::TcpStream;
 
 static LARGE_BODY: LazyLock<Bytes> = LazyLock::new(|| large().into());
 
-pub(super) async fn serve(stream: TcpStream) {
+pub(super) async fn serve(stream: impl Transport) {
     let connection = http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(16 << 20)
         .initial_connection_window_size(64 << 20)

@@ -18,6 +18,7 @@ mod yawc;
 use super::cores::Cores;
 use super::process::{Launch, Process};
 use super::protocol::Protocol;
+use super::tls;
 use crate::allocation;
 use crate::isa;
 use crate::results::Role;
@@ -26,6 +27,8 @@ use crate::runner::Runner;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, ExitCode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
 
 /// How a server treats the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,11 @@ pub(crate) struct Unavailable {
 
 /// Returns how a server is started. The argument says whether a missing program may be installed.
 type Launcher = Box<dyn Fn(bool) -> Result<Launch, Unavailable>>;
+
+/// What the servers of an echo are given: TCP, or TLS over it.
+trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for T {}
 
 const BARE: &[Protocol] = &[Protocol::Bare];
 
@@ -172,6 +180,24 @@ pub(crate) fn echoes() -> Vec<Server> {
     ]
 }
 
+/// Servers whose echo is measured at a rate: those with the best two rivals at one message at a time.
+pub(crate) fn paced_echoes() -> Vec<Server> {
+    vec![
+        Server::own("raw-tokio", RAW_TOKIO, Role::Baseline),
+        Server::own("wireloom", "wireloom, split halves, borrowed", Role::Wireloom),
+        Server::own(
+            "fastwebsockets-batched",
+            format!("{}, batched by the application", with_version("fastwebsockets")),
+            Role::Batched,
+        ),
+        Server::own(
+            "sockudo-ws",
+            format!("{}, its documented loop", with_version("sockudo-ws")),
+            Role::Rival,
+        ),
+    ]
+}
+
 /// Servers that answer requests over HTTP/2.
 pub(crate) fn http2() -> Vec<Server> {
     vec![
@@ -290,6 +316,16 @@ pub(crate) fn fanouts() -> Vec<Server> {
     ]
 }
 
+/// Servers whose fan-out is measured at a rate: those with the best two rivals at one message at a time.
+pub(crate) fn paced_fanouts() -> Vec<Server> {
+    vec![raw_broadcast(), hub().speaks(BARE), bun_room(foreign::bun_publish), gorilla_room(foreign::gorilla)]
+}
+
+/// Servers that deliver to as many connections as there can be.
+pub(crate) fn large_fanouts() -> Vec<Server> {
+    vec![raw_broadcast(), hub().speaks(BARE), bun_room(foreign::bun_publish)]
+}
+
 /// The baseline of fan-out: the system calls that every server has to make.
 pub(crate) fn raw_broadcast() -> Server {
     Server::own("raw-broadcast", "one `write` for each subscriber, on epoll", Role::Baseline)
@@ -308,6 +344,11 @@ pub(crate) fn compressing() -> Vec<Server> {
 /// Servers whose connections can join more than one channel.
 pub(crate) fn channels() -> Vec<Server> {
     vec![hub().speaks(CENTRIFUGAL), socket_io(), faye(), centrifuge(), centrifugo()]
+}
+
+/// Servers whose channels are counted in hundreds of thousands: the hub and its fastest rival with fewer.
+pub(crate) fn many_channels() -> Vec<Server> {
+    vec![hub().speaks(CENTRIFUGAL), centrifuge()]
 }
 
 /// Servers whose clients recover the messages that they missed.
@@ -351,9 +392,43 @@ pub(crate) fn workers() -> Vec<Server> {
     ]
 }
 
-/// The server that echoes over TLS.
-pub(crate) fn over_tls() -> Vec<Server> {
+/// The server whose idle connections over TLS are measured.
+pub(crate) fn idle_over_tls() -> Vec<Server> {
     vec![Server::own("wireloom-tls", "wireloom over TLS", Role::Variant)]
+}
+
+/// Servers that echo over TLS: those in Rust by rustls with its defaults, Wireloom as well.
+pub(crate) fn echoes_over_tls() -> Vec<Server> {
+    let batched = |argument, package| {
+        let name = format!("{}, batched by the application", with_version(package));
+        Server::own(argument, name, Role::Batched)
+    };
+    vec![
+        Server::own("raw-tokio-tls", "bytes over TLS on tokio", Role::Baseline),
+        Server::own("wireloom-tls", "wireloom, split halves, borrowed", Role::Wireloom),
+        batched("fastwebsockets-batched-tls", "fastwebsockets"),
+        Server::own(
+            "sockudo-ws-tls",
+            format!("{}, its documented loop", with_version("sockudo-ws")),
+            Role::Rival,
+        ),
+        batched("yawc-batched-tls", "yawc"),
+        Server::foreign(
+            format!("bun {} (uWebSockets and JavaScript)", foreign::bun_version()),
+            BY_NPM,
+            foreign::bun_tls,
+        )
+        .with_note("BoringSSL"),
+    ]
+}
+
+/// Servers that deliver each message to every connection over TLS.
+pub(crate) fn fanouts_over_tls() -> Vec<Server> {
+    vec![
+        Server::own("hub-tls", "wireloom-hub", Role::Wireloom),
+        bun_room(foreign::bun_publish_tls).with_note("BoringSSL"),
+        gorilla_room(foreign::gorilla_tls).with_note("Go's TLS"),
+    ]
 }
 
 /// A path that answers with [`SMALL_BODY`], also to an upload.
@@ -460,34 +535,55 @@ fn on_tokio(argument: &str, listener: TcpListener) -> std::io::Result<()> {
             "wireloom-deflate" => return wireloom::serve_deflate(listener).await,
             "wireloom-kept" => return wireloom::serve_kept(listener).await,
             "hub" => return hub::node(listener, ::wireloom::IoUring::Auto).await,
+            "hub-tls" => return hub::node_over_tls(listener).await,
             "hub-plain" => return hub::node(listener, ::wireloom::IoUring::Off).await,
             "tokio-broadcast" => return hub::tungstenite(listener).await,
             "wireloom-tls" => return wireloom::serve_tls(listener).await,
             _ => {}
         }
+        let (argument, tls) = match argument.strip_suffix("-tls") {
+            Some(argument) => (argument, Some(TlsAcceptor::from(tls::server()?))),
+            None => (argument, None),
+        };
         loop {
             // A connection may have been reset before it was accepted.
             let Ok((stream, _)) = listener.accept().await else { continue };
             stream.set_nodelay(true)?;
-            match argument {
-                "hyper" => tokio::spawn(hyper::serve(stream)),
-                "raw-tokio" => tokio::spawn(raw::echo(stream)),
-                "fastwebsockets" => tokio::spawn(fastwebsockets::echo(stream)),
-                "fastwebsockets-batched" => tokio::spawn(fastwebsockets::echo_batched(stream)),
-                "tokio-websockets" => tokio::spawn(tokio_websockets::echo(stream)),
-                "tokio-websockets-batched" => tokio::spawn(tokio_websockets::echo_batched(stream)),
-                "sockudo-ws" => tokio::spawn(sockudo_ws::echo(stream)),
-                "sockudo-ws-send" => tokio::spawn(sockudo_ws::echo_by_send(stream)),
-                "yawc" => tokio::spawn(yawc::echo(stream)),
-                "yawc-http2" => tokio::spawn(yawc::echo_http2(stream)),
-                "yawc-deflate" => tokio::spawn(yawc::echo_deflate(stream)),
-                "yawc-http2-deflate" => tokio::spawn(yawc::echo_http2_deflate(stream)),
-                "yawc-batched" => tokio::spawn(yawc::echo_batched(stream)),
-                "tokio-tungstenite" => tokio::spawn(tungstenite::echo(stream)),
-                "tokio-tungstenite-small" => tokio::spawn(tungstenite::echo_small(stream)),
-                "tokio-tungstenite-batched" => tokio::spawn(tungstenite::echo_batched(stream)),
-                _ => return Err(std::io::Error::other("no server is called so")),
+            let Some(tls) = tls.clone() else {
+                spawn(argument, stream)?;
+                continue;
             };
+            let argument = argument.to_owned();
+            tokio::spawn(async move {
+                // The client may end the connection in any way.
+                if let Ok(stream) = tls.accept(stream).await {
+                    _ = spawn(&argument, stream);
+                }
+            });
         }
     })
+}
+
+/// Serves one connection by the server that `argument` names.
+fn spawn(argument: &str, stream: impl Transport) -> std::io::Result<()> {
+    match argument {
+        "hyper" => tokio::spawn(hyper::serve(stream)),
+        "raw-tokio" => tokio::spawn(raw::echo(stream)),
+        "fastwebsockets" => tokio::spawn(fastwebsockets::echo(stream)),
+        "fastwebsockets-batched" => tokio::spawn(fastwebsockets::echo_batched(stream)),
+        "tokio-websockets" => tokio::spawn(tokio_websockets::echo(stream)),
+        "tokio-websockets-batched" => tokio::spawn(tokio_websockets::echo_batched(stream)),
+        "sockudo-ws" => tokio::spawn(sockudo_ws::echo(stream)),
+        "sockudo-ws-send" => tokio::spawn(sockudo_ws::echo_by_send(stream)),
+        "yawc" => tokio::spawn(yawc::echo(stream)),
+        "yawc-http2" => tokio::spawn(yawc::echo_http2(stream)),
+        "yawc-deflate" => tokio::spawn(yawc::echo_deflate(stream)),
+        "yawc-http2-deflate" => tokio::spawn(yawc::echo_http2_deflate(stream)),
+        "yawc-batched" => tokio::spawn(yawc::echo_batched(stream)),
+        "tokio-tungstenite" => tokio::spawn(tungstenite::echo(stream)),
+        "tokio-tungstenite-small" => tokio::spawn(tungstenite::echo_small(stream)),
+        "tokio-tungstenite-batched" => tokio::spawn(tungstenite::echo_batched(stream)),
+        _ => return Err(std::io::Error::other("no server is called so")),
+    };
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The baseline: bytes are written back as they were read. Both servers share one buffer of 256 KiB among all connections.
 
+use super::Transport;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -8,8 +9,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::ReadBuf;
 
 const BUFFER_LEN: usize = 256 << 10;
 
@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// One connection on tokio.
-pub(super) async fn echo(mut stream: TcpStream) {
+pub(super) async fn echo(mut stream: impl Transport) {
     let mut rest = Rest::default();
     _ = poll_fn(|context| rest.poll(&mut stream, context)).await;
 }
@@ -32,13 +32,15 @@ struct Rest {
 
 impl Rest {
     /// Echoes until the connection ends.
-    fn poll(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll(&mut self, stream: &mut impl Transport, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             while self.written < self.bytes.len() {
                 let bytes = &self.bytes[self.written..];
                 self.written += ready!(Pin::new(&mut *stream).poll_write(context, bytes))?;
             }
             *self = Self::default();
+            // TLS buffers records that the socket has not accepted.
+            ready!(Pin::new(&mut *stream).poll_flush(context))?;
             let read = BUFFER.with_borrow_mut(|buffer| {
                 let mut filled = ReadBuf::new(buffer);
                 ready!(Pin::new(&mut *stream).poll_read(context, &mut filled))?;

@@ -1,11 +1,11 @@
 //! tokio-websockets.
 
+use super::Transport;
 use super::messages::{self, Answer};
 use std::ops::ControlFlow::{Break, Continue};
-use tokio::net::TcpStream;
 use tokio_websockets::{Config, Limits, Message, ServerBuilder, WebSocketStream};
 
-async fn accept(stream: TcpStream, config: Config) -> Option<WebSocketStream<TcpStream>> {
+async fn accept<S: Transport>(stream: S, config: Config) -> Option<WebSocketStream<S>> {
     let builder = ServerBuilder::new().config(config).limits(Limits::unlimited());
     Some(builder.accept(stream).await.ok()?.1)
 }
@@ -22,14 +22,14 @@ fn config() -> Config {
     Config::default().frame_size(usize::MAX)
 }
 
-pub(super) async fn echo(stream: TcpStream) {
+pub(super) async fn echo(stream: impl Transport) {
     if let Some(socket) = accept(stream, config()).await {
         messages::echo(socket, answer).await;
     }
 }
 
 /// With a flush threshold above a batch: at the default of 8 KiB, `feed` would flush within it.
-pub(super) async fn echo_batched(stream: TcpStream) {
+pub(super) async fn echo_batched(stream: impl Transport) {
     if let Some(socket) = accept(stream, config().flush_threshold(64 << 10)).await {
         messages::echo_batched(socket, answer).await;
     }

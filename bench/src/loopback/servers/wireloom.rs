@@ -1,5 +1,6 @@
 //! Wireloom: its own server, with an echo over split halves and a handler of requests; and an echo with `recv_owned`.
 
+use super::super::tls;
 use super::{LARGE, SMALL, SMALL_BODY, end_with_input, large};
 use bytes::Bytes;
 use std::io;
@@ -65,10 +66,9 @@ pub(super) async fn serve_deflate(listener: TcpListener) -> io::Result<()> {
     Server::new(listener).config(config).serve(handle).await
 }
 
-/// Over TLS, with a certificate that is made for the run.
+/// Over TLS.
 pub(super) async fn serve_tls(listener: TcpListener) -> io::Result<()> {
-    let (tls, _) = ServerTls::self_signed(&["localhost"]).map_err(io::Error::other)?;
-    Server::new(listener).tls(tls).serve(handle).await
+    Server::new(listener).tls(ServerTls::from_rustls(tls::server()?)).serve(handle).await
 }
 
 /// On one runtime with `threads` threads.

@@ -1,5 +1,6 @@
 //! yawc, upgraded by hyper: with its defaults, and with the buffers and the batching of its own benchmark.
 
+use super::Transport;
 use super::messages::{self, Answer};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -7,7 +8,6 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::ops::ControlFlow::Continue;
-use tokio::net::TcpStream;
 use yawc::{Frame, HttpResponse, OpCode, Options, UpgradeFut, WebSocket};
 
 /// Its stream ends instead of returning an error.
@@ -19,7 +19,7 @@ fn options() -> Options {
     Options::default().without_compression().with_utf8().with_limits(64 << 20, 64 << 20)
 }
 
-pub(super) async fn echo(stream: TcpStream) {
+pub(super) async fn echo(stream: impl Transport) {
     serve(stream, options(), run).await;
 }
 
@@ -33,7 +33,7 @@ async fn run(upgrade: UpgradeFut) {
     }
 }
 
-pub(super) async fn echo_deflate(stream: TcpStream) {
+pub(super) async fn echo_deflate(stream: impl Transport) {
     serve(stream, with_deflate(), run).await;
 }
 
@@ -48,20 +48,20 @@ async fn run_batched(upgrade: UpgradeFut) {
     }
 }
 
-pub(super) async fn echo_batched(stream: TcpStream) {
+pub(super) async fn echo_batched(stream: impl Transport) {
     serve(stream, tuned(), run_batched).await;
 }
 
 /// Over HTTP/2, also tuned.
-pub(super) async fn echo_http2(stream: TcpStream) {
+pub(super) async fn echo_http2(stream: impl Transport) {
     serve_http2(stream, tuned(), run_batched).await;
 }
 
-pub(super) async fn echo_http2_deflate(stream: TcpStream) {
+pub(super) async fn echo_http2_deflate(stream: impl Transport) {
     serve_http2(stream, with_deflate(), run).await;
 }
 
-async fn serve_http2<F>(stream: TcpStream, options: Options, run: fn(UpgradeFut) -> F)
+async fn serve_http2<F>(stream: impl Transport, options: Options, run: fn(UpgradeFut) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -75,7 +75,7 @@ where
     _ = connection.await;
 }
 
-async fn serve<F>(stream: TcpStream, options: Options, run: fn(UpgradeFut) -> F)
+async fn serve<F>(stream: impl Transport, options: Options, run: fn(UpgradeFut) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {

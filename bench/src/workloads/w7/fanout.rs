@@ -1,5 +1,6 @@
 //! Deliveries a second and CPU time for each: one channel, many channels, compressed.
 
+use super::super::open_loop::{self, Paced};
 use super::{Entrant, entrants};
 use crate::loopback::cores::Cores;
 use crate::loopback::fanout::{Fanout, Latency, Load};
@@ -31,11 +32,68 @@ pub(super) fn of_one_channel(runner: &mut Runner, cores: &Cores, subscribers: us
     Ok(())
 }
 
-/// 10,000 channels of 10 members. Each connection is in many.
-pub(super) fn of_many_channels(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
-    let running = servers::start(runner, cores, servers::channels())?;
-    let (channels, members) = (runner.scale(10_000, 16), runner.scale(10, 2));
-    let title = format!("fan-out, 128 B to {channels} channels of {members} members, bursts of 16");
+/// Bare messages in one channel that are sent at a rate.
+pub(super) fn paced(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
+    let running = servers::start(runner, cores, servers::paced_fanouts())?;
+    let title = format!("fan-out, 128 B to {subscribers} subscribers");
+    let mut paced = Vec::with_capacity(running.len());
+    for Entrant { name, role, protocol, running } in entrants(&running) {
+        let load = Load::of_one_channel(protocol, 128, subscribers);
+        let failed = |error| format!("{title}, {name}: {error}");
+        let clients = Fanout::open(&running.addresses, load).map_err(failed)?;
+        paced.push(Paced { name, role, process: &running.process, clients });
+    }
+    open_loop::race(runner, "w7", &title, subscribers, paced)
+}
+
+/// The CPU time of a delivery as a channel grows. Each size and each server has the machine alone, because this process may not have as
+/// many connections at once: rounds are not interleaved.
+pub(super) fn growth(runner: &mut Runner, cores: &Cores, most: usize) -> Result<(), String> {
+    let sizes = [runner.scale(100, 2), runner.scale(10_000, 8).min(most), runner.scale(20_000, 16).min(most)];
+    let mut costs: Vec<(String, Vec<f64>)> = Vec::new();
+    for subscribers in sizes {
+        let title = format!("fan-out, 128 B to {subscribers} subscribers, one message at a time");
+        let mut entries = Vec::new();
+        for server in servers::large_fanouts() {
+            let running = servers::start(runner, cores, vec![server])?;
+            for entrant in entrants(&running) {
+                let load = Load::of_one_channel(entrant.protocol, 128, subscribers);
+                entries.extend(race(runner, &title, vec![(entrant, load)])?.0);
+            }
+        }
+        for entry in &entries {
+            let Some(cost) = entry.cost() else { continue };
+            match costs.iter_mut().find(|(name, _)| *name == entry.name) {
+                Some((_, costs)) => costs.push(cost.median),
+                None => costs.push((entry.name.clone(), vec![cost.median])),
+            }
+        }
+        let targets = vec![Target::fastest_rival(1.0 / 1.2)];
+        runner.keep(RaceResult { targets, ..RaceResult::new("w7", title, entries) });
+    }
+    for (name, costs) in costs {
+        let [few, .., many] = *costs else { continue };
+        let note = format!("{:.2} µs and {:.2} µs; the target is flat within 10 %", few / 1e3, many / 1e3);
+        let [few_len, _, many_len] = sizes;
+        let title = format!("CPU of a delivery to {few_len} subscribers ÷ to {many_len}: {name}");
+        let least = name.starts_with("wireloom").then_some(1.0 / 1.1);
+        runner.keep_figure(Figure::new("w7", title, few / many, least, note));
+    }
+    Ok(())
+}
+
+/// `channels` channels of `members` members. Each connection is in many of them.
+pub(super) fn of_many_channels(
+    runner: &mut Runner,
+    cores: &Cores,
+    subscribers: usize,
+    channels: usize,
+    members: usize,
+) -> Result<(), String> {
+    let servers = if members == 1 { servers::many_channels() } else { servers::channels() };
+    let running = servers::start(runner, cores, servers)?;
+    let plural = if members == 1 { "" } else { "s" };
+    let title = format!("fan-out, 128 B to {channels} channels of {members} member{plural}, bursts of 16");
     let loads = entrants(&running).into_iter().map(|entrant| {
         let load = Load::of_one_channel(entrant.protocol, 128, subscribers);
         (entrant, Load { channels, members, burst: 16, ..load })
@@ -43,6 +101,21 @@ pub(super) fn of_many_channels(runner: &mut Runner, cores: &Cores, subscribers: 
     let (entries, _) = race(runner, &title, loads.collect())?;
     let targets = vec![Target::fastest_rival(1.0)];
     runner.keep(RaceResult { targets, ..RaceResult::new("w7", title, entries) });
+    Ok(())
+}
+
+/// Bare messages over TLS 1.3 with AES-128-GCM and one certificate for all.
+pub(super) fn over_tls(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
+    let running = servers::start(runner, cores, servers::fanouts_over_tls())?;
+    for (burst, sent) in [(1, "one message at a time"), (16, "bursts of 16")] {
+        let title = format!("fan-out over TLS, 128 B to {subscribers} subscribers, {sent}");
+        let load = Load::of_one_channel(Protocol::Bare, 128, subscribers);
+        let loads =
+            entrants(&running).into_iter().map(|entrant| (entrant, Load { burst, tls: true, ..load }));
+        let (entries, _) = race(runner, &title, loads.collect())?;
+        let targets = vec![Target::fastest_rival(1.0)];
+        runner.keep(RaceResult { targets, ..RaceResult::new("w7", title, entries) });
+    }
     Ok(())
 }
 

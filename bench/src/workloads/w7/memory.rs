@@ -3,8 +3,8 @@
 use super::{Entrant, entrants};
 use crate::loopback::cores::Cores;
 use crate::loopback::fanout::{Fanout, Load};
-use crate::loopback::servers;
-use crate::results::{Cost, Entry, Figure, RaceResult, Role, Rounds};
+use crate::loopback::servers::{self, Running};
+use crate::results::{Cost, Entry, Figure, RaceResult, Role, Rounds, Target};
 use crate::runner::Runner;
 use std::time::Duration;
 
@@ -25,25 +25,9 @@ pub(super) fn run(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Res
         });
         let running = servers::start(runner, cores, servers.collect())?;
         for Entrant { name, role, protocol, running } in entrants(&running) {
-            let failed = |error: String| format!("{title}, {name}: {error}");
-            runner.show(&format!("{title}: {name}"));
-            let open = |subscribers| -> Result<Fanout, String> {
-                let load = Load::of_one_channel(protocol, 128, subscribers);
-                let mut fanout = Fanout::open(&running.addresses, load)?;
-                fanout.run(Duration::ZERO)?;
-                Ok(fanout)
-            };
-            drop(open(first).map_err(failed)?);
-            let before = running.process.memory();
-            let _subscribed = open(subscribers).map_err(failed)?;
-            let Some((before, after)) = before.zip(running.process.memory()) else {
-                runner.skip(&title, "the kernel has no smaps_rollup", "Linux has had it since 4.14");
-                return Ok(());
-            };
-            let each = after.saturating_sub(before) as f64 / subscribers as f64;
-            let runs = vec![Rounds { costs: vec![each], rates: Vec::new() }];
             let role = if role == Role::Wireloom && index > 0 { Role::Variant } else { role };
-            entries.push(Entry { name, role, note: None, allocations: None, runs });
+            let [first, all] = [first, subscribers].map(|count| Load::of_one_channel(protocol, 128, count));
+            entries.extend(growth(runner, &title, running, (name, role), [first, all], subscribers)?);
         }
     }
     for entry in &entries {
@@ -56,4 +40,56 @@ pub(super) fn run(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Res
     }
     runner.keep(RaceResult { cost: Cost::Memory, ..RaceResult::new("w7", title, entries) });
     Ok(())
+}
+
+/// The growth of a server process for each channel with a subscriber, of which each connection has as many as the others.
+pub(super) fn of_channels(
+    runner: &mut Runner,
+    cores: &Cores,
+    subscribers: usize,
+    channels: usize,
+) -> Result<(), String> {
+    let title = format!("memory, {channels} channels with a subscriber each, over {subscribers} connections");
+    let mut entries = Vec::new();
+    for server in servers::many_channels() {
+        let running = servers::start(runner, cores, vec![server])?;
+        for Entrant { name, role, protocol, running } in entrants(&running).into_iter().take(1) {
+            let [first, all] = [16, channels].map(|channels| {
+                let load = Load::of_one_channel(protocol, 128, subscribers.min(channels));
+                Load { channels, members: 1, ..load }
+            });
+            entries.extend(growth(runner, &title, running, (name, role), [first, all], channels)?);
+        }
+    }
+    let targets = vec![Target::fastest_rival(1.0)];
+    runner.keep(RaceResult { cost: Cost::Memory, targets, ..RaceResult::new("w7", title, entries) });
+    Ok(())
+}
+
+/// The growth of a process for each of the `count` things of the second load, after the first has been there.
+fn growth(
+    runner: &mut Runner,
+    title: &str,
+    running: &Running,
+    (name, role): (String, Role),
+    [first, all]: [Load; 2],
+    count: usize,
+) -> Result<Option<Entry>, String> {
+    runner.show(&format!("{title}: {name}"));
+    let open = |load| -> Result<Fanout, String> {
+        let mut fanout = Fanout::open(&running.addresses, load)?;
+        fanout.run(Duration::ZERO)?;
+        Ok(fanout)
+    };
+    let failed = |error: String| format!("{title}, {name}: {error}");
+    drop(open(first).map_err(failed)?);
+    let before = running.process.memory();
+    let _subscribed = open(all).map_err(failed)?;
+    let Some((before, after)) = before.zip(running.process.memory()) else {
+        runner.skip(title, "the kernel has no smaps_rollup", "Linux has had it since 4.14");
+        return Ok(None);
+    };
+    let each = after.saturating_sub(before) as f64 / count as f64;
+    let runs = vec![Rounds { costs: vec![each], rates: Vec::new() }];
+    Ok(Some(Entry { name, role, note: None, allocations: None, runs }))
 }

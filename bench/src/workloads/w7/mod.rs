@@ -18,10 +18,17 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let most = files_max().saturating_sub(1_000).max(1);
     let subscribers = runner.scale(1_000, 4).min(most);
     fanout::of_one_channel(runner, &cores, subscribers)?;
-    fanout::of_many_channels(runner, &cores, subscribers)?;
+    fanout::paced(runner, &cores, subscribers)?;
+    fanout::growth(runner, &cores, most)?;
+    let (channels, members) = (runner.scale(10_000, 16), runner.scale(10, 2));
+    fanout::of_many_channels(runner, &cores, subscribers, channels, members)?;
+    let channels = runner.scale(100_000, 32);
+    fanout::of_many_channels(runner, &cores, subscribers, channels, 1)?;
+    fanout::over_tls(runner, &cores, subscribers)?;
     fanout::compressed(runner, &cores, subscribers)?;
     clusters::run(runner, &cores, subscribers)?;
     memory::run(runner, &cores, subscribers)?;
+    memory::of_channels(runner, &cores, subscribers, channels)?;
     let members = runner.scale(10_000, 8).min(most);
     members::joining(runner, &cores, members)?;
     members::recovery(runner, &cores, members)
