@@ -350,26 +350,39 @@ impl Writer {
         if guarded(|| file::is_empty(&database))? {
             self.uncertain.extend(self.memory.logs().channels());
         }
-        let changes: Vec<_> = self.uncertain.iter().map(|channel| self.replacement(channel)).collect();
+        let changes = self.replacements();
         guarded(|| file::write(&database, &changes))?;
         Ok(database)
     }
 
-    /// The content of a channel in memory: everything that was acknowledged.
-    fn replacement(&self, channel: &Arc<str>) -> Change {
-        let log = self.memory.logs().peek(channel, |log| Replacement {
-            position: log.position(),
-            publications: log.kept_from(0).map(|(one, expires_at)| (one.clone(), expires_at)).collect(),
-        });
-        // A history that only readers have begun is not stored.
-        let log = log.filter(|log| log.position.offset > 0);
-        let own = self.keys.positions.iter().filter(|((of, _), _)| of == channel);
-        Change::Replace {
-            channel: channel.clone(),
-            log,
-            keys: own.map(|(key, known)| (key.clone(), known.clone())).collect(),
+    /// The content of the uncertain channels in memory: everything that was acknowledged.
+    fn replacements(&self) -> Vec<Change> {
+        let mut keys = keys_of(&self.uncertain, &self.keys.positions);
+        let replacement = |channel: &Arc<str>| {
+            let log = self.memory.logs().peek(channel, |log| Replacement {
+                position: log.position(),
+                publications: log.kept_from(0).map(|(one, expires_at)| (one.clone(), expires_at)).collect(),
+            });
+            // A history that only readers have begun is not stored.
+            let log = log.filter(|log| log.position.offset > 0);
+            Change::Replace { channel: channel.clone(), log, keys: keys.remove(channel).unwrap_or_default() }
+        };
+        self.uncertain.iter().map(replacement).collect()
+    }
+}
+
+/// The remembered keys of each of these channels.
+fn keys_of<'a>(
+    channels: &HashSet<Arc<str>>,
+    positions: impl IntoIterator<Item = (&'a Key, &'a Remembered)>,
+) -> HashMap<&'a Arc<str>, Vec<(Key, Remembered)>> {
+    let mut keys = HashMap::<_, Vec<_>>::new();
+    for (key, known) in positions {
+        if channels.contains(&key.0) {
+            keys.entry(&key.0).or_default().push((key.clone(), known.clone()));
         }
     }
+    keys
 }
 
 impl Plan {
@@ -409,5 +422,25 @@ impl Change {
             }
             Self::Remember((channel, _), _) | Self::Forget((channel, _)) => channel,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_remembered_key_is_looked_at_once_for_all_channels() {
+        let channel = |number: usize| Arc::from(number.to_string());
+        let key = |number| (channel(number / 2), channel(number));
+        let position = Position { offset: 1, epoch: "epoch".into() };
+        let known = Remembered { position, expires_at: Duration::ZERO };
+        let positions: HashMap<Key, _> = (0..400).map(|number| (key(number), known.clone())).collect();
+        let channels: HashSet<_> = (0..100).map(channel).collect();
+        let mut looked_at = 0;
+        let keys = keys_of(&channels, positions.iter().inspect(|_| looked_at += 1));
+        assert_eq!(looked_at, 400);
+        assert_eq!(keys.len(), 100);
+        assert!(keys.iter().all(|(channel, keys)| channels.contains(*channel) && keys.len() == 2));
     }
 }
