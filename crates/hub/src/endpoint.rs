@@ -58,7 +58,7 @@ pub(crate) struct Endpoint {
     headers: Vec<(String, String)>,
     connector: Connector,
     /// The connection of HTTP/2, which `https` endpoints may speak.
-    kept: Mutex<Kept>,
+    kept: Arc<Mutex<Kept>>,
     /// Those of HTTP/1.1.
     pool: Pool,
     calls_again: CallsAgain,
@@ -115,7 +115,7 @@ impl Endpoint {
             pool: Pool::with_limits(connector.clone(), CALLS_MAX, IDLE_TIMEOUT),
             connector,
             calls_again,
-            kept: Mutex::new(kept),
+            kept: Arc::new(Mutex::new(kept)),
             calls: Semaphore::new(CALLS_MAX),
             clock: Clock::new(),
             warnings: WarningLimit::default(),
@@ -221,24 +221,31 @@ impl Endpoint {
 
     /// The connection of HTTP/2 to the endpoint; `None` if it speaks HTTP/1.1.
     async fn http2(&self) -> Result<Option<Link>, Error> {
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.kept.clone().lock_owned().await;
         match &*kept {
             Kept::Http1 => return Ok(None),
             Kept::Http2(link) if link.http2.is_open() => return Ok(Some(link.clone())),
             Kept::Http2(_) | Kept::Nothing => {}
         }
-        match self.connector.connect_http2(&self.url).await {
-            Ok(http2) => {
-                let link = Link { http2, answers: Arc::default() };
-                *kept = Kept::Http2(link.clone());
-                Ok(Some(link))
+        let (connector, url, timeout) = (self.connector.clone(), self.url.clone(), self.timeout);
+        // The others wait for this attempt: it does not end with the call that has begun it.
+        let attempt = tokio::spawn(async move {
+            match tokio::time::timeout(timeout, connector.connect_http2(&url)).await {
+                Ok(Ok(http2)) => {
+                    let link = Link { http2, answers: Arc::default() };
+                    *kept = Kept::Http2(link.clone());
+                    Ok(Some(link))
+                }
+                Ok(Err(Error::NoHttp2(_))) => {
+                    *kept = Kept::Http1;
+                    Ok(None)
+                }
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(Error::HandshakeTimeout),
             }
-            Err(Error::NoHttp2(_)) => {
-                *kept = Kept::Http1;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+        });
+        // The runtime may end.
+        attempt.await.unwrap_or_else(|_| Err(HttpError::Closed.into()))
     }
 
     pub(crate) fn failed(&self, reason: &str) -> Failure {
@@ -338,7 +345,7 @@ mod tests {
             ProxyConfig { url: Some(url), timeout: Duration::from_secs(60), ..ProxyConfig::default() };
         let mut endpoint = Endpoint::new("test", &config, calls_again).unwrap();
         // As of `https`.
-        endpoint.kept = Mutex::new(Kept::Nothing);
+        endpoint.kept = Arc::new(Mutex::new(Kept::Nothing));
         (endpoint, called)
     }
 
@@ -372,6 +379,27 @@ mod tests {
         let (slow, fast) = tokio::join!(slow, fast);
         assert!(slow.is_err());
         assert_eq!(fast.unwrap(), Some(7.into()));
+        assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_leaves_its_connection_to_those_that_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let config =
+            ProxyConfig { url: Some(url), timeout: Duration::from_secs(5), ..ProxyConfig::default() };
+        let mut endpoint = Endpoint::new("test", &config, CallsAgain::No).unwrap();
+        endpoint.kept = Arc::new(Mutex::new(Kept::Nothing));
+        let connection = {
+            let dropped = endpoint.call::<Value>(&[], b"{}".to_vec());
+            tokio::select! {
+                _ = dropped => panic!("it was answered"),
+                accepted = listener.accept() => accepted.unwrap().0,
+            }
+        };
+        // No other connection is served.
+        let (calls, _called) = mpsc::unbounded_channel();
+        tokio::spawn(serve(connection, vec![Does::Answer], calls));
         assert_eq!(endpoint.call::<Value>(&[], b"{}".to_vec()).await.unwrap(), Some(7.into()));
     }
 
