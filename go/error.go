@@ -43,8 +43,7 @@ func (e *Error) Error() string { return e.err.Error() }
 // Unwrap returns the cause, such as an error of the connection.
 func (e *Error) Unwrap() error { return e.err }
 
-// StatusCode returns the code of the Close frame that answers the error; of a failure of the connection [StatusAbnormalClose],
-// which is sent as [StatusInternalError].
+// StatusCode returns the code of the Close frame that answers the error.
 func (e *Error) StatusCode() StatusCode { return e.code }
 
 // Errors of the protocol. The errors of [Websocket.ReadMessage] wrap them: test with [errors.Is].

