@@ -162,7 +162,7 @@ async fn the_file_of_a_unix_socket_is_removed_with_its_listener_and_never_that_o
 #[tokio::test]
 async fn a_server_whose_disk_is_full_is_alive_and_not_healthy() {
     let folder = folder("full");
-    let server = Server::start_with_file_len_max(4_096, &["--data", folder.to_str().unwrap()]).await;
+    let mut server = Server::start_with_file_len_max(4_096, &["--data", folder.to_str().unwrap()]).await;
     assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200 "));
     let url = server.url("/rooms/a");
     let message = "x".repeat(200_000);
@@ -178,5 +178,7 @@ async fn a_server_whose_disk_is_full_is_alive_and_not_healthy() {
     timeout(DEADLINE, is_unhealthy).await.expect("the file cannot grow");
     let alive = server.get("/livez").await;
     assert!(alive.starts_with("HTTP/1.1 200 ") && alive.ends_with("\r\n\r\nok\n"), "{alive}");
+    // It opens its files again every few seconds.
+    server.kill().await;
     std::fs::remove_dir_all(folder).unwrap();
 }
