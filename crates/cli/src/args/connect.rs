@@ -269,8 +269,8 @@ pub(crate) struct Route {
     /// Follow up to this many redirects
     #[arg(long, value_name = "N")]
     pub(crate) redirects: Option<u8>,
-    /// Open the WebSocket again when it is lost, and report what may be lost with it. Goes on after the end of the input, unless that is a
-    /// terminal
+    /// Open the WebSocket again when it is lost, and report what may be lost with it. Goes on after the end of the input, unless input and
+    /// output are a terminal
     #[arg(long, conflicts_with_all = ["send", "send_file", "expect", "count", "json"])]
     pub(crate) reconnect: bool,
 }
