@@ -484,17 +484,28 @@ pub(super) fn write(database: &Database, changes: &[Change]) -> Result<(), redb:
     Ok(())
 }
 
+/// Whether the head of a file says that it was not closed.
+fn was_open(path: &Path) -> std::io::Result<bool> {
+    use std::io::{Read as _, Seek as _, SeekFrom};
+    let mut file = std::fs::File::open(path)?;
+    file.seek(SeekFrom::Start(FLAGS_AT))?;
+    let mut flags = [0];
+    Ok(file.read(&mut flags)? > 0 && flags[0] & RECOVERY_REQUIRED != 0)
+}
+
 /// See [`DiskEngine::check`](super::DiskEngine::check).
 pub(super) fn check(path: &Path) -> Result<FileReport, DiskError> {
     let missing = |error: std::io::Error| DiskError::Io { path: path.into(), reason: error.to_string() };
     std::fs::metadata(path).map_err(missing)?;
+    let was_open = was_open(path).map_err(missing)?;
     let mut database = open(path)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let found = guarded(|| {
-        let is_clean = database.check_integrity().map_err(redb::Error::from)?;
-        load(&database, now).map(|content| (is_clean, content))
+        // Its result is not whether the file was closed: pages that the last commit has freed are a difference, too.
+        database.check_integrity().map_err(redb::Error::from)?;
+        load(&database, now)
     });
-    let (is_clean, content) = found.map_err(|reason| DiskError::Damaged { path: path.into(), reason })?;
+    let content = found.map_err(|reason| DiskError::Damaged { path: path.into(), reason })?;
     // Closing truncates the file to what it needs.
     drop(database);
     Ok(FileReport {
@@ -503,7 +514,7 @@ pub(super) fn check(path: &Path) -> Result<FileReport, DiskError> {
         channels: content.logs.len(),
         publications: content.logs.iter().map(|(_, log)| log.kept_from(0).count()).sum(),
         unreadable: content.unreadable,
-        is_repaired: !is_clean,
+        is_repaired: was_open,
     })
 }
 

@@ -403,6 +403,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_check_reports_a_repair_after_a_crash_alone() {
+        let [closed, crashed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let engine = DiskEngine::open(closed.path(), MemoryEngine::new(10)).unwrap();
+        for data in ["1", "2"] {
+            publish(&engine, "a", data).await;
+        }
+        std::fs::copy(closed.path().join(FILE), crashed.path().join(FILE)).unwrap();
+        drop(engine);
+        for (directory, is_repaired) in [(&closed, false), (&crashed, true), (&crashed, false)] {
+            let report = DiskEngine::check(directory.path()).unwrap();
+            assert_eq!((report.publications, report.is_repaired), (2, is_repaired));
+        }
+    }
+
+    #[tokio::test]
     async fn a_removed_history_starts_a_new_epoch() {
         let directory = tempfile::tempdir().unwrap();
         let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
