@@ -92,8 +92,13 @@ impl NatsEngine {
         }
         let rows = self.rows(leases, ">", usize::MAX).await?.into_iter();
         let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
-        let live = rows.filter(|(_, value)| value != GONE);
-        Ok(Lease::Renewed(live.map(|(name, value)| (name, number(&value).unwrap_or(u64::MAX))).collect()))
+        let live = rows.filter(|(_, value)| value != GONE).map(|(name, value)| {
+            // Its own is what was written now: a replica may still have the one before.
+            let own = (name == node).then_some(revision);
+            let number = own.or_else(|| number(&value)).unwrap_or(u64::MAX);
+            (name, number)
+        });
+        Ok(Lease::Renewed(live.collect()))
     }
 
     /// The keys, which are the first line, and the values below a prefix of a bucket.
