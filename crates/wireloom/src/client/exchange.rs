@@ -46,7 +46,7 @@ impl Connector {
     /// As for [`connect`](Self::connect); a header cannot be sent. Nothing of the request was sent then, also if the connection was lost
     /// before the server's preface: only errors of the [`Exchange`] leave open whether the request had its effect.
     pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
-        let target = Target::http(request.url())?;
+        let target = Target::http(request.url())?.for_request(&request);
         let headers = self.headers_for(&target)?;
         match self.negotiate(&target, &headers).await? {
             RequestConnection::Http1(http1) => {
@@ -83,7 +83,7 @@ impl Connector {
 
     /// Asks the server for its version, by a request for the whole server (RFC 9110 §9.3.7). Whatever its status, the answer has it.
     async fn ask_for_http11(&self, http1: Http1, target: &Target) -> Result<(), Error> {
-        let whole = Target { resource: "*".to_owned(), ..target.clone() };
+        let whole = target.clone().for_server();
         let exchange = Exchange::http1(http1.send(&whole, self, &[], Request::new("OPTIONS", ""), None)?);
         let response = tokio::time::timeout(self.handshake_timeout, exchange.response())
             .await

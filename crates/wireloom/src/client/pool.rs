@@ -103,7 +103,7 @@ impl Pool {
     /// As for [`Connector::request`].
     pub async fn request(&self, request: Request) -> Result<Response, Error> {
         let connector = &self.shared.connector;
-        let target = Target::http(request.url())?;
+        let target = Target::http(request.url())?.for_request(&request);
         let headers = connector.headers_for(&target)?;
         let server = Server::from(&target);
         let home = || Some(Home { shared: Arc::downgrade(&self.shared), server: server.clone() });

@@ -35,7 +35,8 @@ struct Header {
 }
 
 impl Request {
-    /// A request with this method, without headers and content. Sending it checks the method.
+    /// A request with this method, without headers and content. Sending it checks the method. OPTIONS for a URL without a path, such as
+    /// `https://example.com`, is for the whole server, and has the target `*`.
     pub fn new(method: impl Into<String>, url: impl Into<String>) -> Self {
         let (method, url) = (method.into(), url.into());
         Self { method, url, headers: Vec::new(), body: Body::empty(), may_repeat: false }
@@ -84,6 +85,13 @@ impl Request {
     pub fn idempotent(mut self) -> Self {
         self.may_repeat = true;
         self
+    }
+
+    /// RFC 9110 §4.2.3: an empty path stands for `/` except in the target of OPTIONS.
+    pub(super) fn is_for_server(&self) -> bool {
+        let url = self.url.split('#').next().unwrap_or_default();
+        let rest = url.split_once("://").map(|(_, rest)| rest);
+        self.method == "OPTIONS" && rest.is_some_and(|rest| !rest.contains(['/', '?']))
     }
 
     /// Whether it may be processed twice. RFC 9110 §9.2.2: these methods are idempotent.

@@ -5,6 +5,7 @@ use std::fmt;
 use wireloom_ws::handshake::uri::{Uri, UriError};
 
 use super::credentials::{Credentials, split_userinfo};
+use super::request::Request;
 use crate::error::Error;
 
 /// A URL, taken apart.
@@ -50,6 +51,16 @@ impl Target {
             _ => return Err(Error::InvalidUrl(UriError::Scheme)),
         };
         Self::split(scheme, rest.split('#').next().unwrap_or_default())
+    }
+
+    /// The target of a request to this URL.
+    pub(super) fn for_request(self, request: &Request) -> Self {
+        if request.is_for_server() { self.for_server() } else { self }
+    }
+
+    /// The whole server (RFC 9112 §3.2.4, RFC 9113 §8.3.1).
+    pub(super) fn for_server(self) -> Self {
+        Self { resource: "*".to_owned(), ..self }
     }
 
     /// Another path, with query, of the same server.

@@ -65,6 +65,38 @@ async fn text(http2: &Http2, request: Request) -> String {
     String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap()
 }
 
+// RFC 9113 §8.3.1, as the server receives it: `:authority` instead of Host, and a path that is never empty.
+#[tokio::test]
+async fn requests_have_the_pseudo_fields_and_no_host() {
+    let (sender, mut received) = mpsc::unbounded_channel();
+    let script = move |core: &mut Connection, event: ScriptEvent<'_>| {
+        if let ScriptEvent::Request(request) = event {
+            sender.send(request.fields.clone()).unwrap();
+            core.send_response(request.stream, status(b"204"), true).unwrap();
+        }
+    };
+    let address = scripted::serve(Config::new(Role::Server), script).await;
+    let http2 = connect(address).await;
+    for (method, resource, path) in [
+        ("GET", "/a?b", "/a?b"),
+        ("GET", "", "/"),
+        ("GET", "?a=b#c", "/?a=b"),
+        ("OPTIONS", "", "*"),
+        ("OPTIONS", "#a", "*"),
+        ("OPTIONS", "/", "/"),
+        ("OPTIONS", "?a", "/?a"),
+    ] {
+        let url = format!("http://anna:x@{address}{resource}");
+        assert_eq!(http2.request(Request::new(method, url)).await.unwrap().status, 204);
+        let fields = received.recv().await.unwrap();
+        let authority = address.to_string();
+        let pseudo = [(":method", method), (":scheme", "http"), (":authority", &authority), (":path", path)];
+        let seen: Vec<_> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(seen[..4], pseudo, "{method} {resource}");
+        assert!(seen[4..].iter().all(|(name, _)| !name.starts_with(':') && *name != "host"), "{seen:?}");
+    }
+}
+
 #[tokio::test]
 async fn sends_the_target_and_the_fields() {
     let address = serve().await;

@@ -11,6 +11,8 @@ use wireloom::wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 pub(super) struct Request {
     pub(super) stream: StreamKey,
     pub(super) path: String,
+    /// With the pseudo-header fields.
+    pub(super) fields: Vec<(String, String)>,
 }
 
 /// Serves HTTP/2 connections. `script` is called with each request and each DATA frame.
@@ -85,9 +87,12 @@ fn take(core: &mut Connection, now: Duration, mut input: &[u8]) -> Vec<OwnedEven
         match event {
             None => return events,
             Some(Event::Request { stream, .. }) => {
-                let path = core.fields().find_name(b":path");
-                let path = String::from_utf8(path.map(|path| path.value().to_vec()).unwrap_or_default());
-                events.push(OwnedEvent::Request(Request { stream, path: path.unwrap() }));
+                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                let fields = core.fields().iter().map(|field| (text(field.name()), text(field.value())));
+                let fields: Vec<_> = fields.collect();
+                let path = fields.iter().find(|(name, _)| name == ":path");
+                let path = path.map(|(_, path)| path.clone()).unwrap_or_default();
+                events.push(OwnedEvent::Request(Request { stream, path, fields }));
             }
             Some(Event::Data { stream, data, end_stream }) => {
                 events.push(OwnedEvent::Data(stream, data.to_vec(), end_stream));

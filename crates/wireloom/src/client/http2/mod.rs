@@ -184,7 +184,7 @@ impl Http2 {
     /// [`HttpError::NotProcessed`] when the connection is going away; the URL belongs to another server; a header cannot be sent; the
     /// connection has failed. Nothing was sent.
     pub fn send(&self, request: Request) -> Result<Exchange, Error> {
-        let target = self.target_of(request.url())?;
+        let target = self.target_of(request.url())?.for_request(&request);
         let mut headers = Headers::new();
         request.add_missing(&self.headers_of(&target)?, &mut headers)?;
         let (method, mut body, expects) = request.into_parts(&mut headers)?;
