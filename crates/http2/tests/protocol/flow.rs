@@ -162,6 +162,15 @@ fn frames_are_as_long_as_the_peer_accepts() {
 }
 
 #[test]
+fn both_ends_begin_with_settings() {
+    // §3.4, §6.5: before anything is received, on stream 0; a client's after the preface, which `sent` strips.
+    for role in [Role::Client, Role::Server] {
+        let first = End::new(role).sent().remove(0);
+        assert_eq!((first.kind, first.flags, first.stream), (kind::SETTINGS, 0, 0), "{role:?}");
+    }
+}
+
+#[test]
 fn settings_and_pings_are_acknowledged_once() {
     // §6.5.3: an acknowledgement for each SETTINGS; §6.7: the answer has the same payload and comes with ACK; what is an
     // answer is not answered.
