@@ -242,7 +242,7 @@ mod tests {
     use std::task::Wake;
 
     use bytes::Bytes;
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use wireloom_ws::Role;
     use wireloom_ws::handshake::Negotiated;
 
@@ -332,6 +332,25 @@ mod tests {
             assert_eq!((sent_messages.sent(), sent_messages.unconfirmed()), (1, 1), "{room}");
             assert_eq!(sent_messages.take_kept().len(), 1, "{room}");
         }
+    }
+
+    // The peer closes while the transport accepts nothing: `Closed` would say that the message was not sent.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_was_queued_when_the_peer_closed_may_have_arrived() {
+        let (mut peer, transport) = tokio::io::duplex(10);
+        let config = WebSocketConfig::default();
+        let (sender, mut receiver) =
+            WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[])
+                .split();
+        let link = Link::new(sender, SentMessages::new(200, Instant::now()), Duration::ZERO);
+        let payload = [7; 200];
+        let mut sending = pin!(link.send((&payload).into()));
+        assert!(sending.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        peer.write_all(&[0x88, 0]).await.unwrap();
+        peer.shutdown().await.unwrap();
+        assert!(receiver.recv().await.unwrap().is_none());
+        assert_eq!(sending.await, Err(WebSocketError::ConnectionLost));
+        assert_eq!(link.sent_messages().take_kept().len(), 1);
     }
 
     // The message may have been queued. A ping has to confirm it, and to find a peer that is gone.
