@@ -59,6 +59,11 @@ impl Timer {
     }
 }
 
+/// Whether the runtime of this thread has timers.
+pub(super) fn has_timers() -> bool {
+    sleep_until(Instant::now()).is_some()
+}
+
 /// `None` without tokio's timers.
 fn sleep_until(deadline: Instant) -> Option<Pin<Box<Sleep>>> {
     Handle::try_current().ok()?;

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Layers: `clock`, `linger`, `observer`, `prepared` → `config`, `flush`, `message` → `session`, `slow` → `active_receiver`, `link` → `state` →
-//! `receiver`, `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
+//! `receiver` → `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
 mod active_receiver;
@@ -111,8 +111,9 @@ pub(crate) use state::Shared;
 ///
 /// Either way the answers to messages that arrived together leave together.
 ///
-/// Dropping it while it is open sends a Close frame, if the transport accepts that at once: see
-/// [`close_on_drop`](Sender::close_on_drop).
+/// Dropping it while it is open sends a Close frame behind what was sent before: see [`close_on_drop`](Sender::close_on_drop). A task of
+/// the runtime writes what the transport does not accept at once, as long as the peer reads at least 64 KiB, or all of it, in each
+/// [`close_timeout`](wireloom_ws::Config::close_timeout). Outside of a runtime, or in one without timers, that is lost.
 pub struct WebSocket {
     sender: Sender,
     receiver: Receiver,

@@ -17,7 +17,7 @@ use super::link::{self, Traffic, Waiter};
 use super::message::{Message, OwnedMessage};
 use super::observer::ObserverEvent;
 use super::session::{Session, with_codecs};
-use super::state::{Shared, State};
+use super::state::{Remaining, Shared, State};
 use crate::error::WebSocketError;
 use crate::transport::buffer;
 
@@ -64,6 +64,7 @@ type Found = Result<bool, Box<WebSocketError>>;
 
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
+        shared.add_half();
         Self { shared, active: None }
     }
 
@@ -579,10 +580,11 @@ impl Drop for Receiver {
     /// No message is returned any more: those that are sent from now on are written at once. Senders keep the connection.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
+        let remaining = self.shared.drop_half();
         let mut unused = self.active.take();
         let spawns = {
             let mut state = self.shared.lock();
-            let is_needed = !state.link.is_closed() && Arc::strong_count(&self.shared) > 1;
+            let is_needed = !state.link.is_closed() && remaining != Remaining::Nothing;
             if !is_needed {
                 // It would be held as long as there is a sender. It is dropped after the state is unlocked.
                 unused = unused.or(state.slot.take_waiting());

@@ -14,7 +14,8 @@ use super::flush::{BATCH_LEN_MAX, COPIED_LEN_MAX};
 use super::link::{Traffic, Waiter};
 use super::message::Payload;
 use super::observer::ObserverEvent;
-use super::state::{Shared, State};
+use super::receiver::discard_in_task;
+use super::state::{Remaining, Shared, State};
 use crate::error::WebSocketError;
 
 /// A task yields after this number of sends: tokio lets it read as often.
@@ -34,6 +35,7 @@ pub struct Sender {
 
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
+        shared.add_half();
         let number = shared.next_sender();
         Self { shared, number, sends: 0 }
     }
@@ -430,6 +432,10 @@ impl Drop for Sender {
     /// The transport may wake others later, and this task need not be.
     fn drop(&mut self) {
         self.shared.lock().link.remove_sender(self.number);
+        if self.shared.drop_half() == Remaining::Unwritten {
+            // The receiver was dropped before, maybe outside of the runtime.
+            discard_in_task(&self.shared);
+        }
     }
 }
 

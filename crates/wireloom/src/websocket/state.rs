@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Role, Transport};
 
 use super::active_receiver::{ActiveReceiver, ReceiverSlot};
+use super::clock;
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush;
 use super::linger::Linger;
@@ -25,7 +27,7 @@ use super::session::Session;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
-use crate::sync::{Arc, AtomicBool};
+use crate::sync::{self, Arc, AtomicBool};
 use crate::transport::Io;
 
 /// How long a transport is read and drained after a close with 1013.
@@ -45,6 +47,8 @@ pub(crate) struct Shared {
     /// The receiver was dropped within a poll of the future that is driven, and no task receives yet.
     pub(super) is_detached: AtomicBool,
     senders: AtomicU32,
+    /// The receiver and the senders that live.
+    halves: AtomicU32,
     is_observed: bool,
     /// `None` if neither a subprotocol nor compression was negotiated.
     negotiated: Option<Box<Negotiated>>,
@@ -88,6 +92,7 @@ impl Shared {
             is_discarding: AtomicBool::new(false),
             is_detached: AtomicBool::new(false),
             senders: AtomicU32::new(0),
+            halves: AtomicU32::new(0),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| Box::new(negotiated)),
         })
@@ -129,6 +134,26 @@ impl Shared {
     /// What compression has cost since the last call, in bytes that are produced otherwise.
     pub(super) fn take_compression_cost(&self) -> usize {
         self.state.with(|state| state.session.take_compression_cost())
+    }
+
+    /// Another half lives.
+    pub(super) fn add_half(&self) {
+        self.halves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A half is dropped. The last one sends the Close frame; a task writes what the transport does not accept at once.
+    pub(super) fn drop_half(self: &Arc<Self>) -> Remaining {
+        if self.halves.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return Remaining::Halves;
+        }
+        let is_written = self.lock().close_dropped();
+        match Handle::try_current() {
+            Ok(runtime) if !is_written && clock::has_timers() => {
+                sync::spawn(&runtime, write_rest(self.clone()));
+                Remaining::Unwritten
+            }
+            _ => Remaining::Nothing,
+        }
     }
 
     /// A number for another sender.
@@ -205,8 +230,8 @@ impl Shared {
         self.lock().go_away();
     }
 
-    /// Ends a WebSocket whose server has ended, although the application may keep both halves: with the Close frame of one that is
-    /// dropped, if the transport accepts that at once.
+    /// Ends a WebSocket whose server has ended, or that counts as lost, although the application may keep both halves: with the Close frame
+    /// of one that is dropped, if the transport accepts that at once.
     pub(crate) fn abort(&self) {
         let mut state = self.lock();
         if !state.link.is_closed() {
@@ -258,6 +283,22 @@ impl Guardable for State {
             self.queue_notifications();
         }
     }
+}
+
+/// What remains of a connection when a half is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remaining {
+    /// Other halves.
+    Halves,
+    /// A task that writes what the transport has not accepted yet.
+    Unwritten,
+    Nothing,
+}
+
+/// Keeps a connection whose halves are dropped until its queue is written, or it has ended.
+async fn write_rest(shared: Arc<Shared>) {
+    let waiter = Waiter::Sender(shared.next_sender());
+    let _ = poll_fn(|cx| shared.lock().poll_flush(Some((waiter, cx)))).await;
 }
 
 async fn flush_in_task(shared: Weak<Shared>, is_parallel: bool) {
@@ -654,9 +695,16 @@ impl State {
         }
     }
 
+    /// Both halves are dropped: queues the Close frame. False if that, or what was sent before, is not written yet.
+    fn close_dropped(&mut self) -> bool {
+        if self.link.write_error().is_none() {
+            self.session.close_dropped();
+        }
+        self.poll_flush(None).is_ready()
+    }
+
     /// The end of a connection that was dropped while it could write.
-    fn close_on_drop(&mut self) {
-        self.session.close_dropped();
+    fn shut_down_dropped(&mut self) {
         let is_client = self.session.core().role() == Role::Client;
         let written = self.link.poll_write_all(None, &mut self.session, &mut self.deferred);
         if !written.is_ready() || is_client && !self.link.is_tunnel() {
@@ -690,10 +738,10 @@ impl State {
 }
 
 impl Drop for State {
-    /// Both halves were dropped: sends the Close frame if the transport accepts it at once.
+    /// Both halves were dropped, and [`Shared::drop_half`] has written what the transport accepts.
     fn drop(&mut self) {
         if self.link.write_error().is_none() {
-            self.close_on_drop();
+            self.shut_down_dropped();
         }
         self.slot = ReceiverSlot::Ended;
         self.count_read_buffer();

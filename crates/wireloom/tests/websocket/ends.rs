@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use wireloom::wireloom_ws::Role;
+use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::{
-    CloseCode, Request, Sender, Server, ServerHandle, WebSocketError, accept, connect, connect_over,
+    CloseCode, Request, Sender, Server, ServerHandle, WebSocket, WebSocketConfig, WebSocketError, accept,
+    connect, connect_over,
 };
+use wireloom_testing::frame::Frame;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -122,4 +127,59 @@ async fn several_futures_wait_for_the_end() {
         sender.send("late").await,
         Err(WebSocketError::Closed | WebSocketError::ConnectionLost)
     ));
+}
+
+/// Sends a message that a transport of 1 KiB does not accept at once, and drops both halves.
+async fn send_and_drop(socket: WebSocket, message: &[u8], is_receiver_first: bool) {
+    let (mut sender, receiver) = socket.split();
+    let receiver = if is_receiver_first { None } else { Some(receiver) };
+    sender.feed(message).await.unwrap();
+    drop(sender);
+    drop(receiver);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_is_written_although_both_halves_are_dropped() {
+    const LEN: usize = 60_000;
+    for role in [Role::Server, Role::Client] {
+        for (is_receiver_first, is_driven) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (mut peer, io) = tokio::io::duplex(1 << 10);
+            let (negotiated, config) = (Negotiated::default(), WebSocketConfig::default());
+            let socket = WebSocket::from_transport(io, role, negotiated, None, config, &[]);
+            let handler = |socket| send_and_drop(socket, &[7; LEN], is_receiver_first);
+            if is_driven {
+                socket.drive(handler).await
+            } else {
+                handler(socket).await
+            }
+            // It reads after it has written more than the transport holds.
+            let (key, mask_len) = if role == Role::Server { (Some([1; 4]), 0) } else { (None, 4) };
+            let message = Frame::binary([8; LEN]).mask(key).bytes();
+            timeout(DEADLINE, peer.write_all(&message)).await.expect("it is read").unwrap();
+            let mut received = Vec::new();
+            peer.read_to_end(&mut received).await.unwrap();
+            // With the Close frame.
+            let expected_len = 4 + mask_len + LEN + 2 + mask_len + 2;
+            assert_eq!(received.len(), expected_len, "{role:?} {is_receiver_first} {is_driven}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_nothing_does_not_keep_a_connection_whose_halves_are_dropped() {
+    for is_receiver_first in [false, true] {
+        let (mut peer, io) = tokio::io::duplex(1 << 10);
+        let (negotiated, config) = (Negotiated::default(), WebSocketConfig::default());
+        let close_timeout = config.core.close_timeout;
+        let socket = WebSocket::from_transport(io, Role::Server, negotiated, None, config, &[]);
+        send_and_drop(socket, &[7; 60_000], is_receiver_first).await;
+        tokio::time::sleep(close_timeout - Duration::from_secs(1)).await;
+        peer.write_all(b"\x89\x80\0\0\0\0").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(peer.write_all(b"\x89\x80\0\0\0\0").await.is_err());
+        let mut received = Vec::new();
+        peer.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received.len(), 1 << 10);
+        assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+    }
 }

@@ -177,16 +177,20 @@ fn an_answer_leaves_in_a_runtime_without_timers() {
 }
 
 #[tokio::test]
-async fn the_flush_task_of_a_full_transport_ends_with_the_connection() {
+async fn the_tasks_of_a_full_transport_end_when_the_rest_is_written() {
     let transport = Scripted::default();
     let metrics = tokio::runtime::Handle::current().metrics();
     let mut socket = open(transport.clone());
-    assert!(poll_once(socket.send("never written")).await.is_pending());
+    assert!(poll_once(socket.send("first")).await.is_pending());
     settle().await;
     assert!(transport.is_full_and_waited_for());
     assert_eq!(metrics.num_alive_tasks(), 1);
     drop(socket);
     settle().await;
+    assert!(metrics.num_alive_tasks() > 0);
+    transport.make_room(100);
+    settle().await;
+    assert_eq!(transport.written(), b"\x81\x05first\x88\x02\x03\xe9");
     assert_eq!(metrics.num_alive_tasks(), 0);
 }
 

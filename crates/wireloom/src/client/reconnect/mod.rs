@@ -328,6 +328,8 @@ impl Reconnecting {
             (None, Some(end)) => LossReason::Closed(end),
             (error, _) => LossReason::Failed(error.unwrap_or(WebSocketError::ConnectionLost)),
         };
+        // What was not written counts as lost, and must not arrive behind the messages of the next connection.
+        open.socket.shared().abort();
         let open_for = open.opened_at.elapsed();
         if open_for >= self.policy.stable_after {
             self.attempt.failed = 0;
@@ -515,14 +517,16 @@ mod tests {
 
     use super::*;
     use crate::client::opened::Sent;
-    use crate::websocket::WebSocketConfig;
+    use crate::websocket::{SlowPeer, WebSocketConfig};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A connection with a message and a ping on their way to the peer.
     async fn pinged() -> (DuplexStream, Reconnecting) {
         let (mut peer, transport) = tokio::io::duplex(1 << 10);
-        let config = WebSocketConfig::default();
+        // Only silence ends the connection.
+        let slow_peer = SlowPeer::Wait { stall_timeout: Duration::MAX };
+        let config = WebSocketConfig { slow_peer, ..WebSocketConfig::default() };
         let socket =
             WebSocket::from_transport(transport, Role::Client, Negotiated::default(), None, config, &[]);
         let mut reconnecting = Connector::new().reconnecting("ws://a/", ReconnectPolicy::default());
@@ -573,6 +577,19 @@ mod tests {
         lost(&mut reconnecting).await;
         let silent_for = arrived_at.elapsed();
         assert!((30 * SECOND..39 * SECOND).contains(&silent_for), "{silent_for:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_lost_connection_has_not_written_is_not_written_later() {
+        let (mut peer, mut reconnecting) = pinged().await;
+        let sending = tokio::time::timeout(SECOND, reconnecting.send(&[7; 10_000])).await;
+        assert!(sending.is_err(), "{sending:?}");
+        let event = reconnecting.next().await.unwrap();
+        let Some(ReconnectEvent::Lost(loss)) = event else { panic!("{event:?}") };
+        assert_eq!(loss.unconfirmed, 2);
+        let mut rest = Vec::new();
+        peer.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest.len(), 1 << 10);
     }
 
     // The pong could not be read while the process was suspended, or the application did something else.
