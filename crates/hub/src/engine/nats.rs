@@ -10,8 +10,9 @@
 //! previous one, so that a node notices a gap and reads the missing ones before it continues. The epoch is a name that the
 //! stream gets when it is made. It is in every subject, so that nothing of one epoch is taken for that of another.
 //!
-//! Layers: `newest`, `try_cell` → `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
+//! Layers: `backlog`, `newest`, `try_cell` → `streams` → `history`, `nodes` → `events`, `follower`, `presence`.
 
+mod backlog;
 mod events;
 mod follower;
 mod history;

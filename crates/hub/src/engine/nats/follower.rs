@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_nats::{Message, Subscriber};
 use prost::Message as _;
 use tokio::sync::{Mutex, Notify};
-use tokio_stream::StreamExt as _;
 use tracing::warn;
 
+use super::backlog::Backlog;
 use super::history;
 use super::streams::{Nats, epoch_in};
 use crate::config::RecoveryMode;
@@ -68,14 +68,15 @@ impl Follower {
         self: Arc<Self>,
         nats: Arc<Nats>,
         delivery: Weak<dyn Delivery>,
-        mut messages: Subscriber,
+        messages: Subscriber,
     ) {
+        let mut backlog = Backlog::new(messages);
         let (mut retry, mut is_due) = (false, false);
         loop {
             let message = tokio::select! {
                 // What has arrived is delivered before what is read, with which it would be taken for delivered.
                 biased;
-                message = messages.next() => match message {
+                message = backlog.next() => match message {
                     Some(message) => Ok(message),
                     None => return,
                 },
@@ -92,10 +93,21 @@ impl Follower {
             };
             let Some(delivery) = delivery.upgrade() else { return };
             let handled = match &message {
-                Ok(message) => self.handle_message(&nats, &*delivery, message).await,
-                Err(_permit) => self.catch_up(&nats, &*delivery).await,
+                Ok(message) => backlog.during(self.handle_message(&nats, &*delivery, message)).await,
+                Err(_permit) => backlog.during(self.catch_up(&nats, &*delivery)).await,
             };
             is_due &= message.is_ok();
+            let dropped = backlog.take_dropped();
+            if dropped > 0 {
+                // Those that are stored are read again.
+                is_due = true;
+                if nats.may_warn() {
+                    warn!(
+                        channel = self.channel,
+                        dropped, "messages of NATS arrive faster than they are delivered"
+                    );
+                }
+            }
             retry = handled.is_err();
             if let Err(error) = handled
                 && nats.may_warn()
