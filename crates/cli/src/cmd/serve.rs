@@ -135,7 +135,6 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     handles.extend(sockets.iter().map(|(_, server)| server.handle()));
     routes.set_servers(handles.clone());
     tokio::spawn(allocator::return_memory(handles.clone()));
-    handles.iter().for_each(|handle| drop(tokio::spawn(allocator::return_at_once(handle.clone()))));
     let (mut admin, mut admin_address) = (None, None);
     if let Some(address) = &args.admin {
         let listener = bind::bind(address).await?;

@@ -96,8 +96,6 @@ pub(crate) struct Memory {
     has_waiting: AtomicBool,
     /// Notified when memory comes near the limit or is exhausted.
     pressed: Notify,
-    /// Notified when half of the limit comes into use.
-    half_used: Notify,
     scheduler: Scheduler,
     /// Of the peers whose send queues are counted here.
     pub(crate) slow_peers: SlowPeers,
@@ -166,7 +164,6 @@ impl Memory {
             waiting: Guarded::new(Waiting::default()),
             has_waiting: AtomicBool::new(false),
             pressed: Notify::new(),
-            half_used: Notify::new(),
             scheduler: Scheduler::default(),
             slow_peers: SlowPeers::default(),
         })
@@ -217,18 +214,6 @@ impl Memory {
 
     fn near(&self) -> usize {
         self.max() - self.max() / 4
-    }
-
-    /// Waits until half of the limit is in use.
-    pub(crate) async fn wait_half_used(&self) {
-        loop {
-            // Registered before the check, so that no change is missed.
-            let changed = self.half_used.notified();
-            if self.total.load(Ordering::Acquire) >= self.max() / 2 {
-                return;
-            }
-            changed.await;
-        }
     }
 
     /// Ready when memory is not near the limit. `key` is that of the account that waits.
@@ -288,9 +273,6 @@ impl Memory {
         self.categories[category as usize].fetch_add(len, Ordering::Relaxed);
         if self.pressure_at(before + len) > self.pressure_at(before) {
             self.pressed.notify_one();
-        }
-        if (before..before + len).contains(&(self.max() / 2).saturating_sub(1)) {
-            self.half_used.notify_waiters();
         }
     }
 

@@ -157,29 +157,6 @@ mod tests {
         assert_eq!(memory.stats().bodies, MAX);
     }
 
-    #[tokio::test]
-    async fn those_are_woken_who_wait_for_half_of_the_memory() {
-        let memory = Memory::new(MAX);
-        let account = memory.account();
-        let (mut one, mut other) = (account.reservation(Category::Body), account.reservation(Category::Body));
-        for _ in 0..2 {
-            one.set(MAX / 4);
-            let waiting = tokio::spawn({
-                let memory = memory.clone();
-                async move { memory.wait_half_used().await }
-            });
-            tokio::task::yield_now().await;
-            other.set(MAX / 4 - GRANULE);
-            tokio::task::yield_now().await;
-            assert!(!waiting.is_finished());
-            other.set(MAX / 4);
-            waiting.await.unwrap();
-            memory.wait_half_used().await;
-            one.set(0);
-            other.set(0);
-        }
-    }
-
     // Nobody can be evicted for them.
     #[test]
     fn heads_use_at_most_half_of_the_memory() {

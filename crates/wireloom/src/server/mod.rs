@@ -510,14 +510,6 @@ impl ServerHandle {
         self.registry.enter(Phase::Aborted);
     }
 
-    /// Waits until the connections hold half of [`ServerConfig::memory_max`]: for an allocator that should keep less from then on.
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect.
-    pub async fn memory_half_used(&self) {
-        self.registry.memory.wait_half_used().await;
-    }
-
     /// The current statistics.
     pub fn stats(&self) -> ServerStats {
         let counters = &self.registry.counters;
