@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use wireloom_ws::{CloseCode, End, Misuse};
@@ -18,9 +18,6 @@ use super::receiver::discard_in_task;
 use super::state::{Remaining, Shared, State};
 use crate::error::WebSocketError;
 
-/// A task yields after this number of sends: tokio lets it read as often.
-const SENDS_IN_TURN: u32 = 128;
-
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
 
 /// The half of a [`WebSocket`](super::WebSocket) that sends. It never needs the [`Receiver`](super::Receiver) to be polled.
@@ -28,36 +25,14 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Sen
 /// A clone sends over the same connection: one for each task that sends. Messages of one sender stay in order.
 pub struct Sender {
     pub(super) shared: Arc<Shared>,
-    number: u32,
-    /// Sends since the task has yielded.
-    sends: u32,
+    pub(super) waiter: Waiter,
 }
 
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         shared.add_half();
-        let number = shared.next_sender();
-        Self { shared, number, sends: 0 }
-    }
-
-    pub(super) fn waiter(&self) -> Waiter {
-        Waiter::Sender(self.number)
-    }
-
-    /// Counts a send. Pending, and woken, when others are to run first: a task whose peer reads as fast as it sends would not yield
-    /// otherwise, because a transport that is tried costs nothing of tokio's budget.
-    #[inline]
-    pub(super) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<()> {
-        self.sends += 1;
-        if self.sends < SENDS_IN_TURN { Poll::Ready(()) } else { self.end_turn(cx) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn end_turn(&mut self, cx: &Context<'_>) -> Poll<()> {
-        self.sends = 0;
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        let waiter = Waiter::Sender(shared.next_sender());
+        Self { shared, waiter }
     }
 
     /// Sends a message, and waits until it has been written, with all that was queued before it.
@@ -142,15 +117,6 @@ impl Sender {
         Ok(self.write_batch(state)?)
     }
 
-    /// Sends the message once there is room for it.
-    #[cold]
-    fn wait_to_send<'a>(&'a mut self, message: Payload<'a>) -> Waiting<'a> {
-        Box::pin(async move {
-            self.feed(message).await?;
-            self.flush().await
-        })
-    }
-
     /// Writes the queue without waiting, unless further messages that arrived together will be answered in the same write.
     fn write_batch(&self, state: &mut State) -> Result<Sent, WebSocketError> {
         if self.shared.has_more_buffered()
@@ -190,12 +156,7 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), WebSocketError> {
         let message = message.into();
-        poll_fn(|cx| {
-            ready!(self.poll_turn(cx));
-            self.poll_queue_message(cx, &message)
-        })
-        .await
-        .map(drop)
+        poll_fn(|cx| self.poll_queue_message(cx, &message)).await.map(drop)
     }
 
     /// Sends a fragment of a message that is too large to hold (RFC 6455 §5.4): the first begins the message, `last` ends it. All
@@ -232,7 +193,7 @@ impl Sender {
         if let Poll::Ready(queued) = queue(&mut state, is_whole, &put) {
             return Poll::Ready(queued.map_err(|error| *error));
         }
-        match state.poll_flush(Some((self.waiter(), cx))) {
+        match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             // The flush may have made room.
             _ => queue(&mut state, is_whole, &put).map_err(|error| *error),
@@ -248,11 +209,7 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn flush(&mut self) -> Result<(), WebSocketError> {
         let mut end = None;
-        poll_fn(|cx| {
-            ready!(self.poll_turn(cx));
-            self.shared.lock().poll_flush_to(&mut end, Some((self.waiter(), cx)))
-        })
-        .await
+        poll_fn(|cx| self.shared.lock().poll_flush_to(&mut end, Some((self.waiter, cx)))).await
     }
 
     /// Sends a ping of up to 125 bytes. Keepalive is the core's, by [`wireloom_ws::Config::keepalive`].
@@ -267,7 +224,7 @@ impl Sender {
                 state.session.ping(payload)?;
             }
             // Under the same lock: before the unlock, a queue without a flusher gets a task.
-            state.poll_flush_to(&mut end, Some((self.waiter(), cx)))
+            state.poll_flush_to(&mut end, Some((self.waiter, cx)))
         })
         .await
     }
@@ -353,7 +310,7 @@ impl Sender {
             if state.link.write_error().is_some() {
                 return Poll::Ready(());
             }
-            state.link.register(Some((own.waiter(), cx)));
+            state.link.register(Some((own.waiter, cx)));
             Poll::Pending
         })
         .await;
@@ -392,7 +349,6 @@ impl Sender {
 
     /// Ready when a message can be queued; see [`reserve`](Self::reserve).
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        ready!(self.poll_turn(cx));
         let mut state = self.shared.lock();
         if let Some(error) = state.link.write_error() {
             return Poll::Ready(Err(error.clone()));
@@ -401,7 +357,7 @@ impl Sender {
         if !matches!(state.slow_peer(), SlowPeer::Wait { .. }) || !state.session.core().is_congested() {
             return Poll::Ready(Ok(()));
         }
-        match state.poll_flush(Some((self.waiter(), cx))) {
+        match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Pending if !state.session.core().is_congested() => Poll::Ready(Ok(())),
             flushed => flushed,
         }
@@ -431,7 +387,9 @@ impl Clone for Sender {
 impl Drop for Sender {
     /// The transport may wake others later, and this task need not be.
     fn drop(&mut self) {
-        self.shared.lock().link.remove_sender(self.number);
+        if let Waiter::Sender(number) = self.waiter {
+            self.shared.lock().link.remove_sender(number);
+        }
         if self.shared.drop_half() == Remaining::Unwritten {
             // The receiver was dropped before, maybe outside of the runtime.
             discard_in_task(&self.shared);
@@ -441,7 +399,7 @@ impl Drop for Sender {
 
 impl std::fmt::Debug for Sender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sender").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("Sender").field("waiter", &self.waiter).finish_non_exhaustive()
     }
 }
 
@@ -492,14 +450,15 @@ impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
         if sender.shared.append(kind, payload) {
             return Poll::Ready(Ok(()));
         }
-        if sender.poll_turn(cx).is_pending() {
-            self.0 = Step::Waiting(sender.wait_to_send(message));
-            return Poll::Pending;
-        }
         match sender.send_now(&message) {
             Ok(Sent::Done) => return Poll::Ready(Ok(())),
             Ok(Sent::Queued) => self.0 = Step::Waiting(Box::pin(sender.flush())),
-            Ok(Sent::Full) => self.0 = Step::Waiting(sender.wait_to_send(message)),
+            Ok(Sent::Full) => {
+                self.0 = Step::Waiting(Box::pin(async move {
+                    sender.feed(message).await?;
+                    sender.flush().await
+                }));
+            }
             Err(error) => return Poll::Ready(Err(*error)),
         }
         self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)))

@@ -1,7 +1,7 @@
 //! A WebSocket as [`Stream`] and [`Sink`], for the combinators of `futures`.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -31,16 +31,15 @@ impl Sink<OwnedMessage> for Sender {
         Sender::start_send(self.get_mut(), &Payload::from(message))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
-        ready!(self.poll_turn(cx));
-        self.shared.lock().poll_flush(Some((self.waiter(), cx)))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
+        self.shared.lock().poll_flush(Some((self.waiter, cx)))
     }
 
     /// Sends the Close frame, with 1000. The receiver gets the peer's answer.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         let mut state = self.shared.lock();
         begin_closing(&mut state, CloseCode::NORMAL, "")?;
-        match state.poll_flush(Some((self.waiter(), cx))) {
+        match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Ready(Err(WebSocketError::Closed)) => Poll::Ready(Ok(())),
             flushed => flushed,
         }

@@ -1,12 +1,7 @@
 //! A connection that has much buffered leaves the worker to other tasks after a share that depends on what its messages cost.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use wireloom::wireloom_ws::Role;
 use wireloom::wireloom_ws::deflate::{DeflateConfig, DeflateParams};
@@ -94,54 +89,4 @@ async fn a_message_that_inflates_to_much_leaves_turns_to_others() {
     assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some(&*LEN.to_string()));
     let meanwhile = echoes.load(Ordering::Relaxed) - before;
     assert!(meanwhile >= 10, "{meanwhile} echoes");
-}
-
-/// A peer that reads as fast as it is sent to, and sends nothing.
-struct Accepting;
-
-impl AsyncRead for Accepting {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Poll::Pending
-    }
-}
-
-impl AsyncWrite for Accepting {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// Whether another task of the worker ran during 1,000 sends.
-async fn leaves_a_turn_to_others(way: &str) -> bool {
-    let (negotiated, mut config) = (Negotiated::default(), WebSocketConfig::default());
-    config.core.limits.queued_len_high = 1;
-    let mut socket = WebSocket::from_transport(Accepting, Role::Server, negotiated, None, config, &[]);
-    let other = tokio::spawn(async {});
-    for _ in 0..1_000 {
-        match way {
-            "send" => socket.send("message").await.unwrap(),
-            "send_chunk" => socket.send_chunk("chunk", false).await.unwrap(),
-            "feed" => socket.feed("message").await.unwrap(),
-            "reserve" => socket.halves().0.reserve().await.unwrap().send("message").unwrap(),
-            _ => socket.flush().await.unwrap(),
-        }
-    }
-    other.is_finished()
-}
-
-// Otherwise neither a timeout around the loop nor another task of the worker would run.
-#[test]
-fn a_task_that_only_sends_leaves_turns_to_others() {
-    for way in ["send", "send_chunk", "feed", "reserve", "flush"] {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        assert!(runtime.block_on(leaves_a_turn_to_others(way)), "{way}");
-    }
 }
