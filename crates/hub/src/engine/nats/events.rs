@@ -83,6 +83,8 @@ impl NatsEngine {
             Some(entry) if entry.operation == kv::Operation::Put => entry.revision,
             _ => 0,
         };
+        // Read before the lease is written: were this to fail after that, nobody would see that it was made again.
+        let rows = self.rows(leases, ">", usize::MAX).await?;
         // Unless the lease is taken meanwhile.
         let value = row(node, revision.to_string().as_bytes());
         if revision == 0 {
@@ -90,15 +92,7 @@ impl NatsEngine {
         } else {
             leases.update(node, value, revision).await.map_err(unavailable)?;
         }
-        let rows = self.rows(leases, ">", usize::MAX).await?.into_iter();
-        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
-        let live = rows.filter(|(_, value)| value != GONE).map(|(name, value)| {
-            // Its own is what was written now: a replica may still have the one before.
-            let own = (name == node).then_some(revision);
-            let number = own.or_else(|| number(&value)).unwrap_or(u64::MAX);
-            (name, number)
-        });
-        Ok(Lease::Renewed(live.collect()))
+        Ok(Lease::Renewed(live(rows, node, revision)))
     }
 
     /// The keys, which are the first line, and the values below a prefix of a bucket.
@@ -127,6 +121,15 @@ impl NatsEngine {
         }
         Ok(rows)
     }
+}
+
+/// The nodes of these leases with their numbers. The own one is that which is written, not one of the rows: a replica may have the one
+/// before, or none yet.
+fn live(rows: Vec<(String, Bytes)>, own: &str, number: u64) -> Vec<(String, u64)> {
+    let parsed = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
+    let others = rows.into_iter().filter(|(name, value)| name != own && value != GONE);
+    let others = others.map(|(name, value)| (name, parsed(&value).unwrap_or(u64::MAX)));
+    others.chain([(own.to_owned(), number)]).collect()
 }
 
 /// A row of a bucket.
@@ -223,5 +226,23 @@ impl EventQueue for NatsEngine {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_knows_the_number_of_its_own_lease() {
+        let lease = |name: &str, value: &'static [u8]| (name.to_owned(), Bytes::from_static(value));
+        let others = [lease("a", b"7"), lease("gone", GONE), lease("lost", LOST)];
+        let expected =
+            [("a", 7), ("lost", u64::MAX), ("own", 0)].map(|(name, number)| (name.to_owned(), number));
+        // What a replica has of it: nothing yet, the lease before the bucket was made again, or that of a node of the past.
+        for own in [None, Some(lease("own", b"5")), Some(lease("own", GONE))] {
+            let rows = others.clone().into_iter().chain(own).collect();
+            assert_eq!(live(rows, "own", 0), expected);
+        }
     }
 }
