@@ -49,9 +49,9 @@ pub(super) fn paced(runner: &mut Runner, cores: &Cores, subscribers: usize) -> R
 /// The CPU time of a delivery as a channel grows. Each size and each server has the machine alone, because this process may not have as
 /// many connections at once: rounds are not interleaved.
 pub(super) fn growth(runner: &mut Runner, cores: &Cores, most: usize) -> Result<(), String> {
-    let sizes = [runner.scale(100, 2), runner.scale(10_000, 8).min(most), runner.scale(20_000, 16).min(most)];
-    let mut costs: Vec<(String, Vec<f64>)> = Vec::new();
-    for subscribers in sizes {
+    let sizes = [runner.scale(100, 2), runner.scale(10_000, 8), runner.scale(20_000, 16)];
+    let mut costs: Vec<(String, Vec<(usize, f64)>)> = Vec::new();
+    for subscribers in capped(sizes, most) {
         let title = format!("fan-out, 128 B to {subscribers} subscribers, one message at a time");
         let mut entries = Vec::new();
         for server in servers::large_fanouts() {
@@ -63,23 +63,38 @@ pub(super) fn growth(runner: &mut Runner, cores: &Cores, most: usize) -> Result<
         }
         for entry in &entries {
             let Some(cost) = entry.cost() else { continue };
+            let cost = (subscribers, cost.median);
             match costs.iter_mut().find(|(name, _)| *name == entry.name) {
-                Some((_, costs)) => costs.push(cost.median),
-                None => costs.push((entry.name.clone(), vec![cost.median])),
+                Some((_, costs)) => costs.push(cost),
+                None => costs.push((entry.name.clone(), vec![cost])),
             }
         }
         let targets = vec![Target::fastest_rival(1.0 / 1.2)];
         runner.keep(RaceResult { targets, ..RaceResult::new("w7", title, entries) });
     }
     for (name, costs) in costs {
-        let [few, .., many] = *costs else { continue };
-        let note = format!("{:.2} µs and {:.2} µs; the target is flat within 10 %", few / 1e3, many / 1e3);
-        let [few_len, _, many_len] = sizes;
-        let title = format!("CPU of a delivery to {few_len} subscribers ÷ to {many_len}: {name}");
-        let least = name.starts_with("wireloom").then_some(1.0 / 1.1);
-        runner.keep_figure(Figure::new("w7", title, few / many, least, note));
+        if let Some(figure) = flatness(&name, &costs) {
+            runner.keep_figure(figure);
+        }
     }
     Ok(())
+}
+
+/// Ascending sizes cut to `most`, each once.
+fn capped(sizes: [usize; 3], most: usize) -> Vec<usize> {
+    let mut sizes = sizes.map(|size| size.min(most)).to_vec();
+    sizes.dedup();
+    sizes
+}
+
+/// The cost in the smallest channel divided by that in the largest, from pairs of subscribers and nanoseconds; `None` if only one was
+/// measured.
+fn flatness(name: &str, costs: &[(usize, f64)]) -> Option<Figure> {
+    let &[(few_len, few), .., (many_len, many)] = costs else { return None };
+    let note = format!("{:.2} µs and {:.2} µs; the target is flat within 10 %", few / 1e3, many / 1e3);
+    let title = format!("CPU of a delivery to {few_len} subscribers ÷ to {many_len}: {name}");
+    let least = name.starts_with("wireloom").then_some(1.0 / 1.1);
+    Some(Figure::new("w7", title, few / many, least, note))
 }
 
 /// `channels` channels of `members` members. Each connection is in many of them.
@@ -188,4 +203,34 @@ fn compare_p99(runner: &mut Runner, title: &str, entries: &[Entry], latencies: &
     );
     let title = format!("p99 of the delivery latency, best rival ÷ wireloom-hub: {title}");
     runner.keep_figure(Figure::new("w7", title, best as f64 / ours.max(1) as f64, Some(1.0), note));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_open_files_leave_out_sizes_that_do_not_grow() {
+        let sizes = [100, 10_000, 20_000];
+        assert_eq!(capped(sizes, 24), [24]);
+        assert_eq!(capped(sizes, 3_096), [100, 3_096]);
+        assert_eq!(capped(sizes, 19_000), [100, 10_000, 19_000]);
+        assert_eq!(capped(sizes, 100_000), sizes);
+    }
+
+    #[test]
+    fn growth_is_between_the_sizes_that_were_measured() {
+        let title = |costs: &[_]| flatness("wireloom-hub", costs).map(|figure| figure.title);
+        let of_three = title(&[(100, 1.0), (10_000, 2.0), (19_000, 3.0)]);
+        assert_eq!(
+            of_three.as_deref(),
+            Some("CPU of a delivery to 100 subscribers ÷ to 19000: wireloom-hub")
+        );
+        let of_two = title(&[(10_000, 2.0), (19_000, 3.0)]);
+        assert_eq!(
+            of_two.as_deref(),
+            Some("CPU of a delivery to 10000 subscribers ÷ to 19000: wireloom-hub")
+        );
+        assert_eq!(title(&[(100, 1.0)]), None);
+    }
 }
