@@ -180,7 +180,7 @@ pub(crate) fn echoes() -> Vec<Server> {
     ]
 }
 
-/// Servers whose echo is measured at a rate: those with the best two rivals at one message at a time.
+/// Servers whose echo is measured at a rate: two of the rivals that are fastest at one message at a time.
 pub(crate) fn paced_echoes() -> Vec<Server> {
     vec![
         Server::own("raw-tokio", RAW_TOKIO, Role::Baseline),
@@ -316,7 +316,7 @@ pub(crate) fn fanouts() -> Vec<Server> {
     ]
 }
 
-/// Servers whose fan-out is measured at a rate: those with the best two rivals at one message at a time.
+/// Servers whose fan-out is measured at a rate: the two rivals that are fastest at bare messages, one at a time.
 pub(crate) fn paced_fanouts() -> Vec<Server> {
     vec![raw_broadcast(), hub().speaks(BARE), bun_room(foreign::bun_publish), gorilla_room(foreign::gorilla)]
 }
