@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(rows, README.len() + 2, "a race of the README is not among the results");
         let prose = text.replace(section, "");
         let figures: Vec<&str> =
-            prose.split([' ', '(', ')', ',']).filter(|word| word.ends_with('×')).collect();
+            prose.split([' ', '\n', '(', ')', ',']).filter(|word| word.ends_with('×')).collect();
         assert!(figures.len() > 3, "{figures:?}");
         for figure in figures {
             assert!(section.contains(&format!("| {figure} [")), "{figure} is not in the table");
