@@ -70,9 +70,9 @@ function Routes() {
         <dt>/source?size=1024&amp;rate=0&amp;count=0</dt>
         <dd>A WebSocket, or a GET, that sends messages of “size” bytes, “rate” each second (0: no limit), “count” in total (0: no end).</dd>
         <dt>
-          <a href="/metrics">/metrics</a>, <a href="/healthz">/healthz</a>
+          <a href="/metrics">/metrics</a>, <a href="/livez">/livez</a>, <a href="/healthz">/healthz</a>
         </dt>
-        <dd>Figures for Prometheus, and the state of the server.</dd>
+        <dd>Figures for Prometheus; whether the server answers, and whether its engine stores everything.</dd>
       </dl>
     </details>
   );

@@ -6,8 +6,8 @@
 const TIMEOUT_MS = 5000;
 const INTERVAL_MS = 2000;
 
-/** The texts of /healthz: a server answers also while its hub fails. A proxy in front of no server has another page. */
-const ANSWER = /^(ok$|publications cannot be stored: )/;
+/** The text of /livez, also while the engine fails. A proxy in front of no server has another page. */
+const ANSWER = /^ok$/;
 
 export function isReachable(): Promise<boolean> {
   return new Promise((resolve) => {
@@ -22,7 +22,7 @@ export function isReachable(): Promise<boolean> {
     const timer = setTimeout(() => settle(false), TIMEOUT_MS);
     // The browser's own page of an error has another origin, and so no document here.
     frame.onload = () => settle(ANSWER.test(frame.contentDocument?.body?.textContent?.trim() ?? ''));
-    frame.src = `/healthz?${performance.now()}`;
+    frame.src = `/livez?${performance.now()}`;
     document.body.append(frame);
   });
 }

@@ -17,7 +17,7 @@ const BROWSERS = {
 };
 
 /** Waits until it is so, or for as long as a step may take. */
-async function until(isSo) {
+export async function until(isSo) {
   const end = performance.now() + STEP_MS;
   while (!(await isSo()) && performance.now() < end) await new Promise((resolve) => setTimeout(resolve, 100));
 }
@@ -30,9 +30,11 @@ export function find(name) {
 
 /** A `wireloom serve`. */
 export class Server {
-  constructor(program, options) {
+  /** `fileKib`: how long its files may become. */
+  constructor(program, options, { fileKib = 0 } = {}) {
     this.program = program;
     this.options = options;
+    this.fileKib = fileKib;
     this.log = '';
   }
 
@@ -41,7 +43,9 @@ export class Server {
     const port = (url) => (url ? new URL(url).port : '0');
     const listen = ['--listen', `127.0.0.1:${port(this.http)}`, '--tls', '--tls-listen', `127.0.0.1:${port(this.https)}`];
     const options = ['serve', '--log', 'json', ...listen, ...this.options];
-    this.process = spawn(this.program, options, { stdio: ['ignore', 'ignore', 'pipe'] });
+    const limit = ['bash', '-c', `trap '' XFSZ; ulimit -f ${this.fileKib} && exec "$0" "$@"`];
+    const [command, ...args] = [...(this.fileKib ? limit : []), this.program, ...options];
+    this.process = spawn(command, args, { stdio: ['ignore', 'ignore', 'pipe'] });
     this.exited = new Promise((resolve) => this.process.once('exit', resolve));
     const begin = this.log.length;
     const address = (isTls) => new RegExp(`"listening","address":"([^"]+)","tls":${isTls}`).exec(this.log.slice(begin))?.[1];
@@ -118,9 +122,9 @@ export class Driver {
   }
 
   /** Replaces the server by one that has these options as well. */
-  async serve(options) {
+  async serve(options, limits) {
     await this.server.stop('SIGKILL');
-    this.server = await new Server(this.server.program, [...this.server.options, ...options]).start();
+    this.server = await new Server(this.server.program, [...this.server.options, ...options], limits).start();
   }
 
   get isRunning() {

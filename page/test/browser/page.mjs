@@ -1,7 +1,8 @@
 /** Tests of the page as a whole: its policy, its design, and ways to use it. */
 
 import assert from 'node:assert/strict';
-import { accessible, connect, Driver, message, rows, send, shows, status } from './harness.mjs';
+import { join } from 'node:path';
+import { accessible, connect, Driver, message, rows, send, shows, status, until } from './harness.mjs';
 
 const SECTIONS = { connect: 'Connect to a WebSocket', rooms: 'Meet in a room', load: 'Put load on the server', server: 'Watch the server' };
 
@@ -91,7 +92,7 @@ export default {
     await page.goto(`${driver.server.http}/#load`);
     await shows(page, 'Throughput and latency appear here.');
     // The server takes its time.
-    await page.route('**/healthz*', (route) => setTimeout(() => route.continue().catch(() => {}), 1000));
+    await page.route('**/livez*', (route) => setTimeout(() => route.continue().catch(() => {}), 1000));
     await page.goto(`${driver.server.http}/#server`);
     await shows(page, 'Loading the figures');
     await shows(page, 'Live, each second');
@@ -99,17 +100,32 @@ export default {
   },
 
   async 'shows the figures while publications cannot be stored'(driver) {
-    const page = await driver.newPage();
-    page.expected = /503/;
-    await page.route('**/healthz*', (route) => route.fulfill({ status: 503, contentType: 'text/plain', body: 'publications cannot be stored: Redis: lost\n' }));
-    await page.goto(`${driver.server.http}/#server`);
+    await driver.serve(['--data', join(driver.work, 'full')], { fileKib: 4096 });
+    const { server } = driver;
+    const publisher = await driver.open('rooms');
+    // A refused publication ends the connection to the room.
+    publisher.expected = /WebSocket/;
+    await publisher.evaluate((url) => {
+      const publish = () => {
+        const socket = new WebSocket(url);
+        const timer = setInterval(() => socket.readyState === WebSocket.OPEN && socket.send('x'.repeat(200_000)), 20);
+        socket.onclose = () => {
+          clearInterval(timer);
+          setTimeout(publish, 100);
+        };
+      };
+      publish();
+    }, `${server.ws}/rooms/full`);
+    const health = async () => (await fetch(`${server.http}/healthz`)).status;
+    await until(async () => (await health()) === 503);
+    const page = await driver.open('server');
     await shows(page, 'Live, each second');
-    await page.goto(`${driver.server.http}/#connect`);
+    const polled = await driver.open('server', { extraHTTPHeaders: { 'X-Forwarded-For': '192.0.2.1' } });
+    await shows(polled, 'The figures of /metrics');
+    for (const one of [page, polled]) await one.getByRole('alert').filter({ hasText: 'Publications, presence or events cannot be stored' }).waitFor();
+    await page.goto(`${server.http}/#connect`);
     await connect(page);
-    await page.route('**/live', (route) => route.fulfill({ json: { allowed: false, metrics: true, admin: false } }));
-    await page.route('**/metrics', (route) => route.fulfill({ contentType: 'text/plain', body: 'wireloom_hub_engine_up 0\n' }));
-    await page.goto(`${driver.server.http}/#server`);
-    await page.getByRole('alert').filter({ hasText: 'Publications, presence or events cannot be stored' }).waitFor();
+    assert.equal(await health(), 503);
   },
 
   async 'loads nothing from elsewhere, and runs nothing inline'(driver) {

@@ -120,7 +120,7 @@ export default {
     const { server } = driver;
     let answer;
     const answered = new Promise((resolve) => (answer = resolve));
-    await page.route('**/healthz*', async (route) => {
+    await page.route('**/livez*', async (route) => {
       await answered;
       await route.continue();
     });

@@ -78,8 +78,8 @@ pub(crate) struct Serve {
     /// begin with a dot, and links that lead out of it, are not served
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Serve /metrics, the state of the server and the server API of channels on this address only, with /healthz and the page, which
-    /// has the channels for operators
+    /// Serve /metrics, the state of the server and the server API of channels on this address only, with /livez, /healthz and the page,
+    /// which has the channels for operators
     #[arg(long, value_name = "ADDRESS", value_parser = value::address)]
     pub(crate) admin: Option<String>,
     /// Accept requests for /metrics and those to --admin by this host name as well. IP addresses, localhost and names without a dot

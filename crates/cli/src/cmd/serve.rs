@@ -344,7 +344,10 @@ fn announce(
                 writeln!(out, "    not /rooms/NAME: --hub has no namespace \"rooms\"")?;
             }
         }
-        writeln!(out, "  {http}://{address}/healthz       answers ok")?;
+        writeln!(
+            out,
+            "  {http}://{address}/livez         answers ok; /healthz only while the engine stores everything"
+        )?;
         if let Some(dir) = &args.dir {
             writeln!(out, "  {http}://{address}/              the files of {}", dir.display())?;
         }

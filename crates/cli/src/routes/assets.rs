@@ -3,7 +3,7 @@
 use wireloom::{IntoResponse, Request, Response};
 
 /// Scripts and styles are loaded from this server only, not inline; WebSockets may connect to any address. A frame
-/// loads /healthz to check whether a lost server is back.
+/// loads /livez to check whether a lost server is back.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' ws: wss:; \
     img-src data:; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

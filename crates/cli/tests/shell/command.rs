@@ -351,7 +351,7 @@ async fn the_routes_that_are_printed_are_those_that_exist() {
         assert_eq!(printed.contains("not /rooms/NAME"), !has_rooms, "{printed}");
         let paths = ["websocket", "http_stream", "sse", "uni_websocket", "uni_http_stream", "uni_sse"];
         let paths = paths.map(|name| format!("/connection/{name}"));
-        let paths = paths.iter().map(String::as_str).chain(["/emulation", "/healthz"]);
+        let paths = paths.iter().map(String::as_str).chain(["/emulation", "/livez", "/healthz"]);
         paths.for_each(|path| assert!(printed.contains(path), "{path}: {printed}"));
         assert!(
             printed.contains("/connection/websocket") && !printed.contains("ws://127.0.0.1:0/echo"),
