@@ -606,7 +606,10 @@ impl Drop for Receiver {
 /// Spawns a task that receives in the place of a receiver that was dropped while senders live: messages are dropped, pings answered,
 /// deadlines watched, and the connection ends when the peer leaves. Outside of a runtime nothing receives.
 pub(super) fn discard_in_task(shared: &Arc<Shared>) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+    // One: a second task would take the place of the first, which nothing would wake again.
+    if let Ok(runtime) = tokio::runtime::Handle::try_current()
+        && !shared.has_task.swap(true, Ordering::Relaxed)
+    {
         runtime.spawn(discard_all(Arc::downgrade(shared)));
     }
 }

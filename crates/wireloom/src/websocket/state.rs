@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     is_discarding: AtomicBool,
     /// The receiver was dropped within a poll of the future that is driven, and no task receives yet.
     pub(super) is_detached: AtomicBool,
+    /// A task receives in the place of the receiver, until the end.
+    pub(super) has_task: AtomicBool,
     senders: AtomicU32,
     /// The receiver and the senders that live.
     halves: AtomicU32,
@@ -91,6 +93,7 @@ impl Shared {
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
             is_detached: AtomicBool::new(false),
+            has_task: AtomicBool::new(false),
             senders: AtomicU32::new(0),
             halves: AtomicU32::new(0),
             is_observed,
@@ -699,6 +702,8 @@ impl State {
     fn close_dropped(&mut self) -> bool {
         if self.link.write_error().is_none() {
             self.session.close_dropped();
+            // The task that receives has another deadline.
+            self.link.wake_receiver(&mut self.deferred);
         }
         self.poll_flush(None).is_ready()
     }

@@ -132,8 +132,15 @@ async fn several_futures_wait_for_the_end() {
 /// Sends a message that a transport of 1 KiB does not accept at once, and drops both halves.
 async fn send_and_drop(socket: WebSocket, message: &[u8], is_receiver_first: bool) {
     let (mut sender, receiver) = socket.split();
-    let receiver = if is_receiver_first { None } else { Some(receiver) };
+    let receiver = if is_receiver_first {
+        drop(receiver);
+        None
+    } else {
+        Some(receiver)
+    };
     sender.feed(message).await.unwrap();
+    // A task that receives in the place of the receiver has begun.
+    tokio::task::yield_now().await;
     drop(sender);
     drop(receiver);
 }
