@@ -243,6 +243,12 @@ impl Connection {
         }
     }
 
+    /// Ends a connection that counts as lost. Commands that have not left must not arrive later: their callers may send them again.
+    pub(super) fn abandon(self, reason: &str) -> Lost {
+        drop(self.socket.into_inner());
+        Lost::retry(reason)
+    }
+
     /// Closes the connection. The server may take `timeout` to agree.
     pub(super) async fn close(mut self) {
         let closing = async {

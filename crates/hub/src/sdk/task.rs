@@ -368,11 +368,11 @@ impl Task {
                 },
                 () = tokio::time::sleep_until(deadline) => {
                     if connection.is_stuck() {
-                        return Ok(Lost::Retry { code: 0, reason: "the server does not read".into() });
+                        return Ok(connection.abandon("the server does not read"));
                     }
                     // While nothing is read, the server's pings wait.
                     if reads && connection.is_silent() {
-                        return Ok(Lost::Retry { code: 0, reason: "the server is silent".into() });
+                        return Ok(connection.abandon("the server is silent"));
                     }
                 }
             }
