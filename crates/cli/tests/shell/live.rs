@@ -44,7 +44,7 @@ async fn shows_metrics_slowest_clients_and_log() {
     let mut live = serving.watch(Connector::new()).await.unwrap();
     let first = state(&mut live).await;
     let metrics = first["metrics"].as_str().unwrap();
-    assert!(metrics.contains("\nwireloom_memory_max_bytes 31457280\n"), "{metrics}");
+    assert!(metrics.contains("\nwireloom_memory_max_bytes 37748736\n"), "{metrics}");
     assert!(metrics.contains("\nwireloom_memory_bytes{use=\"send_queues\"} "), "{metrics}");
     assert_eq!(first["slowest"], Value::Array(Vec::new()));
 
