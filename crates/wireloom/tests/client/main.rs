@@ -20,7 +20,9 @@ mod user_agent;
 
 use std::net::SocketAddr;
 
-use tokio::net::TcpSocket;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpSocket};
+use wireloom::wireloom_ws::handshake::accept_key;
 use wireloom::{Request, Response, Server, WebSocket};
 
 /// Sends the target and the headers of the request as the first message, and echoes after that.
@@ -87,4 +89,40 @@ async fn polled<F: Future>(future: F, mut times: usize) -> Option<F::Output> {
         future.as_mut().poll(cx).map(Some)
     })
     .await
+}
+
+// RFC 6455 §4.1 and §10.3: neither the key of a handshake nor the masks of a connection are those of another one.
+#[tokio::test]
+async fn each_connection_has_a_nonce_and_masks_of_its_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let accepted = async {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            let (mut line, mut key) = (String::new(), String::new());
+            while line != "\r\n" {
+                line.clear();
+                stream.read_line(&mut line).await.unwrap();
+                if let Some(value) = line.strip_prefix("Sec-WebSocket-Key: ") {
+                    key = value.trim().to_owned();
+                }
+            }
+            let accept = accept_key(key.as_bytes());
+            let head =
+                b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ";
+            stream.write_all(&[head, &accept[..], b"\r\n\r\n"].concat()).await.unwrap();
+            let mut frame = [0; 11];
+            stream.read_exact(&mut frame).await.unwrap();
+            (key, frame[2..6].to_owned())
+        };
+        let connected = async {
+            let mut socket = wireloom::connect(&url).await.unwrap();
+            socket.send("hello").await.unwrap();
+            socket
+        };
+        seen.push(tokio::join!(accepted, connected).0);
+    }
+    assert!(seen[0].0.len() == 24 && seen[0].0 != seen[1].0, "{seen:?}");
+    assert_ne!(seen[0].1, seen[1].1, "{seen:?}");
 }

@@ -267,6 +267,22 @@ async fn counts_attempts_until_a_connection_is_stable() {
     }
 }
 
+// RFC 6455 §7.2.3: clients of one server that failed do not return at the same time.
+#[tokio::test]
+async fn each_waits_for_a_random_time() {
+    let (_socket, at) = refusing();
+    let policy = ReconnectPolicy { delay_first: Duration::from_secs(3600), ..quick() };
+    let mut delays = Vec::new();
+    for _ in 0..3 {
+        let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), policy.clone());
+        let ReconnectEvent::NotOpened { retry_in, .. } = step(&mut socket).await else { panic!("open") };
+        delays.push(retry_in);
+    }
+    delays.sort();
+    delays.dedup();
+    assert!(delays.len() == 3 && delays[2] < policy.delay_max, "{delays:?}");
+}
+
 /// A server that reports every message.
 async fn reporting(notes: mpsc::UnboundedSender<u32>) -> SocketAddr {
     let server = Server::bind("127.0.0.1:0").await.unwrap();

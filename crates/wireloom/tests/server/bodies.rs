@@ -191,6 +191,34 @@ async fn forward(upstream: String) -> SocketAddr {
     Running::start(ServerConfig::default(), handler).await.address
 }
 
+// RFC 9110 §9.3.2: but for `Date`, and without content.
+#[tokio::test]
+async fn head_is_answered_with_the_fields_of_get() {
+    let address = serve(ServerConfig::default()).await;
+    for path in ["/large", "/stream", "/whole", "/empty", "/nothing"] {
+        let http1 = async |method: &str| {
+            let answer =
+                ask(address, format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
+            let answer = answer.await;
+            let (head, content) = answer.split_once("\r\n\r\n").unwrap();
+            let fields = head.lines().filter(|line| !line.starts_with("Date: ")).map(str::to_owned);
+            (fields.collect::<Vec<_>>(), content.len())
+        };
+        let (got, _) = http1("GET").await;
+        assert_eq!(http1("HEAD").await, (got, 0), "{path}");
+        let connection = Connector::new().connect_http2(&format!("http://{address}/")).await.unwrap();
+        let http2 = async |method: &str| {
+            let request = wireloom::client::Request::new(method, path);
+            let mut response = connection.request(request).await.unwrap();
+            let fields = response.headers.iter().filter(|(name, _)| *name != "date");
+            let fields = fields.map(|(name, value)| (name.to_owned(), value.to_vec())).collect::<Vec<_>>();
+            (response.status, fields, response.body.bytes().await.unwrap().len())
+        };
+        let (status, got, _) = http2("GET").await;
+        assert_eq!(http2("HEAD").await, (status, got, 0), "{path}");
+    }
+}
+
 // RFC 9110 §7.6.1: fields of a connection end with it. Framing is the next connection's own.
 #[tokio::test]
 async fn a_forwarded_response_has_no_fields_of_the_other_connection() {
