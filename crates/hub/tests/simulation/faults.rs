@@ -57,10 +57,14 @@ pub(crate) struct Faults {
     clocks: Clocks,
     until: Duration,
     next: Duration,
+    /// What happens for sure.
+    planned: Vec<(Duration, Planned)>,
     /// What ends later.
     ends: Vec<(Duration, End)>,
     pub(crate) count: u64,
 }
+
+type Planned = Box<dyn FnOnce(&mut Sim<'_>)>;
 
 enum End {
     Repair(&'static str, &'static str),
@@ -76,7 +80,13 @@ impl Faults {
         clocks: Clocks,
         until: Duration,
     ) -> Self {
-        Self { rng, hosts, servers, clocks, until, next: Duration::from_secs(1), ends: Vec::new(), count: 0 }
+        let next = Duration::from_secs(1);
+        Self { rng, hosts, servers, clocks, until, next, planned: Vec::new(), ends: Vec::new(), count: 0 }
+    }
+
+    /// Does this at that time, beside the random faults, which may undo it.
+    pub(crate) fn plan(&mut self, at: Duration, act: impl FnOnce(&mut Sim<'_>) + 'static) {
+        self.planned.push((at, Box::new(act)));
     }
 
     /// Runs the simulation to its end. `check` sees each step.
@@ -103,6 +113,9 @@ impl Faults {
                 End::Release(a, b) => sim.release(a, b),
                 End::Start(host) => sim.bounce(host),
             }
+        }
+        for (_, act) in self.planned.extract_if(.., |(at, _)| *at <= now) {
+            act(sim);
         }
         if is_over || now < self.next {
             return;
