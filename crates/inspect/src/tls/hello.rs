@@ -56,19 +56,17 @@ impl<'a> Reader<'a> {
 }
 
 impl Hello {
-    /// Removes and returns the first message of `bytes`; `None` if it is incomplete.
-    pub(super) fn take(bytes: &mut Vec<u8>) -> Option<Self> {
+    /// The first message of `bytes`, which then begin behind it; `None` if it is incomplete.
+    pub(super) fn next(bytes: &mut &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let kind = reader.number(1)?;
         let mut body = reader.vector(3)?;
-        let hello = match kind {
+        *bytes = reader.0;
+        Some(match kind {
             1 => ClientHello::parse(&mut body).map_or(Self::Other, Self::Client),
             2 => ServerHello::parse(&mut body).map_or(Self::Other, Self::Server),
             _ => Self::Other,
-        };
-        let len = bytes.len() - reader.0.len();
-        bytes.drain(..len);
-        Some(hello)
+        })
     }
 
     pub(super) fn report(&self, context: &mut Context<'_>) {
@@ -160,4 +158,19 @@ fn server_name_of(body: &[u8]) -> Option<String> {
 fn protocols(body: &[u8]) -> Vec<String> {
     let Some(mut list) = Reader(body).vector(2) else { return Vec::new() };
     std::iter::from_fn(|| list.vector(1).map(|name| String::from_utf8_lossy(name.0).into_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_messages_of_a_record_are_read_in_place() {
+        let record = [[14, 0, 0, 0].repeat(4096), vec![1, 0, 0, 9, 3]].concat();
+        let mut rest = &record[..];
+        let messages = std::iter::from_fn(|| Hello::next(&mut rest));
+        assert_eq!(messages.filter(|message| *message == Hello::Other).count(), 4096);
+        // What is incomplete remains.
+        assert_eq!(rest, [1, 0, 0, 9, 3]);
+    }
 }

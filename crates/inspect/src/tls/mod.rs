@@ -155,7 +155,8 @@ impl Tls {
                 if side.handshake.len() + payload.len() <= HANDSHAKE_LEN_MAX {
                     side.handshake.extend_from_slice(payload);
                 }
-                while let Some(hello) = Hello::take(&mut side.handshake) {
+                let mut rest = &side.handshake[..];
+                while let Some(hello) = Hello::next(&mut rest) {
                     hello.report(context);
                     match (hello, direction) {
                         (Hello::Client(hello), Direction::ToServer) => *client = Some(hello),
@@ -166,6 +167,8 @@ impl Tls {
                         _ => {}
                     }
                 }
+                let read = side.handshake.len() - rest.len();
+                side.handshake.drain(..read);
             }
             Record::CHANGE_CIPHER_SPEC => side.changed_cipher = true,
             Record::ALERT => report_alert(context, payload),
