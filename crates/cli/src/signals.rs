@@ -45,13 +45,17 @@ impl Signals {
         Ok(Self {})
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next signal. It is received although the task has used up its budget (`tokio::task::coop`), as a flood of messages
+    /// makes it do.
     pub(crate) async fn recv(&mut self) -> Signal {
         #[cfg(unix)]
-        tokio::select! {
-            _ = self.terminate.recv() => Signal::Terminate,
-            _ = self.interrupt.recv() => Signal::Interrupt,
-        }
+        return tokio::task::unconstrained(async {
+            tokio::select! {
+                _ = self.terminate.recv() => Signal::Terminate,
+                _ = self.interrupt.recv() => Signal::Interrupt,
+            }
+        })
+        .await;
         #[cfg(not(unix))]
         match tokio::signal::ctrl_c().await {
             Ok(()) => Signal::Interrupt,

@@ -674,6 +674,39 @@ async fn signals_end_it_while_a_message_is_being_sent() {
     writer.abort();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_messages_delays_neither_signals_nor_close() {
+    /// In writes: more than the buffers of both ends hold.
+    const BEGUN: usize = 96;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let signalled: [&[&str]; 3] =
+        [&["--recv-only"], &["--recv-only", "--reconnect"], &["--exec", "cat >/dev/null"]];
+    for args in [&["--count", "1"][..]].into_iter().chain(signalled) {
+        let mut child = connect_command(&[&[&*url], args].concat()).stdout(Stdio::null()).spawn().unwrap();
+        let (mut reader, mut writer) = accept_silently(&listener).await.into_split();
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let flood = tokio::spawn(async move {
+            let messages = [0x81, 0].repeat(32_768);
+            for _ in 0..BEGUN {
+                writer.write_all(&messages).await.unwrap();
+            }
+            begun.send(()).unwrap();
+            while writer.write_all(&messages).await.is_ok() {}
+        });
+        has_begun.await.unwrap();
+        if signalled.contains(&args) {
+            signal(&child, "-TERM");
+        }
+        let frame =
+            timeout(DEADLINE, reader.read_u8()).await.unwrap_or_else(|_| panic!("{args:?}: no Close"));
+        assert_eq!(frame.unwrap(), 0x88, "{args:?}");
+        flood.abort();
+        drop(reader);
+        timeout(DEADLINE, child.wait()).await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_closed_pipe_and_a_full_disk_end_it_with_the_next_message() {
     let server = Server::start(&[]).await;

@@ -58,7 +58,6 @@ async fn talk(
     let mut sending = pin!(send_input(args, &mut sender, connected, messages, journal));
     loop {
         tokio::select! {
-            biased;
             step = journal.flushing(socket.next()) => match step {
                 Err(error) => return Ok(notes.unwritable(&error)),
                 Ok(step) => match step? {

@@ -95,29 +95,39 @@ async fn talk(
     let mut receiving = pin!(inbox.run(receiver));
     let mut sending = pin!(outbox.run(sender));
     let timeout = args.timeout.filter(|_| args.is_expecting());
-    let mut timed_out = pin!(async {
+    // A flood of messages, which uses up the budget of the task, does not delay it.
+    let mut timed_out = pin!(tokio::task::unconstrained(async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
             None => std::future::pending().await,
         }
-    });
+    }));
     let mut is_sending = true;
     let mut decided = None;
     loop {
+        // Each has the first turn half of the time: the one that has the second may have no budget left.
+        let either = async {
+            tokio::select! {
+                received = &mut receiving => Either::Received(received),
+                sent = &mut sending, if is_sending => Either::Sent(sent),
+            }
+        };
         tokio::select! {
             biased;
-            received = &mut receiving => return received.map(|exit| decided.or(exit)),
-            sent = &mut sending, if is_sending => {
-                is_sending = false;
-                match sent {
-                    // The peer closed; the receiver reports why.
-                    Err(WebSocketError::Closed) | Ok(None) => {}
-                    // What has arrived may say why, and the receiver reports the error if it does not.
-                    Err(_) if !connection.is_open() => {}
-                    Ok(exit) => decided = decided.or(exit),
-                    Err(error) => return Err(error),
+            ended = either => match ended {
+                Either::Received(received) => return received.map(|exit| decided.or(exit)),
+                Either::Sent(sent) => {
+                    is_sending = false;
+                    match sent {
+                        // The peer closed; the receiver reports why.
+                        Err(WebSocketError::Closed) | Ok(None) => {}
+                        // What has arrived may say why, and the receiver reports the error if it does not.
+                        Err(_) if !connection.is_open() => {}
+                        Ok(exit) => decided = decided.or(exit),
+                        Err(error) => return Err(error),
+                    }
                 }
-            }
+            },
             () = &mut timed_out, if decided.is_none() => {
                 notes.print_error("timed out: --expect or --count was not met");
                 decided = Some(Exit::Unmet);
@@ -136,6 +146,12 @@ async fn talk(
             }
         }
     }
+}
+
+/// The direction that has ended.
+enum Either {
+    Received(Result<Option<Exit>, WebSocketError>),
+    Sent(Result<Option<Exit>, WebSocketError>),
 }
 
 /// The receiving direction.

@@ -102,7 +102,6 @@ impl Joining {
             let outbound =
                 self.outbound(&mut decoder, sender, program.as_mut(), is_unwritable, interrupted, &cause);
             tokio::select! {
-                biased;
                 ended = &mut inbound => ended,
                 // Close was sent. The peer's own follows within the core's timeout; a stream that takes nothing does not delay it.
                 deadline = outbound => timeout_at(deadline, &mut inbound).await.ok().flatten(),
@@ -145,7 +144,8 @@ impl Joining {
                 Err(Failure::WebSocket) => return std::future::pending().await,
             },
             Ok(why) = is_unwritable => why,
-            () = interrupted => Ended::Interrupted,
+            // A flood of messages, which uses up the budget of the task, does not delay it.
+            () = tokio::task::unconstrained(interrupted) => Ended::Interrupted,
         };
         let ended = match (ended, program) {
             (Ended::Stream, Some(program)) => match program.wait(Instant::now() + self.grace).await {
