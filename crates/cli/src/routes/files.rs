@@ -7,7 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use http::header::{CONTENT_TYPE, HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, ETAG, HeaderValue, IF_RANGE, LOCATION, RANGE, X_CONTENT_TYPE_OPTIONS};
 use tower_http::services::ServeDir;
 use tower_http::services::fs::{Backend, DefaultServeDirFallback, TokioBackend};
 use tower_service::Service;
@@ -51,7 +52,11 @@ impl Confined {
         if self.inside(&path)?.components().any(is_hidden) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let path = tokio::fs::canonicalize(path).await?;
+        let path = tokio::fs::canonicalize(path).await.map_err(|error| match error.kind() {
+            // No file has a name that the file system does not allow.
+            io::ErrorKind::InvalidFilename => io::ErrorKind::NotFound.into(),
+            _ => error,
+        })?;
         // The files of volumes of Kubernetes are links into `..data`.
         let is_volume = |name: &Component<'_>| name.as_os_str().as_encoded_bytes().starts_with(b"..");
         if self.inside(&path)?.components().filter(|name| !is_volume(name)).any(is_hidden) {
@@ -90,7 +95,18 @@ impl Backend for Confined {
     }
 }
 
-/// Names the encoding of texts, which browsers would guess, and forbids them to guess types.
+/// Whether `tower-http` understands this Range. It refuses all others, of which RFC 9110 §14.2 has those of another unit ignored.
+fn is_range_of_bytes(range: &HeaderValue) -> bool {
+    /// RFC 9110 §14.1.2: a number may be larger than any file.
+    const DIGITS_MAX: usize = 18;
+    let ranges = range.as_bytes().strip_prefix(b"bytes=");
+    ranges.is_some_and(|ranges| {
+        ranges.split(|byte| !byte.is_ascii_digit()).all(|digits| digits.len() <= DIGITS_MAX)
+    })
+}
+
+/// Adds to `tower-http`: If-Range, which it does not know; the encoding of texts, which browsers would guess; and that they must not guess
+/// types.
 #[derive(Clone)]
 struct Typed(ServeDir<DefaultServeDirFallback, Confined>);
 
@@ -103,10 +119,31 @@ impl Service<http::Request<Body>> for Typed {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let validator = request.headers_mut().remove(IF_RANGE);
+        let range = request.headers_mut().remove(RANGE).filter(is_range_of_bytes);
+        let mut whole = None;
+        if let Some(range) = range {
+            // RFC 9110 §13.1.5: the whole file, if it is not the one of which the client has a part. A date proves nothing within its
+            // second.
+            whole = validator.map(|tag| {
+                let mut whole = http::Request::new(Body::empty());
+                whole.method_mut().clone_from(request.method());
+                whole.uri_mut().clone_from(request.uri());
+                whole.headers_mut().clone_from(request.headers());
+                (tag, self.0.call(whole))
+            });
+            request.headers_mut().insert(RANGE, range);
+        }
         let answering = self.0.call(request);
         Box::pin(async move {
             let mut response = answering.await?;
+            if let (Some((tag, whole)), StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE) =
+                (whole, response.status())
+                && response.headers().get(ETAG) != Some(&tag)
+            {
+                response = whole.await?;
+            }
             let headers = response.headers_mut();
             headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             // `//name/` would be another host, and its path is what the client asked for.

@@ -65,8 +65,26 @@ async fn files_have_types_ranges_and_conditions() {
     let (head, _) = request(&server, "GET", "/data.bin", "Range: bytes=10-\r\n").await;
     assert_eq!((status(&head), header(&head, "content-range")), ("416", Some("bytes */10")));
     assert_eq!(request(&server, "GET", "/data.bin", "Range: bytes=0-1,3-4\r\n").await.1, "0123456789");
+    // RFC 9110 §14.1.2, §14.2: numbers may be large, and other units are ignored.
+    for range in ["lines=2-4", "bytes=0-99999999999999999999"] {
+        let (head, body) = request(&server, "GET", "/data.bin", &format!("Range: {range}\r\n")).await;
+        assert_eq!((status(&head), &*body), ("200", "0123456789"), "{range}");
+    }
     let (head, _) = request(&server, "GET", "/data.bin", "").await;
     let etag = header(&head, "etag").unwrap();
+    // RFC 9110 §13.1.5: of a file that has changed, the client gets no part.
+    let resumed = format!("If-Range: {etag}\r\nRange: bytes=2-4\r\n");
+    let (head, body) = request(&server, "GET", "/data.bin", &resumed).await;
+    assert_eq!((status(&head), &*body), ("206", "234"));
+    for (validator, range) in
+        [("\"other\"", "2-4"), ("\"other\"", "10-"), ("Thu, 26 Nov 2026 14:45:01 GMT", "2-4")]
+    {
+        let resumed = format!("If-Range: {validator}\r\nRange: bytes={range}\r\n");
+        let (head, body) = request(&server, "GET", "/data.bin", &resumed).await;
+        assert_eq!((status(&head), &*body), ("200", "0123456789"), "{validator} {range}");
+    }
+    let too_long = "a".repeat(300);
+    assert_eq!(status(&request(&server, "GET", &format!("/{too_long}"), "").await.0), "404");
     let (head, body) = request(&server, "GET", "/data.bin", &format!("If-None-Match: {etag}\r\n")).await;
     assert_eq!((status(&head), &*body), ("304", ""));
     std::fs::write(folder.join("data.bin"), "changed").unwrap();
