@@ -41,6 +41,7 @@ async fn several_processes_add_up() {
     let max = reports.iter().map(|report| report["latency"]["max"].as_f64().unwrap()).fold(0.0, f64::max);
     assert!((merged["latency"]["max"].as_f64().unwrap() / max - 1.0).abs() < 0.002, "{merged} {max}");
     assert_eq!(merged["warnings"], serde_json::json!([]));
+    assert_eq!(merged["interrupted"], false);
 
     // The sum can be added up again, and an expectation has an exit code.
     let (code, table, _) = run(&["merge", &all, "--expect", "errors<1"]).await;

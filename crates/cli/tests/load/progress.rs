@@ -75,6 +75,9 @@ async fn a_signal_ends_the_run_with_its_result_and_not_with_success() {
         let merged = spawn(&["merge", log, "--expect", "errors<1"]).wait_with_output().await.unwrap();
         let text = String::from_utf8_lossy(&merged.stdout);
         assert!(merged.status.code() == Some(4) && text.contains("was interrupted"), "{merged:?}");
+        let merged = spawn(&["merge", log, "--json"]).wait_with_output().await.unwrap();
+        let merged: Value = serde_json::from_slice(&merged.stdout).unwrap();
+        assert_eq!(merged["interrupted"], true, "{merged}");
         std::fs::remove_file(log).unwrap();
     }
 }

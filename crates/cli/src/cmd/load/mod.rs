@@ -112,7 +112,7 @@ async fn load(mut args: Load) -> Exit {
     let failures: Vec<String> = printed.err().into_iter().chain(written).collect();
     if failures.is_empty() {
         return match report.interrupted_by {
-            // What was not measured may have changed the verdict.
+            // What was not measured may have changed what is expected or compared.
             Some(signal) => signal.exit(),
             None => exit(args, &report, against.as_ref()),
         };

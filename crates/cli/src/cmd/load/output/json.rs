@@ -71,6 +71,7 @@ pub(in crate::cmd::load) fn merged(merged: &Merged) -> Value {
         "errors": errors,
         "expected": expected(&merged.expectations),
         "warnings": merged.warnings,
+        "interrupted": merged.is_interrupted,
     })
 }
 
