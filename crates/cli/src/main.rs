@@ -13,7 +13,6 @@ mod recording;
 mod routes;
 mod signals;
 mod terminal;
-#[cfg(feature = "opentelemetry")]
 mod traces;
 
 use std::io::{self, Write as _};

@@ -50,6 +50,10 @@ pub(crate) fn run(args: &Serve) -> Exit {
     if args.http.max_memory.is_some_and(|max| max < allocator::LIMIT_MIN) {
         warn!("with a --max-memory below 64M the process may take more than 1.25 times as much and 32M");
     }
+    #[cfg(not(feature = "opentelemetry"))]
+    if let Some(name) = crate::traces::endpoint() {
+        warn!("{name} is ignored: the command was built without the feature opentelemetry");
+    }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = args.workers {
         builder.worker_threads(workers);

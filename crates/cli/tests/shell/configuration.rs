@@ -63,6 +63,19 @@ async fn the_environment_acts_without_a_file() {
     assert!(!output.status.success() && error.contains("ANONYMOSU names no setting"), "{error}");
 }
 
+#[cfg(not(feature = "opentelemetry"))]
+#[test]
+fn a_collector_that_is_not_used_is_reported() {
+    let serve = |endpoint| {
+        let mut serve = std::process::Command::new(crate::process::WIRELOOM);
+        serve.args(["serve", "--hub", "/nonexistent"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+        String::from_utf8(serve.output().unwrap().stderr).unwrap()
+    };
+    let warning = "OTEL_EXPORTER_OTLP_ENDPOINT is ignored";
+    assert!(serve("http://127.0.0.1:4318").contains(warning));
+    assert!(!serve("").contains(warning));
+}
+
 #[test]
 fn configurations_are_explained_checked_and_converted() {
     let folder = folder("config");
