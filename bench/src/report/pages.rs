@@ -286,5 +286,15 @@ mod tests {
         for figure in figures {
             assert!(section.contains(&format!("| {figure} [")), "{figure} is not in the table");
         }
+        // `FACTOR (…; LOW … HIGH)`: the interval is that of the factor before it.
+        let words: Vec<&str> =
+            prose.split_whitespace().map(|word| word.trim_matches(['(', ')', ',', ';', '.'])).collect();
+        let intervals: Vec<usize> = (0..words.len()).filter(|&at| words[at] == "…").collect();
+        assert!(!intervals.is_empty());
+        for at in intervals {
+            let factor = words[..at].iter().rfind(|word| word.ends_with('×')).expect("a factor");
+            let row = format!("| {factor} [{} … {}]", words[at - 1], words[at + 1]);
+            assert!(section.contains(&row), "{row} is not in the table");
+        }
     }
 }
