@@ -397,6 +397,29 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # The constructor of an exception may throw, and another thread may kill this one in it.
+  def test_threads_that_end_while_an_exception_is_made
+    assert_equal "nil\nthrown\nraised\nnil\nthrown\nraised\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      ending = Module.new do
+        def initialize(*)
+          $ending.call
+          super
+        end
+      end
+      [HTTP2::Error::Error, Wireloom::WebSocket::Error].each { |type| type.prepend(ending) }
+      calls = [->(*) { Wireloom::WebSocket::Client.new("ws://x").text("a") }, ->(*) { HTTP2::Server.new << "no preface" * 9 }]
+      calls.each do |call|
+        $ending = -> { Thread.exit }
+        p Thread.new(&call).value
+        $ending = -> { throw :out, "thrown" }
+        puts catch(:out, &call)
+        $ending = -> { raise "raised" }
+        puts((call.call rescue $!.message))
+      end
+    RUBY
+  end
+
   def test_overridden_methods_of_string_io
     assert_equal "ok\n", run_script(<<~'RUBY')
       require "wireloom/drop_in/protocol_websocket"

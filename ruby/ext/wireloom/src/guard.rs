@@ -2,9 +2,10 @@
 //! wrappers turn panics into `Wireloom::InternalError`; magnus's own raise `fatal`, which ends the process. A test fails
 //! when a file uses those.
 
+use magnus::error::ErrorType;
 use magnus::prelude::*;
 use magnus::rb_sys::resume_error;
-use magnus::{Error, ExceptionClass, RModule, Ruby, Value};
+use magnus::{Error, Exception, ExceptionClass, RModule, Ruby, Value};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -43,8 +44,17 @@ pub(crate) unsafe fn enter(work: impl FnOnce(&Ruby) -> Result<Value, Error>) -> 
         Ok(Err(error)) => error,
         Err(panic) => internal_error(&ruby, panic),
     };
+    let error = made(error);
     // SAFETY: the error is moved in, and nothing else is alive.
     unsafe { resume_error(error) }
+}
+
+/// The error with its exception made, or what ended that: `initialize` may throw, and another thread may kill this one meanwhile.
+/// `resume_error` would end the process.
+fn made(error: Error) -> Error {
+    let ErrorType::Error(class, message) = error.error_type() else { return error };
+    let exception: Result<Exception, Error> = class.new_instance((message.as_ref(),));
+    exception.map_or_else(|error| error, Error::from)
 }
 
 /// The same for a method of `rb_self`.
