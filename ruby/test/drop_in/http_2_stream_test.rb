@@ -5,6 +5,37 @@ require_relative "../support/http_2"
 class HTTP2StreamTest < HTTP2TestCase
   EVENTS = %i[active headers data half_close close].freeze
 
+  # The original rescues StandardError there.
+  def test_threads_that_end_while_headers_are_made
+    client, sent = connected_client
+    thrown = Class.new do
+      include Enumerable
+
+      def each
+        throw :out, :thrown
+      end
+      alias_method :to_a, :each
+    end
+    before = sent.size
+    assert_equal(:thrown, catch(:out) { client.new_stream.headers(thrown.new) })
+    assert_equal before, sent.size
+    assert_equal :connected, client.state
+  end
+
+  # To look for content that waits calls nothing, during which an interrupt of this thread would be lost.
+  def test_content_that_waits_for_the_first_time
+    client, = connected_client
+    called = []
+    HTTP2::FrameBuffer.define_singleton_method(:to_s) { super().tap { |name| called << name } }
+    stream = client.new_stream
+    stream.headers(REQUEST, end_stream: false)
+    stream.data("x" * 70_000)
+    assert_empty called
+    assert_equal 70_000 - 65_535, stream.buffered_amount
+  ensure
+    HTTP2::FrameBuffer.singleton_class.remove_method(:to_s)
+  end
+
   def test_a_request_and_its_response_in_the_order_of_their_events
     client, server = pair
     order = []

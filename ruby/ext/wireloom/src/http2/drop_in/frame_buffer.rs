@@ -35,37 +35,37 @@ impl FrameBuffer {
         Obj::try_convert(place.get().value())
     }
 
+    /// The buffer that `place` holds, if there is one. To convert nil would call methods of Ruby for the message of an error.
+    fn existing(place: &Cell<Held>) -> Option<Obj<Self>> {
+        let held = place.get();
+        if held.is_nil() { None } else { Obj::try_convert(held.value()).ok() }
+    }
+
     pub(crate) fn is_empty(place: &Cell<Held>) -> bool {
-        place.get().is_nil()
-            || Obj::<Self>::try_convert(place.get().value())
-                .is_ok_and(|buffer| buffer.frames.with(|frames| frames.is_empty()))
+        Self::existing(place).is_none_or(|buffer| buffer.frames.with(|frames| frames.is_empty()))
     }
 
     /// Drops the frames of a stream that was reset: none may follow RST_STREAM (RFC 9113 §5.4.2).
     pub(crate) fn discard(place: &Cell<Held>, stream: u32) {
-        if let Ok(buffer) = Obj::<Self>::try_convert(place.get().value()) {
+        if let Some(buffer) = Self::existing(place) {
             buffer.frames.with(|frames| frames.retain(|stored| stored.frame().stream != Some(stream)));
         }
     }
 
     pub(crate) fn bytesize_of(place: &Cell<Held>) -> usize {
-        if place.get().is_nil() {
-            return 0;
-        }
-        Obj::<Self>::try_convert(place.get().value()).map_or(0, |buffer| buffer.bytesize())
+        Self::existing(place).map_or(0, |buffer| buffer.bytesize())
     }
 
     /// Whether frames of that stream wait.
     pub(crate) fn holds(place: &Cell<Held>, stream: Option<u32>) -> bool {
-        !Self::is_empty(place)
-            && Obj::<Self>::try_convert(place.get().value()).is_ok_and(|buffer| {
-                buffer.frames.with(|frames| frames.iter().any(|stored| stored.frame().stream == stream))
-            })
+        Self::existing(place).is_some_and(|buffer| {
+            buffer.frames.with(|frames| frames.iter().any(|stored| stored.frame().stream == stream))
+        })
     }
 
     /// Whether the last frame that waits ends its stream.
     pub(crate) fn ends_stream(place: &Cell<Held>) -> bool {
-        Obj::<Self>::try_convert(place.get().value()).is_ok_and(|buffer| {
+        Self::existing(place).is_some_and(|buffer| {
             buffer.frames.with(|frames| frames.back().is_some_and(|stored| stored.frame().ends_stream()))
         })
     }

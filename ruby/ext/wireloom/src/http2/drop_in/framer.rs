@@ -6,7 +6,7 @@ use std::ops::Range;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value, prelude::*, scan_args};
+use magnus::{Error, Integer, RArray, RHash, RString, Ruby, TryConvert, Value, prelude::*, scan_args};
 use rb_sys::VALUE;
 
 use super::frame::{ACK, Frame, HEADER_LEN, Header, Kind, PADDED, PRIORITY, bytes, joined, value};
@@ -434,14 +434,14 @@ fn error_code(ruby: &Ruby, given: VALUE) -> Result<u32, Error> {
 fn write_settings(ruby: &Ruby, payload: Value, room: &mut Vec<u8>) -> Result<(), Error> {
     let known = sym().settings();
     settings_pairs(ruby, payload)?.each(|name, number| {
-        let found = if let Ok(id) = u16::try_convert(value(name)) {
-            let Some(found) = known.iter().find(|(known, _)| *known == id) else { return Ok(()) };
-            *found
-        } else {
-            let unknown = || refused(ruby, format!("Unknown settings ID for {}", value(name)));
-            *known.iter().find(|(_, known)| *known == name).ok_or_else(unknown)?
+        let named = known.iter().find(|(_, known)| *known == name);
+        let numbered = || {
+            let id = Integer::from_value(value(name))
+                .ok_or_else(|| refused(ruby, format!("Unknown settings ID for {}", value(name))))?;
+            Ok::<_, Error>(id.to_u16().ok().and_then(|id| known.iter().find(|(known, _)| *known == id)))
         };
-        room.extend(found.0.to_be_bytes());
+        let Some((id, _)) = named.map_or_else(numbered, |named| Ok(Some(named)))? else { return Ok(()) };
+        room.extend(id.to_be_bytes());
         room.extend(u32::try_convert(value(number))?.to_be_bytes());
         Ok(())
     })

@@ -132,6 +132,10 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
                 .map_err(|error| header_error(ruby, error))
         });
         if let Err(error) = encoded {
+            // What ends a thread, or is thrown, ends no connection.
+            if !error.is_kind_of(ruby.exception_standard_error()) {
+                return Err(error);
+            }
             return connection_error(ruby, this, sym().compression_error, None, Some(error));
         }
     }
