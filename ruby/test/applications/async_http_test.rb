@@ -33,6 +33,27 @@ class AsyncHTTPTest < Wireloom::TestCase
     end
   end
 
+  # Another thread may raise an exception in this one, as Timeout does, while a frame is written.
+  def test_an_exception_while_a_frame_is_written
+    skip "the original asks nothing" if ORIGINAL
+    raising = Thread.current
+    interrupt = false
+    Wireloom::ProtocolHTTP2.singleton_class.prepend(Module.new do
+      define_method(:in_task?) do
+        raise Timeout::Error, "now" if interrupt && Thread.current == raising
+
+        super()
+      end
+    end)
+    serve(echo) do |client,|
+      client.get("/").finish
+      interrupt = true
+      assert_equal "now", assert_raises(Timeout::Error) { client.get("/") }.message
+    ensure
+      interrupt = false
+    end
+  end
+
   def test_requests_and_answers
     serve(echo) do |client,|
       response = client.get("/a?b=c", [["x-long", "v" * 5_000], ["cookie", "a=b"]])

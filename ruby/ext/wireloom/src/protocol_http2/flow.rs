@@ -92,7 +92,7 @@ pub(super) fn received(
     let id = if owner == connection { Some(0) } else { number(get(owner, ids.id)) };
     let id = id.filter(|id| frames::STREAM_IDS.contains(id));
     let io = if is_own && window.can_expand(wanted) && (0..=WINDOW_MAX).contains(&wanted) {
-        Io::of(ruby, connection, of_connection, None)
+        Io::of(ruby, connection, of_connection, None)?
     } else {
         None
     };

@@ -40,21 +40,31 @@ pub(super) struct Buffered {
 
 impl Io {
     /// `None` where the gem's methods have to write. `holder` is a stream whose frame may wait for its next one.
+    ///
+    /// # Errors
+    /// The exception that another thread raises in this one.
     #[inline]
-    pub(super) fn of(ruby: &Ruby, connection: VALUE, steps: Steps, holder: Option<VALUE>) -> Option<Self> {
+    pub(super) fn of(
+        ruby: &Ruby,
+        connection: VALUE,
+        steps: Steps,
+        holder: Option<VALUE>,
+    ) -> Result<Option<Self>, Error> {
         let (ids, framer) = (&names().ids, get(connection, names().ids.framer));
         if !names().classes.framer.is_of(framer) {
-            return None;
+            return Ok(None);
         }
         let stream = get(framer, ids.stream);
         if steps.has(&connection::WRITE) {
-            return Some(Self::Direct(stream));
+            return Ok(Some(Self::Direct(stream)));
         }
         let is_async =
             steps.has(&connection::WRITES_ASYNC) && is_free(ruby, get(connection, ids.write_frame_guard));
-        let buffer = if is_async { buffer(ruby, stream) } else { None }?;
+        let buffer = if is_async { buffer(ruby, stream) } else { None };
+        let Some(buffer) = buffer else { return Ok(None) };
         let is_held = holder.is_some_and(|holder| get(connection, ids.held) == holder);
-        (is_held || is_in_task()).then_some(Self::Buffered(Buffered { connection, framer, buffer, is_held }))
+        let is_own = is_held || is_in_task()?;
+        Ok(is_own.then_some(Self::Buffered(Buffered { connection, framer, buffer, is_held })))
     }
 
     /// Writes the parts of a frame, and flushes the stream unless the frame is held.
@@ -125,8 +135,9 @@ fn buffer(ruby: &Ruby, stream: VALUE) -> Option<RString> {
     (names().mutex.is_of(writing) && is_unlocked() && !buffer.is_frozen()).then_some(buffer)
 }
 
-fn is_in_task() -> bool {
-    !matches!(call(names().module.get().as_raw(), names().ids.in_task, &[]), Ok(NIL | FALSE) | Err(_))
+fn is_in_task() -> Result<bool, Error> {
+    let answer = call(names().module.get().as_raw(), names().ids.in_task, &[])?;
+    Ok(!matches!(answer, NIL | FALSE))
 }
 
 /// `hold(stream, body)`: whether the frames of a response with this body are held from now on.
@@ -141,7 +152,7 @@ pub(super) fn hold(ruby: &Ruby, this: Value, body: Value) -> Result<bool, Error>
         && [connection::ENCODE, connection::CONSUME_REMOTE_WINDOW].iter().all(|step| of_connection.has(step))
         && steps::of_part(ruby, body.as_raw()).has(&part::BODY)
         && get(connection, ids.held) == NIL;
-    match Io::of(ruby, connection, of_connection, None) {
+    match Io::of(ruby, connection, of_connection, None)? {
         Some(Io::Buffered(_)) if is_usual => set_new(connection, ids.held, this).map(|()| true),
         _ => Ok(false),
     }

@@ -211,7 +211,7 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
     let is_usual = names.context.is_of(context);
     let id = number(get(sides.stream, ids.id)).filter(|id| frames::STREAM_IDS.contains(id));
     let holder = (flags & END_STREAM == 0).then_some(sides.stream);
-    let (Some(io), Some(id), true) = (Io::of(ruby, connection, sides.of_connection, holder), id, is_usual)
+    let (Some(io), Some(id), true) = (Io::of(ruby, connection, sides.of_connection, holder)?, id, is_usual)
     else {
         return Ok(false);
     };
@@ -310,7 +310,7 @@ fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) 
     let len = payload.map_or(0, |payload| payload.len());
     let holder = (flags & END_STREAM == 0).then_some(sides.stream);
     let io = if sides.of_stream.has(&stream::WRITE_FRAME) {
-        Io::of(ruby, connection, sides.of_connection, holder)
+        Io::of(ruby, connection, sides.of_connection, holder)?
     } else {
         None
     };
