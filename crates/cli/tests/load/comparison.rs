@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{Fault, measure, measure_until, run, start, start_with};
+use crate::{Fault, Temporary, measure, measure_until, run, start, start_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slower_server_is_shown_to_be_slower() {
@@ -101,8 +101,8 @@ async fn shared_connections_are_opened_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compares_with_an_earlier_result() {
-    let path = std::env::temp_dir().join(format!("wireloom-old-{}.json", std::process::id()));
-    let path = path.to_str().unwrap();
+    let earlier = Temporary::new("earlier.json");
+    let path = earlier.path();
     let fast = start(Fault::Delay(Duration::from_millis(2))).await;
     let slow = start(Fault::Delay(Duration::from_millis(20))).await;
     let args = ["--duration", "13", "--rate", "200", "--compare", path, "--fail-if-slower", "100%"];
@@ -127,5 +127,4 @@ async fn compares_with_an_earlier_result() {
     std::fs::write(path, "{}").unwrap();
     let (code, _, errors) = run(&[&fast, "--compare", path]).await;
     assert!(code == 2 && errors.contains("it is not a result of `wireloom load --json`"), "{errors}");
-    std::fs::remove_file(path).unwrap();
 }

@@ -31,6 +31,32 @@ const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 /// Much longer than any step of these tests.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// The path of a file that is removed at the end of the test.
+struct Temporary(String);
+
+impl Temporary {
+    fn new(name: &str) -> Self {
+        let file = std::env::temp_dir().join(format!("wireloom-load-{}-{name}", std::process::id()));
+        Self(file.to_str().unwrap().to_owned())
+    }
+
+    fn with(name: &str, content: &str) -> Self {
+        let file = Self::new(name);
+        std::fs::write(file.path(), content).unwrap();
+        file
+    }
+
+    fn path(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// The fault of the server.
 #[derive(Clone, Copy)]
 enum Fault {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{Fault, WIRELOOM, measure, run, start, validate};
+use crate::{Fault, Temporary, WIRELOOM, measure, run, start, validate};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn expectations_set_the_exit_code() {
@@ -106,8 +106,8 @@ fn collect(schema: &Value, value: &Value, path: &str, names: &mut BTreeSet<Strin
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_a_page_and_prometheus_text() {
     let url = start(Fault::DropTenth).await;
-    let page = std::env::temp_dir().join(format!("wireloom-report-{}.html", std::process::id()));
-    let args = [&url, "--duration", "2", "--rate", "100", "--timeout", "3", "--html", page.to_str().unwrap()];
+    let page = Temporary::new("report.html");
+    let args = [&url, "--duration", "2", "--rate", "100", "--timeout", "3", "--html", page.path()];
     let (code, out, errors) = run(&[&args[..], &["--prometheus", "-"]].concat()).await;
     assert_eq!(code, 5, "{errors}");
     let metric = |name: &str| -> f64 {
@@ -118,8 +118,7 @@ async fn writes_a_page_and_prometheus_text() {
     assert_eq!(metric(&format!("wireloom_load_sent{{{labels}}}")), 200.0);
     assert_eq!(metric(&format!("wireloom_load_errors{{{labels},kind=\"lost\"}}")), 20.0);
     assert!(metric(&format!("wireloom_load_latency_seconds{{{labels},quantile=\"0.999\"}}")) > 0.0);
-    let html = std::fs::read_to_string(&page).unwrap();
-    std::fs::remove_file(&page).unwrap();
+    let html = std::fs::read_to_string(page.path()).unwrap();
     for part in [
         "<!DOCTYPE html>",
         "Latency by percentile",

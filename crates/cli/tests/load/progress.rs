@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use crate::{DEADLINE, Fault, WIRELOOM, signal, spawn, start, start_counting};
+use crate::{DEADLINE, Fault, Temporary, WIRELOOM, signal, spawn, start, start_counting};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_shows_one_line_that_is_updated() {
@@ -59,8 +59,8 @@ async fn a_signal_ends_the_run_with_its_result_and_not_with_success() {
     // Whether what was expected is met up to then says nothing about the rest.
     for (name, code, expected) in [("-INT", 130, "errors<1"), ("-TERM", 143, "errors>=1")] {
         let (url, mut count) = start_counting().await;
-        let log = std::env::temp_dir().join(format!("wireloom-interrupted-{}.hdr", std::process::id()));
-        let log = log.to_str().unwrap();
+        let log = Temporary::new("interrupted.hdr");
+        let log = log.path();
         let args = ["--duration", "60", "--rate", "500", "--json", "--quiet", "--expect", expected];
         let child = spawn(&[&[&*url, "--hdr", log], &args[..]].concat());
         timeout(DEADLINE, count.wait_for(|count| *count > 100)).await.unwrap().unwrap();
@@ -78,7 +78,6 @@ async fn a_signal_ends_the_run_with_its_result_and_not_with_success() {
         let merged = spawn(&["merge", log, "--json"]).wait_with_output().await.unwrap();
         let merged: Value = serde_json::from_slice(&merged.stdout).unwrap();
         assert_eq!(merged["interrupted"], true, "{merged}");
-        std::fs::remove_file(log).unwrap();
     }
 }
 

@@ -1,6 +1,5 @@
 //! Recordings, played again.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,26 +10,7 @@ use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 use wireloom::{Request, Server};
 
-use crate::{DEADLINE, Fault, WIRELOOM, measure, measure_until, run, start};
-
-/// A file that is removed at the end of the test.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("wireloom-replay-{}-{name}", std::process::id())))
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use crate::{DEADLINE, Fault, Temporary, WIRELOOM, measure, measure_until, run, start};
 
 /// A recording whose second message is later than any clock.
 const LATE: &str = concat!(

@@ -4,13 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{Fault, Serve, measure, measure_until, run, start};
-
-fn file(name: &str, content: &str) -> String {
-    let path = std::env::temp_dir().join(format!("wireloom-load-{}-{name}", std::process::id()));
-    std::fs::write(&path, content).unwrap();
-    path.to_str().unwrap().to_owned()
-}
+use crate::{Fault, Serve, Temporary, measure, measure_until, run, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sinks_confirm_what_has_arrived() {
@@ -115,14 +109,16 @@ async fn requests_are_checked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_come_from_a_file() {
-    let messages = file("messages", "one\ntwo\r\n\nthree \u{20ac}\n");
-    let (code, report) =
-        measure(&start(Fault::None).await, &["--messages", &messages, "--count", "30", "--pipeline", "3"])
-            .await;
+    let messages = Temporary::with("messages", "one\ntwo\r\n\nthree \u{20ac}\n");
+    let (code, report) = measure(
+        &start(Fault::None).await,
+        &["--messages", messages.path(), "--count", "30", "--pipeline", "3"],
+    )
+    .await;
     assert_eq!(code, 0, "{report}");
     assert_eq!((&report["answered"], &report["sent_bytes"]), (&30.into(), &150.into()), "{report}");
     for (fault, kind) in [(Fault::ChangeTenth, "wrong"), (Fault::RepeatTenth, "unexpected")] {
-        let args = ["--messages", &messages, "--count", "30", "--connections", "1", "--binary"];
+        let args = ["--messages", messages.path(), "--count", "30", "--connections", "1", "--binary"];
         let (code, report) = measure(&start(fault).await, &args[..if kind == "wrong" { 6 } else { 7 }]).await;
         assert_eq!((code, &report["errors"]["total"]), (5, &3.into()), "{report}");
         assert_eq!(report["errors"][kind], 3, "{report}");
@@ -132,30 +128,33 @@ async fn messages_come_from_a_file() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_send_expect_and_wait() {
     let url = start(Fault::None).await;
-    let right = file(
+    let right = Temporary::with(
         "right",
         "# a greeting\nsend hello {connection} {round}\nexpect hello {connection} {round}\nwait 10ms\nsend-binary 00ff\nexpect-any\n",
     );
-    let (code, report) = measure(&url, &["--script", &right, "--count", "20", "--connections", "4"]).await;
+    let (code, report) =
+        measure(&url, &["--script", right.path(), "--count", "20", "--connections", "4"]).await;
     assert_eq!(code, 0, "{report}");
     assert_eq!((&report["sent"], &report["answered"]), (&40.into(), &40.into()), "{report}");
-    let wrong = file("wrong", "send a\nexpect b\nsend c\nexpect-prefix c\n");
-    let (code, report) = measure(&url, &["--script", &wrong, "--count", "3", "--connections", "1"]).await;
+    let wrong = Temporary::with("wrong", "send a\nexpect b\nsend c\nexpect-prefix c\n");
+    let (code, report) =
+        measure(&url, &["--script", wrong.path(), "--count", "3", "--connections", "1"]).await;
     assert_eq!(
         (code, &report["errors"]["wrong"], &report["answered"]),
         (5, &3.into(), &3.into()),
         "{report}"
     );
-    let never = file("never", "expect-any\n");
-    let (code, report) = measure(&url, &["--script", &never, "--count", "1", "--timeout", "200ms"]).await;
+    let never = Temporary::with("never", "expect-any\n");
+    let (code, report) =
+        measure(&url, &["--script", never.path(), "--count", "1", "--timeout", "200ms"]).await;
     assert_eq!((code, &report["errors"]["lost"]), (5, &1.into()), "{report}");
     // A server that stops answering delays the end by one timeout, not by one for each step.
     let silent = start(Fault::NoAnswer).await;
-    let steps = file("silent", &format!("send a\n{}", "expect a\n".repeat(20)));
-    let args = ["--script", &steps, "--duration", "500ms", "--timeout", "1s", "--connections", "1"];
+    let steps = Temporary::with("silent", &format!("send a\n{}", "expect a\n".repeat(20)));
+    let args = ["--script", steps.path(), "--duration", "500ms", "--timeout", "1s", "--connections", "1"];
     let (code, report) = measure(&silent, &args).await;
     assert_eq!((code, &report["sent"], &report["errors"]["lost"]), (5, &1.into(), &1.into()), "{report}");
-    let (code, _, errors) = run(&[&url, "--script", &file("none", "sing\n")]).await;
+    let (code, _, errors) = run(&[&url, "--script", Temporary::with("none", "sing\n").path()]).await;
     assert!(code == 2 && errors.contains("line 1: \"sing\" is not a step"), "{errors}");
 }
 
@@ -193,8 +192,8 @@ async fn each_connection_has_its_token() {
         }
     };
     tokio::spawn(async move { server.serve(handle).await });
-    let tokens = file("tokens", "a\nb\nc\n");
-    let count = ["--count", "9", "--connections", "3", "--tokens", &tokens];
+    let tokens = Temporary::with("tokens", "a\nb\nc\n");
+    let count = ["--count", "9", "--connections", "3", "--tokens", tokens.path()];
     let (code, report) = measure(&url, &count).await;
     assert_eq!(code, 0, "{report}");
     let (code, report) = measure(&format!("{url}?t={{token}}"), &count).await;
@@ -218,8 +217,8 @@ async fn requests_have_the_token_of_their_connection() {
         async { wireloom::Response::new(200) }
     };
     tokio::spawn(async move { server.serve(handle).await });
-    let tokens = file("request-tokens", "a\nb\n");
-    let count = ["--count", "20", "--connections", "2", "--tokens", &tokens];
+    let tokens = Temporary::with("request-tokens", "a\nb\n");
+    let count = ["--count", "20", "--connections", "2", "--tokens", tokens.path()];
     for url in [url.clone(), format!("{url}{{token}}?t={{token}}")] {
         let (code, report) = measure(&url, &count).await;
         assert_eq!(code, 0, "{report}");
@@ -246,9 +245,11 @@ async fn a_request_has_one_token() {
         async { wireloom::Response::new(200) }
     };
     tokio::spawn(async move { server.serve(handle).await });
-    let tokens = file("one-token", &(0..100).map(|number| format!("t{number}\n")).collect::<String>());
+    let tokens =
+        Temporary::with("one-token", &(0..100).map(|number| format!("t{number}\n")).collect::<String>());
     for version in [&[][..], &["--http1.1"]] {
-        let args = ["--tokens", &tokens, "-H", "X-Token: {token}", "--connections", "60", "--count", "600"];
+        let args =
+            ["--tokens", tokens.path(), "-H", "X-Token: {token}", "--connections", "60", "--count", "600"];
         let (code, report) = measure(&url, &[&args[..], version].concat()).await;
         assert_eq!(code, 0, "{report}");
         assert_eq!(*others.lock().unwrap(), [""; 0], "{version:?}");

@@ -5,7 +5,7 @@ use tokio::time::timeout;
 use wireloom::Connector;
 use wireloom::client::{Request, Response};
 
-use crate::process::{DEADLINE, Server, folder};
+use crate::process::{DEADLINE, Folder, Server, folder};
 
 const HUB: &str = r#"
 [client]
@@ -24,17 +24,18 @@ history_ttl = "1h"
 /// A server with a hub, and the browser of an operator.
 struct Admin {
     server: Server,
-    file: std::path::PathBuf,
+    folder: Folder,
     cookie: Option<String>,
 }
 
 impl Admin {
     async fn start(name: &str, args: &[&str]) -> Self {
-        let file = folder(name).join("hub.toml");
+        let folder = folder(name);
+        let file = folder.join("hub.toml");
         std::fs::write(&file, HUB).unwrap();
         let hub = ["--hub", file.to_str().unwrap(), "--admin", "127.0.0.1:0"];
         let server = Server::start(&[&hub, args].concat()).await;
-        Self { server, file, cookie: None }
+        Self { server, folder, cookie: None }
     }
 
     fn url(&self, path: &str) -> String {
@@ -282,7 +283,7 @@ async fn wrong_keys_are_counted_and_a_new_key_ends_sessions() {
     let metrics = send(Request::get(admin.url("/metrics"))).await.body.bytes().await.unwrap();
     assert!(String::from_utf8_lossy(&metrics).contains("\nwireloom_hub_wrong_keys_total 11\n"));
     // A file that cannot be used changes nothing, and its error is one line.
-    std::fs::write(&admin.file, HUB.replace("[api]", "[api]\nkeys = 1")).unwrap();
+    std::fs::write(admin.folder.join("hub.toml"), HUB.replace("[api]", "[api]\nkeys = 1")).unwrap();
     admin.server.signal("-HUP");
     let refused = admin.server.logged("stays as it was").await;
     assert!(
@@ -291,11 +292,12 @@ async fn wrong_keys_are_counted_and_a_new_key_ends_sessions() {
     );
     // The session that is open stays, until its key is replaced.
     assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 200);
-    std::fs::write(&admin.file, HUB.replace("a key for tests", "a new key")).unwrap();
+    std::fs::write(admin.folder.join("hub.toml"), HUB.replace("a key for tests", "a new key")).unwrap();
     admin.server.signal("-HUP");
     admin.server.logged("was loaded again").await;
     assert_eq!(admin.status("/admin/api/channels", &json!({})).await, 401);
-    std::fs::write(&admin.file, HUB.replace("[api]\nkey = \"a key for tests\"", "")).unwrap();
+    std::fs::write(admin.folder.join("hub.toml"), HUB.replace("[api]\nkey = \"a key for tests\"", ""))
+        .unwrap();
     admin.server.signal("-HUP");
     admin.server.logged("was loaded again").await;
     assert_eq!(admin.status("/admin/login", &json!({ "key": "" })).await, 404);

@@ -288,12 +288,12 @@ fn completions_and_manual_pages_are_generated() {
     // Options are with their values, or not at all.
     assert!(page.contains(".SH SYNOPSIS\nwireloom serve [OPTIONS]\n"), "{page}");
     assert!(page.contains("\\-\\-slow\\-policy\\fR \\fI<POLICY>"), "{page}");
-    let dir = folder("man").join("pages");
+    let folder = folder("man");
+    let dir = folder.join("pages");
     assert_eq!(run(&["man", "--dir", dir.to_str().unwrap()]).0, 0);
     for page in ["wireloom.1", "wireloom-serve.1", "wireloom-connect.1"] {
         assert!(dir.join(page).is_file(), "{page}");
     }
-    std::fs::remove_dir_all(dir).unwrap();
     assert_eq!(run(&["man", "nothing"]).0, 2);
 }
 
@@ -358,7 +358,6 @@ async fn the_routes_that_are_printed_are_those_that_exist() {
             "{printed}"
         );
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// The status of a response to a request with a key of the server API.
@@ -411,7 +410,6 @@ async fn a_hub_is_served_alone_and_its_administration_elsewhere() {
     let serving = Server::start(&[]).await;
     assert_eq!(status(&serving.addresses[0], "/metrics", Some("evil.example")).await, 403);
     assert_eq!(status(&serving.addresses[0], "/metrics", None).await, 200);
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
@@ -559,11 +557,11 @@ async fn makes_requests_over_http2() {
     let long = "wireloom ".repeat(1_000_000);
     let (code, out, errors) = connect(&[&format!("{plain}/echo"), "--data", "@-"], &long).await;
     assert_eq!((code, out.len()), (0, long.len()), "{errors}");
-    let file = std::env::temp_dir().join(format!("wireloom-data-{}", std::process::id()));
+    let folder = folder("data");
+    let file = folder.join("file");
     std::fs::write(&file, "from a file").unwrap();
     let data = format!("@{}", file.display());
     let (code, out, _) = connect(&[&format!("{plain}/sink"), "-X", "PUT", "--data", &data], "").await;
-    std::fs::remove_file(file).unwrap();
     assert_eq!((code, &*out), (0, "11 bytes\n"));
     let (code, out, errors) = connect(&[&format!("{plain}/nothing")], "").await;
     assert!(code == 3 && out.contains("not found") && errors.contains("404"), "{code} {out} {errors}");

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::command::run;
-use crate::process::Server;
+use crate::process::{Server, folder};
 
 #[test]
 fn an_address_in_use_is_named() {
@@ -14,12 +14,6 @@ fn an_address_in_use_is_named() {
         assert_eq!(code, 1);
         assert!(error.contains(&format!("{address}: the address is in use; choose another port")), "{error}");
     }
-}
-
-fn folder(name: &str) -> std::path::PathBuf {
-    let folder = std::env::temp_dir().join(format!("wireloom-hub-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
 }
 
 #[tokio::test]
@@ -42,7 +36,6 @@ async fn a_token_of_the_command_connects_and_no_other() {
             "{token}"
         );
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// A container may have no file.
@@ -105,5 +98,4 @@ fn configurations_are_explained_checked_and_converted() {
         .unwrap();
     let (_, _, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
     assert!(errors.contains("not converted: namespaces") && errors.contains("Centrifugo 5"), "{errors}");
-    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -276,7 +276,6 @@ async fn a_certificate_in_cacert_is_trusted_as_the_servers_own() {
     let (code, _, errors) = connect(&[&[&*url, "--sni", "localhost"][..], &args].concat(), "").await;
     assert_eq!(code, 0, "{errors}");
     assert_eq!(connect(&[&*url, "-k", "--send", "a", "--expect", "a"], "").await.0, 0);
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
@@ -312,7 +311,6 @@ async fn binary_messages_survive_in_every_format() {
     assert_eq!((code, &*out), (0, "from a file\n@literal\n-1\n--foo\n"), "{errors}");
     let (code, _, errors) = connect(&[&echo, "--send", &format!("@{}", path("in"))], "").await;
     assert!(code == 2 && errors.contains("not UTF-8; --binary or --send-file"), "{errors}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
@@ -761,7 +759,6 @@ async fn files_keep_what_they_hold_until_there_is_more() {
             "{recorded}"
         );
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 // RFC 9110 §15.4.

@@ -99,7 +99,6 @@ async fn files_have_types_ranges_and_conditions() {
     // HTTP/2 answers the same.
     let url = format!("http://{}/", server.addresses[0]);
     assert_eq!(connect(&[&url, "--http2"], "").await.1, "<p>zwölf");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
@@ -113,7 +112,7 @@ async fn nothing_outside_and_nothing_hidden_is_served() {
         std::fs::write(folder.join(name), name).unwrap();
     }
     symlink(folder.join("secret"), root.join("out")).unwrap();
-    symlink(&folder, root.join("up")).unwrap();
+    symlink(&*folder, root.join("up")).unwrap();
     symlink(folder.join("secret"), root.join("sub/index.html")).unwrap();
     symlink(root.join(".env"), root.join("environment")).unwrap();
     symlink(root.join("public"), root.join("link")).unwrap();
@@ -165,7 +164,6 @@ async fn nothing_outside_and_nothing_hidden_is_served() {
         request(&server, "GET", "/.well-known/security.txt", "").await.1,
         "root/.well-known/security.txt"
     );
-    std::fs::remove_dir_all(folder).unwrap();
     let (code, _, errors) = crate::command::run(&["serve", "--dir", "/nowhere"]);
     assert!(code == 2 && errors.contains("--dir /nowhere: No such file"), "{errors}");
     let (code, _, errors) = crate::command::run(&["serve", "--record", "/nowhere/x"]);

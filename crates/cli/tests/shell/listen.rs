@@ -288,7 +288,6 @@ async fn a_program_is_terminated_before_listen_ends() {
     listening.noted("closed, because listen ends").await;
     assert_eq!(listening.exit_code().await, Some(0));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "yes\n");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
@@ -427,7 +426,6 @@ async fn unix_sockets_are_joined_both_ways() {
     signal(&listening.child, "-TERM");
     assert_eq!(listening.exit_code().await, Some(0));
     assert!(!folder.join("ws").exists());
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]

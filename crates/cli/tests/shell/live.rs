@@ -6,7 +6,7 @@ use serde_json::Value;
 use wireloom::client::Request;
 use wireloom::{Connector, Error, WebSocket};
 
-use crate::process::{DEADLINE, Server};
+use crate::process::{DEADLINE, Server, folder};
 
 impl Server {
     /// Whether a client with these header fields may see the live state.
@@ -66,7 +66,8 @@ async fn shows_metrics_slowest_clients_and_log() {
 
 #[tokio::test]
 async fn lists_the_slow_clients_of_the_hub() {
-    let config = std::env::temp_dir().join(format!("wireloom-live-{}.toml", std::process::id()));
+    let folder = folder("live");
+    let config = folder.join("hub.toml");
     // The queue must not be full before the state is read.
     let channels = "client = { anonymous = true, queue_len_max = \"1G\", message_len_max = \"1M\" }\n\
                     [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
@@ -96,7 +97,6 @@ async fn lists_the_slow_clients_of_the_hub() {
     let state = tokio::time::timeout(DEADLINE, state).await.expect("a slow client is listed");
     let slowest = &state["slowest"][0];
     assert_eq!(slowest["route"], "/rooms", "{state}");
-    std::fs::remove_file(&config).unwrap();
 }
 
 #[tokio::test]

@@ -208,9 +208,17 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
 }
 
-/// A new folder for the files of a test.
-pub(crate) fn folder(name: &str) -> std::path::PathBuf {
-    let folder = std::env::temp_dir().join(format!("wireloom-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
+/// A new folder for the files of a test, which is removed when this is dropped.
+pub(crate) struct Folder(tempfile::TempDir);
+
+impl std::ops::Deref for Folder {
+    type Target = std::path::Path;
+
+    fn deref(&self) -> &std::path::Path {
+        self.0.path()
+    }
+}
+
+pub(crate) fn folder(name: &str) -> Folder {
+    Folder(tempfile::Builder::new().prefix(&format!("wireloom-{name}-")).tempdir().unwrap())
 }

@@ -44,7 +44,6 @@ async fn certificates_are_renewed_while_it_serves() {
     let newest = renew(&certificate, &key);
     server.logged("the certificate was reloaded").await;
     trusting(&newest).connect(&url).await.unwrap();
-    std::fs::remove_dir_all(folder).unwrap();
     server.signal("-TERM");
     assert_eq!(server.exit_code().await, Some(0));
 }
@@ -154,7 +153,6 @@ async fn the_file_of_a_unix_socket_is_removed_with_its_listener_and_never_that_o
         .output()
         .unwrap();
     assert!(!server.status.success() && !path.exists(), "{server:?}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// A restart would end every connection, and mend no disk.
@@ -180,5 +178,4 @@ async fn a_server_whose_disk_is_full_is_alive_and_not_healthy() {
     assert!(alive.starts_with("HTTP/1.1 200 ") && alive.ends_with("\r\n\r\nok\n"), "{alive}");
     // It opens its files again every few seconds.
     server.kill().await;
-    std::fs::remove_dir_all(folder).unwrap();
 }

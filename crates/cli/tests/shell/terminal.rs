@@ -169,7 +169,6 @@ async fn lines_are_edited_and_kept() {
     // Ctrl-C.
     terminal.send_keys("\x03");
     assert_eq!(terminal.exit_code(), 0);
-    std::fs::remove_dir_all(home).unwrap();
 }
 
 #[tokio::test]
@@ -185,7 +184,6 @@ async fn the_terminal_is_restored_when_the_peer_closes() {
     assert_eq!(status.code(), Some(0));
     let modes = rustix::termios::tcgetattr(&terminal.keys).unwrap().local_modes;
     assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
-    std::fs::remove_dir_all(home).unwrap();
 }
 
 /// The text on the line of the cursor: behind the last line break, without escape sequences.
@@ -221,7 +219,6 @@ async fn ctrl_c_leaves_a_clean_terminal() {
     assert_eq!(last_line(&terminal.seen), "", "{:?}", terminal.seen);
     let (_, after) = terminal.seen.rsplit_once("unfinished").unwrap();
     assert!(!after.contains("> "), "{after:?}");
-    std::fs::remove_dir_all(home).unwrap();
 }
 
 #[tokio::test]
@@ -244,7 +241,6 @@ async fn commands_ping_send_binary_and_close() {
     terminal.send_keys("/close 4000 enough\r");
     terminal.wait_for(&["* closed by this end with 4000: enough"]);
     assert_eq!(terminal.exit_code(), 0);
-    std::fs::remove_dir_all(home).unwrap();
 }
 
 // What is piped into --reconnect may end before the messages do. A person who ends the input leaves.
@@ -278,7 +274,6 @@ async fn a_person_sees_that_reconnecting_is_open_and_leaves() {
         assert!(end.contains(&code.to_string()) && end.contains(&format!("{reason:?}")), "{end}");
         assert_eq!(terminal.exit_code(), 0);
     }
-    std::fs::remove_dir_all(home).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,5 +290,4 @@ async fn leaving_before_the_first_connection_is_no_interruption() {
         assert_eq!(terminal.exit_code(), code);
         drop(held);
     }
-    std::fs::remove_dir_all(home).unwrap();
 }

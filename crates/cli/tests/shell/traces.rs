@@ -112,7 +112,8 @@ impl Span {
 #[tokio::test]
 async fn spans_of_the_hub_reach_a_collector() {
     let (collector, backend) = (Peer::start("").await, Peer::start(r#"{"result":{"data":1}}"#).await);
-    let file = folder("traces").join("hub.toml");
+    let folder = folder("traces");
+    let file = folder.join("hub.toml");
     let config = format!(
         "client.anonymous = true\napi.key = \"key\"\nrpc.url = \"{0}/rpc\"\nrpc.forward_headers = [\"traceparent\"]\n[[namespace]]\nname = \"rooms\"\n",
         backend.url
@@ -179,7 +180,8 @@ async fn spans_of_the_hub_reach_a_collector() {
 #[tokio::test]
 async fn nothing_is_traced_without_a_collector() {
     let backend = Peer::start(r#"{"result":{"data":1}}"#).await;
-    let file = folder("traces-off").join("hub.toml");
+    let folder = folder("traces-off");
+    let file = folder.join("hub.toml");
     std::fs::write(&file, format!("client.anonymous = true\nrpc.url = \"{}/rpc\"\n", backend.url)).unwrap();
     let server = Server::start(&["--hub", file.to_str().unwrap()]).await;
     let mut socket = wireloom::connect(&server.url("/connection/websocket")).await.unwrap();
