@@ -1,11 +1,13 @@
 //! The configuration of an open WebSocket.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use wireloom_ws::Keepalive;
 
+use super::interned::{Kept, interned};
 use super::observer::Observer;
 use crate::transport::ring;
 
@@ -72,22 +74,13 @@ impl SharedConfig {
 }
 
 thread_local! {
-    /// The configuration that this thread shared last: servers choose the same one for each connection.
-    static LAST: RefCell<Option<Arc<WebSocketConfig>>> = const { RefCell::new(None) };
+    /// Servers choose the same configuration for each connection.
+    static KEPT: Kept<WebSocketConfig> = const { RefCell::new(VecDeque::new()) };
 }
 
 /// One that is shared already, if it is equal.
 fn shared(config: WebSocketConfig) -> Arc<WebSocketConfig> {
-    if config == **DEFAULT {
-        return DEFAULT.clone();
-    }
-    let last = LAST.try_with(|last| last.borrow().clone().filter(|last| **last == config)).ok().flatten();
-    last.unwrap_or_else(|| {
-        let config = Arc::new(config);
-        // There is none while the thread ends.
-        let _ = LAST.try_with(|last| last.replace(Some(config.clone())));
-        config
-    })
+    if config == **DEFAULT { DEFAULT.clone() } else { interned(config, &KEPT) }
 }
 
 /// The default configuration, which all WebSockets that have no other share.

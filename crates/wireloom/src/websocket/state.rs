@@ -2,7 +2,8 @@
 //! mutex is locked once for each message that is sent and each read, and never held across an `.await`. Nothing is decoded while it is
 //! held, and code of the application runs after the unlock (`guard`).
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
@@ -20,6 +21,7 @@ use super::active_receiver::{ActiveReceiver, ReceiverSlot};
 use super::clock;
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush;
+use super::interned::{Kept, interned};
 use super::linger::Linger;
 use super::link::{self, Link, Waiter};
 use super::observer::{self, NotificationQueue};
@@ -37,6 +39,11 @@ const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
 /// flush for every message would be a system call for every message.
 const YIELDS_WITHOUT_GROWTH: u32 = 16;
 
+thread_local! {
+    /// Most clients of a server are told the same.
+    static NEGOTIATED: Kept<Negotiated> = const { RefCell::new(VecDeque::new()) };
+}
+
 pub(crate) struct Shared {
     state: Guarded<State>,
     /// The receiver has buffered messages that it has not returned, so a batch may be delayed until they are answered. This
@@ -53,7 +60,7 @@ pub(crate) struct Shared {
     halves: AtomicU32,
     is_observed: bool,
     /// `None` if neither a subprotocol nor compression was negotiated.
-    negotiated: Option<Box<Negotiated>>,
+    negotiated: Option<std::sync::Arc<Negotiated>>,
 }
 
 impl Shared {
@@ -97,7 +104,7 @@ impl Shared {
             senders: AtomicU32::new(0),
             halves: AtomicU32::new(0),
             is_observed,
-            negotiated: (negotiated != Negotiated::default()).then(|| Box::new(negotiated)),
+            negotiated: (negotiated != Negotiated::default()).then(|| interned(negotiated, &NEGOTIATED)),
         })
     }
 

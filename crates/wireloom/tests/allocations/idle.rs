@@ -80,6 +80,7 @@ impl AsyncWrite for Wire {
 
 /// Bytes that an idle connection holds, with its task, after `exchanges` echoes of `text`.
 async fn held_by_idle(
+    subprotocol: Option<&str>,
     deflate: Option<DeflateConfig>,
     text: &str,
     exchanges: usize,
@@ -93,8 +94,9 @@ async fn held_by_idle(
             // The first connections have filled the pools.
             held_before = HELD.get();
         }
-        let negotiated =
-            Negotiated { deflate: deflate.as_ref().map(|_| Default::default()), ..Negotiated::default() };
+        let mut negotiated = Negotiated::default();
+        negotiated.subprotocol = subprotocol.map(Into::into);
+        negotiated.deflate = deflate.as_ref().map(|_| Default::default());
         let transport = wire.clone();
         let socket = WebSocket::from_transport(
             transport,
@@ -139,7 +141,7 @@ async fn echo(socket: WebSocket) {
 async fn an_idle_websocket_and_its_task_hold_at_most_1024_bytes() {
     for is_driven in [true, false] {
         for exchanges in [0, 3] {
-            let held = held_by_idle(None, "hello", exchanges, is_driven).await;
+            let held = held_by_idle(None, None, "hello", exchanges, is_driven).await;
             println!("{held} bytes, driven: {is_driven}, {exchanges} exchanges");
             assert!(held <= 1_024, "{held} bytes");
         }
@@ -147,10 +149,17 @@ async fn an_idle_websocket_and_its_task_hold_at_most_1024_bytes() {
 }
 
 #[tokio::test]
+async fn a_subprotocol_that_many_have_costs_nothing_for_each() {
+    let without = held_by_idle(None, None, "hello", 3, true).await;
+    let with = held_by_idle(Some("centrifuge-protobuf"), None, "hello", 3, true).await;
+    assert_eq!(with, without);
+}
+
+#[tokio::test]
 async fn an_idle_compressed_websocket_holds_4_kib_and_its_windows() {
     let text = "{\"event\":\"tick\",\"price\":101.25}".repeat(20);
     for exchanges in [1, 3] {
-        let held = held_by_idle(Some(DeflateConfig::default()), &text, exchanges, true).await;
+        let held = held_by_idle(None, Some(DeflateConfig::default()), &text, exchanges, true).await;
         println!("{held} bytes, {exchanges} exchanges");
         // The messages are in the window of each direction.
         let windows = 2 * exchanges * text.len();
