@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 use wireloom::Connector;
@@ -36,6 +37,8 @@ struct State {
     fetched: Option<Instant>,
     /// When the last request began. It is in progress or has failed if this is later than `fetched`.
     asked: Option<Instant>,
+    /// The sender is dropped when the last request has ended.
+    running: Option<watch::Receiver<()>>,
 }
 
 impl RemoteKeys {
@@ -66,10 +69,18 @@ impl RemoteKeys {
         state.asked > state.fetched
     }
 
-    /// Fetches the keys if this one is not known, or if they are older than `refresh_after`. A token whose key is not known waits until the next request is
-    /// allowed, so that a key which was published a moment ago is found.
+    /// Fetches the keys if this one is not known, or if they are older than `refresh_after`. A token whose key is not known waits for the
+    /// request in progress, and then until the next one is allowed, so that a key which was published a moment ago is found.
     pub(crate) async fn prepare(self: &Arc<Self>, id: &str, refresh_after: Duration) {
         let begin = Instant::now();
+        if self.request_allowed_at(id, refresh_after).is_none() {
+            return;
+        }
+        let running = lock(&self.state).running.clone();
+        if let Some(mut running) = running {
+            // It may bring the key. Its end is an error here.
+            let _ = running.changed().await;
+        }
         let Some(allowed_at) = self.request_allowed_at(id, refresh_after) else { return };
         tokio::time::sleep_until(allowed_at).await;
         // In a task of its own, because this caller may leave, and others wait for the same keys. One that panics is a request that failed.
@@ -79,6 +90,7 @@ impl RemoteKeys {
     /// Fetches the keys, unless that was done since `begin`.
     async fn fetch_since(self: Arc<Self>, begin: Instant) {
         let _fetching = self.fetching.lock().await;
+        let (_ended, running) = watch::channel(());
         let etag = {
             let mut state = lock(&self.state);
             // Another task may have fetched them meanwhile.
@@ -86,6 +98,7 @@ impl RemoteKeys {
                 return;
             }
             state.asked = Some(Instant::now());
+            state.running = Some(running);
             state.etag.clone()
         };
         let fetched = match tokio::time::timeout(TIMEOUT, self.fetch(etag)).await {
@@ -151,11 +164,35 @@ mod tests {
     use std::task::Poll;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
     const KEYS: &str = include_str!("../tests/keys/jwks.json");
+
+    /// Answers a request with the keys.
+    async fn answer(stream: &mut TcpStream) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|len| len > 0) {}
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{KEYS}", KEYS.len());
+        let _ = stream.write_all(answer.as_bytes()).await;
+    }
+
+    #[tokio::test]
+    async fn a_token_waits_for_the_request_in_progress_alone() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let keys = Arc::new(RemoteKeys::new(&url).unwrap());
+        let mut first = Box::pin(keys.prepare("rsa", Duration::MAX));
+        let (mut stream, _) = tokio::select! {
+            () = &mut first => unreachable!("there is no answer yet"),
+            accepted = listener.accept() => accepted.unwrap(),
+        };
+        let begin = Instant::now();
+        let second = keys.prepare("rsa", Duration::MAX);
+        tokio::join!(first, second, answer(&mut stream));
+        assert!(begin.elapsed() < INTERVAL_MIN && keys.find("rsa").is_some());
+    }
 
     #[tokio::test]
     async fn a_caller_that_leaves_does_not_end_the_request_of_others() {
@@ -178,13 +215,7 @@ mod tests {
             accepted = listener.accept() => accepted.unwrap(),
         };
         drop(first);
-        let answer = async {
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|len| len > 0) {}
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{KEYS}", KEYS.len());
-            let _ = stream.write_all(answer.as_bytes()).await;
-        };
-        tokio::join!(second, answer);
+        tokio::join!(second, answer(&mut stream));
         assert!(keys.find("rsa").is_some());
     }
 }
