@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::config::ConfigError;
 
 /// Settings that have a counterpart with the same meaning: Centrifugo's path, and the section and name here.
-const SAME: [(&str, &str, &str); 42] = [
+const SAME: [(&str, &str, &str); 30] = [
     ("client.allowed_origins", "client", "allowed_origins"),
     ("client.allow_anonymous_connect_without_token", "client", "anonymous"),
     ("client.ping_interval", "client", "ping_interval"),
@@ -19,6 +19,12 @@ const SAME: [(&str, &str, &str); 42] = [
     ("client.queue_max_size", "client", "queue_len_max"),
     ("client.connection_limit", "client", "connections_max"),
     ("client.user_connection_limit", "client", "connections_per_user_max"),
+    ("client.subscribe_to_user_personal_channel.enabled", "client", "personal_channel"),
+    (
+        "client.subscribe_to_user_personal_channel.personal_channel_namespace",
+        "client",
+        "personal_channel_namespace",
+    ),
     ("channel.history_meta_ttl", "history", "meta_ttl"),
     ("channel.max_length", "client", "channel_name_len_max"),
     ("websocket.message_size_limit", "client", "message_len_max"),
@@ -37,20 +43,26 @@ const SAME: [(&str, &str, &str); 42] = [
     ("client.subscription_token.jwks_public_endpoint", "token.subscription", "jwks_url"),
     ("client.subscription_token.audience", "token.subscription", "audience"),
     ("client.subscription_token.issuer", "token.subscription", "issuer"),
-    ("client.proxy.connect.endpoint", "proxy.connect", "url"),
-    ("client.proxy.connect.timeout", "proxy.connect", "timeout"),
-    ("client.proxy.connect.http_headers", "proxy.connect", "forward_headers"),
-    ("client.proxy.connect.client_emulated_headers", "proxy.connect", "emulated_headers"),
-    ("client.proxy.connect.static_http_headers", "proxy.connect", "headers"),
-    ("client.proxy.connect.http.static_headers", "proxy.connect", "headers"),
-    ("client.proxy.refresh.endpoint", "proxy.refresh", "url"),
-    ("client.proxy.refresh.timeout", "proxy.refresh", "timeout"),
-    ("client.proxy.refresh.http_headers", "proxy.refresh", "forward_headers"),
-    ("client.proxy.refresh.client_emulated_headers", "proxy.refresh", "emulated_headers"),
-    ("rpc.proxy.endpoint", "rpc", "url"),
-    ("rpc.proxy.timeout", "rpc", "timeout"),
-    ("rpc.proxy.http_headers", "rpc", "forward_headers"),
-    ("rpc.proxy.client_emulated_headers", "rpc", "emulated_headers"),
+];
+
+/// Endpoints of the backend: Centrifugo's path, and the section here.
+const ENDPOINTS: [(&str, &str); 6] = [
+    ("client.proxy.connect", "proxy.connect"),
+    ("client.proxy.refresh", "proxy.refresh"),
+    ("channel.proxy.subscribe", "proxy.subscribe"),
+    ("channel.proxy.publish", "proxy.publish"),
+    ("channel.proxy.sub_refresh", "proxy.sub_refresh"),
+    ("rpc.proxy", "rpc"),
+];
+
+/// Settings of an endpoint with the same meaning.
+const SAME_OF_ENDPOINT: [(&str, &str); 6] = [
+    ("endpoint", "url"),
+    ("timeout", "timeout"),
+    ("http_headers", "forward_headers"),
+    ("client_emulated_headers", "emulated_headers"),
+    ("static_http_headers", "headers"),
+    ("http.static_headers", "headers"),
 ];
 
 /// Options of a namespace with the same meaning.
@@ -129,21 +141,10 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
             sections.entry(section).or_default().push((name, value));
         }
     }
-    for name in ["subscribe", "publish", "sub_refresh"] {
-        let section = match name {
-            "subscribe" => "proxy.subscribe",
-            "publish" => "proxy.publish",
-            _ => "proxy.sub_refresh",
-        };
-        for (own, here) in [
-            ("endpoint", "url"),
-            ("timeout", "timeout"),
-            ("http_headers", "forward_headers"),
-            ("client_emulated_headers", "emulated_headers"),
-        ] {
-            let value = take(&mut root, &format!("channel.proxy.{name}.{own}"));
-            if let Some(value) = value.filter(|value| !is_empty(value)) {
-                sections.entry(section).or_default().push((here, value));
+    for (path, section) in ENDPOINTS {
+        for (own, name) in SAME_OF_ENDPOINT {
+            if let Some(value) = take(&mut root, &format!("{path}.{own}")).filter(|value| !is_empty(value)) {
+                sections.entry(section).or_default().push((name, value));
             }
         }
     }
@@ -184,6 +185,8 @@ fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut 
             let _ = writeln!(text, "{here} = {}", rendered(&value));
         }
     }
+    // The endpoint that has no name.
+    options.retain(|name, value| !(name.ends_with("_proxy_name") && value == "default"));
     for (right, setting) in RIGHTS {
         let mut flag = |whom: &str| {
             let name = format!("allow_{right}_for_{whom}");
@@ -292,6 +295,7 @@ mod tests {
                 "token": { "hmac_secret_key": "a \"secret\"", "user_id_claim": "id" },
                 "subscription_token": { "enabled": false, "hmac_secret_key": "other" },
                 "allowed_origins": ["https://a.example"],
+                "subscribe_to_user_personal_channel": { "enabled": true, "personal_channel_namespace": "chat", "single_connection": true },
                 "proxy": { "connect": { "enabled": true, "endpoint": "http://b/", "timeout": "2s", "http_headers": ["Cookie"] } }
             },
             "http_api": { "key": "k" },
@@ -299,11 +303,12 @@ mod tests {
             "channel": {
                 "history_meta_ttl": "720h",
                 "without_namespace": { "presence": true },
-                "proxy": { "subscribe": { "endpoint": "http://c/" } },
+                "proxy": { "subscribe": { "endpoint": "http://c/", "http": { "static_headers": { "X-Secret": "s" } } } },
                 "namespaces": [
                     { "name": "chat", "history_size": 10, "history_ttl": "300s", "history_meta_ttl": "24h", "allow_subscribe_for_client": true,
                       "allow_publish_for_subscriber": true, "allow_history_for_client": true, "allow_history_for_anonymous": true,
-                      "allow_presence_for_anonymous": true, "subscribe_proxy_enabled": true, "delta_publish": true }
+                      "allow_presence_for_anonymous": true, "subscribe_proxy_enabled": true, "subscribe_proxy_name": "default",
+                      "publish_proxy_name": "other", "delta_publish": true }
                 ]
             }
         }"#,
@@ -316,6 +321,8 @@ mod tests {
         assert_eq!(config.api.key.as_deref(), Some("k"));
         assert_eq!(config.proxy.connect.url.as_deref(), Some("http://b/"));
         assert_eq!(config.proxy.connect.forward_headers, ["Cookie"]);
+        assert_eq!(config.proxy.subscribe.headers["X-Secret"], "s");
+        assert!(config.client.personal_channel && config.client.personal_channel_namespace == "chat");
         let chat = &config.namespaces["chat"];
         assert_eq!((chat.subscribe, chat.publish), (Access::Client, Access::Subscriber));
         assert_eq!((chat.history_access, chat.presence_access), (Access::Anyone, Access::Token));
@@ -327,6 +334,8 @@ mod tests {
             "admin.password",
             "channel.namespaces.chat.allow_presence_for_anonymous",
             "channel.namespaces.chat.delta_publish",
+            "channel.namespaces.chat.publish_proxy_name",
+            "client.subscribe_to_user_personal_channel.single_connection",
             "client.token.user_id_claim",
         ];
         assert_eq!(converted.unknown, expected);
