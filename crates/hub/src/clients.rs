@@ -1,6 +1,8 @@
-//! The connections of a node, by user.
+//! The connections of a node, by user and by id.
 
-use std::collections::HashMap;
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,13 +18,95 @@ use crate::timers::Timers;
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     pub(crate) timers: Timers,
-    /// The connections of each user, each at its [place](Client::user_place). Users without connections and anonymous clients are not
-    /// listed.
-    by_user: HashMap<String, Vec<Arc<Client>>>,
+    by_id: HashSet<ById>,
+    /// The connections of each user. Users without connections and anonymous clients are not listed.
+    by_user: HashMap<Box<str>, Own>,
     /// The connections whose end is reported to the backend.
     opened: HashMap<Uuid, Opened>,
     connecting: Connecting,
     is_closed: bool,
+}
+
+/// A connection that is found by its id.
+#[derive(Debug)]
+struct ById(Arc<Client>);
+
+impl Borrow<Uuid> for ById {
+    fn borrow(&self) -> &Uuid {
+        &self.0.id
+    }
+}
+
+impl Hash for ById {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+impl PartialEq for ById {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for ById {}
+
+/// The connections of one user, each at its [place](Client::user_place). The first `ended` are known to end: each is listed until the
+/// engine knows, which may take long.
+#[derive(Debug, Default)]
+struct Own {
+    all: Vec<Arc<Client>>,
+    ended: usize,
+}
+
+impl Own {
+    /// Whether fewer than `max` do not end. Each that ends is looked at once, so that a call looks at no more than `max` others.
+    fn has_room(&mut self, max: usize, has_ended: impl Fn(&Client) -> bool) -> bool {
+        let mut at = self.ended;
+        while at < self.all.len() && self.all.len() - self.ended >= max {
+            if has_ended(&self.all[at]) {
+                self.swap(at, self.ended);
+                self.ended += 1;
+            }
+            at += 1;
+        }
+        self.all.len() - self.ended < max
+    }
+
+    fn push(&mut self, client: Arc<Client>) {
+        self.all.push(client);
+        self.note_place(self.all.len() - 1);
+    }
+
+    /// Removes a connection, unless it was refused.
+    fn remove(&mut self, client: &Arc<Client>) {
+        let place = client.user_place().map_or(0, |place| place.load(Ordering::Relaxed) as usize);
+        if !self.all.get(place).is_some_and(|other| Arc::ptr_eq(other, client)) {
+            return;
+        }
+        let mut hole = place;
+        if place < self.ended {
+            self.ended -= 1;
+            hole = self.ended;
+            self.swap(place, hole);
+        }
+        self.all.swap_remove(hole);
+        if hole < self.all.len() {
+            self.note_place(hole);
+        }
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.all.swap(one, other);
+        self.note_place(one);
+        self.note_place(other);
+    }
+
+    fn note_place(&self, place: usize) {
+        if let Some(own) = self.all[place].user_place() {
+            own.store(place as u32, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Clients {
@@ -37,6 +121,7 @@ impl Clients {
         self.connecting.begin(client.id);
         let client = Arc::new(client);
         self.timers.add(client.clone());
+        self.by_id.insert(ById(client.clone()));
         Ok(client)
     }
 
@@ -50,13 +135,10 @@ impl Clients {
         let missed = self.connecting.missed(client);
         self.connecting.end(client.id);
         if !client.user().is_empty() {
-            let own = self.by_user.entry(client.user().to_owned()).or_default();
-            // One that ends is listed until the engine knows, which may take long.
-            let has_room = || own.iter().filter(|other| !other.outbox.has_ended()).count() < max;
-            if max > 0 && own.len() >= max && !has_room() {
+            let own = self.by_user.entry(client.user().into()).or_default();
+            if max > 0 && !own.has_room(max, |other| other.outbox.has_ended()) {
                 return Err(Disconnect::ConnectionLimit);
             }
-            note_place(client, own.len());
             own.push(client.clone());
         }
         Ok(missed)
@@ -65,17 +147,11 @@ impl Clients {
     /// Removes a connection. Returns what its end is reported for.
     pub(crate) fn remove(&mut self, client: &Arc<Client>) -> Option<Opened> {
         self.timers.remove(client);
+        self.by_id.remove(&client.id);
         self.connecting.end(client.id);
         if let Some(own) = self.by_user.get_mut(client.user()) {
-            let place = client.user_place().map_or(0, |place| place.load(Ordering::Relaxed) as usize);
-            // One that was refused is not listed.
-            if own.get(place).is_some_and(|other| Arc::ptr_eq(other, client)) {
-                own.swap_remove(place);
-            }
-            if let Some(moved) = own.get(place) {
-                note_place(moved, place);
-            }
-            if own.is_empty() {
+            own.remove(client);
+            if own.all.is_empty() {
                 self.by_user.remove(client.user());
             }
         }
@@ -83,6 +159,9 @@ impl Clients {
         // A storm of connections leaves no memory behind.
         if self.opened.is_empty() {
             self.opened = HashMap::new();
+        }
+        if self.by_id.is_empty() {
+            self.by_id = HashSet::new();
         }
         opened
     }
@@ -111,14 +190,13 @@ impl Clients {
         self.timers.iter()
     }
 
-    /// The connections of a user, or the one with this id.
+    /// The connections of a user, the one with this id, or that one if it is of the user.
     pub(crate) fn of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
-        let id = Uuid::parse(client);
-        if user.is_empty() {
-            return self.iter().filter(|one| Some(one.id) == id).cloned().collect();
+        if client.is_empty() {
+            return self.by_user.get(user).map_or(Vec::new(), |own| own.all.clone());
         }
-        let own = self.by_user.get(user).map_or(&[][..], Vec::as_slice);
-        own.iter().filter(|one| client.is_empty() || Some(one.id) == id).cloned().collect()
+        let one = Uuid::parse(client).and_then(|id| self.by_id.get(&id)).map(|one| &one.0);
+        one.filter(|one| user.is_empty() || one.user() == user).cloned().into_iter().collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -130,14 +208,10 @@ impl Clients {
     }
 }
 
-fn note_place(client: &Client, place: usize) {
-    if let Some(own) = client.user_place() {
-        own.store(place as u32, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::client::{Identity, Transport};
     use crate::config::SlowPolicy;
@@ -167,6 +241,42 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_ends_is_looked_at_once() {
+        const MAX: usize = 10;
+        let mut own = Own::default();
+        let add = |own: &mut Own| {
+            let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
+            let client = Arc::new(Client::new(Transport::Room, None, None, outbox));
+            client.connect(Identity { user: "7".into(), ..Identity::default() });
+            own.push(client);
+        };
+        let looks = Cell::new(0);
+        let has_room = |own: &mut Own| {
+            own.has_room(MAX, |client| {
+                looks.set(looks.get() + 1);
+                client.outbox.has_ended()
+            })
+        };
+        // The engine is slow: none of those that end is removed.
+        for _ in 0..1_000 {
+            assert!(has_room(&mut own));
+            add(&mut own);
+            if own.all.len() >= MAX {
+                own.all[own.all.len() / 2].outbox.end(Disconnect::Shutdown);
+                own.all.last().unwrap().outbox.end(Disconnect::Shutdown);
+            }
+        }
+        let looked = looks.take();
+        assert!(looked < 1_000 * (MAX + 1), "{looked}");
+        while has_room(&mut own) {
+            add(&mut own);
+        }
+        looks.set(0);
+        assert!(!has_room(&mut own));
+        assert!(looks.get() <= MAX, "{}", looks.get());
+    }
+
+    #[test]
     fn the_connections_of_a_user_agree_with_a_list() {
         for seed in 0..200 {
             let mut rng = fastrand::Rng::with_seed(seed);
@@ -175,12 +285,22 @@ mod tests {
             for _ in 0..50 {
                 if rng.bool() {
                     let (client, has_room) = connect(&mut clients, 5);
-                    assert_eq!(has_room, listed.len() < 5, "{seed}");
+                    let live = listed.iter().filter(|one: &&Arc<Client>| !one.outbox.has_ended()).count();
+                    assert_eq!(has_room, live < 5, "{seed}");
+                    assert_eq!(clients.of("", &client.id.text()).len(), 1);
+                    assert!(clients.of("8", &client.id.text()).is_empty());
                     if has_room { &mut listed } else { &mut refused }.push(client);
                 } else if rng.bool() && !refused.is_empty() {
                     clients.remove(&refused.swap_remove(rng.usize(..refused.len())));
                 } else if !listed.is_empty() {
-                    clients.remove(&listed.swap_remove(rng.usize(..listed.len())));
+                    let place = rng.usize(..listed.len());
+                    if rng.bool() {
+                        listed[place].outbox.end(Disconnect::Shutdown);
+                        continue;
+                    }
+                    let client = listed.swap_remove(place);
+                    clients.remove(&client);
+                    assert!(clients.of("", &client.id.text()).is_empty());
                 }
                 let mut own: Vec<_> = clients.of("7", "").iter().map(Arc::as_ptr).collect();
                 let mut expected: Vec<_> = listed.iter().map(Arc::as_ptr).collect();
