@@ -69,6 +69,7 @@ pub struct NatsEngine {
     /// Forgotten after a failure: a NATS that was restarted has lost the bucket.
     presence: TryCell<Arc<kv::Store>>,
     events: TryCell<Arc<events::Parts>>,
+    lease: Mutex<Option<events::OwnLease>>,
     /// Presence of this node's clients, used while NATS cannot be reached.
     local: MemoryEngine,
     peers: Arc<Peers>,
@@ -154,6 +155,7 @@ impl NatsEngine {
             channels: Shards::new(),
             presence: Default::default(),
             events: TryCell::default(),
+            lease: Mutex::default(),
             local: MemoryEngine::new(0),
             peers: Arc::default(),
             announcements: Mutex::new(Some(announcements)),

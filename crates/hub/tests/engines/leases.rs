@@ -1,12 +1,12 @@
-//! What is open on a node, and its lease, when Redis loses its data.
+//! What is open on a node, and its lease, when the queue of events loses its data or is out of reach.
 
 use std::time::Duration;
 
-use wireloom_hub::engine::RedisEngine;
+use wireloom_hub::engine::{Engine, Lease, RedisEngine};
 use wireloom_hub::{Hub, HubConfig};
 
-use crate::attacks::until;
-use crate::nats_server::{Link, LinkState};
+use crate::attacks::{nats_engine, until};
+use crate::nats_server::{Link, LinkState, Nats};
 use crate::node::{Client, Node};
 use crate::redis_server::Redis;
 
@@ -90,4 +90,59 @@ async fn a_node_that_stores_again_is_not_lost() {
     assert!(redis.command("FLUSHALL").contains("OK"));
     until(async || open_count(&redis, &lease) == CLIENTS as u64).await;
     assert_eq!(number(&redis.command(&format!("EXISTS wl:{{events}}:lost:{lease}"))), 0);
+}
+
+/// The numbers of the leases, as one node sees them.
+async fn renew(engine: &dyn Engine, node: &str) -> Vec<(String, u64)> {
+    match engine.events().unwrap().renew(node).await.unwrap() {
+        Lease::Renewed(nodes) => nodes,
+        Lease::Lost => panic!("{node} is not lost"),
+    }
+}
+
+fn number_of(nodes: &[(String, u64)], node: &str) -> u64 {
+    nodes.iter().find(|(name, _)| name == node).unwrap().1
+}
+
+/// A node that can write and not read is not lost, and takes nobody else for lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_without_reading() {
+    const READS: &str = "$JS.API.DIRECT.GET.KV_WL_EVENTS_NODES";
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let (one, two) = (nats_engine(link.port).await, nats_engine(nats.port).await);
+    renew(&two, "two").await;
+    let mut own = number_of(&renew(&one, "one").await, "one");
+    assert_eq!(renew(&one, "one").await.len(), 2);
+    link.set(LinkState::Deaf(READS));
+    for _ in 0..3 {
+        let nodes = renew(&one, "one").await;
+        assert_eq!(nodes.len(), 1);
+        let number = number_of(&nodes, "one");
+        assert!(number > own, "{number} after {own}");
+        own = number;
+        assert!(one.health().failure.is_some());
+        assert_eq!(number_of(&renew(&two, "two").await, "one"), number);
+    }
+    link.set(LinkState::Clear);
+    assert_eq!(renew(&one, "one").await.len(), 2);
+    assert_eq!(one.health().failure, None);
+}
+
+/// The numbers of the other nodes in a bucket that was made again do not hide that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_made_again_has_no_number() {
+    let Some(nats) = Nats::start() else { return };
+    let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
+    renew(&one, "one").await;
+    renew(&one, "one").await;
+    let client = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    async_nats::jetstream::new(client).delete_key_value("WL_EVENTS_NODES").await.unwrap();
+    // The bucket is made again by another node, whose renewals are counted in it.
+    until(async || two.events().unwrap().renew("two").await.is_ok()).await;
+    for _ in 0..10 {
+        renew(&two, "two").await;
+    }
+    assert_eq!(number_of(&renew(&one, "one").await, "one"), 0);
+    assert!(number_of(&renew(&one, "one").await, "one") > 10);
 }

@@ -6,6 +6,7 @@
 mod events;
 mod node;
 mod roaming;
+#[allow(dead_code)]
 mod server;
 mod storm;
 

@@ -134,6 +134,8 @@ pub(crate) enum LinkState {
     Stalled,
     /// Connections are reset and refused.
     Cut,
+    /// What is sent to subjects that begin like this reaches nobody.
+    Deaf(&'static str),
 }
 
 /// A TCP link to a port of this machine.
@@ -188,7 +190,7 @@ async fn pump(
                 }
                 continue;
             }
-            LinkState::Clear | LinkState::Slow(_) => {}
+            LinkState::Clear | LinkState::Slow(_) | LinkState::Deaf(_) => {}
         }
         let len = tokio::select! {
             read = from.read(&mut buffer) => match read {
@@ -202,6 +204,15 @@ async fn pump(
         };
         if let LinkState::Slow(delay) = now {
             tokio::time::sleep(delay).await;
+        }
+        if let LinkState::Deaf(subject) = now {
+            let starts: Vec<_> = buffer[..len]
+                .windows(subject.len())
+                .enumerate()
+                .filter(|(_, at)| *at == subject.as_bytes())
+                .map(|(at, _)| at)
+                .collect();
+            starts.into_iter().for_each(|at| buffer[at] = b'?');
         }
         if to.write_all(&buffer[..len]).await.is_err() {
             return;

@@ -11,12 +11,14 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{kv, stream};
 use bytes::Bytes;
 use tokio_stream::StreamExt as _;
+use tracing::warn;
 
 use super::history::{self, From};
 use super::streams::encoded;
 use super::{NOT_CONNECTED, NatsEngine, unavailable};
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
 use crate::engine::{EngineError, EngineFuture, IDEMPOTENCY_TTL};
+use crate::shards::lock;
 
 const OPEN: &str = "WL_EVENTS_OPEN";
 const LEASES: &str = "WL_EVENTS_NODES";
@@ -33,12 +35,62 @@ const GONE: &[u8] = b"gone, lost";
 /// How long a lease that is not renewed stays.
 const LEASE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How long reading the leases may take. Together with the interval of renewals it is shorter than the time for which others wait for one.
+const READ_MAX: Duration = Duration::from_secs(3);
+
 /// What the queue is made of.
 #[derive(Debug)]
 pub(super) struct Parts {
     open: kv::Store,
     leases: kv::Store,
     consumer: PullConsumer,
+}
+
+/// The lease of a node as this process has written it last.
+#[derive(Debug)]
+pub(super) struct OwnLease {
+    node: String,
+    /// Its revision; `None` before the first.
+    revision: Option<u64>,
+    /// The lowest revision that was replaced and not reported yet, 0 if there was none: the reply to a write may be lost.
+    replaced_min: u64,
+}
+
+impl OwnLease {
+    fn of(node: &str) -> Self {
+        Self { node: node.into(), revision: None, replaced_min: u64::MAX }
+    }
+
+    /// Returns whether it is renewed: it is not if another node has taken it.
+    async fn renew(&mut self, leases: &kv::Store) -> Result<bool, EngineError> {
+        // Nothing needs to be read unless somebody else has written, or the bucket was lost.
+        if let Some(revision) = self.revision {
+            match self.replace(leases, revision, revision).await {
+                Err(error) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => {}
+                result => return result.map_err(unavailable).map(|()| true),
+            }
+        }
+        let (revision, replaced) = match leases.entry(&*self.node).await.map_err(unavailable)? {
+            Some(entry) if entry.value.ends_with(LOST) => return Ok(false),
+            Some(entry) if entry.operation == kv::Operation::Put => (entry.revision, entry.revision),
+            Some(deleted) => (deleted.revision, 0),
+            None => (0, 0),
+        };
+        self.replace(leases, revision, replaced).await.map_err(unavailable).map(|()| true)
+    }
+
+    /// Writes the lease, unless it has another revision.
+    async fn replace(
+        &mut self,
+        leases: &kv::Store,
+        revision: u64,
+        replaced: u64,
+    ) -> Result<(), kv::UpdateError> {
+        self.replaced_min = self.replaced_min.min(replaced);
+        let value = row(&self.node, replaced.to_string().as_bytes());
+        self.revision = Some(leases.update(&*self.node, value, revision).await?);
+        Ok(())
+    }
 }
 
 impl NatsEngine {
@@ -75,24 +127,32 @@ impl NatsEngine {
         Ok(Parts { open, leases, consumer })
     }
 
-    async fn renew_lease(&self, node: &str) -> Result<Lease, EngineError> {
+    /// Renews the lease of a node. If the others cannot be read, they are missing, and the reason is returned beside them: a node that can
+    /// write is not lost.
+    async fn renew_lease(&self, node: &str) -> Result<(Lease, Result<(), EngineError>), EngineError> {
         let parts = self.parts().await?;
-        let leases = &parts.leases;
-        let revision = match leases.entry(node).await.map_err(unavailable)? {
-            Some(entry) if entry.value.ends_with(LOST) => return Ok(Lease::Lost),
-            Some(entry) if entry.operation == kv::Operation::Put => entry.revision,
-            _ => 0,
-        };
-        // Read before the lease is written: were this to fail after that, nobody would see that it was made again.
-        let rows = self.rows(leases, ">", usize::MAX).await?;
-        // Unless the lease is taken meanwhile.
-        let value = row(node, revision.to_string().as_bytes());
-        if revision == 0 {
-            leases.create(node, value).await.map_err(unavailable)?;
-        } else {
-            leases.update(node, value, revision).await.map_err(unavailable)?;
+        let own = lock(&self.lease).take().filter(|own| own.node == node);
+        let mut own = own.unwrap_or_else(|| OwnLease::of(node));
+        let renewed = self.renew_own(&parts.leases, &mut own).await;
+        *lock(&self.lease) = Some(own);
+        renewed
+    }
+
+    async fn renew_own(
+        &self,
+        leases: &kv::Store,
+        own: &mut OwnLease,
+    ) -> Result<(Lease, Result<(), EngineError>), EngineError> {
+        if !own.renew(leases).await? {
+            return Ok((Lease::Lost, Ok(())));
         }
-        Ok(Lease::Renewed(live(rows, node, revision)))
+        let reading = tokio::time::timeout(READ_MAX, self.rows(leases, ">", usize::MAX));
+        let (rows, read) = match reading.await.map_err(unavailable).flatten() {
+            Ok(rows) => (rows, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let number = std::mem::replace(&mut own.replaced_min, u64::MAX);
+        Ok((Lease::Renewed(live(rows, &own.node, number)), read))
     }
 
     /// The keys, which are the first line, and the values below a prefix of a bucket.
@@ -171,12 +231,19 @@ impl EventQueue for NatsEngine {
 
     fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
         Box::pin(async move {
-            let renewed = self.reported.checked(self.renew_lease(node).await);
+            let renewed = self.renew_lease(node).await;
+            let read = renewed.as_ref().map_or_else(|error| Err(error.clone()), |(_, read)| read.clone());
+            if let Err(error) = self.reported.checked(read)
+                && renewed.is_ok()
+                && self.nats.may_warn()
+            {
+                warn!(%error, "the leases of other nodes were not read; trying again");
+            }
             if renewed.is_err() {
                 // The server may have lost its data: what is missing is made again.
                 self.events.forget();
             }
-            renewed
+            renewed.map(|(lease, _)| lease)
         })
     }
 
