@@ -124,6 +124,11 @@ fn engine(page: &mut Page, health: &EngineHealth) {
         "Times that the engine could not store something, or that a command of it failed.",
         health.failures,
     );
+    page.counter(
+        "hub_engine_dropped_total",
+        "Messages of other nodes that arrived faster than they were delivered and were dropped. Those that are in a history are read again.",
+        health.dropped,
+    );
 }
 
 fn server(page: &mut Page, routes: &Routes) {

@@ -277,6 +277,9 @@ pub struct EngineHealth {
     pub failure: Option<String>,
     /// How often storing has failed so far.
     pub failures: u64,
+    /// How many messages of other nodes were dropped so far, because they arrived faster than they were delivered. Those that are in a
+    /// history are read again.
+    pub dropped: u64,
 }
 
 /// The interval at which presence is refreshed. An entry that has not been refreshed for three intervals is dropped.

@@ -448,10 +448,11 @@ impl Engine for NatsEngine {
         let mut health = EngineHealth::default();
         health.failure = (!self.nats.is_connected()).then(|| format!("NATS: {NOT_CONNECTED}"));
         for status in [&self.stored, &self.present, &self.reported] {
-            let EngineHealth { failure, failures } = status.recent_health();
+            let EngineHealth { failure, failures, .. } = status.recent_health();
             health.failure = health.failure.or(failure);
             health.failures += failures;
         }
+        health.dropped = self.nats.backlogs.dropped();
         health
     }
 

@@ -258,6 +258,7 @@ impl Engine for RedisEngine {
                 .or(self.present.recent_health().failure),
             // The connection counts each command that fails.
             failures: commands.failures + announcements.failures,
+            dropped: 0,
         }
     }
 }

@@ -23,15 +23,16 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn health(&self) -> EngineHealth {
         let failure = lock(&self.failure).as_ref().map(|(reason, _)| reason.clone());
-        EngineHealth { failure, failures: self.failures.load(Ordering::Relaxed) }
+        EngineHealth { failure, failures: self.failures.load(Ordering::Relaxed), dropped: 0 }
     }
 
     /// The same for operations that clients cause: there may be no client any more that would try again.
     #[cfg(any(feature = "nats", feature = "redis"))]
     pub(super) fn recent_health(&self) -> EngineHealth {
         let is_recent = lock(&self.failure).as_ref().is_some_and(|(_, at)| at.elapsed() < RECENT_MAX);
-        let EngineHealth { failure, failures } = self.health();
-        EngineHealth { failure: failure.filter(|_| is_recent), failures }
+        let mut health = self.health();
+        health.failure = health.failure.filter(|_| is_recent);
+        health
     }
 
     /// Notes the result of an operation, unless it was refused for a reason that lies in it: clients could make the engine look

@@ -1,8 +1,8 @@
 //! Attacks on what nodes share: subscriptions that are given up, servers that change their roles, messages that no node sends, commands
 //! for nodes that are cut off.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,8 +11,10 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
-use wireloom_hub::engine::{Action, Control, Engine, EngineError, NatsEngine, RedisEngine};
-use wireloom_hub::protocol::ClientInfo;
+use wireloom_hub::engine::{
+    Action, Control, Delivery, Engine, EngineError, Membership, NatsEngine, RedisEngine,
+};
+use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retention};
 
 use crate::nats_server::{Link, LinkState, Nats};
@@ -896,4 +898,51 @@ async fn a_redis_that_cannot_be_listened_to_is_a_failure() {
     assert!(engine.health().failure.is_some_and(|failure| failure.contains("announcements")));
     assert!(redis.command("ACL SETUSER default allchannels").contains("OK"));
     until(async || engine.health().failure.is_none()).await;
+}
+
+/// A hub that needs long for each delivery, and the offsets that it has delivered.
+#[derive(Default)]
+struct Slow(Mutex<Vec<u64>>);
+
+const MANY: Retention = Retention { size: 1_000, ..KEEP };
+
+impl Delivery for Slow {
+    fn deliver_publication(&self, _: &str, _: &str, _: u64, publication: &Arc<Publication>) {
+        std::thread::sleep(Duration::from_millis(20));
+        self.0.lock().unwrap().push(publication.offset);
+    }
+
+    fn deliver_membership(&self, _: &str, _: &Membership) {}
+
+    fn deliver_history_lost(&self, _: &str) {
+        panic!("the history is kept");
+    }
+
+    fn deliver_control(&self, _: &Control) {}
+
+    fn retention(&self, _: &str) -> Option<Retention> {
+        Some(MANY)
+    }
+}
+
+/// A node holds only a part of what arrives faster than it delivers. It reads the others, also when nothing comes after them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_arrives_faster_than_it_is_delivered_is_read_again() {
+    const COUNT: u64 = 300;
+    let Some(nats) = Nats::start() else { return };
+    let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
+    let _recorder = started(&one);
+    let slow = Arc::<Slow>::default();
+    let delivery: Arc<dyn Delivery> = slow.clone();
+    two.start(Arc::downgrade(&delivery));
+    two.subscribe("a").await.unwrap();
+    let begin = two.recover("a", None, RecoveryMode::Stream, MANY).await.unwrap().position.offset;
+    let data = "x".repeat(100_000);
+    for _ in 0..COUNT {
+        one.publish("a", publication(&*data), Some(MANY), "").await.unwrap();
+    }
+    until(async || slow.0.lock().unwrap().len() as u64 >= COUNT).await;
+    assert_eq!(*slow.0.lock().unwrap(), (begin + 1..=begin + COUNT).collect::<Vec<_>>());
+    assert!(two.health().dropped > 0);
+    assert_eq!(one.health().dropped, 0);
 }

@@ -338,6 +338,7 @@ impl Engine for DiskEngine {
         EngineHealth {
             failure: histories.failure.or(events.failure),
             failures: histories.failures + events.failures,
+            dropped: 0,
         }
     }
 }

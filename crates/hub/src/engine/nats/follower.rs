@@ -8,7 +8,7 @@ use prost::Message as _;
 use tokio::sync::{Mutex, Notify};
 use tracing::warn;
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Dropped};
 use super::history;
 use super::streams::{Nats, epoch_in};
 use crate::config::RecoveryMode;
@@ -70,14 +70,18 @@ impl Follower {
         delivery: Weak<dyn Delivery>,
         messages: Subscriber,
     ) {
-        let mut backlog = Backlog::new(messages);
+        let mut backlog = Backlog::new(messages, nats.backlogs.clone());
         let (mut retry, mut is_due) = (false, false);
         loop {
             let message = tokio::select! {
                 // What has arrived is delivered before what is read, with which it would be taken for delivered.
                 biased;
                 message = backlog.next() => match message {
-                    Some(message) => Ok(message),
+                    Some(Ok(message)) => Ok(message),
+                    Some(Err(Dropped)) => {
+                        is_due |= self.has_dropped(&nats, &mut backlog);
+                        continue;
+                    }
                     None => return,
                 },
                 () = self.sync.notified() => {
@@ -97,17 +101,7 @@ impl Follower {
                 Err(_permit) => backlog.during(self.catch_up(&nats, &*delivery)).await,
             };
             is_due &= message.is_ok();
-            let dropped = backlog.take_dropped();
-            if dropped > 0 {
-                // Those that are stored are read again.
-                is_due = true;
-                if nats.may_warn() {
-                    warn!(
-                        channel = self.channel,
-                        dropped, "messages of NATS arrive faster than they are delivered"
-                    );
-                }
-            }
+            is_due |= self.has_dropped(&nats, &mut backlog);
             retry = handled.is_err();
             if let Err(error) = handled
                 && nats.may_warn()
@@ -115,6 +109,15 @@ impl Follower {
                 warn!(channel = self.channel, %error, "a history was not read; trying again");
             }
         }
+    }
+
+    /// Whether messages were dropped since the last call: those that are stored are read again.
+    fn has_dropped(&self, nats: &Nats, backlog: &mut Backlog<Subscriber>) -> bool {
+        let dropped = backlog.take_dropped();
+        if dropped > 0 && nats.may_warn() {
+            warn!(channel = self.channel, dropped, "messages of NATS arrive faster than they are delivered");
+        }
+        dropped > 0
     }
 
     async fn handle_message(

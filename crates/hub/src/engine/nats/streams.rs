@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use super::backlog;
 use super::try_cell::TryCell;
 use super::unavailable;
 use crate::clock::{Clock, WarningLimit};
@@ -33,6 +34,7 @@ pub(super) struct Nats {
     streams: Mutex<Streams>,
     /// Permits to compare a history with what was delivered.
     pub(super) comparing: Semaphore,
+    pub(super) backlogs: Arc<backlog::Total>,
     server_clock: ServerClock,
     warnings: WarningLimit,
 }
@@ -157,6 +159,7 @@ impl Nats {
             jetstream,
             streams: Mutex::default(),
             comparing: Semaphore::new(COMPARING_MAX),
+            backlogs: Arc::default(),
             server_clock: ServerClock::new(),
             warnings: WarningLimit::default(),
         }
