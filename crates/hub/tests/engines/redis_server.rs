@@ -206,11 +206,18 @@ fn run(option: &str, port: u16, directory: &std::path::Path, args: &[String]) ->
         .spawn()
 }
 
-/// Whether the server accepts connections; false if it has ended.
+/// Whether the server accepts commands; false if it has ended.
 fn wait(process: &mut Child, port: u16) -> bool {
     let begin = Instant::now();
     while process.try_wait().unwrap().is_none() {
-        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+        // While it reads its file, it accepts connections and refuses commands.
+        let mut answer = String::new();
+        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port))
+            && stream.write_all(b"PING\r\nQUIT\r\n").is_ok()
+            && stream.read_to_string(&mut answer).is_ok()
+            && !answer.is_empty()
+            && !answer.starts_with("-LOADING")
+        {
             return true;
         }
         assert!(begin.elapsed() < DEADLINE, "the server does not start");
