@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use wireloom_testing::frame::Frame;
 use wireloom_testing::http2;
 
-/// As the read buffer of Wireloom, which is the longest of all contestants.
+/// As the read buffer of Wireloom, which takes a longer one only while a client is behind.
 const BUFFER_LEN: usize = 256 << 10;
 
 /// The longest window, and setting of one (RFC 9113 §6.9.1).

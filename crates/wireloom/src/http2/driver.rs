@@ -309,7 +309,8 @@ impl Driver {
             }
             return Ok(stopped);
         }
-        match self.input.poll_fill(cx, &mut self.io)? {
+        let is_client = !self.memory.account().has_turns();
+        match self.input.poll_fill(cx, &mut self.io, is_client)? {
             Poll::Ready(0) => Ok(Read::Eof),
             Poll::Ready(len) => {
                 self.budget.spend(len);
@@ -565,7 +566,7 @@ impl Driver {
             poll_fn(|cx| self.io.poll_shutdown(cx)).await?;
             let mut total = 0;
             while total < LINGER_LEN_MAX {
-                let len = poll_fn(|cx| self.input.poll_fill(cx, &mut self.io)).await?;
+                let len = poll_fn(|cx| self.input.poll_fill(cx, &mut self.io, false)).await?;
                 if len == 0 {
                     break;
                 }

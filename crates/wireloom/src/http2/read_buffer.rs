@@ -7,13 +7,13 @@ use bytes::{Buf as _, Bytes};
 
 use crate::sync::Arc;
 use crate::transport::Io;
-use crate::transport::buffer::Buffer;
+use crate::transport::buffer::{Buffer, Pace};
 
 /// A read of this length may be borrowed from: it is bulk. In bytes.
 const BORROWED_READ_MIN: usize = 32 << 10;
 
-/// Read buffers of the process that content may borrow at the same time. A chunk of 8 KiB keeps the whole buffer of 256 KiB:
-/// this bounds the waste to 4 MiB, and leaves most of the process's large buffers to reads.
+/// Read buffers of the process that content may borrow at the same time. A chunk of 8 KiB keeps the whole buffer of 256 KiB, and a long one
+/// counts as four: this bounds the waste to 4 MiB, and leaves most of the process's large buffers to reads.
 const BORROWED_MAX: usize = 16;
 
 static BORROWED: AtomicUsize = AtomicUsize::new(0);
@@ -26,11 +26,14 @@ pub(super) struct ReadBuffer {
     shared: Bytes,
     /// Also held by the last shared read: alone once nothing borrows from that.
     lease: Arc<()>,
+    pace: Pace,
 }
 
 /// A read buffer that content borrows.
 struct Borrowed {
     buffer: Buffer,
+    /// What it adds to `count`.
+    units: usize,
     /// Counts this buffer.
     count: &'static AtomicUsize,
     _lease: Arc<()>,
@@ -73,11 +76,22 @@ impl ReadBuffer {
         self.shared = Bytes::new();
     }
 
-    /// Reads once. The buffer must be empty.
-    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>, io: &mut Io) -> Poll<std::io::Result<usize>> {
+    /// Reads once. The buffer must be empty. Of a client, longer if it is behind.
+    pub(super) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut Io,
+        is_client: bool,
+    ) -> Poll<std::io::Result<usize>> {
         ready!(io.poll_read_ready(cx))?;
         let buffer = self.owned.get_or_insert_with(Buffer::take);
+        if self.pace.is_behind() {
+            buffer.lengthen();
+        }
         let len = ready!(io.poll_read(cx, buffer.space()))?;
+        if is_client {
+            self.pace.record(len);
+        }
         buffer.filled(len);
         Poll::Ready(Ok(len))
     }
@@ -99,9 +113,10 @@ impl ReadBuffer {
             return;
         }
         if let Some(buffer) = self.owned.take() {
-            // Threads that pass the check together exceed the bound by their number at most.
-            count.fetch_add(1, Ordering::Relaxed);
-            self.shared = Bytes::from_owner(Borrowed { buffer, count, _lease: self.lease.clone() });
+            // Threads that pass the check together exceed the bound by a buffer each at most.
+            let units = buffer.large_units().max(1);
+            count.fetch_add(units, Ordering::Relaxed);
+            self.shared = Bytes::from_owner(Borrowed { buffer, units, count, _lease: self.lease.clone() });
         }
     }
 }
@@ -114,7 +129,7 @@ impl AsRef<[u8]> for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(self.units, Ordering::Relaxed);
     }
 }
 

@@ -14,10 +14,14 @@ const ALIGN: usize = 64;
 /// The maximum length of a read in bytes: small enough for the second-level cache, large enough for few system calls.
 const LEN: usize = 256 << 10;
 
+/// The maximum length of a read in bytes of a client that is [behind](Pace).
+const LEN_LONG: usize = 1 << 20;
+
 /// The maximum length of a read in bytes while the process has [`LARGE_MAX`] large buffers.
 pub(crate) const LEN_SMALL: usize = 16 << 10;
 
-/// The maximum number of large buffers in a process; further buffers are small. Fewer beside a [small limit](limit_memory).
+/// The maximum number of large buffers in a process; further buffers are small. Fewer beside a [small limit](limit_memory). A long one
+/// counts by its length.
 static LARGE_MAX: AtomicUsize = AtomicUsize::new(64);
 
 /// Large buffers that a thread keeps.
@@ -27,17 +31,18 @@ const POOLED_MAX: usize = 4;
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { kept: Vec::new() }) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { kept: Vec::new(), long: None }) };
 }
 
-/// The large buffers that a thread keeps.
+/// The buffers that a thread keeps.
 struct Pool {
     kept: Vec<Box<[u8]>>,
+    long: Option<Box<[u8]>>,
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.kept.drain(..).for_each(free);
+        self.kept.drain(..).chain(self.long.take()).for_each(free);
     }
 }
 
@@ -54,24 +59,30 @@ pub(crate) fn large_count() -> usize {
     LARGE.load(Ordering::Relaxed)
 }
 
-fn is_large(bytes: &[u8]) -> bool {
-    bytes.len() == LEN + ALIGN
+/// Gives this thread a large buffer and a long one, however many the process may have.
+#[cfg(test)]
+pub(crate) fn keep_large() {
+    [LEN, LEN_LONG].into_iter().map(allocate).for_each(give_bytes);
+}
+
+/// The large buffers that one counts as.
+fn large_units(bytes: &[u8]) -> usize {
+    match bytes.len().wrapping_sub(ALIGN) {
+        len @ (LEN | LEN_LONG) => len / LEN,
+        _ => 0,
+    }
 }
 
 /// A zeroed buffer with room for `len` aligned bytes.
 fn allocate(len: usize) -> Box<[u8]> {
     let bytes: Box<[u8]> = vec![0; len + ALIGN].into();
-    if is_large(&bytes) {
-        LARGE.fetch_add(1, Ordering::Relaxed);
-    }
+    LARGE.fetch_add(large_units(&bytes), Ordering::Relaxed);
     bytes
 }
 
 /// Drops a buffer that [`allocate`] made.
 fn free(bytes: Box<[u8]>) {
-    if is_large(&bytes) {
-        LARGE.fetch_sub(1, Ordering::Relaxed);
-    }
+    LARGE.fetch_sub(large_units(&bytes), Ordering::Relaxed);
 }
 
 /// A buffer from the pool of this thread, or a new one, with space for at least 16 KiB.
@@ -87,19 +98,56 @@ pub(crate) fn take_bytes_for(len: usize) -> Box<[u8]> {
     if len <= LEN_SMALL { take_bytes() } else { allocate(len) }
 }
 
-/// Returns a buffer that came from [`take_bytes`] or [`take_bytes_for`].
+/// A long buffer instead of one of `len` bytes, where that is shorter. `None` where half of the large buffers are in use: the others are
+/// left to reads of usual length.
+pub(crate) fn take_longer(len: usize) -> Option<Box<[u8]>> {
+    if len >= LEN_LONG {
+        return None;
+    }
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().long.take()).ok().flatten();
+    let has_room = || 2 * LARGE.load(Ordering::Relaxed) < LARGE_MAX.load(Ordering::Relaxed);
+    pooled.or_else(|| has_room().then(|| allocate(LEN_LONG)))
+}
+
+/// Returns a buffer that came from [`take_bytes`], [`take_bytes_for`] or [`take_longer`].
 pub(crate) fn give_bytes(bytes: Box<[u8]>) {
+    let units = large_units(&bytes);
     let mut bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-    if bytes.as_deref().is_some_and(is_large) {
+    if units > 0 {
         // The pool of a thread that ends is gone.
         let _ = POOL.try_with(|pool| {
-            let mut pool = pool.borrow_mut();
-            if pool.kept.len() < POOLED_MAX {
-                pool.kept.extend(bytes.take());
+            let Pool { kept, long } = &mut *pool.borrow_mut();
+            if units == 1 && kept.len() < POOLED_MAX {
+                kept.extend(bytes.take());
+            } else if units > 1 && long.is_none() {
+                *long = bytes.take();
             }
         });
     }
     bytes.into_iter().for_each(free);
+}
+
+/// Reads in a row that fill a large buffer, after which a client is behind.
+const FULL_READS: u8 = 4;
+
+/// Whether a client takes bytes more slowly than the peer sends them. Then the receive window is closed, and each read opens it: the kernel
+/// acknowledges within the read, over loopback it also wakes the peer there and delivers what that has queued. Longer reads are fewer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    full_reads: u8,
+}
+
+impl Pace {
+    /// A read of `len` bytes is done.
+    #[inline]
+    pub(crate) fn record(&mut self, len: usize) {
+        self.full_reads = if len >= LEN { self.full_reads.saturating_add(1) } else { 0 };
+    }
+
+    #[inline]
+    pub(crate) fn is_behind(self) -> bool {
+        self.full_reads >= FULL_READS
+    }
 }
 
 /// Bytes that were read and not consumed.
@@ -117,6 +165,19 @@ impl Buffer {
     /// An empty buffer from the pool of this thread, or a new one.
     pub(crate) fn take() -> Self {
         Self::new(take_bytes())
+    }
+
+    /// An empty buffer that is longer than this one, which must be empty, for a client that is [behind](Pace).
+    pub(crate) fn lengthen(&mut self) {
+        debug_assert!(self.is_empty());
+        if let Some(bytes) = take_longer(self.bytes.len()) {
+            *self = Self::new(bytes);
+        }
+    }
+
+    /// The large buffers that it counts as.
+    pub(crate) fn large_units(&self) -> usize {
+        large_units(&self.bytes)
     }
 
     /// A buffer that contains a copy of `bytes`.
@@ -332,6 +393,45 @@ mod tests {
             assert!(LARGE.load(Ordering::Relaxed) >= 6);
             drop(buffers);
             assert_eq!(POOL.with_borrow(|pool| pool.kept.len()), POOLED_MAX);
+        });
+        thread.join().unwrap();
+        assert!(LARGE.load(Ordering::Relaxed) < 1_000);
+    }
+
+    #[test]
+    fn is_behind_after_full_reads() {
+        let mut pace = Pace::default();
+        let full = |pace: &mut Pace, times| (0..times).for_each(|_| pace.record(LEN));
+        full(&mut pace, FULL_READS - 1);
+        pace.record(LEN - 1);
+        full(&mut pace, FULL_READS - 1);
+        assert!(!pace.is_behind());
+        full(&mut pace, 1);
+        assert!(pace.is_behind());
+        // More than a large buffer takes, and not all of a long one.
+        pace.record(LEN_LONG / 2);
+        assert!(pace.is_behind());
+        pace.record(LEN - 1);
+        assert!(!pace.is_behind());
+    }
+
+    #[test]
+    fn a_long_buffer_counts_by_its_length_and_one_is_kept() {
+        let thread = std::thread::spawn(|| {
+            // Not by `lengthen`: other tests may hold half of the large buffers.
+            let buffers = [(); 2].map(|()| Buffer::new(allocate(LEN_LONG)));
+            assert!(buffers.iter().all(|buffer| buffer.large_units() == 4));
+            assert!(LARGE.load(Ordering::Relaxed) >= 2 * 4);
+            let address = buffers[0].bytes.as_ptr();
+            drop(buffers);
+            assert_eq!(
+                POOL.with_borrow(|pool| pool.long.as_ref().map(|bytes| bytes.as_ptr())),
+                Some(address)
+            );
+            let mut buffer = Buffer::take();
+            buffer.lengthen();
+            buffer.lengthen();
+            assert_eq!(buffer.bytes.as_ptr(), address);
         });
         thread.join().unwrap();
         assert!(LARGE.load(Ordering::Relaxed) < 1_000);

@@ -60,6 +60,7 @@ pub(super) struct ActiveReceiver {
     pub(super) budget: Budget,
     /// Short messages that are returned before the next payment.
     pub(super) messages_left: u32,
+    pub(super) pace: buffer::Pace,
 }
 
 /// The state of a receiver, or where that is.
@@ -164,6 +165,7 @@ impl ActiveReceiver {
             read_before_timeout: None,
             budget: Budget::default(),
             messages_left: MESSAGES_PER_PAYMENT,
+            pace: buffer::Pace::default(),
         })
     }
 
@@ -182,6 +184,7 @@ impl ActiveReceiver {
     /// Keeps the state of a connection that has become idle for another one of the thread.
     pub(super) fn recycle(mut self: Box<Self>) {
         self.budget = Budget::default();
+        self.pace = buffer::Pace::default();
         self.account = Account::default();
         self.timer = Timer::Unset;
         // There is no pool while the thread ends.

@@ -458,6 +458,9 @@ impl ActiveReceiver {
             if !self.reader.has_buffer() {
                 self.reader.set_buffer(buffer::take_bytes());
             }
+            if self.pace.is_behind() {
+                self.lengthen_buffer(state);
+            }
             return self.poll_read_buffer(cx, state, mode);
         }
         if !self.count_growth() {
@@ -467,6 +470,16 @@ impl ActiveReceiver {
         let len = ready!(state.link.poll_read(cx, space.bytes()))?;
         self.budget.spend(len);
         Poll::Ready(Ok(state.session.handle_read(len).then_some(Read::Direct(len))))
+    }
+
+    /// The next reads are longer, where each is a system call. A server's connection has turns, in which it reads no more.
+    #[cold]
+    fn lengthen_buffer(&mut self, state: &State) {
+        let is_due = !self.account.has_turns() && !state.link.is_tunnel() && !self.reader.has_input();
+        if is_due && let Some(bytes) = buffer::take_longer(self.reader.buffer_len()) {
+            self.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
+            self.reader.set_buffer(bytes);
+        }
     }
 
     fn poll_read_buffer(
@@ -480,6 +493,7 @@ impl ActiveReceiver {
         let mut space = self.reader.buffer_space();
         let bytes = space.bytes_for(self.last_len as usize, in_place_max);
         let len = ready!(state.link.poll_read(cx, bytes))?;
+        self.pace.record(len);
         self.budget.spend(len);
         if !state.session.handle_read(len) {
             return Poll::Ready(Ok(None));

@@ -495,3 +495,65 @@ async fn a_message_that_is_inflated_in_steps_is_returned_after_a_disconnection()
     assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
     assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::SlowPeer);
 }
+
+/// A peer that always sends more than is read. Notes the length of the longest read.
+struct Endless(Arc<std::sync::atomic::AtomicUsize>);
+
+impl tokio::io::AsyncRead for Endless {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        into: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.fetch_max(into.remaining(), Ordering::Relaxed);
+        // Empty binary messages.
+        while into.remaining() >= 2 {
+            into.put_slice(&[0x82, 0]);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl tokio::io::AsyncWrite for Endless {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The longest read of a client that receives this many messages of an endless peer.
+async fn longest_read(memory: Option<&Arc<Memory>>, messages: usize) -> usize {
+    // Other tests may have set a limit, and may hold all large buffers.
+    buffer::keep_large();
+    let longest = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let mut socket = connect(Endless(longest.clone()), Role::Client, Negotiated::default());
+    if let Some(memory) = memory {
+        socket.shared().set_account(&memory.account());
+    }
+    for _ in 0..messages {
+        assert!(socket.recv().await.unwrap().is_some());
+    }
+    longest.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_client_that_is_behind_reads_more_at_once() {
+    let messages_of_a_read = (256 << 10) / 2;
+    assert!(longest_read(None, 3 * messages_of_a_read).await < 257 << 10);
+    let long = longest_read(None, 6 * messages_of_a_read).await;
+    assert!((1 << 20..1 << 21).contains(&long), "{long}");
+}
+
+#[tokio::test]
+async fn a_connection_that_has_turns_reads_no_more_at_once() {
+    let memory = scheduled().await;
+    let long = longest_read(Some(&memory), 6 * (256 << 10) / 2).await;
+    assert!(long < 257 << 10, "{long}");
+}
