@@ -15,6 +15,16 @@ const SIZE_MAX = 1_048_576;
 const TICK_MS = 20;
 /** Messages of a socket that have not been written yet; more are not sent. */
 const BUFFERED_MAX = 1_048_576;
+/** How many messages may be without an answer, or as many as were answered in a tenth of the last second. A page that has more to receive
+ * than it can does not notice a click on Stop. */
+const UNANSWERED_MAX = 1000;
+/** How much of a turn is for sending. The rest is for what is received, and for the user. */
+const SENDING_MS = 4;
+
+interface Link {
+  readonly socket: WebSocket;
+  unanswered: number;
+}
 
 interface Plan {
   url: string;
@@ -33,8 +43,10 @@ class LoadTest extends Store {
   received = 0;
   withheld = 0;
   open = 0;
+  /** In the last second. */
+  private answered = 0;
   private latencies = new Latencies(5000);
-  private sockets: WebSocket[] = [];
+  private links: Link[] = [];
   private timers: number[] = [];
   private before: Metrics | null = null;
   /** The number of runs that were started. */
@@ -47,7 +59,7 @@ class LoadTest extends Store {
     this.throughput.clear();
     this.latency.clear();
     this.latencies.clear();
-    this.sent = this.received = this.withheld = this.open = 0;
+    this.sent = this.received = this.withheld = this.open = this.answered = 0;
     this.protocol = '';
     this.state = 'running';
     this.note = 'Connecting…';
@@ -62,13 +74,14 @@ class LoadTest extends Store {
       if (isStale()) return;
       this.before = before;
     }
-    this.sockets = Array.from({ length: plan.connections }, () => this.connect(plan.url));
+    this.links = Array.from({ length: plan.connections }, () => this.connect(plan.url));
     this.send(plan);
     this.sample();
   }
 
-  private connect(url: string): WebSocket {
+  private connect(url: string): Link {
     const socket = new WebSocket(url);
+    const link = { socket, unanswered: 0 };
     socket.binaryType = 'arraybuffer';
     let wasOpen = false;
     socket.onopen = () => {
@@ -77,14 +90,15 @@ class LoadTest extends Store {
     };
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       this.received++;
+      link.unanswered--;
       // The first eight bytes are the time of sending.
       if (data instanceof ArrayBuffer && data.byteLength >= 8) this.latencies.add(performance.now() - new DataView(data).getFloat64(0));
     };
     socket.onclose = ({ code }) => {
       if (wasOpen) this.open--;
-      if (this.state === 'running' && this.sockets.every((one) => one.readyState === WebSocket.CLOSED)) this.end(`All connections are closed (${code})`);
+      if (this.state === 'running' && this.links.every((one) => one.socket.readyState === WebSocket.CLOSED)) this.end(`All connections are closed (${code})`);
     };
-    return socket;
+    return link;
   }
 
   private send({ rate, size }: Plan): void {
@@ -99,21 +113,34 @@ class LoadTest extends Store {
         // A page in the background runs once a second; older debts are not sent at once.
         due += (Math.min(now - last, 1000) * rate) / 1000;
         last = now;
-        const sockets = this.sockets.filter((socket) => socket.readyState === WebSocket.OPEN);
-        if (sockets.length === 0) {
+        const links = this.links.filter(({ socket }) => socket.readyState === WebSocket.OPEN);
+        if (links.length === 0) {
           due = 0;
           return;
         }
-        for (; due >= 1; due--) {
-          const socket = sockets[turn++ % sockets.length]!;
-          if (socket.bufferedAmount > BUFFERED_MAX) {
-            this.withheld++;
+        const unansweredMax = Math.max(UNANSWERED_MAX, this.answered / 10) / links.length;
+        const end = now + (document.hidden ? 1000 : SENDING_MS);
+        // How many links in a row took nothing.
+        let refusals = 0;
+        let time = now;
+        while (due >= 1 && refusals < links.length && time < end) {
+          const link = links[turn++ % links.length]!;
+          if (link.socket.bufferedAmount > BUFFERED_MAX || link.unanswered >= unansweredMax) {
+            refusals++;
             continue;
           }
-          view.setFloat64(0, performance.now());
-          socket.send(message);
+          refusals = 0;
+          time = performance.now();
+          view.setFloat64(0, time);
+          link.socket.send(message);
+          link.unanswered++;
           this.sent++;
+          due--;
         }
+        // What is due for a tenth of a second is sent later.
+        const withheld = Math.max(0, Math.floor(due - rate / 10));
+        this.withheld += withheld;
+        due -= withheld;
       }, TICK_MS),
     );
   }
@@ -124,11 +151,12 @@ class LoadTest extends Store {
       window.setInterval(() => {
         const now = performance.now();
         const seconds = (now - last) / 1000;
-        this.throughput.add(Date.now() / 1000, [(this.sent - sent) / seconds, (this.received - received) / seconds]);
+        this.answered = (this.received - received) / seconds;
+        this.throughput.add(Date.now() / 1000, [(this.sent - sent) / seconds, this.answered]);
         [sent, received, last] = [this.sent, this.received, now];
         const figures = this.latencies.percentiles();
         this.latency.add(Date.now() / 1000, figures ? [figures.p50, figures.p90, figures.p99] : [null, null, null]);
-        if (this.open > 0) this.note = `Running on ${count(this.open)} of ${count(this.sockets.length)} connections`;
+        if (this.open > 0) this.note = `Running on ${count(this.open)} of ${count(this.links.length)} connections`;
         if (this.before && this.protocol === '' && this.open > 0) void this.findProtocol(this.before);
         this.changed();
       }, 1000),
@@ -155,7 +183,7 @@ class LoadTest extends Store {
     for (const timer of this.timers.splice(0)) window.clearInterval(timer);
     this.state = 'stopped';
     this.note = note;
-    for (const socket of this.sockets.splice(0)) {
+    for (const { socket } of this.links.splice(0)) {
       // The next run does not count their events.
       socket.onopen = socket.onmessage = socket.onclose = null;
       socket.close();
@@ -232,7 +260,7 @@ export function Load() {
               </div>
               {test.withheld > 0 && (
                 <div>
-                  <dt>Not sent: the server is too slow</dt>
+                  <dt>Not sent: the server or this page is too slow</dt>
                   <dd>{count(test.withheld)}</dd>
                 </div>
               )}
