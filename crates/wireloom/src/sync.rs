@@ -169,13 +169,6 @@ mod model {
                 Self::Shuttle(atomic) => atomic.store(value, order),
             }
         }
-
-        pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
-            match self {
-                Self::Std(atomic) => atomic.swap(value, order),
-                Self::Shuttle(atomic) => atomic.swap(value, order),
-            }
-        }
     }
 
     #[derive(Debug)]

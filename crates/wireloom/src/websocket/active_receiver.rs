@@ -63,31 +63,39 @@ pub(super) struct ActiveReceiver {
     pub(super) pace: buffer::Pace,
 }
 
-/// The state of a receiver, or where that is.
+/// Where the state of a receiver is. It is polled by the application's [`Receiver`](super::Receiver), and once that is dropped by a task
+/// that takes its place.
 ///
 /// ```text
 ///                    a poll                    it waits, and the connection is not idle
-///  Idle (its length) ------> Taken (by a task) ----------------------------------------> Waiting (here)
-///       ^                     | |   ^                                                      |
-///       +---- it waits -------+ |   +------------------------ a poll ----------------------+
-///                               +--> Ended: nothing is received any more
+///  Idle (its length) ------> Taken (by a poll) ----------------------------------------> Waiting (here)
+///    ^  ^                     | | |   ^                                                    |  ^
+///    |  +---- it waits -------+ | |   +------------------------ a poll --------------------+  |
+///    |                          | +--> Revoked -- it waits -----------------------------------+
+///    |                          +--> Ended: nothing is received any more                      |
+///    |                                                                                        |
+///    +--------------- a task takes the place -- Dropped, from each state ---------------------+
 /// ```
 ///
-/// A task holds the state from the poll that takes it until it waits again, also between two messages. All that a receiver holds while
-/// it waits is here, where the server can free it ([`Waiting`](Self::Waiting)), whether or not its task is polled.
+/// A poll that takes the state holds it until the receiver waits again, also between two messages. All that a receiver holds while
+/// it waits is here, where the server can free it, whether or not its task is polled.
 pub(super) enum ReceiverSlot {
     /// Nothing but the length of the last message, because the connection is idle: the state is created again.
     Idle(u32),
-    /// A task has it.
+    /// A poll has it.
     Taken,
+    /// As `Taken`. The server was out of memory meanwhile: the memory is freed when the receiver waits.
+    Revoked,
     /// The rest of a message, a deadline or a turn is awaited.
     Waiting(Box<ActiveReceiver>),
-    /// The connection has ended, and the receiver was told.
+    /// The receiver was dropped, and no task has taken its place. `None` if the connection is idle.
+    Dropped(Option<Box<ActiveReceiver>>),
+    /// The connection has ended, and the receiver was told or dropped.
     Ended,
 }
 
 impl ReceiverSlot {
-    /// A task takes the state; `create` makes it from the length of the last message where the connection was idle. `None` after the end.
+    /// A poll takes the state; `create` makes it from the length of the last message where the connection was idle. `None` after the end.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -99,23 +107,29 @@ impl ReceiverSlot {
                 *self = Self::Taken;
                 Some(active)
             }
-            _ => self.take_waiting(),
+            Self::Waiting(_) => self.replace(Self::Taken),
+            Self::Taken | Self::Revoked | Self::Dropped(_) | Self::Ended => None,
         }
     }
 
-    /// Takes the state of a receiver that waits.
-    pub(super) fn take_waiting(&mut self) -> Option<Box<ActiveReceiver>> {
-        match std::mem::replace(self, Self::Taken) {
+    /// Returns the state of a receiver that waits; it is dropped after the unlock.
+    pub(super) fn replace(&mut self, slot: Self) -> Option<Box<ActiveReceiver>> {
+        match std::mem::replace(self, slot) {
             Self::Waiting(active) => Some(active),
-            other => {
-                *self = other;
-                None
-            }
+            Self::Dropped(active) => active,
+            Self::Idle(_) | Self::Taken | Self::Revoked | Self::Ended => None,
         }
     }
 
     /// The receiver waits. Returns the state if it is not needed meanwhile; it is dropped after the unlock.
-    pub(super) fn put(&mut self, active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
+    pub(super) fn put(&mut self, mut active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
+        // Mostly `Taken`, which the compiler then knows not to have to drop.
+        if !matches!(self, Self::Taken) {
+            if matches!(self, Self::Revoked) {
+                active.fail_overloaded();
+            }
+            *self = Self::Taken;
+        }
         if active.is_idle() {
             *self = Self::Idle(active.last_len);
             return Some(active);
@@ -124,13 +138,38 @@ impl ReceiverSlot {
         None
     }
 
+    /// The receiver is dropped, with the state if it has `taken` that. Returns the state if no task needs it.
+    pub(super) fn put_dropped(&mut self, taken: Option<Box<ActiveReceiver>>) -> Option<Box<ActiveReceiver>> {
+        let unused = taken.and_then(|active| self.put(active));
+        let waiting = self.replace(Self::Ended);
+        *self = Self::Dropped(waiting);
+        unused
+    }
+
+    /// A task takes the place of a receiver that was dropped. False if there is none, or another task has it: one that came second would
+    /// take the place of the first, which nothing would wake again.
+    pub(super) fn hand_over(&mut self) -> bool {
+        let Self::Dropped(active) = self else { return false };
+        *self = active.take().map_or(Self::Idle(0), Self::Waiting);
+        true
+    }
+
+    /// The server is out of memory, and has closed the connection: frees memory.
+    pub(super) fn overload(&mut self) {
+        match self {
+            Self::Waiting(active) | Self::Dropped(Some(active)) => active.fail_overloaded(),
+            Self::Taken => *self = Self::Revoked,
+            Self::Idle(_) | Self::Revoked | Self::Dropped(None) | Self::Ended => {}
+        }
+    }
+
     /// The length of the read buffer of the receiver. A task that has the state, and does something else between two messages, mostly has a
     /// short one.
     pub(super) fn read_buffer_len(&self) -> usize {
         match self {
-            Self::Taken => buffer::LEN_SMALL,
-            Self::Waiting(active) => active.reader.buffer_len(),
-            Self::Idle(_) | Self::Ended => 0,
+            Self::Taken | Self::Revoked => buffer::LEN_SMALL,
+            Self::Waiting(active) | Self::Dropped(Some(active)) => active.reader.buffer_len(),
+            Self::Idle(_) | Self::Dropped(None) | Self::Ended => 0,
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
+use super::active_receiver::ReceiverSlot;
 use super::flush::{LINGER, replace_driven};
 use super::linger::Linger;
 use super::link::Waiter;
@@ -31,7 +31,7 @@ pin_project! {
             if let Some(shared) = this.project().shared.upgrade() {
                 shared.lock().handle_driver_end();
                 // After a poll that has panicked.
-                discard_if_detached(&shared);
+                discard_in_task(&shared);
             }
         }
     }
@@ -92,25 +92,19 @@ impl<F: Future> Future for Driven<F> {
             polled
         };
         if let Some(shared) = this.shared.upgrade() {
-            {
-                let mut state = shared.lock();
-                state.flush_driven(cx);
-                if polled.is_ready() {
-                    // It is not polled again, although its owner may keep it.
-                    state.handle_driver_end();
-                }
+            let mut state = shared.lock();
+            state.flush_driven(cx);
+            if polled.is_ready() {
+                // It is not polled again, although its owner may keep it.
+                state.handle_driver_end();
             }
-            discard_if_detached(&shared);
+            let was_dropped = matches!(state.slot, ReceiverSlot::Dropped(_));
+            drop(state);
+            if was_dropped {
+                discard_in_task(&shared);
+            }
         }
         polled
-    }
-}
-
-/// Lets a task receive in the place of a receiver that was dropped during a poll, by this thread.
-fn discard_if_detached(shared: &Arc<Shared>) {
-    if shared.is_detached.load(Ordering::Relaxed) {
-        shared.is_detached.store(false, Ordering::Relaxed);
-        discard_in_task(shared);
     }
 }
 

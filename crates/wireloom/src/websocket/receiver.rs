@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
@@ -154,7 +153,7 @@ impl Receiver {
 
     /// Takes the input that has not been decoded.
     pub(super) fn take_input(&mut self) -> Vec<u8> {
-        let active = self.active.take().or_else(|| self.shared.lock().slot.take_waiting());
+        let active = self.active.take().or_else(|| self.shared.lock().slot.replace(ReceiverSlot::Ended));
         active.map(|mut active| active.reader.take_input()).unwrap_or_default()
     }
 }
@@ -595,34 +594,29 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
         let remaining = self.shared.drop_half();
-        let mut unused = self.active.take();
-        let spawns = {
-            let mut state = self.shared.lock();
-            let is_needed = !state.link.is_closed() && remaining != Remaining::Nothing;
-            if !is_needed {
-                // It would be held as long as there is a sender. It is dropped after the state is unlocked.
-                unused = unused.or(state.slot.take_waiting());
-            } else if let Some(active) = unused.take() {
-                unused = state.put_receiver(active);
-            }
-            let is_driven = state.is_driven();
-            // Until the end of the poll.
-            self.shared.is_detached.store(is_needed && is_driven, Ordering::Relaxed);
-            is_needed && !is_driven
+        let taken = self.active.take();
+        let mut state = self.shared.lock();
+        let unused = if state.link.is_closed() || remaining == Remaining::Nothing {
+            // It would be held as long as there is a sender.
+            taken.or(state.slot.replace(ReceiverSlot::Ended))
+        } else {
+            state.drop_receiver(taken)
         };
+        // At the end of a poll that is driven, the connection may have no half any more.
+        let is_driven = state.is_driven();
+        drop(state);
         drop(unused);
-        if spawns {
+        if !is_driven {
             discard_in_task(&self.shared);
         }
     }
 }
 
-/// Spawns a task that receives in the place of a receiver that was dropped while senders live: messages are dropped, pings answered,
-/// deadlines watched, and the connection ends when the peer leaves. Outside of a runtime nothing receives.
+/// Spawns a task that receives in the place of a receiver that was dropped while senders live, if no task does: messages are dropped, pings
+/// answered, deadlines watched, and the connection ends when the peer leaves. Outside of a runtime nothing receives.
 pub(super) fn discard_in_task(shared: &Arc<Shared>) {
-    // One: a second task would take the place of the first, which nothing would wake again.
     if let Ok(runtime) = tokio::runtime::Handle::try_current()
-        && !shared.has_task.swap(true, Ordering::Relaxed)
+        && shared.lock().slot.hand_over()
     {
         runtime.spawn(discard_all(Arc::downgrade(shared)));
     }

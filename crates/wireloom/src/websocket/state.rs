@@ -51,10 +51,6 @@ pub(crate) struct Shared {
     more_buffered: AtomicBool,
     /// A server that shuts down has sent its Close frame: messages that arrive are dropped.
     is_discarding: AtomicBool,
-    /// The receiver was dropped within a poll of the future that is driven, and no task receives yet.
-    pub(super) is_detached: AtomicBool,
-    /// A task receives in the place of the receiver, until the end.
-    pub(super) has_task: AtomicBool,
     senders: AtomicU32,
     /// The receiver and the senders that live.
     halves: AtomicU32,
@@ -99,8 +95,6 @@ impl Shared {
             }),
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
-            is_detached: AtomicBool::new(false),
-            has_task: AtomicBool::new(false),
             senders: AtomicU32::new(0),
             halves: AtomicU32::new(0),
             is_observed,
@@ -215,12 +209,8 @@ impl Shared {
     }
 
     /// The receiver waits. What it frees and sends takes effect after the unlock.
-    pub(super) fn put_receiver(&self, mut active: Box<ActiveReceiver>) {
+    pub(super) fn put_receiver(&self, active: Box<ActiveReceiver>) {
         let mut state = self.lock();
-        // It was not in the slot when `overload` freed memory.
-        if matches!(state.slot, ReceiverSlot::Ended) {
-            active.fail_overloaded();
-        }
         let unused = state.put_receiver(active);
         drop(state);
         unused.into_iter().for_each(ActiveReceiver::recycle);
@@ -560,6 +550,13 @@ impl State {
         unused
     }
 
+    /// The receiver is dropped, with its state if it has `taken` that. Returns the state if no task needs it.
+    pub(super) fn drop_receiver(&mut self, taken: Option<Box<ActiveReceiver>>) -> Option<Box<ActiveReceiver>> {
+        let unused = self.slot.put_dropped(taken);
+        self.count_read_buffer();
+        unused
+    }
+
     /// Counts the read buffer while the receiver has one. Most are returned within the poll that takes them, and are not counted: this is
     /// called at the end of a poll of the handler, at the next [`release_if_idle`](Shared::release_if_idle) where another task polls the
     /// receiver, and when it waits.
@@ -619,12 +616,7 @@ impl State {
     pub(super) fn overload(&mut self) {
         let _ = self.session.close(CloseCode::TRY_AGAIN_LATER, "out of memory");
         let flushed = self.poll_flush(None);
-        match &mut self.slot {
-            ReceiverSlot::Waiting(active) => active.fail_overloaded(),
-            // Freed when it is put back.
-            ReceiverSlot::Taken => self.slot = ReceiverSlot::Ended,
-            ReceiverSlot::Idle(_) | ReceiverSlot::Ended => {}
-        }
+        self.slot.overload();
         let mut io = self.take_io(WebSocketError::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));

@@ -1,4 +1,5 @@
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
@@ -52,7 +53,7 @@ async fn an_eviction_frees_a_message_of_which_a_part_has_arrived() {
     assert!(memory.stats().assemblies >= 400_000);
     receiver.shared.evict();
     assert_eq!(memory.stats().assemblies, 0);
-    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    let parked = receiver.shared.lock().slot.replace(ReceiverSlot::Taken).unwrap();
     assert_eq!(parked.reader.inbound().memory_len(), 0);
 }
 
@@ -184,7 +185,7 @@ async fn a_part_of_a_message_that_was_inflated_is_counted_at_once() {
     let fragment: Vec<u8> = (0..4 << 20).map(random).collect();
     client.halves().0.send_chunk(fragment, false).await.unwrap();
     inflate_a_part(&memory, &mut receiver).await;
-    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    let parked = receiver.shared.lock().slot.replace(ReceiverSlot::Taken).unwrap();
     assert!(parked.budget.is_waiting());
     assert!(memory.stats().inflated >= parked.reader.inbound().memory_len());
 }
@@ -245,7 +246,7 @@ async fn pings_are_paid_for() {
     let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
     peer.write_all(&masked(0x89, b"").repeat(20_000)).await.unwrap();
     assert!(is_pending(receiver.recv()));
-    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    let parked = receiver.shared.lock().slot.replace(ReceiverSlot::Taken).unwrap();
     assert!(parked.budget.is_waiting());
 }
 
@@ -257,7 +258,7 @@ async fn the_compression_of_answers_is_paid_for() {
     assert!(is_pending(receiver.recv()));
     sender.send(vec![7; 64 << 10]).await.unwrap();
     assert!(is_pending(receiver.recv()));
-    let parked = receiver.shared.lock().slot.take_waiting().unwrap();
+    let parked = receiver.shared.lock().slot.replace(ReceiverSlot::Taken).unwrap();
     assert!(parked.budget.is_waiting());
 }
 
@@ -556,4 +557,19 @@ async fn a_connection_that_has_turns_reads_no_more_at_once() {
     let memory = scheduled().await;
     let long = longest_read(Some(&memory), 6 * (256 << 10) / 2).await;
     assert!(long < 257 << 10, "{long}");
+}
+
+// The last sender may be dropped by another thread between the steps of the receiver's drop.
+#[tokio::test]
+async fn one_task_takes_the_place_of_a_receiver_once_that_is_dropped() {
+    let (_peer, _sender, receiver) = serve(&Memory::new(1 << 30), 1 << 20);
+    let shared = &receiver.shared;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let active = shared.take_receiver().unwrap();
+    discard_in_task(shared);
+    assert_eq!(tasks(), 0);
+    drop(shared.lock().drop_receiver(Some(active)));
+    discard_in_task(shared);
+    discard_in_task(shared);
+    assert_eq!(tasks(), 1);
 }
