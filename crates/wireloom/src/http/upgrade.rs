@@ -5,7 +5,6 @@ use std::net::Ipv4Addr;
 use std::pin::Pin;
 #[cfg(feature = "hyper")]
 use std::sync::Arc;
-use std::sync::Weak;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
@@ -24,9 +23,7 @@ use crate::registry::Registry;
 use crate::transport::Io;
 #[cfg(feature = "http2")]
 use crate::transport::Transport;
-use crate::websocket::{
-    Driven, IoUring, Linger, Shared, SharedConfig, WebSocket, WebSocketConfig, poll_ended, poll_linger,
-};
+use crate::websocket::{Driven, Ending, IoUring, SharedConfig, WebSocket, WebSocketConfig};
 
 /// The server that hands the connection over after the response.
 #[derive(Clone, Debug)]
@@ -265,8 +262,8 @@ pin_project! {
             #[pin]
             driven: Driven<F>,
         },
-        /// The handler has returned. It has dropped the WebSocket, whose transport lingers, or passed it on.
-        Returned { shared: Weak<Shared>, linger: Option<Pin<Box<Linger>>> },
+        /// The handler has returned.
+        Returned { ending: Pin<Box<Ending>> },
     }
 }
 
@@ -278,20 +275,11 @@ impl<F: Future<Output = ()>> Future for Registered<F> {
         loop {
             match serving.as_mut().project() {
                 ServingProjection::Handler { mut driven } => {
-                    let handled = driven.as_mut().poll(cx);
-                    if handled.is_pending() {
-                        // A handler may do something else after it has dropped the WebSocket.
-                        let _ = poll_linger(driven.linger(), cx);
-                        return Poll::Pending;
-                    }
-                    let shared = driven.shared().clone();
-                    let linger = driven.linger().take();
-                    serving.set(Serving::Returned { shared, linger });
+                    ready!(driven.as_mut().poll(cx));
+                    let ending = driven.take_ending();
+                    serving.set(Serving::Returned { ending });
                 }
-                ServingProjection::Returned { shared, linger } => {
-                    ready!(poll_linger(linger, cx));
-                    return poll_ended(shared, cx);
-                }
+                ServingProjection::Returned { ending } => return ending.as_mut().poll(cx),
             }
         }
     }

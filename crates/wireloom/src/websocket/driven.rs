@@ -10,7 +10,6 @@ use pin_project_lite::pin_project;
 use super::active_receiver::ReceiverSlot;
 use super::flush::{LINGER, replace_driven};
 use super::linger::Linger;
-use super::link::Waiter;
 use super::receiver::discard_in_task;
 use super::state::Shared;
 
@@ -21,8 +20,8 @@ pin_project! {
         shared: Weak<Shared>,
         #[pin]
         future: F,
-        // Closes the transport, once the future has dropped the WebSocket.
-        linger: Option<Pin<Box<Linger>>>,
+        // Closes the transport, once the WebSocket is dropped.
+        ending: Option<Pin<Box<Ending>>>,
     }
 
     impl<F> PinnedDrop for Driven<F> {
@@ -39,43 +38,44 @@ pin_project! {
 
 impl<F> Driven<F> {
     pub(crate) fn new(shared: &Arc<Shared>, future: F) -> Self {
-        Self { shared: Arc::downgrade(shared), future, linger: None }
+        Self { shared: Arc::downgrade(shared), future, ending: None }
     }
 
-    /// The state of the WebSocket.
+    /// The end of the WebSocket. The future has returned, and may have passed the WebSocket on.
     #[cfg(feature = "server")]
-    pub(crate) fn shared(&self) -> &Weak<Shared> {
-        &self.shared
-    }
-
-    /// The transport of a WebSocket that the future has dropped, until it is closed.
-    #[cfg(feature = "server")]
-    pub(crate) fn linger(self: Pin<&mut Self>) -> &mut Option<Pin<Box<Linger>>> {
-        self.project().linger
+    pub(crate) fn take_ending(self: Pin<&mut Self>) -> Pin<Box<Ending>> {
+        let this = self.project();
+        this.ending.take().unwrap_or_else(|| Ending::of(this.shared.upgrade()))
     }
 }
 
-/// Ready when the transport is closed.
-#[cfg(feature = "server")]
-pub(crate) fn poll_linger(linger: &mut Option<Pin<Box<Linger>>>, cx: &mut Context<'_>) -> Poll<()> {
-    if let Some(lingering) = linger {
-        ready!(lingering.as_mut().poll(cx));
-        *linger = None;
-    }
-    Poll::Ready(())
+/// Ready when a WebSocket has ended, or its halves are dropped and its transport is closed.
+pub(crate) struct Ending {
+    /// Held, so that no other task drops the state last. `None` when the transport lingers, or is closed.
+    shared: Option<Arc<Shared>>,
+    linger: Option<Linger>,
 }
 
-/// Ready when a WebSocket has ended, or both of its halves are dropped.
-#[cfg(feature = "server")]
-pub(crate) fn poll_ended(shared: &Weak<Shared>, cx: &Context<'_>) -> Poll<()> {
-    let Some(shared) = shared.upgrade() else { return Poll::Ready(()) };
-    let mut state = shared.lock();
-    if state.link.write_error().is_some() {
-        return Poll::Ready(());
+impl Ending {
+    fn of(shared: Option<Arc<Shared>>) -> Pin<Box<Self>> {
+        Box::pin(Self { shared, linger: None })
     }
-    // Woken by every end, and by the drop of the state. It registers again when it is woken for another reason.
-    state.link.register(Some((Waiter::Driver, cx)));
-    Poll::Pending
+}
+
+impl Future for Ending {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(shared) = &self.shared {
+            self.linger = ready!(shared.poll_ended(cx));
+            self.shared = None;
+        }
+        if let Some(linger) = &mut self.linger {
+            ready!(Pin::new(linger).poll(cx));
+            self.linger = None;
+        }
+        Poll::Ready(())
+    }
 }
 
 impl<F: Future> Future for Driven<F> {
@@ -87,7 +87,7 @@ impl<F: Future> Future for Driven<F> {
             let _driving = DrivenScope::new(this.shared.as_ptr().addr());
             let polled = this.future.poll(cx);
             if let Some(linger) = LINGER.take() {
-                *this.linger = Some(linger);
+                *this.ending = Some(Box::pin(Ending { shared: None, linger: Some(*linger) }));
             }
             polled
         };
@@ -98,13 +98,35 @@ impl<F: Future> Future for Driven<F> {
                 // It is not polled again, although its owner may keep it.
                 state.handle_driver_end();
             }
-            let was_dropped = matches!(state.slot, ReceiverSlot::Dropped(_));
+            let is_dropped = matches!(state.slot, ReceiverSlot::Dropped(_)) || !shared.has_halves();
             drop(state);
-            if was_dropped {
-                discard_in_task(&shared);
+            if is_dropped {
+                handle_dropped(&shared, this.ending);
             }
         }
+        if this.ending.is_some() && polled.is_pending() {
+            poll_ending(this.ending, cx);
+        }
         polled
+    }
+}
+
+/// The receiver was dropped, or both halves.
+#[cold]
+#[inline(never)]
+fn handle_dropped(shared: &Arc<Shared>, ending: &mut Option<Pin<Box<Ending>>>) {
+    discard_in_task(shared);
+    if !shared.has_halves() && shared.lock().is_of_server() {
+        ending.get_or_insert_with(|| Ending::of(Some(shared.clone())));
+    }
+}
+
+/// The future may do something else after it has dropped the WebSocket.
+#[cold]
+#[inline(never)]
+fn poll_ending(ending: &mut Option<Pin<Box<Ending>>>, cx: &mut Context<'_>) {
+    if let Some(ending) = ending {
+        let _ = ending.as_mut().poll(cx);
     }
 }
 
@@ -113,7 +135,7 @@ struct DrivenScope {
     /// The connection whose future polls this one, if any.
     outer: usize,
     /// The transport that it has dropped during its poll.
-    outer_linger: Option<Pin<Box<Linger>>>,
+    outer_linger: Option<Box<Linger>>,
 }
 
 impl DrivenScope {

@@ -17,7 +17,6 @@
 //! `model` checks this under shuttle.
 
 use std::cell::{Cell, RefCell};
-use std::pin::Pin;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -59,7 +58,7 @@ thread_local! {
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
 
     /// The transport of that connection, when it was dropped during the current poll.
-    pub(super) static LINGER: Cell<Option<Pin<Box<Linger>>>> = const { Cell::new(None) };
+    pub(super) static LINGER: Cell<Option<Box<Linger>>> = const { Cell::new(None) };
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
     /// Boxes, because they are passed in registers.
@@ -144,17 +143,17 @@ where
 
 /// Lets the transport of an ended connection linger: in the connection's future if this thread drives it, otherwise, on a server,
 /// in a spawned task. Elsewhere the transport is closed at once, because a client's runtime may have no timers.
-pub(super) fn linger(id: usize, account: &Account, make_linger: impl FnOnce() -> Linger) {
+pub(super) fn linger(id: usize, account: &Account, linger: Linger) {
     if is_driven(id) {
-        let _ = LINGER.try_with(|linger| linger.set(Some(Box::pin(make_linger()))));
+        let _ = LINGER.try_with(|slot| slot.set(Some(Box::new(linger))));
     } else if account.is_of_server() {
-        spawn_linger(make_linger);
+        spawn_linger(linger);
     }
 }
 
 /// Lets the transport of an ended connection linger in a spawned task. It is closed at once outside of a runtime.
-pub(super) fn spawn_linger(make_linger: impl FnOnce() -> Linger) {
+pub(super) fn spawn_linger(linger: Linger) {
     if let Ok(runtime) = Handle::try_current() {
-        runtime.spawn(make_linger());
+        runtime.spawn(linger);
     }
 }

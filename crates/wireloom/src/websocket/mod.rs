@@ -66,9 +66,7 @@ use crate::error::WebSocketError;
 use crate::transport::{Io, Transport};
 pub(crate) use driven::Driven;
 #[cfg(feature = "server")]
-pub(crate) use driven::{poll_ended, poll_linger};
-#[cfg(feature = "server")]
-pub(crate) use linger::Linger;
+pub(crate) use driven::Ending;
 pub(crate) use state::Shared;
 
 /// An open WebSocket.

@@ -160,6 +160,28 @@ impl Shared {
         }
     }
 
+    /// Whether the receiver or a sender lives.
+    pub(super) fn has_halves(&self) -> bool {
+        self.halves.load(Ordering::Acquire) > 0
+    }
+
+    /// Ready when the connection has ended, or its halves are dropped and the queue is written; then perhaps with its transport, which lingers.
+    pub(super) fn poll_ended(&self, cx: &Context<'_>) -> Poll<Option<Linger>> {
+        let mut state = self.lock();
+        // The half that is dropped last queues a Close frame, unless there was one.
+        let is_dropped = !self.has_halves() && !state.session.core().is_open();
+        let is_written = is_dropped && state.poll_flush(Some((Waiter::Driver, cx))).is_ready();
+        if state.link.write_error().is_some() {
+            return Poll::Ready(None);
+        }
+        if is_written {
+            return Poll::Ready(state.end_dropped());
+        }
+        // Woken by every end, and by the drop of the last half. It registers again when it is woken for another reason.
+        state.link.register(Some((Waiter::Driver, cx)));
+        Poll::Pending
+    }
+
     /// A number for another sender.
     pub(super) fn next_sender(&self) -> u32 {
         self.senders.fetch_add(1, Ordering::Relaxed)
@@ -379,6 +401,11 @@ impl State {
         self.shared.as_ptr().addr()
     }
 
+    /// Whether the connection is registered with a server, which waits for its end.
+    pub(super) fn is_of_server(&self) -> bool {
+        self.send_queue.account().is_of_server()
+    }
+
     /// Whether this thread polls the future that is driven.
     pub(super) fn is_driven(&self) -> bool {
         flush::is_driven(self.id())
@@ -551,7 +578,10 @@ impl State {
     }
 
     /// The receiver is dropped, with its state if it has `taken` that. Returns the state if no task needs it.
-    pub(super) fn drop_receiver(&mut self, taken: Option<Box<ActiveReceiver>>) -> Option<Box<ActiveReceiver>> {
+    pub(super) fn drop_receiver(
+        &mut self,
+        taken: Option<Box<ActiveReceiver>>,
+    ) -> Option<Box<ActiveReceiver>> {
         let unused = self.slot.put_dropped(taken);
         self.count_read_buffer();
         unused
@@ -621,10 +651,9 @@ impl State {
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
             let (id, account) = (self.id(), self.send_queue.account().clone());
+            let linger = Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER));
             // It may drop the transport.
-            self.deferred.call(move || {
-                flush::linger(id, &account, || Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER)));
-            });
+            self.deferred.call(move || flush::linger(id, &account, linger));
         } else {
             // Unread output holds memory of the kernel.
             io.abandon();
@@ -701,33 +730,31 @@ impl State {
     fn close_dropped(&mut self) -> bool {
         if self.link.write_error().is_none() {
             self.session.close_dropped();
-            // The task that receives has another deadline.
-            self.link.wake_receiver(&mut self.deferred);
+            // The task that receives has another deadline, and the server waits for this.
+            self.wake();
         }
         self.poll_flush(None).is_ready()
     }
 
+    /// Ends a connection whose halves are dropped: returns the transport if it lingers.
+    fn end_dropped(&mut self) -> Option<Linger> {
+        let linger = self.shut_down_dropped();
+        let io = self.take_io(WebSocketError::Closed);
+        self.deferred.drop_later(Box::new(io));
+        linger
+    }
+
     /// The end of a connection that was dropped while it could write.
-    fn shut_down_dropped(&mut self) {
+    fn shut_down_dropped(&mut self) -> Option<Linger> {
         let is_client = self.session.core().role() == Role::Client;
         let written = self.link.poll_write_all(None, &mut self.session, &mut self.deferred);
         if !written.is_ready() || is_client && !self.link.is_tunnel() {
-            return;
+            return None;
         }
         self.link.shut_down(&mut Context::from_waker(Waker::noop()));
-        if self.session.core().poll_timeout().is_none() {
-            return;
-        }
+        self.session.core().poll_timeout()?;
         // `None` if the clock cannot represent it: it never passes.
-        let deadline = self.session.poll_timeout();
-        let (id, account) = (self.id(), self.send_queue.account().clone());
-        let make_linger = || Linger::new(self.link.take_io(), deadline);
-        if is_client {
-            // Dropping a stream of HTTP/2 resets it, and drops the frames that its connection has not written.
-            flush::spawn_linger(make_linger);
-        } else {
-            flush::linger(id, &account, make_linger);
-        }
+        Some(Linger::new(self.link.take_io(), self.session.poll_timeout()))
     }
 
     /// Queues the events of the session, and delivers them after the unlock.
@@ -744,8 +771,15 @@ impl State {
 impl Drop for State {
     /// Both halves were dropped, and [`Shared::drop_half`] has written what the transport accepts.
     fn drop(&mut self) {
-        if self.link.write_error().is_none() {
-            self.shut_down_dropped();
+        if self.link.write_error().is_none()
+            && let Some(linger) = self.shut_down_dropped()
+        {
+            if self.session.core().role() == Role::Client {
+                // Dropping a stream of HTTP/2 resets it, and drops the frames that its connection has not written.
+                flush::spawn_linger(linger);
+            } else {
+                flush::linger(self.id(), self.send_queue.account(), linger);
+            }
         }
         self.slot = ReceiverSlot::Ended;
         self.count_read_buffer();

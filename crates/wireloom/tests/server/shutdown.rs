@@ -201,6 +201,48 @@ fn pass_on(passed: tokio::sync::mpsc::UnboundedSender<wireloom::WebSocket>) -> i
     }
 }
 
+// What the socket does not accept at once is written by a task, or the WebSocket was passed on.
+#[tokio::test]
+async fn a_dropped_websocket_counts_until_its_peer_has_closed() {
+    const LEN: usize = 16 << 20;
+    for is_passed_on in [false, true] {
+        let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel();
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let (address, handle) = (server.local_addr().unwrap(), server.handle());
+        let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+            let passed = passed.clone();
+            async move {
+                match request.websocket() {
+                    Ok(upgrade) => upgrade.on_open(async move |mut socket| {
+                        if is_passed_on {
+                            let _ = passed.send(socket);
+                        } else {
+                            socket.feed(vec![7; LEN]).await.unwrap();
+                        }
+                    }),
+                    Err(refusal) => refusal,
+                }
+            }
+        }));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        if is_passed_on {
+            drop(sockets.recv().await.unwrap());
+        }
+        let mut read = Vec::new();
+        stream.read_to_end(&mut read).await.unwrap();
+        assert!(read.ends_with(b"\x88\x02\x03\xe9") && (is_passed_on || read.len() > LEN), "{is_passed_on}");
+        // Much less than the close timeout.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(handle.stats().connections_open, 1, "{is_passed_on}");
+        handle.shut_down();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!serving.is_finished(), "{is_passed_on}");
+        drop(stream);
+        tokio::time::timeout(Duration::from_secs(5), serving).await.expect("it ends").unwrap().unwrap();
+    }
+}
+
 // A handler may pass its WebSocket to another task and return, as applications with one task for all of them do.
 #[tokio::test]
 async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
