@@ -251,25 +251,21 @@ impl Inner {
         }
     }
 
-    /// Evicts the connection. False if it has set no target.
-    pub(super) fn evict(&self) -> bool {
-        let target = lock(&self.target).as_ref().and_then(Weak::upgrade);
-        let Some(target) = target else { return false };
+    /// Evicts the connection; false if it is in use. `None` if it has set no target.
+    pub(super) fn evict(&self) -> Option<bool> {
+        let target = self.target()?;
         self.is_evicted.store(true, Ordering::Release);
         self.memory.evicted.fetch_add(1, Ordering::Relaxed);
-        target.evict();
+        let is_done = target.try_evict();
         self.memory.wake_waiting();
         if let Some(group) = &self.group {
             group.wake();
         }
-        true
+        Some(is_done)
     }
 
-    pub(super) fn abort(&self) {
-        let target = lock(&self.target).as_ref().and_then(Weak::upgrade);
-        if let Some(target) = target {
-            target.abort();
-        }
+    pub(super) fn target(&self) -> Option<Arc<dyn Evict>> {
+        lock(&self.target).as_ref().and_then(Weak::upgrade)
     }
 }
 

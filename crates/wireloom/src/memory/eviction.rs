@@ -22,8 +22,38 @@ pub(crate) trait Evict: Send + Sync {
     /// and must not call [`Account::on_evict`](super::Account::on_evict).
     fn evict(&self);
 
+    /// As [`evict`](Self::evict); false if it is in use for a while, as a WebSocket that compresses a long message.
+    fn try_evict(&self) -> bool {
+        self.evict();
+        true
+    }
+
     /// The connection did not free its memory in time: ends it at once.
     fn abort(&self) {}
+}
+
+/// A connection that is evicted.
+struct Evicted {
+    account: Arc<Inner>,
+    /// It was in use.
+    is_busy: bool,
+}
+
+impl Evicted {
+    /// Whether the connection is closed and has freed its memory. Evicts it if it is no longer in use.
+    fn poll_freed(&mut self) -> bool {
+        self.is_busy = self.is_busy && self.account.target().is_some_and(|target| !target.try_evict());
+        !self.is_busy && self.account.held() == 0
+    }
+
+    /// It did not free its memory in time.
+    fn abort(&mut self) {
+        match self.account.target() {
+            Some(target) if std::mem::take(&mut self.is_busy) => target.evict(),
+            Some(target) if self.account.held() > 0 => target.abort(),
+            _ => {}
+        }
+    }
 }
 
 impl Memory {
@@ -40,8 +70,8 @@ impl Memory {
                     }
                 }
                 let excess = self.total.load(Ordering::Relaxed).saturating_sub(self.near()).max(1);
-                let evicted = self.evict_largest(excess, |_| true);
-                self.free(&evicted).await;
+                let mut evicted = self.evict_largest(excess, |_| true);
+                Self::free(&mut evicted).await;
                 if evicted.is_empty() {
                     tokio::time::sleep(NEAR_TIME_MAX).await;
                 }
@@ -51,20 +81,19 @@ impl Memory {
 
     /// Evicts the largest holders of a group that together hold at least `excess` bytes.
     pub(super) async fn evict_from(&self, group: &Arc<Group>, excess: usize) {
-        let evicted = self.evict_largest(excess, |account| account.is_in(group));
-        self.free(&evicted).await;
+        Self::free(&mut self.evict_largest(excess, |account| account.is_in(group))).await;
     }
 
     /// Aborts those of the evicted connections that do not free their memory in time.
-    async fn free(&self, evicted: &[Arc<Inner>]) {
-        if !self.wait_until_freed(evicted).await {
-            evicted.iter().filter(|account| account.held() > 0).for_each(|account| account.abort());
-            self.wait_until_freed(evicted).await;
+    async fn free(evicted: &mut [Evicted]) {
+        if !Self::wait_until_freed(evicted).await {
+            evicted.iter_mut().for_each(Evicted::abort);
+            Self::wait_until_freed(evicted).await;
         }
     }
 
     /// Evicts the largest holders, of those that `is_candidate` names, that together hold at least `excess` bytes.
-    fn evict_largest(&self, excess: usize, is_candidate: impl Fn(&Inner) -> bool) -> Vec<Arc<Inner>> {
+    fn evict_largest(&self, excess: usize, is_candidate: impl Fn(&Inner) -> bool) -> Vec<Evicted> {
         // Each may be the last reference to an account of a connection that has ended, which locks the accounts when it is dropped.
         let accounts: Vec<Weak<Inner>> = lock(&self.accounts).iter().cloned().collect();
         let mut holders: Vec<(usize, Arc<Inner>)> = accounts
@@ -81,20 +110,23 @@ impl Memory {
             if freed >= excess {
                 break;
             }
-            if account.evict() {
+            if let Some(is_done) = account.evict() {
                 freed += held;
-                evicted.push(account);
+                evicted.push(Evicted { account, is_busy: !is_done });
             }
         }
         evicted
     }
 
     /// Waits for evicted connections; false when they took too long.
-    async fn wait_until_freed(&self, evicted: &[Arc<Inner>]) -> bool {
+    async fn wait_until_freed(evicted: &mut [Evicted]) -> bool {
         const STEP: Duration = Duration::from_millis(10);
         let steps = EVICTION_TIME_MAX.as_millis() / STEP.as_millis();
         for _ in 0..steps {
-            if evicted.iter().all(|account| account.held() == 0) {
+            let mut are_freed = true;
+            // All of them, because each may still have to be evicted.
+            evicted.iter_mut().for_each(|evicted| are_freed &= evicted.poll_freed());
+            if are_freed {
                 return true;
             }
             tokio::time::sleep(STEP).await;
@@ -109,7 +141,7 @@ mod tests {
     use super::super::reservation::GRANULE;
     use super::super::{Account, Category, Reservation};
     use super::*;
-    use crate::sync::{Model, Mutex};
+    use crate::sync::{AtomicBool, Model, Mutex};
 
     const MAX: usize = 64 * GRANULE;
 
@@ -117,13 +149,15 @@ mod tests {
     struct Holder {
         reservation: Mutex<Option<Reservation>>,
         frees_on_evict: bool,
+        is_busy: AtomicBool,
     }
 
     impl Holder {
         fn new(account: &Account, len: usize, frees_on_evict: bool) -> Arc<Self> {
             let mut reservation = account.reservation(Category::Assembly);
             reservation.try_set(len).unwrap();
-            let holder = Arc::new(Self { reservation: Mutex::new(Some(reservation)), frees_on_evict });
+            let (reservation, is_busy) = (Mutex::new(Some(reservation)), AtomicBool::new(false));
+            let holder = Arc::new(Self { reservation, frees_on_evict, is_busy });
             let weak = Arc::downgrade(&holder);
             account.on_evict(weak);
             holder
@@ -141,8 +175,34 @@ mod tests {
             }
         }
 
+        fn try_evict(&self) -> bool {
+            let is_free = !self.is_busy.load(Ordering::Relaxed);
+            is_free.then(|| self.evict()).is_some()
+        }
+
         fn abort(&self) {
             lock(&self.reservation).take();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_in_use_is_evicted_afterwards_or_in_the_end() {
+        for busy_time in [EVICTION_TIME_MAX / 2, EVICTION_TIME_MAX * 4] {
+            let memory = Memory::new(MAX);
+            let watching = tokio::spawn(memory.clone().watch());
+            let (account, other) = (memory.account(), memory.account());
+            let small = Holder::new(&other, GRANULE, true);
+            let busy = Holder::new(&account, MAX / 2, true);
+            busy.is_busy.store(true, Ordering::Relaxed);
+            lock(&busy.reservation).as_mut().unwrap().set(MAX - GRANULE);
+            tokio::time::sleep(EVICTION_TIME_MAX / 4).await;
+            assert_eq!((memory.stats().evicted, busy.holds()), (1, true));
+            tokio::time::sleep(busy_time).await;
+            assert_eq!(busy.holds(), busy_time < EVICTION_TIME_MAX, "{busy_time:?}");
+            busy.is_busy.store(false, Ordering::Relaxed);
+            tokio::time::sleep(EVICTION_TIME_MAX / 10).await;
+            assert_eq!((memory.stats().evicted, busy.holds(), small.holds()), (1, false, true));
+            watching.abort();
         }
     }
 

@@ -273,7 +273,8 @@ impl Shared {
 
     /// Frees memory of a connection on which nothing has been transferred since the last call, and counts its read buffer.
     pub(crate) fn release_if_idle(&self) {
-        let mut state = self.lock();
+        // One that is in use is not idle.
+        let Some(mut state) = self.try_lock() else { return };
         state.count_read_buffer();
         if state.session.release_if_idle() && state.session.core().is_compressed() {
             state.wake();
@@ -285,6 +286,10 @@ impl Shared {
 impl Evict for Shared {
     fn evict(&self) {
         self.lock().overload();
+    }
+
+    fn try_evict(&self) -> bool {
+        self.try_lock().map(|mut state| state.overload()).is_some()
     }
 }
 

@@ -68,6 +68,16 @@ async fn the_end_of_a_connection_frees_a_message_of_which_a_part_has_arrived() {
     assert!(receiver.active.is_none());
 }
 
+// Compression of a long message locks the state for a while.
+#[tokio::test]
+async fn an_eviction_does_not_wait_for_a_websocket_in_use() {
+    let (_peer, _sender, receiver) = serve(&Memory::new(1 << 30), 1 << 20);
+    let state = receiver.shared.lock();
+    assert!(!receiver.shared.try_evict());
+    drop(state);
+    assert!(receiver.shared.try_evict() && receiver.shared.lock().link.is_closed());
+}
+
 // The peer no longer reads, and still sends.
 #[tokio::test]
 async fn a_message_that_arrives_after_a_failed_write_is_counted() {
