@@ -11,9 +11,6 @@
 //!                                    server: at once; client: at EOF -----+
 //! ```
 
-#[cfg(test)]
-mod tests;
-
 use crate::config::Config;
 use crate::deflate::{Decompressor, DeflateConfig, DeflateParams};
 use crate::error::Error;

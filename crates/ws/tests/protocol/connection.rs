@@ -1,16 +1,15 @@
-use super::*;
-use crate::close::CloseCode;
-use crate::config::{Delivery, Keepalive};
-use crate::end::{Cause, End, Initiator};
-use crate::error::{Misuse, PeerMisbehaved};
-use crate::event::Pong;
-use crate::limits::PONGS_QUEUED_LEN_MAX;
-use crate::opcode::Kind;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec;
-use alloc::vec::Vec;
+//! Two ends of a connection, and its halves: messages at every step, closing, answers to pings, limits, timeouts.
+
+use std::time::Duration;
+
 use bytes::Bytes;
+use wireloom_ws::deflate::DeflateConfig;
+use wireloom_ws::handshake::extensions;
+use wireloom_ws::limits::PONGS_QUEUED_LEN_MAX;
+use wireloom_ws::{
+    Cause, CloseCode, Config, Connection, Delivery, End, Event, Inbound, Initiator, Keepalive, Kind, Misuse,
+    PeerMisbehaved, Pong, Role, Transport,
+};
 
 const NOW: Duration = Duration::from_secs(1000);
 
@@ -27,7 +26,7 @@ fn deflated(delivery: Delivery) -> (Connection, Connection) {
     let deflate = DeflateConfig::default();
     let mut offer = String::new();
     deflate.offer(&mut offer);
-    let offers = crate::handshake::extensions::parse(&offer).unwrap();
+    let offers = extensions::parse(&offer).unwrap();
     let params = deflate.accept_offers(offers.iter(), &mut response).unwrap();
     let config = Config { delivery, ..Config::default() };
     let client = Connection::client(config.clone(), Some((params, &deflate)), [9; 32], NOW);
@@ -52,6 +51,7 @@ fn receive(connection: &mut Connection, wire: &[u8], step: usize, slot: bool) ->
         Event::Ping(payload) => received.push(format!("ping {}", payload.len())),
         Event::Pong(pong) => received.push(format!("pong {:?}", pong.round_trip)),
         Event::Close(close) => received.push(format!("close {:?} {}", close.code, close.reason)),
+        other => panic!("{other:?}"),
     };
     let mut rest = wire;
     while !rest.is_empty() {
