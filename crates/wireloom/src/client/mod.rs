@@ -296,7 +296,8 @@ impl Connector {
     /// Another origin (scheme, host and port) receives subprotocols, [`origin`](Self::origin) and extensions, but neither the
     /// [`header`](Self::header)s, any of which may be a secret, nor credentials of the URL, nor a client certificate;
     /// [`host`](Self::host) and [`server_name`](Self::server_name) are the URL's alone. A redirect from TLS to plain text is an
-    /// error. For other rules, follow redirects yourself: [`Error::Refused`] has the `Location`.
+    /// error. Browsers follow none. For other rules, and where a subprotocol is a secret, as some servers take tokens, follow redirects
+    /// yourself: [`Error::Refused`] has the `Location`.
     pub fn redirects_max(mut self, max: u8) -> Self {
         self.redirects_max = max;
         self
@@ -308,9 +309,9 @@ impl Connector {
         self
     }
 
-    /// Connects through the proxy that the environment names now: `wss_proxy`, `https_proxy` or `all_proxy` for `wss`, `ws_proxy`,
-    /// `http_proxy` or `all_proxy` for `ws`, except for the hosts in `no_proxy`. Names in upper case apply too, except for
-    /// `HTTP_PROXY`, which the clients of a CGI script can set. Without this call the environment is not read.
+    /// Connects through the proxy that the environment names now: `wss_proxy`, `https_proxy` or `all_proxy` for `wss` and `https`,
+    /// `ws_proxy`, `http_proxy` or `all_proxy` for `ws` and `http`, except for the hosts in `no_proxy`. Names in upper case apply too,
+    /// except for `HTTP_PROXY`, which the clients of a CGI script can set. Without this call the environment is not read.
     pub fn proxy_from_env(mut self) -> Self {
         self.route = Route::Environment(Environment::read());
         self
