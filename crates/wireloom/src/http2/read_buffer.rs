@@ -13,7 +13,7 @@ use crate::transport::buffer::{Buffer, Pace};
 const BORROWED_READ_MIN: usize = 32 << 10;
 
 /// Read buffers of the process that content may borrow at the same time. A chunk of 8 KiB keeps the whole buffer of 256 KiB, and a long one
-/// counts as four: this bounds the waste to 4 MiB, and leaves most of the process's large buffers to reads.
+/// counts as four. The last one may be long, after 15: this bounds the waste to 4.75 MiB, and leaves most of the process's large buffers to reads.
 const BORROWED_MAX: usize = 16;
 
 static BORROWED: AtomicUsize = AtomicUsize::new(0);

@@ -98,15 +98,21 @@ pub(crate) fn take_bytes_for(len: usize) -> Box<[u8]> {
     if len <= LEN_SMALL { take_bytes() } else { allocate(len) }
 }
 
-/// A long buffer instead of one of `len` bytes, where that is shorter. `None` where half of the large buffers are in use: the others are
-/// left to reads of usual length.
+/// Whether a process that has `large` of at most `max` large buffers may have a long one, too: half of them are left to reads of usual
+/// length.
+fn has_room(large: usize, max: usize) -> bool {
+    2 * (large + LEN_LONG / LEN) <= max
+}
+
+/// A long buffer instead of one of `len` bytes, where that is shorter. `None` where it would not leave [room](has_room).
 pub(crate) fn take_longer(len: usize) -> Option<Box<[u8]>> {
     if len >= LEN_LONG {
         return None;
     }
     let pooled = POOL.try_with(|pool| pool.borrow_mut().long.take()).ok().flatten();
-    let has_room = || 2 * LARGE.load(Ordering::Relaxed) < LARGE_MAX.load(Ordering::Relaxed);
-    pooled.or_else(|| has_room().then(|| allocate(LEN_LONG)))
+    // As in `take_bytes`, threads may exceed this together.
+    let is_allowed = || has_room(LARGE.load(Ordering::Relaxed), LARGE_MAX.load(Ordering::Relaxed));
+    pooled.or_else(|| is_allowed().then(|| allocate(LEN_LONG)))
 }
 
 /// Returns a buffer that came from [`take_bytes`], [`take_bytes_for`] or [`take_longer`].
@@ -435,6 +441,13 @@ mod tests {
         });
         thread.join().unwrap();
         assert!(LARGE.load(Ordering::Relaxed) < 1_000);
+    }
+
+    #[test]
+    fn a_long_buffer_leaves_half_of_the_large_ones() {
+        assert!(has_room(0, 64) && has_room(28, 64) && !has_room(29, 64));
+        // Beside a small limit of memory it would be more than there may be.
+        assert!(has_room(0, 8) && [0, 1, 4, 7].into_iter().all(|max| !has_room(0, max)));
     }
 
     #[test]
