@@ -13,11 +13,12 @@ const CONNECTIONS_MAX = 200;
 const RATE_MAX = 50_000;
 const SIZE_MAX = 1_048_576;
 const TICK_MS = 20;
-/** Messages of a socket that have not been written yet; more are not sent. */
+/** Bytes that the browser has not sent yet, of all sockets; more are not queued. */
 const BUFFERED_MAX = 1_048_576;
-/** How many messages may be without an answer, or as many as were answered in a tenth of the last second. A page that has more to receive
- * than it can does not notice a click on Stop. */
+/** How many messages may be without an answer, if the server answers. More may be on the way to a server that is far away: as many as are
+ * answered in the time of the fastest answer and `BACKLOG_MS`. A page that has more to receive than it can does not notice a click on Stop. */
 const UNANSWERED_MAX = 1000;
+const BACKLOG_MS = 100;
 /** How much of a turn is for sending. The rest is for what is received, and for the user. */
 const SENDING_MS = 4;
 
@@ -45,6 +46,10 @@ class LoadTest extends Store {
   open = 0;
   /** In the last second. */
   private answered = 0;
+  /** The time of the fastest answer of this run. */
+  private fastest = Infinity;
+  /** The answers of all runs when the last second ended. */
+  private answeredBefore = 0;
   private latencies = new Latencies(5000);
   private links: Link[] = [];
   private timers: number[] = [];
@@ -60,6 +65,7 @@ class LoadTest extends Store {
     this.latency.clear();
     this.latencies.clear();
     this.sent = this.received = this.withheld = this.open = this.answered = 0;
+    this.fastest = Infinity;
     this.protocol = '';
     this.state = 'running';
     this.note = 'Connecting…';
@@ -90,9 +96,13 @@ class LoadTest extends Store {
     };
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       this.received++;
+      // What is no echo of a message.
+      if (!(data instanceof ArrayBuffer && data.byteLength >= 8)) return;
       link.unanswered--;
       // The first eight bytes are the time of sending.
-      if (data instanceof ArrayBuffer && data.byteLength >= 8) this.latencies.add(performance.now() - new DataView(data).getFloat64(0));
+      const latency = performance.now() - new DataView(data).getFloat64(0);
+      this.latencies.add(latency);
+      this.fastest = Math.min(this.fastest, latency);
     };
     socket.onclose = ({ code }) => {
       if (wasOpen) this.open--;
@@ -118,14 +128,17 @@ class LoadTest extends Store {
           due = 0;
           return;
         }
-        const unansweredMax = Math.max(UNANSWERED_MAX, this.answered / 10) / links.length;
+        const bufferedMax = BUFFERED_MAX / links.length;
+        const answers = this.answered > 0 || this.latencies.total > this.answeredBefore;
+        const onTheWay = (this.answered * (this.fastest + BACKLOG_MS)) / 1000;
+        const unansweredMax = answers ? Math.max(UNANSWERED_MAX, onTheWay) / links.length : Infinity;
         const end = now + (document.hidden ? 1000 : SENDING_MS);
         // How many links in a row took nothing.
         let refusals = 0;
         let time = now;
         while (due >= 1 && refusals < links.length && time < end) {
           const link = links[turn++ % links.length]!;
-          if (link.socket.bufferedAmount > BUFFERED_MAX || link.unanswered >= unansweredMax) {
+          if (link.socket.bufferedAmount > bufferedMax || link.unanswered >= unansweredMax) {
             refusals++;
             continue;
           }
@@ -147,12 +160,14 @@ class LoadTest extends Store {
 
   private sample(): void {
     let [sent, received, last] = [0, 0, performance.now()];
+    this.answeredBefore = this.latencies.total;
     this.timers.push(
       window.setInterval(() => {
         const now = performance.now();
         const seconds = (now - last) / 1000;
-        this.answered = (this.received - received) / seconds;
-        this.throughput.add(Date.now() / 1000, [(this.sent - sent) / seconds, this.answered]);
+        this.answered = (this.latencies.total - this.answeredBefore) / seconds;
+        this.answeredBefore = this.latencies.total;
+        this.throughput.add(Date.now() / 1000, [(this.sent - sent) / seconds, (this.received - received) / seconds]);
         [sent, received, last] = [this.sent, this.received, now];
         const figures = this.latencies.percentiles();
         this.latency.add(Date.now() / 1000, figures ? [figures.p50, figures.p90, figures.p99] : [null, null, null]);
@@ -260,7 +275,7 @@ export function Load() {
               </div>
               {test.withheld > 0 && (
                 <div>
-                  <dt>Not sent: the server or this page is too slow</dt>
+                  <dt>Not sent: the server, the network or this page is too slow</dt>
                   <dd>{count(test.withheld)}</dd>
                 </div>
               )}

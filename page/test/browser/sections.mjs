@@ -2,9 +2,11 @@
 
 import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
-import { connect as dial } from 'node:net';
+import { createServer, connect as dial } from 'node:net';
 import { join } from 'node:path';
-import { connect, joinRoom, message, rows, send, shows, status } from './harness.mjs';
+import { connect, joinRoom, message, rows, send, shows, status, until } from './harness.mjs';
+
+const INCOMING = 'wireloom_messages_total{direction="in",protocol="http1"}';
 
 export default {
   async 'joins two pages in a room, which recovers what was missed'(driver) {
@@ -116,7 +118,7 @@ export default {
   },
 
   async 'stops although it was asked for more than the page can do'(driver) {
-    if (driver.name === 'chromium') return 'on a machine that does other things too, it passes a click on late';
+    if (driver.name === 'chromium') return 'in some runs a click on Stop was not noticed within 90 s; why is not known';
     const page = await driver.open('load');
     await page.getByLabel('Messages per second, in total').fill('50000');
     await page.getByRole('button', { name: 'Start' }).click();
@@ -125,6 +127,50 @@ export default {
     await page.waitForTimeout(4000);
     await page.getByRole('button', { name: 'Stop' }).click();
     await status(page, 'Load').filter({ hasText: 'Stopped' }).waitFor();
+  },
+
+  async 'sends at the rate to a server that does not answer'(driver) {
+    const page = await driver.open('load');
+    const { server } = driver;
+    await page.getByLabel('URL of an echo').fill(`${server.ws}/sink`);
+    await page.getByRole('button', { name: 'Start' }).click();
+    await until(async () => (await server.metric(INCOMING)) > 5000);
+    const received = await server.metric(INCOMING);
+    assert.ok(received > 5000, `${received} messages`);
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await status(page, 'Load').filter({ hasText: 'Stopped' }).waitFor();
+  },
+
+  async 'sends at the rate to a server that is far away'(driver) {
+    // Each way takes this long: at most 1,000 without an answer would be 1,430 messages per second.
+    const DELAY_MS = 350;
+    const { server } = driver;
+    const relay = createServer((near) => {
+      const far = dial(new URL(server.http).port, '127.0.0.1');
+      for (const [from, to] of [
+        [near, far],
+        [far, near],
+      ]) {
+        from.on('data', (bytes) => setTimeout(() => to.write(bytes), DELAY_MS));
+        from.on('close', () => setTimeout(() => to.destroy(), DELAY_MS)).on('error', () => {});
+      }
+    });
+    await new Promise((resolve) => relay.listen(0, '127.0.0.1', resolve));
+    // The page comes from there, too: the server refuses other origins.
+    const page = await driver.open('load', { base: `http://127.0.0.1:${relay.address().port}` });
+    await page.getByLabel('Messages per second, in total').fill('2000');
+    await page.getByRole('button', { name: 'Start' }).click();
+    let rate = 0;
+    await until(async () => {
+      const [first, begin] = [await server.metric(INCOMING), performance.now()];
+      await page.waitForTimeout(3000);
+      rate = ((await server.metric(INCOMING)) - first) / ((performance.now() - begin) / 1000);
+      return rate > 1700;
+    });
+    assert.ok(rate > 1700, `${rate} messages per second`);
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await status(page, 'Load').filter({ hasText: 'Stopped' }).waitFor();
+    relay.close();
   },
 
   async 'starts again before the first start has reached the server'(driver) {
