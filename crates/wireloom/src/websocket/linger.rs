@@ -4,8 +4,9 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
+use super::clock::Timer;
 use crate::transport::Io;
 
 /// Bytes that are read at once.
@@ -18,13 +19,12 @@ const READS_MAX: usize = 16;
 pub(crate) struct Linger {
     io: Io,
     deadline: Option<Instant>,
-    /// Made by the first poll: a future that is dropped before needs no timer.
-    sleep: Option<Pin<Box<Sleep>>>,
+    timer: Timer,
 }
 
 impl Linger {
     pub(super) fn new(io: Io, deadline: Option<Instant>) -> Self {
-        Self { io, deadline, sleep: None }
+        Self { io, deadline, timer: Timer::Unset }
     }
 }
 
@@ -43,11 +43,10 @@ impl Future for Linger {
             }
         }
         // After the reads: bytes that arrived in time are read although this is polled late.
-        if let Some(deadline) = this.deadline {
-            let sleep = this.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-            if sleep.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
+        if let Some(deadline) = this.deadline
+            && this.timer.poll(deadline, cx).is_ready()
+        {
+            return Poll::Ready(());
         }
         if reads_left == 0 {
             // There may be more.

@@ -17,8 +17,8 @@
 //!         slot     (`active_receiver`) the state of the receiver while it waits; taken by the poll that reads and decodes
 //! ```
 //!
-//! Layers: `clock`, `interned`, `linger`, `observer`, `prepared` → `config`, `flush`, `message` → `session`, `slow` → `active_receiver`,
-//! `link` → `state` → `receiver` → `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
+//! Layers: `clock`, `interned`, `observer`, `prepared` → `config`, `linger`, `message` → `flush` → `session`, `slow` →
+//! `active_receiver`, `link` → `state` → `receiver` → `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
 mod active_receiver;

@@ -184,6 +184,26 @@ async fn a_dropped_websocket_is_closed_although_its_handler_drives_another_one()
     tokio::time::timeout(Duration::from_secs(20), sending).await.expect("the socket is closed");
 }
 
+// The runtime has no timers.
+#[test]
+fn a_websocket_that_is_dropped_while_it_is_driven_needs_no_timers() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (mut peer, transport) = tokio::io::duplex(1 << 10);
+    let (ended, is_ended) = tokio::sync::oneshot::channel();
+    let driven = open(transport, Role::Server, &[]).drive(|socket| async move {
+        drop(socket);
+        is_ended.await.unwrap();
+    });
+    runtime.block_on(async {
+        let driven = tokio::spawn(driven);
+        let mut bytes = Vec::new();
+        peer.read_to_end(&mut bytes).await.unwrap();
+        assert_eq!(bytes, [0x88, 2, 0x03, 0xe9]);
+        ended.send(()).unwrap();
+        driven.await.unwrap();
+    });
+}
+
 /// A waker that panics the first time.
 #[derive(Default)]
 struct Panics(AtomicBool);
