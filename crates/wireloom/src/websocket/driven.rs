@@ -83,10 +83,13 @@ impl<F: Future> Future for Driven<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
+        let id = this.shared.as_ptr().addr();
+        let is_nested;
         let polled = {
-            let _driving = DrivenScope::new(this.shared.as_ptr().addr());
+            let driving = DrivenScope::new(id);
+            is_nested = driving.outer == id;
             let polled = this.future.poll(cx);
-            if let Some(linger) = LINGER.take() {
+            if !is_nested && let Some(linger) = LINGER.take() {
                 *this.ending = Some(Box::pin(Ending { shared: None, linger: Some(*linger) }));
             }
             polled
@@ -100,7 +103,7 @@ impl<F: Future> Future for Driven<F> {
             }
             let is_dropped = matches!(state.slot, ReceiverSlot::Dropped(_)) || !shared.has_halves();
             drop(state);
-            if is_dropped {
+            if is_dropped && !is_nested {
                 handle_dropped(&shared, this.ending);
             }
         }
@@ -132,7 +135,8 @@ fn poll_ending(ending: &mut Option<Pin<Box<Ending>>>, cx: &mut Context<'_>) {
 
 /// While this lives, this thread polls the future of a connection.
 struct DrivenScope {
-    /// The connection whose future polls this one, if any.
+    /// The connection whose future polls this one, if any. Where it is the same one, as in a handler that drives the WebSocket of its server,
+    /// that future closes the transport.
     outer: usize,
     /// The transport that it has dropped during its poll.
     outer_linger: Option<Box<Linger>>,
@@ -140,14 +144,18 @@ struct DrivenScope {
 
 impl DrivenScope {
     fn new(id: usize) -> Self {
-        Self { outer: replace_driven(id), outer_linger: LINGER.try_with(Cell::take).ok().flatten() }
+        let outer = replace_driven(id);
+        let outer_linger = if outer == id { None } else { LINGER.try_with(Cell::take).ok().flatten() };
+        Self { outer, outer_linger }
     }
 }
 
 impl Drop for DrivenScope {
     fn drop(&mut self) {
-        replace_driven(self.outer);
-        // After a panic this drops the transport of the inner connection.
-        let _ = LINGER.try_with(|linger| linger.set(self.outer_linger.take()));
+        let id = replace_driven(self.outer);
+        if id != self.outer {
+            // After a panic this drops the transport of the inner connection.
+            let _ = LINGER.try_with(|linger| linger.set(self.outer_linger.take()));
+        }
     }
 }

@@ -243,6 +243,41 @@ async fn a_dropped_websocket_counts_until_its_peer_has_closed() {
     }
 }
 
+// It is driven twice: by the server, and within that by its handler.
+#[tokio::test]
+async fn a_websocket_that_its_handler_drives_counts_until_its_peer_has_closed() {
+    for len in [0, 16 << 20] {
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let (address, handle) = (server.local_addr().unwrap(), server.handle());
+        tokio::spawn(server.serve(move |request: wireloom::Request| async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async move |socket| {
+                    let driven = socket.drive(async move |mut socket| {
+                        socket.feed(vec![7; len]).await.unwrap();
+                    });
+                    driven.await;
+                }),
+                Err(refusal) => refusal,
+            }
+        }));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        let mut read = Vec::new();
+        stream.read_to_end(&mut read).await.unwrap();
+        assert!(read.ends_with(b"\x88\x02\x03\xe9") && read.len() > len, "{len}");
+        // Much less than the close timeout.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(handle.stats().connections_open, 1, "{len}");
+        drop(stream);
+        let ending = async {
+            while handle.stats().connections_open > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), ending).await.expect("it has ended");
+    }
+}
+
 // A handler may pass its WebSocket to another task and return, as applications with one task for all of them do.
 #[tokio::test]
 async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
