@@ -171,7 +171,8 @@ impl Shared {
         // The half that is dropped last queues a Close frame, unless there was one.
         let is_dropped = !self.has_halves() && !state.session.core().is_open();
         let is_written = is_dropped && state.poll_flush(Some((Waiter::Driver, cx))).is_ready();
-        if state.link.write_error().is_some() {
+        // After a failed write, what has arrived is still read by who has the receiver.
+        if state.link.is_closed() || is_dropped && state.link.write_error().is_some() {
             return Poll::Ready(None);
         }
         if is_written {
@@ -735,6 +736,8 @@ impl State {
     fn close_dropped(&mut self) -> bool {
         if self.link.write_error().is_none() {
             self.session.close_dropped();
+        }
+        if !self.link.is_closed() {
             // The task that receives has another deadline, and the server waits for this.
             self.wake();
         }

@@ -319,6 +319,51 @@ async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
     }
 }
 
+// The peer has sent its last messages and has left. The application finds that out by writing, and has not read them yet.
+#[tokio::test]
+async fn what_has_arrived_on_a_websocket_that_was_passed_on_is_read_after_a_failed_write() {
+    for is_read in [true, false] {
+        let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let (address, handle) = (server.local_addr().unwrap(), server.handle());
+        tokio::spawn(server.serve(pass_on(passed)));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let mut socket = sockets.recv().await.unwrap();
+        let last = [masked(0x82, b"one"), masked(0x82, b"two"), masked(0x88, 4_000_u16.to_be_bytes())];
+        stream.write_all(&last.concat()).await.unwrap();
+        drop(stream);
+        let sending = async {
+            while socket.send("news").await.is_ok() && socket.flush().await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), sending).await.expect("the peer has left");
+        // The server is told of it.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(handle.stats().connections_open, 1, "{is_read}");
+        if is_read {
+            for expected in [b"one", b"two"] {
+                assert_eq!(socket.recv().await.unwrap().unwrap().as_bytes(), expected);
+            }
+            assert!(socket.recv().await.unwrap().is_none());
+            assert_eq!(socket.end().unwrap().code().value(), 4_000);
+        } else {
+            drop(socket);
+        }
+        let ending = async {
+            while handle.stats().connections_open > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), ending).await.expect("it has ended");
+    }
+}
+
 // The task that has the WebSocket does not use it.
 #[tokio::test]
 async fn a_websocket_that_its_handler_has_passed_on_ends_with_its_server() {
