@@ -526,6 +526,10 @@ impl ActiveReceiver {
         state.slot = ReceiverSlot::Ended;
         state.link.unregister_receiver(&mut state.deferred);
         self.timer = Timer::Unset;
+        if state.link.write_error() == Some(&WebSocketError::Closed) {
+            // Both halves were dropped, and the transport lingers: nothing has failed.
+            return;
+        }
         if self.failed.is_none() {
             self.failed = match state.session.core().end().map(|end| &end.cause) {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,

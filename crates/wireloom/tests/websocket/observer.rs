@@ -1,11 +1,14 @@
 //! The events that an observer of a WebSocket receives.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt};
+use tokio::net::TcpStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Opcode, Role};
-use wireloom::{CloseCode, Observer, ObserverEvent, WebSocket, WebSocketConfig};
+use wireloom::{CloseCode, Observer, ObserverEvent, Request, Server, WebSocket, WebSocketConfig};
+use wireloom_testing::frame::upgrade_request;
 
 type Events = Arc<Mutex<Vec<String>>>;
 
@@ -162,4 +165,32 @@ async fn may_use_the_websocket_that_it_observes() {
     client.shutdown().await.unwrap();
     assert!(socket.recv().await.unwrap().is_none());
     assert_eq!(Arc::strong_count(&sender), 1);
+}
+
+// The transport lingers until the peer has closed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_that_is_dropped_with_a_full_queue_has_not_failed() {
+    const LEN: usize = 16 << 20;
+    let (config, events) = watched(Delivery::Messages);
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(move |request: Request| {
+        let config = config.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.config(config).on_open(async move |mut socket| {
+                    socket.feed(vec![7; LEN]).await.unwrap();
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).await.unwrap();
+    assert!(read.ends_with(b"\x88\x02\x03\xe9") && read.len() > LEN);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let expected = [">> Binary 16777216", "> Binary 16777216", "> Close 2", "closing 1001 by Local"];
+    assert_eq!(*events.lock().unwrap(), expected);
 }
