@@ -42,6 +42,12 @@ fn check(args: &Check) -> Exit {
         Err(error) => {
             terminal::print_error(&error);
             if !matches!(error, DiskError::Damaged { .. }) {
+                if args.dir.is_file() {
+                    let file = args.dir.display();
+                    terminal::print_error(format!(
+                        "this is no directory of `serve --data`; a configuration is checked by `wireloom hub config {file}`"
+                    ));
+                }
                 return Exit::NoConnection;
             }
             let acted = match (args.salvage, args.set_aside) {

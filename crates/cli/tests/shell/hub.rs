@@ -72,6 +72,20 @@ async fn hub_check_counts_what_a_killed_server_has_stored() {
     assert!(stdout.contains("1 channels, 3 publications"), "{stdout}");
 }
 
+#[test]
+fn hub_check_of_a_file_points_to_the_check_of_a_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hub.toml");
+    std::fs::write(&file, "client.anonymous = true\n").unwrap();
+    let pointer = format!("`wireloom hub config {}`", file.display());
+    let output = check(&[], &file);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(texts(&output).1.contains(&pointer), "{}", texts(&output).1);
+    let missing = check(&[], directory.path());
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(!texts(&missing).1.contains("hub config"), "{}", texts(&missing).1);
+}
+
 #[tokio::test]
 async fn hub_check_explains_damage_and_sets_it_aside() {
     let directory = directory_of_a_killed_server().await;
