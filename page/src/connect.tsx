@@ -265,7 +265,7 @@ function Composer({ session }: { session: Session }) {
             Format
           </button>
         )}
-        <span class="note">{isOpen ? 'Ctrl + Enter sends' : 'Connect to send'}</span>
+        {isOpen ? <span class="note keys">Ctrl + Enter sends</span> : <span class="note">Connect to send</span>}
       </div>
     </form>
   );

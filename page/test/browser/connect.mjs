@@ -97,6 +97,18 @@ export default {
     assert.ok(y + 32 < 740, `the first message is at ${y}`);
   },
 
+  async 'names keys where there are some'(driver) {
+    const keys = 'Ctrl + Enter sends';
+    const desktop = await driver.open('connect');
+    await connect(desktop);
+    await shows(desktop, keys);
+    if (driver.name === 'firefox') return 'only Chromium is a phone here';
+    const phone = await driver.open('connect', { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
+    await connect(phone);
+    await phone.getByText(keys).waitFor({ state: 'hidden' });
+    assert.equal(await phone.getByText('Connect to send').count(), 0);
+  },
+
   async 'measures the round trip'(driver) {
     const page = await driver.open('connect');
     await page.getByLabel('Measure the round-trip time by echo').check();
