@@ -144,7 +144,13 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     for (path, section) in ENDPOINTS {
         for (own, name) in SAME_OF_ENDPOINT {
             if let Some(value) = take(&mut root, &format!("{path}.{own}")).filter(|value| !is_empty(value)) {
-                sections.entry(section).or_default().push((name, value));
+                let settings = sections.entry(section).or_default();
+                // The same setting by its other name.
+                if settings.iter().any(|(known, _)| *known == name) {
+                    unknown.push(format!("{path}.{own}"));
+                } else {
+                    settings.push((name, value));
+                }
             }
         }
     }

@@ -261,8 +261,7 @@ impl Events {
     async fn keep_lease(self: Arc<Self>, host: Weak<dyn Host>) {
         let mut ticks = tokio::time::interval(RENEWAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Of each node: the number of its lease, and in how many looks that was the same.
-        let mut seen = HashMap::<String, (u64, u32)>::new();
+        let mut seen = SeenLeases::default();
         let mut own_number = None;
         // The report of a lost node, one at a time.
         let mut reporting = JoinSet::new();
@@ -290,28 +289,24 @@ impl Events {
                 }
             };
             while reporting.try_join_next().is_some() {}
-            seen.retain(|name, _| nodes.iter().any(|(node, _)| node == name));
-            for (name, number) in nodes {
-                if *name == *lease {
-                    // The engine may have lost what is open.
-                    if own_number.replace(number).is_some_and(|before| number <= before) {
-                        self.is_open_lost.store(true, Ordering::SeqCst);
-                        self.has_ended.notify_one();
+            // The engine may have lost what is open.
+            let own = nodes.iter().find(|(name, _)| **name == *lease);
+            if let Some(&(_, number)) = own
+                && own_number.replace(number).is_some_and(|before| number <= before)
+            {
+                self.is_open_lost.store(true, Ordering::SeqCst);
+                self.has_ended.notify_one();
+            }
+            seen.look(nodes, &lease);
+            if reporting.is_empty()
+                && let Some(name) = seen.take_lost()
+            {
+                let events = self.clone();
+                reporting.spawn(async move {
+                    if let Err(error) = events.report_lost(&name).await {
+                        events.warn("the clients of a lost node were not reported", &error);
                     }
-                    continue;
-                }
-                let (last, unchanged) = seen.entry(name.clone()).or_insert((number, 0));
-                *unchanged = if *last == number { *unchanged + 1 } else { 0 };
-                *last = number;
-                if *unchanged >= UNCHANGED_MAX && reporting.is_empty() {
-                    *unchanged = 0;
-                    let events = self.clone();
-                    reporting.spawn(async move {
-                        if let Err(error) = events.report_lost(&name).await {
-                            events.warn("the clients of a lost node were not reported", &error);
-                        }
-                    });
-                }
+                });
             }
         }
     }
@@ -397,6 +392,32 @@ impl Events {
             // They are delivered once more.
             self.warn("delivered events were not removed from the queue", &error);
         }
+    }
+}
+
+/// The leases of other nodes: the number of each, and in how many looks that was the same.
+#[derive(Default)]
+struct SeenLeases(HashMap<String, (u64, u32)>);
+
+impl SeenLeases {
+    /// `nodes`: the numbers now, with the own one. If that is alone, the others may not have been read.
+    fn look(&mut self, nodes: Vec<(String, u64)>, own: &str) {
+        if nodes.len() > 1 {
+            self.0.retain(|name, _| nodes.iter().any(|(node, _)| node == name));
+        }
+        for (name, number) in nodes.into_iter().filter(|(name, _)| name != own) {
+            let (last, unchanged) = self.0.entry(name).or_insert((number, 0));
+            *unchanged = if *last == number { *unchanged + 1 } else { 0 };
+            *last = number;
+        }
+    }
+
+    /// A node that does not renew its lease. It is taken again if it still does not after as many looks.
+    fn take_lost(&mut self) -> Option<String> {
+        let (name, (_, unchanged)) =
+            self.0.iter_mut().find(|(_, (_, unchanged))| *unchanged >= UNCHANGED_MAX)?;
+        *unchanged = 0;
+        Some(name.clone())
     }
 }
 
@@ -561,6 +582,19 @@ mod tests {
         }
 
         fn end_opened(&self) {}
+    }
+
+    #[test]
+    fn a_lost_node_is_noticed_although_the_leases_cannot_always_be_read() {
+        let mut seen = SeenLeases::default();
+        for number in 0..=u64::from(UNCHANGED_MAX) {
+            assert_eq!(seen.take_lost(), None);
+            let nodes = [("lost", 1), ("renewing", number), ("own", 1)];
+            seen.look(nodes.map(|(name, number)| (name.to_owned(), number)).into(), "own");
+            seen.look(vec![("own".to_owned(), 1)], "own");
+        }
+        assert_eq!(seen.take_lost().as_deref(), Some("lost"));
+        assert_eq!(seen.take_lost(), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -34,7 +34,7 @@ pub struct QueuedEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
     /// All nodes with a lease, this one included, and a number of each that grows when it renews. It does not if the queue may have lost
-    /// what is open on the node.
+    /// what is open on the node. This one alone if the others could not be read.
     Renewed(Vec<(String, u64)>),
     /// Another node has considered this one lost, and reports the end of what was open here.
     Lost,

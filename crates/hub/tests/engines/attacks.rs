@@ -2,7 +2,7 @@
 //! for nodes that are cut off.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -900,16 +900,19 @@ async fn a_redis_that_cannot_be_listened_to_is_a_failure() {
     until(async || engine.health().failure.is_none()).await;
 }
 
-/// A hub that needs long for each delivery, and the offsets that it has delivered.
+/// A hub that delivers nothing before it may, and the offsets that it has delivered.
 #[derive(Default)]
-struct Slow(Mutex<Vec<u64>>);
+struct Held {
+    may_deliver: OnceLock<()>,
+    delivered: Mutex<Vec<u64>>,
+}
 
 const MANY: Retention = Retention { size: 1_000, ..KEEP };
 
-impl Delivery for Slow {
+impl Delivery for Held {
     fn deliver_publication(&self, _: &str, _: &str, _: u64, publication: &Arc<Publication>) {
-        std::thread::sleep(Duration::from_millis(20));
-        self.0.lock().unwrap().push(publication.offset);
+        self.may_deliver.wait();
+        self.delivered.lock().unwrap().push(publication.offset);
     }
 
     fn deliver_membership(&self, _: &str, _: &Membership) {}
@@ -926,14 +929,14 @@ impl Delivery for Slow {
 }
 
 /// A node holds only a part of what arrives faster than it delivers. It reads the others, also when nothing comes after them.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_arrives_faster_than_it_is_delivered_is_read_again() {
     const COUNT: u64 = 300;
     let Some(nats) = Nats::start() else { return };
     let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
     let _recorder = started(&one);
-    let slow = Arc::<Slow>::default();
-    let delivery: Arc<dyn Delivery> = slow.clone();
+    let held = Arc::<Held>::default();
+    let delivery: Arc<dyn Delivery> = held.clone();
     two.start(Arc::downgrade(&delivery));
     two.subscribe("a").await.unwrap();
     let begin = two.recover("a", None, RecoveryMode::Stream, MANY).await.unwrap().position.offset;
@@ -941,8 +944,9 @@ async fn what_arrives_faster_than_it_is_delivered_is_read_again() {
     for _ in 0..COUNT {
         one.publish("a", publication(&*data), Some(MANY), "").await.unwrap();
     }
-    until(async || slow.0.lock().unwrap().len() as u64 >= COUNT).await;
-    assert_eq!(*slow.0.lock().unwrap(), (begin + 1..=begin + COUNT).collect::<Vec<_>>());
+    held.may_deliver.set(()).unwrap();
+    until(async || held.delivered.lock().unwrap().len() as u64 >= COUNT).await;
+    assert_eq!(*held.delivered.lock().unwrap(), (begin + 1..=begin + COUNT).collect::<Vec<_>>());
     assert!(two.health().dropped > 0);
     assert_eq!(one.health().dropped, 0);
 }

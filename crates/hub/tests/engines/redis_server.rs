@@ -38,7 +38,7 @@ impl Redis {
                 let _ = writeln!(std::io::stderr(), "{text}");
                 return None;
             };
-            if wait(&mut process, port) {
+            if wait(&mut process, option, port) {
                 return Some(Self { process, port, directory, args });
             }
         }
@@ -62,7 +62,7 @@ impl Redis {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            if wait(&mut process, port) {
+            if wait(&mut process, "--port", port) {
                 return Self { process, port, directory, args: Vec::new() };
             }
         }
@@ -174,7 +174,7 @@ impl Redis {
         let begin = Instant::now();
         loop {
             self.process = run("--port", self.port, self.directory.path(), &self.args).unwrap();
-            if wait(&mut self.process, self.port) {
+            if wait(&mut self.process, "--port", self.port) {
                 return;
             }
             assert!(begin.elapsed() < DEADLINE, "redis-server does not start again");
@@ -207,16 +207,11 @@ fn run(option: &str, port: u16, directory: &std::path::Path, args: &[String]) ->
 }
 
 /// Whether the server accepts commands; false if it has ended.
-fn wait(process: &mut Child, port: u16) -> bool {
+fn wait(process: &mut Child, option: &str, port: u16) -> bool {
     let begin = Instant::now();
     while process.try_wait().unwrap().is_none() {
-        // While it reads its file, it accepts connections and refuses commands.
-        let mut answer = String::new();
-        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port))
-            && stream.write_all(b"PING\r\nQUIT\r\n").is_ok()
-            && stream.read_to_string(&mut answer).is_ok()
-            && !answer.is_empty()
-            && !answer.starts_with("-LOADING")
+        if let Ok(stream) = TcpStream::connect(("127.0.0.1", port))
+            && (option == "--tls-port" || executes_commands(stream))
         {
             return true;
         }
@@ -224,4 +219,13 @@ fn wait(process: &mut Child, port: u16) -> bool {
         std::thread::sleep(Duration::from_millis(10));
     }
     false
+}
+
+/// False while the server reads its file: it accepts connections then, and refuses commands.
+fn executes_commands(mut stream: TcpStream) -> bool {
+    let mut answer = String::new();
+    stream.write_all(b"PING\r\nQUIT\r\n").is_ok()
+        && stream.read_to_string(&mut answer).is_ok()
+        && !answer.is_empty()
+        && !answer.starts_with("-LOADING")
 }
