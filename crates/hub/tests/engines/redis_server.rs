@@ -223,9 +223,9 @@ fn wait(process: &mut Child, option: &str, port: u16) -> bool {
 
 /// False while the server reads its file: it accepts connections then, and refuses commands.
 fn executes_commands(mut stream: TcpStream) -> bool {
-    let mut answer = String::new();
-    stream.write_all(b"PING\r\nQUIT\r\n").is_ok()
-        && stream.read_to_string(&mut answer).is_ok()
-        && !answer.is_empty()
-        && !answer.starts_with("-LOADING")
+    let mut answer = [0; 64];
+    stream.set_read_timeout(Some(Duration::from_secs(1))).is_ok()
+        && stream.write_all(b"PING\r\n").is_ok()
+        && stream.read(&mut answer).is_ok_and(|len| len > 0)
+        && !answer.starts_with(b"-LOADING")
 }
