@@ -587,7 +587,7 @@ mod tests {
     #[test]
     fn a_lost_node_is_noticed_although_the_leases_cannot_always_be_read() {
         let mut seen = SeenLeases::default();
-        for number in 0..=u64::from(UNCHANGED_MAX) {
+        for number in 0..u64::from(UNCHANGED_MAX) {
             assert_eq!(seen.take_lost(), None);
             let nodes = [("lost", 1), ("renewing", number), ("own", 1)];
             seen.look(nodes.map(|(name, number)| (name.to_owned(), number)).into(), "own");
