@@ -54,9 +54,9 @@ class Connection
   end
 end
 
-# A message as it came: text is a String, binary an Array of bytes.
+# A message as it came: text is in UTF-8, binary in BINARY.
 def echo(driver, data)
-  data.is_a?(Array) ? driver.binary(data) : driver.text(data)
+  data.encoding == Encoding::BINARY ? driver.binary(data) : driver.text(data)
 end
 
 def serve
