@@ -24,6 +24,7 @@ class HTTP2StreamTest < HTTP2TestCase
 
   # To look for content that waits calls nothing, during which an interrupt of this thread would be lost.
   def test_content_that_waits_for_the_first_time
+    skip "an old original" if OLD
     client, = connected_client
     called = []
     HTTP2::FrameBuffer.define_singleton_method(:to_s) { super().tap { |name| called << name } }
@@ -33,7 +34,7 @@ class HTTP2StreamTest < HTTP2TestCase
     assert_empty called
     assert_equal 70_000 - 65_535, stream.buffered_amount
   ensure
-    HTTP2::FrameBuffer.singleton_class.remove_method(:to_s)
+    HTTP2::FrameBuffer.singleton_class.remove_method(:to_s) if called
   end
 
   def test_a_request_and_its_response_in_the_order_of_their_events
