@@ -96,7 +96,7 @@ class LoadTest extends Store {
     };
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       this.received++;
-      // What is no echo of a message.
+      // Not an echo of a message.
       if (!(data instanceof ArrayBuffer && data.byteLength >= 8)) return;
       link.unanswered--;
       // The first eight bytes are the time of sending.
@@ -150,7 +150,7 @@ class LoadTest extends Store {
           this.sent++;
           due--;
         }
-        // What is due for a tenth of a second is sent later.
+        // Messages that are due for a tenth of a second are sent later.
         const withheld = Math.max(0, Math.floor(due - rate / 10));
         this.withheld += withheld;
         due -= withheld;

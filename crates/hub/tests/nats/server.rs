@@ -134,7 +134,7 @@ pub(crate) enum LinkState {
     Stalled,
     /// Connections are reset and refused.
     Cut,
-    /// What is sent to subjects that begin like this reaches nobody.
+    /// Messages to subjects with this prefix are dropped.
     Deaf(&'static str),
 }
 

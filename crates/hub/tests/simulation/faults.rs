@@ -57,7 +57,7 @@ pub(crate) struct Faults {
     clocks: Clocks,
     until: Duration,
     next: Duration,
-    /// What happens for sure.
+    /// Faults that always happen.
     planned: Vec<(Duration, Planned)>,
     /// What ends later.
     ends: Vec<(Duration, End)>,

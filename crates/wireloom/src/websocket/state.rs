@@ -171,7 +171,7 @@ impl Shared {
         // The half that is dropped last queues a Close frame, unless there was one.
         let is_dropped = !self.has_halves() && !state.session.core().is_open();
         let is_written = is_dropped && state.poll_flush(Some((Waiter::Driver, cx))).is_ready();
-        // After a failed write, what has arrived is still read by who has the receiver.
+        // After a failed write, the owner of the receiver still reads the bytes that have arrived.
         if state.link.is_closed() || is_dropped && state.link.write_error().is_some() {
             return Poll::Ready(None);
         }

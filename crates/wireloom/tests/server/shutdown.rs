@@ -201,7 +201,7 @@ fn pass_on(passed: tokio::sync::mpsc::UnboundedSender<wireloom::WebSocket>) -> i
     }
 }
 
-// What the socket does not accept at once is written by a task, or the WebSocket was passed on.
+// A task writes the bytes that the socket does not accept at once, or the WebSocket was passed on.
 #[tokio::test]
 async fn a_dropped_websocket_counts_until_its_peer_has_closed() {
     const LEN: usize = 16 << 20;

@@ -25,7 +25,7 @@ const LEN_MAX: usize = 8 << 20;
 /// The cost of the messages of all channels, beyond which a channel has one at most.
 const TOTAL_MAX: usize = 64 << 20;
 
-/// What waits in all backlogs of a node.
+/// The messages in all backlogs of a node.
 #[derive(Debug, Default)]
 pub(super) struct Total {
     /// `len <= 2 * TOTAL_MAX`.

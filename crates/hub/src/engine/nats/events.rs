@@ -306,7 +306,7 @@ mod tests {
         let others = [lease("a", b"7"), lease("gone", GONE), lease("lost", LOST)];
         let expected =
             [("a", 7), ("lost", u64::MAX), ("own", 0)].map(|(name, number)| (name.to_owned(), number));
-        // What a replica has of it: nothing yet, the lease before the bucket was made again, or that of a node of the past.
+        // A replica may have nothing of it yet, the lease before the bucket was made again, or that of a node of the past.
         for own in [None, Some(lease("own", b"5")), Some(lease("own", GONE))] {
             let rows = others.clone().into_iter().chain(own).collect();
             assert_eq!(live(rows, "own", 0), expected);

@@ -132,7 +132,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
                 .map_err(|error| header_error(ruby, error))
         });
         if let Err(error) = encoded {
-            // What ends a thread, or is thrown, ends no connection.
+            // The end of a thread and `throw` end no connection.
             if !error.is_kind_of(ruby.exception_standard_error()) {
                 return Err(error);
             }
