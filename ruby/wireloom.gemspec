@@ -7,10 +7,10 @@ require_relative "lib/wireloom/version"
 Gem::Specification.new do |spec|
   spec.name = "wireloom"
   spec.version = Wireloom::VERSION
-  spec.summary = "WebSocket and HTTP/2 in Rust, without I/O, and drop-ins for websocket-driver, protocol-websocket and http-2"
+  spec.summary = "WebSocket and HTTP/2 in Rust, without I/O, and drop-ins for websocket-driver, protocol-websocket, http-2 and protocol-hpack"
   spec.description = "The protocol cores of Wireloom for Ruby: WebSocket (RFC 6455, permessage-deflate), HTTP/2 (RFC 9113) " \
-                     "and HPACK as state machines that push bytes in and take events and bytes out, with replacements for " \
-                     "websocket-driver, protocol-websocket and http-2 behind one require each."
+                     "and HPACK as state machines: pass in the bytes that arrived, and take events and the bytes to write. With " \
+                     "replacements for websocket-driver, protocol-websocket, http-2 and protocol-hpack behind one require each."
   spec.authors = ["The Wireloom developers"]
   spec.licenses = ["MIT", "Apache-2.0"]
   spec.required_ruby_version = ">= 3.1"
