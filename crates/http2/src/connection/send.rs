@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::field::{Field, Token};
 use crate::frame::{Flags, FrameHeader, Kind, StreamId};
 use crate::limits::Limits;
-use crate::message::{self, ContentLeft, RequestKind, Section, response_content};
+use crate::message::{self, ContentLeft, RequestKind, Section, forbids_content_length, response_content};
 use crate::settings::Settings;
 use crate::stream::{NextFrame, OpenedRequest, RecvPhase, SendPhase, StreamKey, check_content};
 
@@ -96,8 +96,9 @@ impl Connection {
     ///
     /// # Errors
     /// [`Misuse::NotServer`], [`Misuse::StreamGone`], [`Misuse::HeadersSent`], [`Misuse::MessageInvalid`] without a status
-    /// of 200 to 999 or with an invalid `content-length`, [`Misuse::ContentLengthMismatch`] if that announces content and
-    /// `end_stream` is set, [`Misuse::FieldListTooLarge`].
+    /// of 200 to 999, with an invalid `content-length`, or with one although the response never has content (204, and 2xx to
+    /// CONNECT), [`Misuse::ContentLengthMismatch`] if that announces content and `end_stream` is set,
+    /// [`Misuse::FieldListTooLarge`].
     pub fn send_response<'f, I>(
         &mut self,
         stream: StreamKey,
@@ -110,7 +111,7 @@ impl Connection {
     {
         let fields = fields.into_iter();
         let (slot, request) = self.check_responding(stream)?;
-        let outgoing = self.check_outgoing(fields.clone(), Section::Response)?;
+        let outgoing = self.check_response(fields.clone(), request)?;
         if outgoing.status < 200 {
             return Err(Misuse::MessageInvalid.into());
         }
@@ -146,8 +147,8 @@ impl Connection {
         I::IntoIter: Clone,
     {
         let fields = fields.into_iter();
-        let (slot, _) = self.check_responding(stream)?;
-        let outgoing = self.check_outgoing(fields.clone(), Section::Response)?;
+        let (slot, request) = self.check_responding(stream)?;
+        let outgoing = self.check_response(fields.clone(), request)?;
         // RFC 9113 §8.6: there is no 101. A promised stream continues with its final response.
         if outgoing.status >= 200 || outgoing.status == 101 || self.streams.get(slot).is_reserved() {
             return Err(Misuse::MessageInvalid.into());
@@ -443,6 +444,19 @@ impl Connection {
     ) {
         let out = self.out.frames();
         self.contexts.write_headers(out, self.control.peer.max_frame_size, stream_id, fields, end_stream);
+    }
+
+    fn check_response<'f>(
+        &self,
+        fields: impl Iterator<Item = Field<'f>> + Clone,
+        request: RequestKind,
+    ) -> Result<Outgoing, Error> {
+        let outgoing = self.check_outgoing(fields, Section::Response)?;
+        let has_length = outgoing.content != ContentLeft::UNKNOWN;
+        if self.config.check_outgoing && has_length && forbids_content_length(outgoing.status, request) {
+            return Err(Misuse::MessageInvalid.into());
+        }
+        Ok(outgoing)
     }
 
     /// Checks a message before it is sent: it has the required field, and its list is not larger than the peer accepts (RFC 9113

@@ -183,6 +183,12 @@ pub(crate) fn response_content(status: u16, request: RequestKind, announced: Con
     }
 }
 
+/// Whether a response has no `content-length` (RFC 9110 §8.6, and §9.3.6 for a successful response to CONNECT).
+#[inline]
+pub(crate) fn forbids_content_length(status: u16, request: RequestKind) -> bool {
+    status < 200 || status == 204 || request.is_connect() && status / 100 == 2
+}
+
 /// Checks trailers, of a request or a response.
 ///
 /// # Errors

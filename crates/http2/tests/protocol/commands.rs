@@ -22,6 +22,10 @@ fn status(value: &str) -> [Field<'_>; 1] {
     [Field::known(Token::Status, value.as_bytes())]
 }
 
+fn fields_of<'a>(code: &'a str, len: &'a str) -> [Field<'a>; 2] {
+    [Field::known(Token::Status, code.as_bytes()), Field::known(Token::ContentLength, len.as_bytes())]
+}
+
 /// A server that got these SETTINGS and this request on stream 1.
 fn server(config: Config, settings: &[(u16, u32)], request: &Frame) -> End {
     let mut end = End::with(Role::Server, config);
@@ -61,6 +65,27 @@ fn an_interim_response_is_not_a_final_one() {
     let interim = end.connection.send_informational(promised, status("103"));
     assert_eq!(interim, Err(Misuse::MessageInvalid.into()));
     end.connection.send_response(promised, status("200"), true).unwrap();
+}
+
+#[test]
+fn responses_that_never_have_content_have_no_length() {
+    // RFC 9110 §8.6: 1xx and 204; §9.3.6: 2xx to CONNECT.
+    for (request, code, taken) in [
+        (Frame::get(1), "204", false),
+        (Frame::get(1), "200", true),
+        (Frame::get(1), "304", true),
+        (Frame::headers(1, CONNECT), "200", false),
+        (Frame::headers(1, CONNECT), "299", false),
+        (Frame::headers(1, CONNECT), "403", true),
+    ] {
+        let mut end = server(Config::new(Role::Server), &[], &request);
+        let key = end.key(1);
+        for interim in ["100", "103"] {
+            let sent = end.connection.send_informational(key, fields_of(interim, "0"));
+            assert_eq!(sent, Err(Misuse::MessageInvalid.into()), "{interim}");
+        }
+        assert_eq!(end.connection.send_response(key, fields_of(code, "0"), false).is_ok(), taken, "{code}");
+    }
 }
 
 #[test]
