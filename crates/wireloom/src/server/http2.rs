@@ -214,16 +214,16 @@ async fn answer(
         return None;
     }
     if let (Some(opening), Some(recv)) = (opening, tunnel) {
-        let Some(registration) = registry.admit_tunnel(tunnels) else {
-            shared.reset(key, ErrorCode::REFUSED_STREAM);
-            return None;
-        };
-        let (status, mut headers, _) = response.into_parts();
-        headers.make_names_lowercase();
-        let mut send = shared.send_stream(key);
-        send.send_response(head(&digits(status), &headers, &date::now()), false).ok()?;
-        let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
-        return Some(opening.open(io, &[], Some(registration)));
+        if let Some(registration) = registry.admit_tunnel(tunnels) {
+            let (status, mut headers, _) = response.into_parts();
+            headers.make_names_lowercase();
+            let mut send = shared.send_stream(key);
+            send.send_response(head(&digits(status), &headers, &date::now()), false).ok()?;
+            let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
+            return Some(opening.open(io, &[], Some(registration)));
+        }
+        // RFC 9113 §8.7: no REFUSED_STREAM, because the handler has processed the request.
+        response = HttpError::Overloaded.into();
     }
     if is_connect && response.status() / 100 == 2 {
         // RFC 9110 §9.3.6, RFC 8441 §5: every 2xx response opens the tunnel, which the handler does not use.

@@ -55,6 +55,26 @@ async fn large_heads_are_reported_while_a_handler_holds_them() {
     until("given back", || server.handle.stats().memory.heads == 0).await;
 }
 
+// RFC 9113 §8.7: REFUSED_STREAM would say that the handler has not seen the request.
+#[tokio::test]
+async fn a_tunnel_without_memory_is_answered_although_its_handler_has_run() {
+    let mut config = ServerConfig::default();
+    config.memory_max = 256 << 10;
+    let server = serve(config).await;
+    let mut peer = Peer::connect(server.address).await;
+    let mut opened = 0;
+    // They may use half of the memory, 1 KiB each.
+    let refusal = loop {
+        let key = peer.tunnel("/echo").await;
+        match peer.next(key.id()).await {
+            Received::Head(200, _) => opened += 1,
+            received => break received,
+        }
+    };
+    assert!(matches!(refusal, Received::Head(503, _)), "{refusal:?}");
+    assert!((64..=128).contains(&opened), "{opened}");
+}
+
 // The client that holds the most goes, the others stay.
 #[tokio::test]
 async fn a_client_that_takes_all_memory_is_evicted() {
