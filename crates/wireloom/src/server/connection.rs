@@ -38,8 +38,11 @@ use crate::transport::{Io, PROGRESS_LEN_MIN, poll_read, poll_read_at_most, poll_
 /// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The maximum number of bytes that are read from a refused peer before it is disconnected.
-const LINGER_LEN_MAX: usize = 1 << 20;
+/// A refused peer that sends this many bytes within [`LINGER`] may continue for another one.
+const LINGER_LEN: usize = 1 << 20;
+
+/// How often it may.
+const LINGERS_MAX: usize = 64;
 
 /// The maximum length of a read for a head, in bytes. Bytes that follow the head stay in memory while the handler runs, so few are read
 /// ahead: the others stay in the socket.
@@ -488,26 +491,32 @@ impl Connection {
         }
     }
 
-    /// Shuts down the writing side and continues to read for a while, so that the client reads the response instead of a reset.
+    /// Shuts down the writing side and continues to read for a while, so that the client reads the response instead of a reset. Many
+    /// clients send all of their content before they read.
     async fn linger(&mut self) {
         let Self { io, bytes, timeouts, .. } = self;
-        let mut deadline = Deadline::after(LINGER);
-        let (mut shut, mut total) = (false, 0);
-        let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
-            if !shut {
-                ready!(io.poll_shutdown(cx))?;
-                shut = true;
-            }
-            while total < LINGER_LEN_MAX {
-                bytes.clear();
-                match ready!(poll_read(cx, io, bytes))? {
-                    0 => break,
-                    len => total += len,
+        let mut shut = false;
+        for _ in 0..LINGERS_MAX {
+            let (mut deadline, mut total) = (Deadline::after(LINGER), 0);
+            let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
+                if !shut {
+                    ready!(io.poll_shutdown(cx))?;
+                    shut = true;
                 }
+                while total < LINGER_LEN {
+                    bytes.clear();
+                    match ready!(poll_read(cx, io, bytes))? {
+                        0 => break,
+                        len => total += len,
+                    }
+                }
+                Poll::Ready(io::Result::Ok(()))
+            });
+            let _ = work.await;
+            if total < LINGER_LEN {
+                break;
             }
-            Poll::Ready(io::Result::Ok(()))
-        });
-        let _ = work.await;
+        }
     }
 }
 

@@ -343,6 +343,37 @@ async fn asks_for_a_body_only_when_it_is_wanted() {
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close\r\n"), "{answer}");
 }
 
+// RFC 9112 §9.6: such clients would get a reset instead of the response if the server closed before they have sent everything.
+#[tokio::test]
+async fn a_client_that_sends_all_of_its_content_first_reads_the_response() {
+    let address = serve(ServerConfig::default()).await;
+    let len = 32 << 20;
+    for framing in
+        [format!("Content-Length: {len}\r\n\r\n"), "Transfer-Encoding: chunked\r\n\r\n2000000\r\n".into()]
+    {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("POST /nothing HTTP/1.1\r\nHost: a\r\n{framing}");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&vec![7; len]).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close\r\n"), "{answer}");
+    }
+}
+
+// RFC 9110 §10.1.1, §15.2: HTTP/1.0 has neither `Expect` nor interim responses, also where the server waits for the body.
+#[tokio::test]
+async fn a_client_of_http10_gets_no_interim_response() {
+    let address = serve(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = b"POST /echo HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    // The response begins before the body has arrived.
+    assert!(read_until(&mut stream, b"\r\n\r\n").await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    stream.write_all(b"ok").await.unwrap();
+    read_until(&mut stream, b"ok").await;
+}
+
 #[tokio::test]
 async fn bounds_the_length_and_the_time_of_a_body() {
     let mut config = ServerConfig::default();
