@@ -121,6 +121,13 @@ fn the_commands_that_the_page_names_exist() {
         }
     }
     assert!(checked > 15, "{checked}: the page has another form than this test expects");
+    // Outside of the tables.
+    let page = read("docs/evidence.md");
+    for command in page.lines().filter(|line| !line.starts_with('|')).flat_map(quoted) {
+        if command.starts_with("./test ") || command.starts_with("cargo ") {
+            check_command(command);
+        }
+    }
 }
 
 /// All source files below a folder, but for those of tests.
@@ -218,9 +225,33 @@ fn the_figures_of_the_page_are_those_of_their_sources() {
 }
 
 #[test]
+fn the_findings_of_fuzzing_have_tests_that_exist() {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    let sources: Vec<_> = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    let mut checked = 0;
+    for row in
+        rows_of(&read("fuzz/README.md")).iter().filter(|row| row.len() == 4 && row[0].starts_with("20"))
+    {
+        let test = quoted(&row[3]).first().copied();
+        let exists = match test {
+            Some(file) if file.ends_with(".rs") => root().join(file).is_file(),
+            Some(name) => {
+                let function = format!("fn {}(", name.rsplit("::").next().unwrap());
+                sources.iter().any(|source| source.contains(&function))
+            }
+            None => row[3] == "the same",
+        };
+        assert!(exists, "{row:?}");
+        checked += usize::from(test.is_some());
+    }
+    assert!(checked >= 4, "{checked}: the table has another form than this test expects");
+}
+
+#[test]
 fn simulations_run_as_many_seeds_as_the_page_says() {
     let source = read("crates/hub/tests/simulation/main.rs");
-    let mut checked = 0;
+    let (mut checked, mut drawn_seeds) = (0, 0);
     for row in rows() {
         let Some((test, seeds)) = row[0].rsplit_once(", ") else { continue };
         let Some(seeds) = seeds.strip_suffix(" seeds") else { continue };
@@ -229,7 +260,13 @@ fn simulations_run_as_many_seeds_as_the_page_says() {
         let (_, call) = source.split_once(&format!("run(\"{name}\", ")).unwrap();
         let drawn: usize = number(call.split(',').next().unwrap());
         assert_eq!(number::<usize>(seeds), found + drawn, "{name}");
+        drawn_seeds += drawn;
         checked += 1;
     }
+    let step = read("ci/rust.sh");
+    let (_, step) = step.split_once("step_simulation() {").unwrap();
+    let (_, rounds) = step.split_once("WIRELOOM_ROUNDS=").unwrap();
+    let rounds: usize = number(rounds.split(' ').next().unwrap());
+    assert_eq!(figure("other seeds"), (drawn_seeds * rounds) as f64);
     assert_eq!(checked, 2, "the page has another form than this test expects");
 }

@@ -81,6 +81,23 @@ fn fill(server: &mut Connection, key: StreamKey, chunk_len: usize) {
 }
 
 #[test]
+fn signals_of_rfc_7540_change_nothing() {
+    // RFC 9113 §5.3.2, RFC 9218 §2.1.
+    let sent = |requests: [Frame; 3], signals: &[Frame]| {
+        let mut server = server(&requests);
+        receive(&mut server, &join(signals));
+        let keys = [1, 3, 5].map(|stream| key(&server, stream));
+        keys.iter().for_each(|&key| fill(&mut server, key, 100_000));
+        transmit(&mut server, 1_000_000)
+    };
+    let requests = || [1, 3, 5].map(|stream| get(stream, &[]));
+    let [first, second, third] = requests();
+    let signalled = [first.depends_on(5), second, third.depends_on(0x8000_0000)];
+    let signals = [Frame::priority(5, 0x8000_0000, 255), Frame::priority(1, 3, 0)];
+    assert_eq!(sent(requests(), &[]), sent(signalled, &signals));
+}
+
+#[test]
 fn streams_without_a_signal_have_equal_shares_whatever_their_chunks() {
     // At least half of an equal share, and at most twice of it.
     rounds(3, |rng| {

@@ -71,6 +71,30 @@ fn the_window_of_the_connection_is_exact_to_the_byte() {
 }
 
 #[test]
+fn frames_other_than_data_need_no_window() {
+    // §6.9: frames that are exempt from flow control are accepted and processed although no window is left.
+    let mut end = holding(65_535, 65_535);
+    end.receive(&join(&[data(1, 16_384), data(1, 16_384), data(1, 16_384), data(1, 16_383)]));
+    let granted = |end: &End| end.sent().iter().any(|frame| frame.kind == kind::WINDOW_UPDATE);
+    assert!(!granted(&end));
+    let trailers = Frame::headers(1, &[("x-sum", "1")]).end_stream();
+    end.receive(&join(&[
+        Frame::ping("01234567"),
+        Frame::settings(&[(4, 9)]),
+        Frame::priority(3, 0, 1),
+        Frame::window_update(1, 1),
+        trailers,
+        Frame::get(5),
+        Frame::rst_stream(3, code::CANCEL),
+    ]));
+    assert_eq!((errors(&end), granted(&end)), (vec![], false));
+    assert_eq!(end.ended(), [1, 5]);
+    let sent = end.sent();
+    assert!(sent.contains(&Frame::ping("01234567").flag(1)));
+    assert_eq!(sent.iter().filter(|frame| **frame == Frame::settings_ack()).count(), 2);
+}
+
+#[test]
 fn a_connection_with_a_small_window_receives_everything() {
     for window in [100, 1_000, 4_000, 9_000] {
         let mut config = Config::new(Role::Server);

@@ -168,11 +168,34 @@ async fn sends_and_receives_trailers() {
 
 #[tokio::test]
 async fn an_unread_body_applies_backpressure() {
-    let url = serve().await;
-    let mut response = Connector::new().request(Request::get(format!("{url}/endless"))).await.unwrap();
-    let mut len = 0;
-    while len < 1 << 20 {
-        len += response.body.chunk().await.unwrap().unwrap().len();
+    let (client, mut server) = tokio::io::duplex(1 << 16);
+    let client = Mutex::new(Some(client));
+    let connector = Connector::new()
+        .dial_with(move |_, _| std::future::ready(Ok(client.lock().unwrap().take().unwrap())));
+    let written = Arc::new(AtomicUsize::new(0));
+    let counted = written.clone();
+    tokio::spawn(async move {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(server.read_u8().await.unwrap());
+        }
+        server.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        while let Ok(len) = server.write(&[7; 1 << 14]).await {
+            counted.fetch_add(len, Ordering::Relaxed);
+        }
+    });
+    let mut response = connector.request(Request::get("http://a/")).await.unwrap();
+    for read in [0, 8 << 20] {
+        let mut len = 0;
+        while len < read {
+            len += response.body.chunk().await.unwrap().unwrap().len();
+        }
+        // Nothing but these tasks is waited for.
+        for _ in 0..10_000 {
+            tokio::task::yield_now().await;
+        }
+        let held = written.load(Ordering::Relaxed) - len;
+        assert!(held <= 1 << 20, "{held}");
     }
 }
 
@@ -476,6 +499,40 @@ async fn uses_the_protocol_of_alpn() {
         assert_eq!(response.body.bytes().await.unwrap(), vec![7; 100_000]);
         let wanted = connector.connect_http2(&format!("https://localhost:{port}/")).await.map(drop);
         assert_eq!(wanted.is_ok(), version == Version::Http2, "{wanted:?}");
+    }
+}
+
+// RFC 9112 §2.2, §3.2, §6.2, §6.3, §7.1; RFC 9110 §5.3, §7.2, §8.6, §9.3.1.
+#[tokio::test]
+async fn requests_have_these_bytes() {
+    let agent = concat!("User-Agent: wireloom/", env!("CARGO_PKG_VERSION"), "\r\n");
+    let (mut sender, streamed) = Body::channel();
+    tokio::spawn(async move { sender.send("abc").await });
+    for (method, body, rest) in [
+        ("GET", Body::empty(), "Connection: close\r\n\r\n"),
+        ("DELETE", Body::empty(), "Connection: close\r\n\r\n"),
+        ("POST", Body::empty(), "content-length: 0\r\nConnection: close\r\n\r\n"),
+        ("PUT", "abc".into(), "content-length: 3\r\nConnection: close\r\n\r\nabc"),
+        ("POST", streamed, "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let expected = format!("{method} /a?b HTTP/1.1\r\nHost: {address}\r\n{agent}X-Key: 1\r\n{rest}");
+        let len = expected.len();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut received = vec![0; len];
+            stream.read_exact(&mut received).await.unwrap();
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            stream.read_to_end(&mut received).await.unwrap();
+            String::from_utf8(received).unwrap()
+        });
+        let request =
+            Request::new(method, format!("http://{address}/a?b#c")).header("X-Key", "1").with_body(body);
+        let response = Connector::new().assume_http11(true).request(request).await.unwrap();
+        assert_eq!(response.status, 204);
+        drop(response);
+        assert_eq!(server.await.unwrap(), expected);
     }
 }
 

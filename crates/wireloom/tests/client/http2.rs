@@ -843,12 +843,35 @@ async fn a_dropped_request_is_reset() {
 
 #[tokio::test]
 async fn closes_with_its_last_handle() {
-    let address = serve().await;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, serving) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handle));
     let http2 = connect(address).await;
     let mut response = http2.request(Request::post("/echo", vec![7; 1_000_000])).await.unwrap();
     drop(http2);
     // A response keeps the connection open.
     assert_eq!(response.body.bytes().await.unwrap().len(), 1_000_000);
+    drop(response);
+    let closed = async {
+        while serving.stats().connections_open > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), closed).await.unwrap();
+
+    // RFC 9113 §9.1: GOAWAY precedes the end.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(SETTINGS).await.unwrap();
+        stream.read_exact(&mut [0; 24]).await.unwrap();
+        frames(&mut stream, END).await
+    });
+    drop(connect(address).await);
+    let received = tokio::time::timeout(Duration::from_secs(60), server).await.unwrap().unwrap();
+    assert!(received.iter().any(|frame| frame.0 == GOAWAY && frame.2.starts_with(&[0; 8])), "{received:?}");
 }
 
 // Wherever a future is dropped, the connection and the other streams continue.

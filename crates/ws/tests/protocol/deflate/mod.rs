@@ -136,19 +136,24 @@ fn every_message_round_trips_with_any_parameters() {
 fn no_reference_exceeds_the_negotiated_window() {
     rounds(100, |rng| {
         let (params, config) = (params(rng), config(rng));
-        let mut compressor = Compressor::new(Role::Server, &params, &config);
-        let mut naive = Naive::default();
-        for _ in 0..4 {
-            let message = message(rng, 80_000);
-            let payload = compress(rng, &mut compressor, &message);
-            if params.server_no_context_takeover {
-                // A new decoder rejects every reference to an earlier message.
-                naive.clear_window();
+        for (role, no_context_takeover, bits) in [
+            (Role::Server, params.server_no_context_takeover, params.server_max_window_bits),
+            (Role::Client, params.client_no_context_takeover, params.client_max_window_bits),
+        ] {
+            let mut compressor = Compressor::new(role, &params, &config);
+            let mut naive = Naive::default();
+            for _ in 0..4 {
+                let message = message(rng, 80_000);
+                let payload = compress(rng, &mut compressor, &message);
+                if no_context_takeover {
+                    // A new decoder rejects every reference to an earlier message.
+                    naive.clear_window();
+                }
+                assert_eq!(naive.message(&payload), Ok(message), "{role:?} {params:?} {config:?}");
             }
-            assert_eq!(naive.message(&payload), Ok(message), "{params:?} {config:?}");
+            let distance = naive.distance_max;
+            assert!(distance <= 1 << bits, "{distance} for {role:?} {params:?} {config:?}");
         }
-        let bits = usize::from(params.server_max_window_bits);
-        assert!(naive.distance_max <= 1 << bits, "{} for {params:?} {config:?}", naive.distance_max);
     });
     // The windows are put to use.
     for (server_max_window_bits, distance) in [(8, 220), (15, 30_000)] {
