@@ -34,8 +34,8 @@ async function client(base) {
     else assert.ok(Buffer.from(data).equals(message), `${message.length} bytes`);
   }
   socket.close(4321, 'bye');
-  const [{ code, wasClean }] = await once(socket, 'close');
-  assert.deepStrictEqual([code, wasClean], [4321, true]);
+  const [{ code, reason, wasClean }] = await once(socket, 'close');
+  assert.deepStrictEqual([code, reason, wasClean], [4321, 'bye', true]);
   const source = await opened(`${websockets}/source?size=10&count=3`);
   let messages = 0;
   source.onmessage = () => {

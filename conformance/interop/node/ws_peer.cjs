@@ -34,7 +34,8 @@ async function client() {
     socket.ping('are you there');
     assert.strictEqual((await once(socket, 'pong'))[0].toString(), 'are you there');
     socket.close(4321, 'bye');
-    assert.strictEqual((await once(socket, 'close'))[0], 4321);
+    const [code, reason] = await once(socket, 'close');
+    assert.deepStrictEqual([code, reason.toString()], [4321, 'bye']);
   }
 }
 

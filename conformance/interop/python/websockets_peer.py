@@ -25,7 +25,7 @@ async def client(base):
                 assert await socket.recv() == str(number)
             assert await asyncio.wait_for(await socket.ping(), 10) >= 0
             await socket.close(4321, "bye")
-            assert socket.close_code == 4321, socket.close_code
+            assert (socket.close_code, socket.close_reason) == (4321, "bye"), socket
     async with connect(base + "/source?size=1000&count=500", max_size=None) as socket:
         assert [len(message) async for message in socket] == [1000] * 500
         assert socket.close_code == 1000
