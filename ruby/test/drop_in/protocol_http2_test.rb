@@ -294,6 +294,63 @@ class ProtocolHTTP2Test < Wireloom::TestCase
     Protocol::HTTP2::Frame.define_method(:read_payload, original) if original
   end
 
+  def test_a_method_that_is_overridden_while_a_frame_is_awaited
+    seen = []
+    server = @server
+    @pipes[1].define_singleton_method(:read) do |length|
+      unless server.singleton_methods.include?(:receive_headers)
+        server.define_singleton_method(:receive_headers) { |frame| super(frame).tap { seen << frame.class } }
+      end
+      super(length)
+    end
+    @client.create_stream.send_headers(REQUEST)
+    frames
+    assert_equal [Protocol::HTTP2::HeadersFrame], seen
+  end
+
+  # A class that is known as one of streams is not known as one of headers.
+  def test_a_stream_as_headers
+    type = Class.new(Protocol::HTTP2::Stream) do
+      def initialize(*)
+        super
+        @all = [[%w[x-all 1]]]
+      end
+
+      def each = yield("x-each", "2")
+    end
+    seen = []
+    @server.define_singleton_method(:decode_headers) { |data| super(data).tap { |list| seen << list } }
+    stream = @client.create_stream { |connection, id| type.create(connection, id) }
+    stream.send_headers(REQUEST)
+    @client.create_stream.send_headers(stream)
+    frames
+    assert_equal [REQUEST, [%w[x-each 2]]], seen
+  end
+
+  # Questions to a class run code of the program: another thread may end this one there, and streams may come.
+  def test_code_of_the_program_while_a_class_is_looked_at
+    gap_of_the_original
+    client = @client
+    asked = -> {}
+    type = Class.new(Protocol::HTTP2::Stream) { define_singleton_method(:instance_method) { |name| asked.call && super(name) } }
+    open = -> { client.create_stream { |connection, id| type.create(connection, id) } }
+    stream = open.call
+    asked = -> { Thread.exit }
+    assert_nil Thread.new { stream.send_headers(REQUEST) && :went_on }.value
+    asked = -> { throw :out, :left }
+    assert_equal(:left, catch(:out) { stream.send_headers(REQUEST) && :went_on })
+    errors = []
+    asked = lambda do
+      client.create_stream
+    rescue RuntimeError => e
+      errors << e.message
+    end
+    2.times { client.consume_window }
+    stream.send_headers(REQUEST)
+    assert_empty errors
+    assert_equal :open, stream.state
+  end
+
   def test_overridden_methods
     seen = []
     framer = Class.new(Protocol::HTTP2::Framer) { define_method(:read_frame) { |*size| super(*size).tap { |frame| seen << frame.class } } }

@@ -12,7 +12,7 @@ use super::flow::{self, Window};
 use super::frames::{self, Frame, Read};
 use super::names::names;
 use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, set_new, string, value};
-use super::steps::{self, Steps, connection, stream};
+use super::steps::{self, ConnectionStep, Steps, StreamStep};
 use super::stream as streams;
 use crate::hpack;
 
@@ -25,25 +25,18 @@ const COMPRESSION_ERROR: i64 = 9;
 /// `read_frame`
 pub(super) fn read_frame(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     let (connection, names) = (this.as_raw(), names());
-    let steps = steps::of_connection(ruby, connection);
     let framer = get(connection, names.ids.framer);
     let is_usual = arguments.is_empty()
         && steps::is_plain()
-        && steps.has(&connection::READ)
+        && steps::of(ruby, connection)?.has(ConnectionStep::Read)
         && names.classes.framer.is_of(framer)
         && !ruby.block_given();
     let len_max = setting(get(connection, names.ids.local_settings), names.ids.maximum_frame_size);
     let (true, Some(len_max)) = (is_usual, len_max) else { return windows_changed(ruby, this, arguments) };
-    receive(ruby, connection, steps, framer, len_max).map_err(|error| report(connection, error))
+    receive(ruby, connection, framer, len_max).map_err(|error| report(connection, error))
 }
 
-fn receive(
-    ruby: &Ruby,
-    connection: VALUE,
-    steps: Steps,
-    framer: VALUE,
-    len_max: i64,
-) -> Result<Value, Error> {
+fn receive(ruby: &Ruby, connection: VALUE, framer: VALUE, len_max: i64) -> Result<Value, Error> {
     let ids = &names().ids;
     let (frame, known) = match object_array(get(framer, ids.frames)) {
         Some(frames) => next_frame(ruby, framer, frames, len_max)?,
@@ -55,7 +48,7 @@ fn receive(
     }
     let known = known.filter(|_| is_open).or_else(|| Frame::of(frame));
     let is_applied = match known {
-        Some(frame) if steps::is_plain() => apply(ruby, connection, steps, &frame)?,
+        Some(frame) if steps::is_plain() => apply(ruby, connection, &frame)?,
         _ => false,
     };
     if !is_applied {
@@ -163,25 +156,32 @@ fn report(connection: VALUE, error: Error) -> Error {
 }
 
 /// Does what `frame.apply(connection)` does. Returns false, with nothing done, where that has to.
-fn apply(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
+fn apply(ruby: &Ruby, connection: VALUE, frame: &Frame) -> Result<bool, Error> {
     let (classes, object) = (&names().classes, frame.object);
-    if classes.data_frame.is_of(object) && steps.has(&connection::RECEIVE_DATA) {
+    // Methods may have been overridden while the frame was awaited.
+    let steps = steps::of(ruby, connection)?;
+    if classes.data_frame.is_of(object) && steps.has(ConnectionStep::ReceiveData) {
         receive_data(ruby, connection, steps, frame)
-    } else if classes.headers_frame.is_of(object) && steps.has(&connection::RECEIVE_HEADERS) {
-        receive_headers(ruby, connection, steps, frame)
-    } else if classes.window_update_frame.is_of(object) && steps.has(&connection::RECEIVE_WINDOW_UPDATE) {
+    } else if classes.headers_frame.is_of(object) && steps.has(ConnectionStep::ReceiveHeaders) {
+        receive_headers(ruby, connection, frame)
+    } else if classes.window_update_frame.is_of(object) && steps.has(ConnectionStep::ReceiveWindowUpdate) {
         receive_window_update(ruby, connection, steps, frame)
     } else {
         Ok(false)
     }
 }
 
-fn receive_data(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
+fn receive_data(
+    ruby: &Ruby,
+    connection: VALUE,
+    steps: Steps<ConnectionStep>,
+    frame: &Frame,
+) -> Result<bool, Error> {
     let ids = &names().ids;
     let Some(stream) = lookup(connection, frame.stream_id) else { return Ok(false) };
     let has_called = match Window::of(connection, ids.local_window) {
-        Some(window) if steps.has(&connection::UPDATE_WINDOW) => {
-            let is_own = steps.has(&connection::SEND_WINDOW_UPDATE);
+        Some(window) if steps.has(ConnectionStep::UpdateWindow) => {
+            let is_own = steps.has(ConnectionStep::SendWindowUpdate);
             flow::received(ruby, (connection, is_own), (connection, steps), window, frame.len)?
         }
         _ => call(connection, ids.update_local_window, &[frame.object]).map(|_| true)?,
@@ -189,16 +189,15 @@ fn receive_data(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> 
     // It may have been closed meanwhile; then it is no longer idle, and the frame is ignored.
     let stream = if has_called { lookup(connection, frame.stream_id) } else { Some(stream) };
     if let Some(stream) = stream {
-        let of_stream = steps::of_stream(ruby, stream);
-        let is_own = of_stream.has(&stream::RECEIVE_DATA);
-        if !is_own || streams::data_received(ruby, stream, frame, Some((of_stream, steps)))?.is_none() {
+        let is_own = steps::of(ruby, stream)?.has(StreamStep::ReceiveData);
+        if !is_own || streams::data_received(ruby, stream, frame)?.is_none() {
             call(stream, ids.receive_data, &[frame.object])?;
         }
     }
     Ok(true)
 }
 
-fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
+fn receive_headers(ruby: &Ruby, connection: VALUE, frame: &Frame) -> Result<bool, Error> {
     let ids = &names().ids;
     let id = frame.stream_id;
     if id == 0 {
@@ -220,15 +219,19 @@ fn receive_headers(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) 
             stream
         }
     };
-    let of_stream = steps::of_stream(ruby, stream);
-    let is_own = is_stream(stream) && of_stream.has(&stream::RECEIVE_HEADERS);
-    if !is_own || streams::headers_received(ruby, stream, frame, Some((of_stream, steps)))?.is_none() {
+    let is_own = is_stream(stream) && steps::of(ruby, stream)?.has(StreamStep::ReceiveHeaders);
+    if !is_own || streams::headers_received(ruby, stream, frame)?.is_none() {
         call(stream, ids.receive_headers, &[frame.object])?;
     }
     Ok(true)
 }
 
-fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<bool, Error> {
+fn receive_window_update(
+    ruby: &Ruby,
+    connection: VALUE,
+    steps: Steps<ConnectionStep>,
+    frame: &Frame,
+) -> Result<bool, Error> {
     let ids = &names().ids;
     let increment: Option<[u8; 4]> = string(frame.payload).and_then(|payload| {
         // SAFETY: copied at once.
@@ -241,7 +244,7 @@ fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &F
     let owner = match frame.stream_id {
         0 => connection,
         id => match lookup(connection, id) {
-            Some(stream) if steps::of_stream(ruby, stream).has(&stream::RECEIVE_WINDOW_UPDATE) => stream,
+            Some(stream) if steps::of(ruby, stream)?.has(StreamStep::ReceiveWindowUpdate) => stream,
             _ => return Ok(false),
         },
     };
@@ -251,23 +254,23 @@ fn receive_window_update(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &F
     }
     set_told(connection, false)?;
     if owner == connection
-        && !(steps.has(&connection::CONSUME_WINDOW) && every_stream(connection, ignores_window))
+        && !(steps.has(ConnectionStep::ConsumeWindow) && every_stream(connection, ignores_window))
     {
         call(connection, ids.consume_window, &[])?;
     }
     Ok(true)
 }
 
-/// Whether `test` holds for every stream.
-fn every_stream(connection: VALUE, test: fn(&Ruby, VALUE) -> bool) -> bool {
+/// Whether `test`, which runs no Ruby code, holds for every stream: other threads shall not add one meanwhile.
+fn every_stream(connection: VALUE, test: fn(VALUE) -> bool) -> bool {
     struct Look {
-        test: fn(&Ruby, VALUE) -> bool,
+        test: fn(VALUE) -> bool,
         holds: bool,
     }
     unsafe extern "C" fn look(_: VALUE, stream: VALUE, look: VALUE) -> c_int {
         // SAFETY: Ruby called, with the variable below.
-        let (ruby, look) = unsafe { (Ruby::get_unchecked(), &mut *(look as *mut Look)) };
-        look.holds = (look.test)(&ruby, stream);
+        let look = unsafe { &mut *(look as *mut Look) };
+        look.holds = (look.test)(stream);
         let next = if look.holds { rb_sys::st_retval::ST_CONTINUE } else { rb_sys::st_retval::ST_STOP };
         next as c_int
     }
@@ -278,17 +281,18 @@ fn every_stream(connection: VALUE, test: fn(&Ruby, VALUE) -> bool) -> bool {
     found.holds
 }
 
-/// Whether a stream does nothing when a window grows.
-fn ignores_window(ruby: &Ruby, stream: VALUE) -> bool {
-    steps::of_stream(ruby, stream).has(&stream::WINDOW_UPDATED)
+/// Whether a stream is known to do nothing when a window grows.
+fn ignores_window(stream: VALUE) -> bool {
+    steps::known(stream).is_some_and(|steps| steps.has(StreamStep::WindowUpdated))
 }
 
-/// Whether a stream does nothing with more window but to wake its `Output` of async-http, if that waits.
-fn only_wakes(ruby: &Ruby, stream: VALUE) -> bool {
+/// Whether a stream is known to do nothing with more window but to wake its `Output` of async-http, if that waits.
+fn only_wakes(stream: VALUE) -> bool {
     let output = get(stream, names().ids.output);
     // SAFETY: a live object.
     let is_usual = |object| class_of(object) == unsafe { rb_sys::rb_obj_class(object) };
-    steps::of_stream(ruby, stream).has(&stream::ONLY_WAKES) && (output == NIL || is_usual(output))
+    steps::known(stream).is_some_and(|steps| steps.has(StreamStep::OnlyWakes))
+        && (output == NIL || is_usual(output))
 }
 
 /// Whether an object has the state of a stream: `accept_stream` may return anything.

@@ -7,7 +7,7 @@ use super::frames;
 use super::io::Io;
 use super::names::names;
 use super::objects::{call, get, integer, number, set};
-use super::steps::Steps;
+use super::steps::{ConnectionStep, Steps};
 
 const WINDOW_MAX: i64 = 0x7fff_ffff;
 
@@ -81,7 +81,7 @@ pub(super) fn available(owner: VALUE, name: ID) -> Option<i64> {
 pub(super) fn received(
     ruby: &Ruby,
     (owner, is_own): (VALUE, bool),
-    (connection, of_connection): (VALUE, Steps),
+    (connection, of_connection): (VALUE, Steps<ConnectionStep>),
     window: Window,
     amount: i64,
 ) -> Result<bool, Error> {

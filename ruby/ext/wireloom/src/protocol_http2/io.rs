@@ -13,7 +13,7 @@ use rb_sys::VALUE;
 
 use super::names::names;
 use super::objects::{NIL, call, get, number, set_new, string};
-use super::steps::{self, Steps, connection, part, stream};
+use super::steps::{self, ConnectionStep, PartStep, Steps, StreamStep};
 use crate::strings;
 
 const FALSE: VALUE = rb_sys::Qfalse as VALUE;
@@ -47,7 +47,7 @@ impl Io {
     pub(super) fn of(
         ruby: &Ruby,
         connection: VALUE,
-        steps: Steps,
+        steps: Steps<ConnectionStep>,
         holder: Option<VALUE>,
     ) -> Result<Option<Self>, Error> {
         let (ids, framer) = (&names().ids, get(connection, names().ids.framer));
@@ -55,12 +55,12 @@ impl Io {
             return Ok(None);
         }
         let stream = get(framer, ids.stream);
-        if steps.has(&connection::WRITE) {
+        if steps.has(ConnectionStep::Write) {
             return Ok(Some(Self::Direct(stream)));
         }
         let is_async =
-            steps.has(&connection::WRITES_ASYNC) && is_free(ruby, get(connection, ids.write_frame_guard));
-        let buffer = if is_async { buffer(ruby, stream) } else { None };
+            steps.has(ConnectionStep::WritesAsync) && is_free(ruby, get(connection, ids.write_frame_guard))?;
+        let buffer = if is_async { buffer(ruby, stream)? } else { None };
         let Some(buffer) = buffer else { return Ok(None) };
         let is_held = holder.is_some_and(|holder| get(connection, ids.held) == holder);
         let is_own = is_held || is_in_task()?;
@@ -113,26 +113,27 @@ fn flush(connection: VALUE, framer: VALUE) -> Result<(), Error> {
 
 /// Whether a semaphore of async can be acquired without waiting.
 #[inline]
-fn is_free(ruby: &Ruby, guard: VALUE) -> bool {
+fn is_free(ruby: &Ruby, guard: VALUE) -> Result<bool, Error> {
     let ids = &names().ids;
-    steps::of_part(ruby, guard).has(&part::GUARD)
-        && match (number(get(guard, ids.count)), number(get(guard, ids.limit))) {
-            (Some(count), Some(limit)) => count < limit,
-            _ => false,
-        }
+    let is_known = steps::of(ruby, guard)?.has(PartStep::Guard);
+    Ok(match (number(get(guard, ids.count)), number(get(guard, ids.limit))) {
+        (Some(count), Some(limit)) => is_known && count < limit,
+        _ => false,
+    })
 }
 
 /// The buffer of an `IO::Stream::Buffered` that no fiber is flushing.
 #[inline]
-fn buffer(ruby: &Ruby, stream: VALUE) -> Option<RString> {
+fn buffer(ruby: &Ruby, stream: VALUE) -> Result<Option<RString>, Error> {
     let ids = &names().ids;
-    if !steps::of_part(ruby, stream).has(&part::BUFFERED) {
-        return None;
+    if !steps::of(ruby, stream)?.has(PartStep::Buffered) {
+        return Ok(None);
     }
-    let (writing, buffer) = (get(stream, ids.writing), string(get(stream, ids.write_buffer))?);
+    let (writing, buffer) = (get(stream, ids.writing), string(get(stream, ids.write_buffer)));
     // SAFETY: a mutex.
     let is_unlocked = || unsafe { rb_sys::rb_mutex_locked_p(writing) } == FALSE;
-    (names().mutex.is_of(writing) && is_unlocked() && !buffer.is_frozen()).then_some(buffer)
+    let is_free = names().mutex.is_of(writing) && is_unlocked();
+    Ok(buffer.filter(|buffer| is_free && !buffer.is_frozen()))
 }
 
 fn is_in_task() -> Result<bool, Error> {
@@ -144,13 +145,15 @@ fn is_in_task() -> Result<bool, Error> {
 pub(super) fn hold(ruby: &Ruby, this: Value, body: Value) -> Result<bool, Error> {
     let (ids, this) = (&names().ids, this.as_raw());
     let connection = get(this, ids.connection);
-    let (of_stream, of_connection) = (steps::of_stream(ruby, this), steps::of_connection(ruby, connection));
+    let (of_stream, of_connection) = (steps::of(ruby, this)?, steps::of(ruby, connection)?);
     let is_usual = steps::is_plain()
-        && [stream::WRITE_HEADERS, stream::WRITE_DATA, stream::WRITE_FRAME]
+        && [StreamStep::WriteHeaders, StreamStep::WriteData, StreamStep::WriteFrame]
             .iter()
-            .all(|step| of_stream.has(step))
-        && [connection::ENCODE, connection::CONSUME_REMOTE_WINDOW].iter().all(|step| of_connection.has(step))
-        && steps::of_part(ruby, body.as_raw()).has(&part::BODY)
+            .all(|&step| of_stream.has(step))
+        && [ConnectionStep::Encode, ConnectionStep::ConsumeRemoteWindow]
+            .iter()
+            .all(|&step| of_connection.has(step))
+        && steps::of(ruby, body.as_raw())?.has(PartStep::Body)
         && get(connection, ids.held) == NIL;
     match Io::of(ruby, connection, of_connection, None)? {
         Some(Io::Buffered(_)) if is_usual => set_new(connection, ids.held, this).map(|()| true),

@@ -26,7 +26,7 @@ use crate::guard::{function, method};
 
 pub(crate) fn init(_: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let module = wireloom.define_module("ProtocolHTTP2")?;
-    module.define_singleton_method("attach", function!(names::attach, 1))?;
+    module.define_singleton_method("attach", function!(names::attach, 0))?;
     module.define_singleton_method("changed", function!(steps::changed, 1))?;
     module.define_singleton_method("forget", function!(steps::forget, 1))?;
     module.define_singleton_method("plain", function!(steps::is_plain, 0))?;

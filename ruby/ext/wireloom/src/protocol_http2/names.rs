@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use magnus::rb_sys::AsRawValue;
-use magnus::{Error, ExceptionClass, RArray, RClass, RModule, Ruby, prelude::*};
+use magnus::{Error, ExceptionClass, RClass, RModule, Ruby, prelude::*};
 use rb_sys::{ID, VALUE};
 
 use crate::held::Registered;
@@ -150,8 +150,6 @@ pub(super) struct Names {
     pub(super) goaway_error: Registered<ExceptionClass>,
     /// `Wireloom::ProtocolHTTP2`
     pub(super) module: Registered<RModule>,
-    /// The classes and modules of the gem and of its replacement: a method that one of them has is not overridden.
-    pub(super) owners: Registered<RArray>,
     /// The allocator of ordinary objects.
     pub(super) allocate: unsafe extern "C" fn(VALUE) -> VALUE,
 }
@@ -169,8 +167,8 @@ fn id(name: &str) -> ID {
     unsafe { rb_sys::rb_intern2(name.as_ptr().cast(), name.len() as _) }
 }
 
-/// `attach(owners)`: called once `Protocol::HTTP2` and `Protocol::HPACK` are in place.
-pub(super) fn attach(ruby: &Ruby, owners: RArray) -> Result<(), Error> {
+/// `attach`: called once `Protocol::HTTP2` and `Protocol::HPACK` are in place.
+pub(super) fn attach(ruby: &Ruby) -> Result<(), Error> {
     let protocol: RModule = ruby.class_object().const_get("Protocol")?;
     let (http2, hpack): (RModule, RModule) = (protocol.const_get("HTTP2")?, protocol.const_get("HPACK")?);
     let wireloom: RModule = ruby.class_object().const_get("Wireloom")?;
@@ -181,7 +179,6 @@ pub(super) fn attach(ruby: &Ruby, owners: RArray) -> Result<(), Error> {
     let allocate = unsafe { rb_sys::rb_get_alloc_func(ruby.class_object().as_raw()) };
     let allocate =
         allocate.ok_or_else(|| Error::new(ruby.exception_runtime_error(), "objects have no allocator"))?;
-    owners.freeze();
     let _ = NAMES.set(Names {
         ids: Ids::new(),
         symbols: Symbols::new(),
@@ -193,7 +190,6 @@ pub(super) fn attach(ruby: &Ruby, owners: RArray) -> Result<(), Error> {
         protocol_error: exception(http2, "ProtocolError")?,
         goaway_error: exception(http2, "GoawayError")?,
         module: Registered::new(ruby, wireloom.const_get::<_, RModule>("ProtocolHTTP2")?),
-        owners: Registered::new(ruby, owners),
         allocate,
     });
     Ok(())

@@ -15,7 +15,7 @@ use super::names::names;
 use super::objects::{
     NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value,
 };
-use super::steps::{self, Steps, connection, part, stream};
+use super::steps::{self, ConnectionStep, PartStep, Steps, StreamStep};
 use crate::{hpack, strings};
 
 /// Up to this length DATA is written together with its header, in bytes.
@@ -29,7 +29,7 @@ pub(super) fn initialize(ruby: &Ruby, this: Value, arguments: &[Value]) -> Resul
         [connection, id, state] => (connection.as_raw(), id.as_raw(), state.as_raw()),
         _ => return call_super(arguments),
     };
-    if !steps::is_plain() || !steps::of_connection(ruby, connection).has(&connection::SETTINGS) {
+    if !steps::is_plain() || !steps::of(ruby, connection)?.has(ConnectionStep::Settings) {
         return call_super(arguments);
     }
     let ids = &names.ids;
@@ -62,21 +62,21 @@ struct Sides {
     stream: VALUE,
     connection: VALUE,
     state: VALUE,
-    of_stream: Steps,
-    of_connection: Steps,
+    of_stream: Steps<StreamStep>,
+    of_connection: Steps<ConnectionStep>,
 }
 
 impl Sides {
-    /// `known` are the steps of the stream and of the connection.
+    /// `None` when a class of the gem was changed.
     #[inline]
-    fn of(ruby: &Ruby, stream: VALUE, known: Option<(Steps, Steps)>) -> Option<Self> {
+    fn of(ruby: &Ruby, stream: VALUE) -> Result<Option<Self>, Error> {
         if !steps::is_plain() {
-            return None;
+            return Ok(None);
         }
         let connection = get(stream, names().ids.connection);
-        let (of_stream, of_connection) =
-            known.unwrap_or_else(|| (steps::of_stream(ruby, stream), steps::of_connection(ruby, connection)));
-        Some(Self { stream, connection, state: get(stream, names().ids.state), of_stream, of_connection })
+        let (of_stream, of_connection) = (steps::of(ruby, stream)?, steps::of(ruby, connection)?);
+        let state = get(stream, names().ids.state);
+        Ok(Some(Self { stream, connection, state, of_stream, of_connection }))
     }
 
     fn set_state(&self, state: VALUE) -> Result<VALUE, Error> {
@@ -93,13 +93,13 @@ impl Sides {
     /// `close!`
     fn close(&self) -> Result<VALUE, Error> {
         let ids = &names().ids;
-        if !self.of_stream.has(&stream::CLOSE) {
+        if !self.of_stream.has(StreamStep::Close) {
             return call(self.stream, ids.close, &[]);
         }
         self.set_state(names().symbols.closed)?;
         let id = get(self.stream, ids.id);
         match RHash::from_value(value(get(self.connection, ids.streams))) {
-            Some(streams) if self.of_connection.has(&connection::DELETE) && !streams.is_frozen() => {
+            Some(streams) if self.of_connection.has(ConnectionStep::Delete) && !streams.is_frozen() => {
                 streams.delete::<_, Value>(value(id))?;
                 if get(self.connection, ids.goaway_stream_id) != NIL {
                     call(self.connection, ids.close_if_drained, &[])?;
@@ -107,7 +107,7 @@ impl Sides {
             }
             _ => drop(call(self.connection, ids.delete, &[id])?),
         }
-        if !self.of_stream.has(&stream::CLOSED) {
+        if !self.of_stream.has(StreamStep::Closed) {
             call(self.stream, ids.closed, &[NIL])?;
         }
         Ok(self.stream)
@@ -122,7 +122,7 @@ fn flags(argument: Option<&Value>) -> Option<i64> {
 /// `send_headers(headers, flags = 0)`
 pub(super) fn send_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     let symbols = &names().symbols;
-    let (Some(sides), false) = (Sides::of(ruby, this.as_raw(), None), keywords_given()) else {
+    let (Some(sides), false) = (Sides::of(ruby, this.as_raw())?, keywords_given()) else {
         return call_super(arguments);
     };
     let (Some(headers), Some(flags), true) =
@@ -133,8 +133,8 @@ pub(super) fn send_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Res
     let (state, is_end) = (sides.state, flags & END_STREAM != 0);
     let is_sendable = state == symbols.idle || state == symbols.open || state == symbols.half_closed_remote;
     let is_usual = is_sendable
-        && sides.of_stream.has(&stream::WRITE_HEADERS)
-        && sides.of_connection.has(&connection::ENCODE);
+        && sides.of_stream.has(StreamStep::WriteHeaders)
+        && sides.of_connection.has(ConnectionStep::Encode);
     let list = if is_usual { headers_array(ruby, *headers)? } else { None };
     let Some(list) = list else { return call_super(arguments) };
     let is_same = get(sides.stream, names().ids.state) == state && steps::is_plain();
@@ -163,7 +163,7 @@ fn headers_array(ruby: &Ruby, headers: Value) -> Result<Option<RArray>, Error> {
     }
     let all = get(headers.as_raw(), names().ids.all);
     let (true, Some(all)) =
-        (steps::of_part(ruby, headers.as_raw()).has(&part::MERGED), RArray::from_value(value(all)))
+        (steps::of(ruby, headers.as_raw())?.has(PartStep::Merged), RArray::from_value(value(all)))
     else {
         return Ok(None);
     };
@@ -247,7 +247,7 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
 /// `send_data(data, flags = 0, maximum_size: nil)`
 pub(super) fn send_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     let symbols = &names().symbols;
-    let Some(sides) = Sides::of(ruby, this.as_raw(), None) else { return call_super(arguments) };
+    let Some(sides) = Sides::of(ruby, this.as_raw())? else { return call_super(arguments) };
     let (positional, len_max) = match split_keywords(ruby, arguments) {
         Some(split) => split,
         None => return call_super(arguments),
@@ -287,8 +287,8 @@ pub(super) fn available_frame_size(ruby: &Ruby, this: Value, arguments: &[Value]
     let connection = get(this, ids.connection);
     let is_usual = arguments.is_empty()
         && steps::is_plain()
-        && steps::of_stream(ruby, this).has(&stream::AVAILABLE_SIZE)
-        && steps::of_connection(ruby, connection).has(&connection::AVAILABLE_SIZE);
+        && steps::of(ruby, this)?.has(StreamStep::AvailableSize)
+        && steps::of(ruby, connection)?.has(ConnectionStep::AvailableSize);
     let len_max = setting(get(connection, ids.remote_settings), ids.maximum_frame_size);
     let available =
         (flow::available(this, ids.remote_window), flow::available(connection, ids.remote_window));
@@ -309,13 +309,13 @@ fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) 
     let (ids, connection) = (&names().ids, sides.connection);
     let len = payload.map_or(0, |payload| payload.len());
     let holder = (flags & END_STREAM == 0).then_some(sides.stream);
-    let io = if sides.of_stream.has(&stream::WRITE_FRAME) {
+    let io = if sides.of_stream.has(StreamStep::WriteFrame) {
         Io::of(ruby, connection, sides.of_connection, holder)?
     } else {
         None
     };
-    let is_usual = sides.of_stream.has(&stream::WRITE_DATA)
-        && sides.of_connection.has(&connection::CONSUME_REMOTE_WINDOW)
+    let is_usual = sides.of_stream.has(StreamStep::WriteData)
+        && sides.of_connection.has(ConnectionStep::ConsumeRemoteWindow)
         && (io.is_some() || get(connection, ids.framer) != NIL)
         && len <= 0xff_ffff;
     let windows = (Window::of(sides.stream, ids.remote_window), Window::of(connection, ids.remote_window));
@@ -377,7 +377,7 @@ fn frame(arguments: &[Value], class: super::names::Class) -> Option<Frame> {
 /// `receive_headers(frame)`
 pub(super) fn receive_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     match frame(arguments, names().classes.headers_frame) {
-        Some(frame) => match headers_received(ruby, this.as_raw(), &frame, None)? {
+        Some(frame) => match headers_received(ruby, this.as_raw(), &frame)? {
             Some(result) => Ok(value(result)),
             None => call_super(arguments),
         },
@@ -386,17 +386,12 @@ pub(super) fn receive_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> 
 }
 
 /// HEADERS for a stream that is idle or open in this direction.
-pub(super) fn headers_received(
-    ruby: &Ruby,
-    stream: VALUE,
-    frame: &Frame,
-    known: Option<(Steps, Steps)>,
-) -> Result<Option<VALUE>, Error> {
+pub(super) fn headers_received(ruby: &Ruby, stream: VALUE, frame: &Frame) -> Result<Option<VALUE>, Error> {
     let symbols = &names().symbols;
-    let Some(sides) = Sides::of(ruby, stream, known) else { return Ok(None) };
+    let Some(sides) = Sides::of(ruby, stream)? else { return Ok(None) };
     let (state, is_end) = (sides.state, frame.flags & END_STREAM != 0);
     let process = |sides: &Sides| {
-        if sides.of_stream.has(&stream::PROCESS_HEADERS)
+        if sides.of_stream.has(StreamStep::ProcessHeaders)
             && let Some(list) = fields(ruby, sides.connection, sides.of_connection, frame)?
         {
             return Ok(list.as_raw());
@@ -404,7 +399,7 @@ pub(super) fn headers_received(
         call(sides.stream, names().ids.process_headers, &[frame.object])
     };
     if state == symbols.idle {
-        if !sides.of_stream.has(&stream::RECEIVE_HEADERS) {
+        if !sides.of_stream.has(StreamStep::ReceiveHeaders) {
             return Ok(None);
         }
         sides.set_state(if is_end { symbols.half_closed_remote } else { symbols.open })?;
@@ -426,7 +421,7 @@ pub(super) fn process_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> 
     let connection = get(this.as_raw(), names().ids.connection);
     match frame(arguments, names().classes.headers_frame) {
         Some(frame) if steps::is_plain() => {
-            match fields(ruby, connection, steps::of_connection(ruby, connection), &frame)? {
+            match fields(ruby, connection, steps::of(ruby, connection)?, &frame)? {
                 Some(list) => Ok(list.as_value()),
                 None => call_super(arguments),
             }
@@ -436,11 +431,16 @@ pub(super) fn process_headers(ruby: &Ruby, this: Value, arguments: &[Value]) -> 
 }
 
 /// The fields of HEADERS, unless the gem's methods have to decode them.
-fn fields(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result<Option<RArray>, Error> {
+fn fields(
+    ruby: &Ruby,
+    connection: VALUE,
+    steps: Steps<ConnectionStep>,
+    frame: &Frame,
+) -> Result<Option<RArray>, Error> {
     let is_bare =
         frame.flags & (PADDED | PRIORITY) == 0 && get(frame.object, names().ids.continuation) == NIL;
     match string(frame.payload) {
-        Some(block) if is_bare && steps.has(&connection::DECODE) => decode(ruby, connection, block),
+        Some(block) if is_bare && steps.has(ConnectionStep::Decode) => decode(ruby, connection, block),
         _ => Ok(None),
     }
 }
@@ -448,7 +448,7 @@ fn fields(ruby: &Ruby, connection: VALUE, steps: Steps, frame: &Frame) -> Result
 /// `receive_data(frame)`
 pub(super) fn receive_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     match frame(arguments, names().classes.data_frame) {
-        Some(frame) => match data_received(ruby, this.as_raw(), &frame, None)? {
+        Some(frame) => match data_received(ruby, this.as_raw(), &frame)? {
             Some(result) => Ok(value(result)),
             None => call_super(arguments),
         },
@@ -457,21 +457,16 @@ pub(super) fn receive_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Res
 }
 
 /// DATA for a stream that is open in this direction.
-pub(super) fn data_received(
-    ruby: &Ruby,
-    stream: VALUE,
-    frame: &Frame,
-    known: Option<(Steps, Steps)>,
-) -> Result<Option<VALUE>, Error> {
+pub(super) fn data_received(ruby: &Ruby, stream: VALUE, frame: &Frame) -> Result<Option<VALUE>, Error> {
     let (ids, symbols) = (&names().ids, &names().symbols);
-    let Some(sides) = Sides::of(ruby, stream, known) else { return Ok(None) };
+    let Some(sides) = Sides::of(ruby, stream)? else { return Ok(None) };
     let (state, is_end) = (sides.state, frame.flags & END_STREAM != 0);
     if state != symbols.open && state != symbols.half_closed_local {
         return Ok(None);
     }
     match Window::of(stream, ids.local_window) {
-        Some(window) if sides.of_stream.has(&stream::UPDATE_WINDOW) => {
-            let is_own = sides.of_stream.has(&stream::SEND_WINDOW_UPDATE);
+        Some(window) if sides.of_stream.has(StreamStep::UpdateWindow) => {
+            let is_own = sides.of_stream.has(StreamStep::SendWindowUpdate);
             flow::received(
                 ruby,
                 (stream, is_own),
@@ -486,7 +481,7 @@ pub(super) fn data_received(
         sides.set_state(symbols.half_closed_remote)?;
     }
     let data = match string(frame.payload) {
-        Some(data) if frame.flags & PADDED == 0 && sides.of_stream.has(&stream::PROCESS_DATA) => {
+        Some(data) if frame.flags & PADDED == 0 && sides.of_stream.has(StreamStep::ProcessData) => {
             data.as_raw()
         }
         _ => call(stream, ids.process_data, &[frame.object])?,

@@ -29,7 +29,7 @@ module Wireloom
         each: "def each(&block) return to_enum unless block_given? @all.each do |headers| " \
               "headers.each do |key, value| yield key.to_s.downcase, value.to_s end end end"
       }
-    }.freeze
+    }.each_value(&:freeze).freeze
     private_constant :SOURCES
 
     # Before `Async::HTTP::Protocol::HTTP2::Request`.

@@ -32,6 +32,15 @@ module Wireloom
         connection.write_frame(frame)
       end
 
+      # Whether the methods of a class are the gem's, or its replacement's.
+      #
+      # @api private
+      def own?(mod, names)
+        names.all? { |name| OWNERS.include?(mod.instance_method(name).owner) }
+      rescue NameError
+        false
+      end
+
       # Whether streams of a class do nothing with more window but to wake what waits for it, as async-http's do.
       #
       # @api private
@@ -46,6 +55,8 @@ module Wireloom
           method = mod.instance_method(name)
           method.owner == own && method.source_location&.first&.end_with?("async/http/protocol/http2/#{own.name[/\w+\z/].downcase}.rb")
         end
+      rescue NameError
+        false
       end
 
       # Notices what `class` got.
@@ -188,9 +199,11 @@ module Wireloom
     end
 
     before = %i[Framer Frame HeadersFrame DataFrame Connection Stream].to_h { |name| [name, const_get(name)] }
-    attach(OWN + before.values)
+    OWNERS = (OWN + before.values).freeze
+    private_constant :OWNERS
+    attach
     before.each { |name, mod| ::Protocol::HTTP2.const_get(name).prepend(mod) }
     [::Protocol::HTTP2::Connection, ::Protocol::HTTP2::Stream].each { |mod| mod.include(WatchObject) }
-    (OWN + before.values).each { |mod| mod.extend(Watch) }
+    OWNERS.each { |mod| mod.extend(Watch) }
   end
 end
