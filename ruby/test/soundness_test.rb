@@ -606,6 +606,8 @@ class SoundnessTest < Wireloom::TestCase
     # Those of magnus raise `fatal` for a panic.
     assert_nowhere(/magnus::(method|function)!|use magnus::.*\b(method|function)\b/, except: ["guard.rs"])
     assert_nowhere(/\A    (Error|DataTypeFunctions).*\b(method|function)\b/)
+    # A panic below magnus's ends the process.
+    assert_nowhere(/rb_sys::(protect\b|\{[^}]*\bprotect\b)/, except: ["guard.rs"])
     defined = sources.sum { |_, text| text.scan(/define_(?:private_|singleton_)?method\(/).size }
     guarded = sources.sum do |_, text|
       text.scan(/define_(?:private_|singleton_)?method\(\s*(?:"[^"]+"|name),\s*(?:method!|function!|\w+ as RawMethod)/).size

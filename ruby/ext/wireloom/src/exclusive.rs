@@ -14,9 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use magnus::rb_sys::protect;
 use magnus::{Error, Ruby};
 
+use crate::guard::protect;
 use crate::keys;
 
 /// From this length on input is unmasked and validated without the GVL, in bytes: about 50 µs of work (`bench/gvl.rb`).

@@ -1,13 +1,14 @@
 //! The way from Ruby into Rust. Every exported method is defined by [`method!`] or [`function!`] of this module, whose
-//! wrappers turn panics into `Wireloom::InternalError`; magnus's own raise `fatal`, which ends the process. A test fails
-//! when a file uses those.
+//! wrappers turn panics into `Wireloom::InternalError`; magnus's own raise `fatal`, which ends the process. A panic below
+//! [`protect`] gets there as well; below that of magnus it ends the process. A test fails when a file uses those.
 
 use magnus::error::ErrorType;
 use magnus::prelude::*;
-use magnus::rb_sys::resume_error;
+use magnus::rb_sys::{protect as protect_without_panics, resume_error};
 use magnus::{Error, Exception, ExceptionClass, RModule, Ruby, Value};
+use rb_sys::VALUE;
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::exclusive::LostInFork;
 use crate::held::Immortal;
@@ -25,9 +26,29 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     Ok(())
 }
 
-/// `InternalError.provoke`, which is private: panics, for the test that it can be rescued.
-fn provoke() {
-    panic!("provoked")
+/// `InternalError.provoke`, which is private: panics where most work is done, for the test that it can be rescued.
+fn provoke() -> Result<(), Error> {
+    protect(|| panic!("provoked")).map(drop)
+}
+
+/// Runs `work`, through which Ruby may raise: it has nothing to drop then.
+///
+/// # Errors
+/// What was raised or thrown, or the end of the thread.
+#[inline]
+pub(crate) fn protect(work: impl FnOnce() -> VALUE) -> Result<VALUE, Error> {
+    let mut panicked = None;
+    let done = protect_without_panics(|| {
+        // No panic may pass the frames of Ruby.
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            panicked = Some(panic);
+            rb_sys::Qnil as VALUE
+        })
+    });
+    match panicked {
+        Some(panic) => resume_unwind(panic),
+        None => done,
+    }
 }
 
 /// Runs an exported method: a panic in it becomes `Wireloom::InternalError`, and an error is raised once nothing of Rust is

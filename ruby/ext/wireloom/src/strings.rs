@@ -3,7 +3,7 @@
 //! Functions that allocate take `&Ruby`: they cannot be called from [`Exclusive::with`](crate::exclusive::Exclusive::with), and
 //! nothing is borrowed when they raise NoMemoryError.
 
-use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, RString, Ruby, Value};
 use rb_sys::ruby_coderange_type::{
     RUBY_ENC_CODERANGE_7BIT, RUBY_ENC_CODERANGE_BROKEN, RUBY_ENC_CODERANGE_VALID,
@@ -12,6 +12,8 @@ use rb_sys::{
     RBasic, VALUE, rb_str_buf_new, rb_str_capacity, rb_str_modify_expand, rb_str_new, rb_str_set_len,
     rb_utf8_encindex,
 };
+
+use crate::guard::protect;
 
 /// A String in `ASCII-8BIT`.
 #[inline]

@@ -1,11 +1,12 @@
 //! Frame headers (RFC 9113 §4.1), and frames whose classes read no more than their payload.
 
-use magnus::rb_sys::{AsRawValue, protect};
+use magnus::rb_sys::AsRawValue;
 use magnus::{Error, RArray, RString, Ruby, Value};
 use rb_sys::{ID, VALUE};
 
 use super::names::{Class, names};
 use super::objects::{self, NIL, get, integer, number, string, value};
+use crate::guard::protect;
 use crate::strings;
 
 /// RFC 9113 §4.1.

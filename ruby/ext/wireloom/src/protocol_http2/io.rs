@@ -6,7 +6,7 @@
 //! A response whose body is in memory is *held*: its frames stay in that buffer until the last of them, or until the stream waits
 //! for a window.
 
-use magnus::rb_sys::{AsRawValue, protect};
+use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, RString, Ruby, Value};
 use rb_sys::VALUE;
@@ -14,6 +14,7 @@ use rb_sys::VALUE;
 use super::names::names;
 use super::objects::{NIL, call, get, number, set_new, string};
 use super::steps::{self, ConnectionStep, PartStep, Steps, StreamStep};
+use crate::guard::protect;
 use crate::strings;
 
 const FALSE: VALUE = rb_sys::Qfalse as VALUE;

@@ -2,10 +2,12 @@
 
 use std::ffi::c_int;
 
-use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::ReprValue;
 use magnus::{Error, RClass, RString, Value};
 use rb_sys::{ID, Qnil, VALUE, rb_call_super_kw, rb_funcallv, rb_ivar_get, rb_ivar_set};
+
+use crate::guard::protect;
 
 pub(super) const NIL: VALUE = Qnil as VALUE;
 

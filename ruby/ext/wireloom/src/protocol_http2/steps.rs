@@ -13,13 +13,14 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use magnus::rb_sys::{AsRawValue, protect};
+use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Ruby, Value};
 use rb_sys::VALUE;
 
 use super::names::names;
 use super::objects::{NIL, class_of, get, integer, number, value};
+use crate::guard::protect;
 
 /// Objects whose classes are asked the same questions. The steps are an enum.
 pub(super) trait Kind: Copy + 'static {

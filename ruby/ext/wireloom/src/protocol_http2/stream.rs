@@ -2,7 +2,7 @@
 //!
 //! The functions `*_received` return `None`, with nothing done, where the gem's method has to do it.
 
-use magnus::rb_sys::{AsRawValue, protect};
+use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, RArray, RHash, RString, Ruby, Value};
 use rb_sys::VALUE;
@@ -16,6 +16,7 @@ use super::objects::{
     NIL, call, call_super, get, integer, keywords_given, make_unprotected, number, set, string, value,
 };
 use super::steps::{self, ConnectionStep, PartStep, Steps, StreamStep};
+use crate::guard::protect;
 use crate::{hpack, strings};
 
 /// Up to this length DATA is written together with its header, in bytes.

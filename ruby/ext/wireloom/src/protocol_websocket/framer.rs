@@ -3,14 +3,14 @@
 use std::ffi::c_int;
 
 use magnus::prelude::*;
-use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, Fixnum, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value};
 use rb_sys::{Qfalse, Qundef, VALUE, rb_ivar_get};
 
 use super::names::{self, Names};
 use super::reopened;
 use super::stream::Stream;
-use crate::guard::enter;
+use crate::guard::{enter, protect};
 use crate::strings;
 
 /// `MAXIMUM_ALLOWED_FRAME_SIZE`.

@@ -2,11 +2,12 @@
 //! made to read ahead: `IO#read` makes a system call for each field of a frame, whereas `IO#getbyte` fills the buffer of the
 //! `IO`, from which everything after it is read. What was read ahead stays in that buffer, for any other reader of the `IO`.
 
-use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, Fixnum, RString, Ruby, TryConvert, Value};
 use rb_sys::{Qfalse, Qnil, RBasic, VALUE, rb_funcallv, rb_ivar_get, ruby_value_type};
 
 use super::names::Names;
+use crate::guard::protect;
 use crate::strings;
 
 /// The rest of a `StringIO`: its string, and the position in it.

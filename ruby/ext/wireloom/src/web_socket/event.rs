@@ -1,11 +1,12 @@
 //! Events of a connection: first as plain data, while the connection is borrowed, then as objects, when it is not.
 
 use magnus::prelude::*;
-use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, IntoValue, RArray, RClass, RModule, RString, Ruby, Value};
 use wireloom_ws::CloseCode;
 use wireloom_ws::handshake::Request;
 
+use crate::guard::protect;
 use crate::held::Immortal;
 use crate::strings;
 

@@ -2,13 +2,14 @@
 //! emitter's own, neither overridden nor stubbed, this does the same.
 
 use magnus::prelude::*;
-use magnus::rb_sys::{AsRawId, AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawId, AsRawValue, FromRawValue};
 use magnus::value::LazyId;
 use magnus::{Error, RArray, RClass, RHash, RObject, Ruby, Value};
 use rb_sys::{ID, RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::guard::protect;
 use crate::held::{Held, Owner, traced};
 
 /// Counts changes of methods of drivers' classes.

@@ -9,6 +9,7 @@ use rb_sys::VALUE;
 use super::frame::NIL;
 use super::names::sym;
 use crate::exclusive::Exclusive;
+use crate::guard::protect;
 use crate::held::{Held, Managed, Owner, traced};
 
 #[derive(Clone, Copy)]
@@ -127,7 +128,7 @@ fn emit_from<T: Emitter>(this: Obj<T>, event: VALUE, args: &[VALUE], block: VALU
 #[inline]
 fn call(callable: VALUE, args: &[VALUE], block: VALUE) -> Result<VALUE, Error> {
     // `protect` catches exceptions: nothing in here needs to be dropped.
-    magnus::rb_sys::protect(|| {
+    protect(|| {
         // SAFETY: the listener is a Proc, held by this stack; the arguments lie on this stack.
         unsafe { rb_sys::rb_proc_call_with_block(callable, args.len() as _, args.as_ptr(), block) }
     })
