@@ -230,6 +230,24 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # Against the rules of guides/concurrency.md, which promise that no memory is damaged.
+  def test_several_threads_that_parse_parts_of_a_message
+    assert_equal "ok\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/websocket_driver"
+      socket = Struct.new(:env) { def write(bytes) = true }.new({ "REQUEST_METHOD" => "GET", "HTTP_CONNECTION" => "Upgrade",
+        "HTTP_UPGRADE" => "websocket", "HTTP_SEC_WEBSOCKET_KEY" => "x", "HTTP_SEC_WEBSOCKET_VERSION" => "13" })
+      part = ->(first, length) { [first, 0xFF, length].pack("CCQ>") << "mask" << "x" * length }
+      driver = WebSocket::Driver::Hybi.new(socket, max_length: 1 << 30)
+      driver.start
+      # Each is unmasked without the GVL, which another thread has when it is wanted back.
+      parts = Array.new(4) { |at| part.call(0, (300 << 10) + at * 1000) }
+      driver.parse(part.call(2, 5000))
+      parts.map { |bytes| Thread.new { 60.times { driver.parse(bytes) } } }.each(&:join)
+      driver.parse(part.call(0x80, 5000))
+      puts "ok"
+    RUBY
+  end
+
   def test_a_fork_while_another_thread_works
     skip "no fork" unless Process.respond_to?(:fork)
     assert_equal "a thread was working on this object when the process forked; make a new one\nok\n", run_script(<<~'RUBY')

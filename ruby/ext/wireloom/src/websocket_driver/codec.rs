@@ -288,7 +288,7 @@ impl Codec {
         let data = if whole {
             strings::protected(ruby, |ruby| strings::uninitialized(ruby, bytes.len()))?
         } else {
-            Self::assembly(ruby, this, bytes.len(), part.missing)?
+            Self::take_assembly(ruby, this, bytes.len(), part.missing)?
         };
         let mut text = if part.first { Text::default() } else { this.text.with(std::mem::take) };
         // SAFETY: no code of Ruby has seen the String: it is new, or the codec's own.
@@ -304,7 +304,6 @@ impl Codec {
             unsafe { strings::extend(data, bytes.len()) };
         }
         if !valid {
-            this.assembly.set(Held::NIL);
             this.frames.with(Frames::refuse_text);
             return Ok(Step::not_utf8());
         }
@@ -313,7 +312,6 @@ impl Codec {
             this.text.with(|kept| *kept = text);
             return Ok(Step::Part);
         }
-        this.assembly.set(Held::NIL);
         if raw {
             if this.is_inflating() {
                 return Self::inflate(ruby, this, data, part.opcode, part.rsv);
@@ -361,10 +359,11 @@ impl Codec {
         true
     }
 
-    /// The String of the message under way, with room for `len` bytes more; `missing` are announced behind them.
-    fn assembly(ruby: &Ruby, this: Obj<Self>, len: usize, missing: u64) -> Result<RString, Error> {
+    /// Takes the String of the message under way, with room for `len` bytes more; `missing` are announced behind them. No other thread gets
+    /// it while it is filled without the GVL.
+    fn take_assembly(ruby: &Ruby, this: Obj<Self>, len: usize, missing: u64) -> Result<RString, Error> {
         let announced = usize::try_from(missing).unwrap_or(usize::MAX).saturating_add(len);
-        let data = RString::from_value(this.assembly.get().value());
+        let data = RString::from_value(this.assembly.replace(Held::NIL).value());
         strings::protected(ruby, |ruby| {
             let data = data.unwrap_or_else(|| strings::with_capacity(ruby, announced.min(TRUSTED_LEN)));
             strings::make_room(ruby, data, len, |have| {
