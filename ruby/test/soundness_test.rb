@@ -438,6 +438,32 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # What settings are read by is the application's too: a thread may end there.
+  def test_threads_that_end_while_settings_are_read
+    assert_equal "nil\nthrown\n" * 3, run_script(<<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      server = HTTP2::Server.new(settings_enable_connect_protocol: 1)
+      client = HTTP2::Client.new
+      client.on(:frame) { |bytes| server << bytes }
+      server.on(:frame) { |bytes| client << bytes }
+      client.send_connection_preface
+      server.local_settings.define_singleton_method(:[]) { |_| $ending.call }
+      number = Object.new
+      number.define_singleton_method(:to_int) { $ending.call }
+      calls = [
+        ->(*) { client.new_stream.headers([%w[:method CONNECT], %w[:protocol x], %w[:scheme http], %w[:authority x], %w[:path /]]) },
+        ->(*) { HTTP2::Framer.new.generate({ type: :rst_stream, stream: 1, error: number }) },
+        ->(*) { HTTP2::Framer.new.generate({ type: :data, stream: 1, payload: "", flags: number }) }
+      ]
+      calls.each do |call|
+        $ending = -> { Thread.exit }
+        p Thread.new(&call).value
+        $ending = -> { throw :out, "thrown" }
+        puts catch(:out, &call)
+      end
+    RUBY
+  end
+
   def test_overridden_methods_of_string_io
     assert_equal "ok\n", run_script(<<~'RUBY')
       require "wireloom/drop_in/protocol_websocket"

@@ -307,7 +307,7 @@ fn flags(ruby: &Ruby, kind: Kind, given: Option<Value>) -> Result<u8, Error> {
         error(ruby, sym().compression_error, Some(&message))
     };
     let Some(list) = RArray::from_value(given) else {
-        return u8::try_convert(given).map_err(|_| invalid(given));
+        return converted(given)?.ok_or_else(|| invalid(given));
     };
     let sym = sym();
     let mut flags = 0;
@@ -328,6 +328,15 @@ fn flags(ruby: &Ruby, kind: Kind, given: Option<Value>) -> Result<u8, Error> {
 pub(crate) fn value(raw: VALUE) -> Value {
     // SAFETY: every VALUE in the drop-in is of a live object: a Symbol, something on this stack, or something marked.
     unsafe { Value::from_raw(raw) }
+}
+
+/// What an object converts to, if it does. What is no StandardError, such as the end of a thread, goes on.
+pub(super) fn converted<T: TryConvert>(object: Value) -> Result<Option<T>, Error> {
+    match T::try_convert(object) {
+        Ok(converted) => Ok(Some(converted)),
+        Err(error) if error.is_kind_of(Ruby::get_with(object).exception_standard_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A String in `ASCII-8BIT` of two parts.

@@ -9,7 +9,7 @@ use magnus::value::ReprValue;
 use magnus::{Error, Integer, RArray, RHash, RString, Ruby, TryConvert, Value, prelude::*, scan_args};
 use rb_sys::VALUE;
 
-use super::frame::{ACK, Frame, HEADER_LEN, Header, Kind, PADDED, PRIORITY, bytes, joined, value};
+use super::frame::{ACK, Frame, HEADER_LEN, Header, Kind, PADDED, PRIORITY, bytes, converted, joined, value};
 use super::names::{error, sym};
 use crate::guard::method;
 use crate::held::managed;
@@ -427,8 +427,8 @@ fn error_code(ruby: &Ruby, given: VALUE) -> Result<u32, Error> {
     if let Some(code) = sym().errors().iter().position(|name| *name == given) {
         return Ok(code as u32);
     }
-    u32::try_convert(value(given))
-        .map_err(|_| refused(ruby, format!("Unknown error ID for {}", value(given).inspect())))
+    converted(value(given))?
+        .ok_or_else(|| refused(ruby, format!("Unknown error ID for {}", value(given).inspect())))
 }
 
 fn write_settings(ruby: &Ruby, payload: Value, room: &mut Vec<u8>) -> Result<(), Error> {

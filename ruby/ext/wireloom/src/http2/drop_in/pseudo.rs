@@ -1,10 +1,10 @@
 //! Which pseudo-fields a message needs (RFC 9113 §8.3, RFC 8441 §4).
 
 use magnus::typed_data::Obj;
-use magnus::{Error, RArray, RString, Ruby, TryConvert};
+use magnus::{Error, RArray, RString, Ruby};
 
 use super::connection::Connection;
-use super::frame::bytes;
+use super::frame::{bytes, converted};
 use super::names::sym;
 use super::send::connection_error;
 use super::settings;
@@ -65,7 +65,7 @@ pub(crate) fn verify(ruby: &Ruby, this: Obj<Connection>, list: RArray, response:
                 // RFC 9113 §8.5: nothing but the authority.
                 (true, 0) => seen.authority == 1 && rest == (0, 0),
                 // RFC 8441 §4, once this side has offered it.
-                (true, 1) => seen.authority == 1 && rest == (1, 1) && offers_connect_protocol(this),
+                (true, 1) => seen.authority == 1 && rest == (1, 1) && offers_connect_protocol(this)?,
                 (_, 0) => rest == (1, 1) && (seen.authority == 1 || seen.authority == 0 && seen.host > 0),
                 _ => false,
             }
@@ -73,7 +73,7 @@ pub(crate) fn verify(ruby: &Ruby, this: Obj<Connection>, list: RArray, response:
     if valid { Ok(()) } else { error("invalid pseudo-headers") }
 }
 
-fn offers_connect_protocol(this: Obj<Connection>) -> bool {
-    settings::get(this.local_settings.get(), sym().settings_enable_connect_protocol)
-        .is_ok_and(|offered| i64::try_convert(offered).is_ok_and(|offered| offered == 1))
+fn offers_connect_protocol(this: Obj<Connection>) -> Result<bool, Error> {
+    let offered = settings::get(this.local_settings.get(), sym().settings_enable_connect_protocol)?;
+    Ok(converted(offered)? == Some(1_i64))
 }

@@ -14,7 +14,7 @@ use super::connection::{
     self, Connection, Opening, Pending, Phase, Upgrade, activate_stream, each_stream, find_stream, put_room,
     remember_reset, take_room,
 };
-use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, Stored, bytes, value};
+use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, Stored, bytes, converted, value};
 use super::framer::{check_len, parse, settings_pairs};
 use super::listeners::{Emitter, emit};
 use super::names::{is_ours, sym};
@@ -360,7 +360,7 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
         return protocol_error(ruby, this, "clients cannot send PUSH_PROMISE");
     }
     let enabled = settings::get(this.local_settings.get(), sym.settings_enable_push)?;
-    if i64::try_convert(enabled).is_ok_and(|enabled| enabled == 0) {
+    if converted(enabled)? == Some(0_i64) {
         return protocol_error(ruby, this, "push promises are disabled");
     }
     let Some(parent) = find_stream(this, id) else {
@@ -647,7 +647,7 @@ fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resu
 fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) -> Result<(), Error> {
     let sym = sym();
     settings::set(this.local_settings.get(), key, number)?;
-    let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
+    let Some(number) = converted::<i64>(value(number))? else { return Ok(()) };
     if key == sym.settings_initial_window_size {
         let change = number - this.local_window_limit.get();
         // RFC 9113 §6.9.2: the window of the connection follows by WINDOW_UPDATE alone.
@@ -683,7 +683,7 @@ fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) 
 fn remote_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) -> Result<(), Error> {
     let sym = sym();
     settings::set(this.remote_settings.get(), key, number)?;
-    let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
+    let Some(number) = converted::<i64>(value(number))? else { return Ok(()) };
     if key == sym.settings_initial_window_size {
         // RFC 9113 §6.9.2: windows may become negative.
         let change = number - this.remote_window_limit.get();

@@ -7,7 +7,7 @@ use magnus::{Error, RArray, RHash, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 
 use super::connection::{Connection, Phase, TABLE_SIZE_DEFAULT, WINDOW_DEFAULT, call_own, is_plain};
-use super::frame::{Frame, Kind, NIL, value};
+use super::frame::{Frame, Kind, NIL, converted, value};
 use super::framer::{Pairs, settings_pairs};
 use super::listeners::{Emitter, emit};
 use super::names::sym;
@@ -69,7 +69,7 @@ pub(crate) fn validate_settings(
 ) -> Result<(), Error> {
     let sym = sym();
     pairs.each(|key, number| {
-        let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
+        let Some(number) = converted::<i64>(value(number))? else { return Ok(()) };
         let (valid, kind) = if key == sym.settings_enable_push {
             (number == 0 || by_client && number == 1, sym.protocol_error)
         } else if key == sym.settings_initial_window_size {
@@ -107,7 +107,7 @@ fn send_first_settings(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> 
     let payload = ruby.ary_new();
     local.foreach(|key: Value, number: Value| {
         let known = sym().settings().iter().any(|(_, name)| *name == key.as_raw());
-        if known && !number.is_nil() && i64::try_convert(number).ok() != default_setting(key.as_raw()) {
+        if known && !number.is_nil() && converted(number)? != default_setting(key.as_raw()) {
             payload.push(ruby.ary_new_from_values(&[key, number]))?;
         }
         Ok(magnus::r_hash::ForEach::Continue)
