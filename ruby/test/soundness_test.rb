@@ -206,6 +206,30 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  def test_no_memory_for_what_is_made_of_a_long_string
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\n" * 5 + "ok\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      long = "x" * (100 << 20)
+      # A name and a value in Huffman code (RFC 7541 §5.2).
+      left = long.bytesize - 0x7f
+      digits = []
+      digits << (left & 0x7f | 0x80) && left >>= 7 while left >= 0x80
+      block = [0x00, 0x01, 0x61, 0xff, *digits, left].pack("C*") << long
+      decoder = Wireloom::HPACK::Decoder.new
+      client = Wireloom::HTTP2::Client.new
+      stream = client.request([%w[:method POST], %w[:scheme http], %w[:authority x], %w[:path /]])
+      server = HTTP2::Server.new
+      [-> { Wireloom::HPACK.huffman_encode(long) }, -> { Wireloom::HPACK.huffman_decode(long) }, -> { decoder.decode(block) },
+       -> { client.data(stream, long) }, -> { server << long }].each { |call| starved(&call) }
+      decoder.decode("\x82".b)
+      client.data(stream, "x")
+      server << "PRI"
+      puts "ok"
+    RUBY
+  end
+
   # Calls that wait for another thread, which inflates without the GVL, are interrupted, and the object stays usable.
   def test_interrupts_of_calls_that_wait_for_another_thread
     assert_equal "ok\n", run_script(<<~'RUBY')

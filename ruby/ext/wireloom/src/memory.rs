@@ -1,6 +1,7 @@
 //! Memory outside of Ruby's heap that an object uses: the collector runs more often when there is much of it, and a call that finds
 //! none raises NoMemoryError.
 
+use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use magnus::{Error, Ruby};
@@ -12,6 +13,24 @@ const STEP: usize = 64 << 10;
 #[cold]
 pub(crate) fn no_memory(ruby: &Ruby) -> Error {
     Error::new(ruby.exception_no_mem_error(), "failed to allocate memory")
+}
+
+/// Appends `bytes`, if there is memory for them.
+#[inline]
+pub(crate) fn try_extend(to: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
+    to.try_reserve(bytes.len())?;
+    to.extend_from_slice(bytes);
+    Ok(())
+}
+
+/// Adds zeros up to a length of `len`, if there is memory for them.
+#[inline]
+pub(crate) fn try_grow(to: &mut Vec<u8>, len: usize) -> Result<(), TryReserveError> {
+    if to.len() < len {
+        to.try_reserve(len - to.len())?;
+        to.resize(len, 0);
+    }
+    Ok(())
 }
 
 /// How much memory was reported for one object; given back when the object is freed.

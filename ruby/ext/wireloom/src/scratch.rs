@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use magnus::{Error, Ruby};
 
-use crate::memory::no_memory;
+use crate::memory::{no_memory, try_extend};
 
 /// A buffer up to this many bytes is kept.
 const LEN_MAX: usize = 256 << 10;
@@ -29,8 +29,7 @@ pub(crate) fn take() -> Vec<u8> {
 #[inline]
 pub(crate) fn take_copy(ruby: &Ruby, bytes: &[u8]) -> Result<Vec<u8>, Error> {
     let mut buffer = take();
-    buffer.try_reserve(bytes.len()).map_err(|_| no_memory(ruby))?;
-    buffer.extend_from_slice(bytes);
+    try_extend(&mut buffer, bytes).map_err(|_| no_memory(ruby))?;
     Ok(buffer)
 }
 

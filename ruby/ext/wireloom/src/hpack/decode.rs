@@ -11,6 +11,7 @@ use super::role::Role;
 use super::statics::{pair, statics};
 use super::table::{Field, OVERHEAD, Table};
 use crate::held::Owner;
+use crate::memory::try_grow;
 use crate::strings;
 
 /// Fields of a block that its frame is treated by.
@@ -238,10 +239,7 @@ fn string<'s, 'b: 's>(rest: &mut &'b [u8], scratch: &'s mut Vec<u8>) -> Result<&
     if first & 0x80 == 0 {
         return Ok(bytes);
     }
-    let room = huffman::decoded_len_max(len);
-    if scratch.len() < room {
-        scratch.resize(room, 0);
-    }
+    try_grow(scratch, huffman::decoded_len_max(len))?;
     let decoded = huffman::decode(bytes, scratch)?;
     Ok(&scratch[..decoded.len])
 }

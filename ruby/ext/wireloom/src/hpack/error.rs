@@ -1,6 +1,7 @@
 //! Errors of fields, before they become exceptions of a class that depends on the caller.
 
 use std::borrow::Cow;
+use std::collections::TryReserveError;
 
 use wireloom_http2::hpack::DecodeError;
 
@@ -15,11 +16,19 @@ pub(crate) enum HeaderError {
     Argument(String),
     /// An object that is no header: `TypeError`.
     Type(&'static str),
+    /// `NoMemoryError`.
+    NoMemory,
 }
 
 impl HeaderError {
     pub(crate) const fn compression(message: &'static str) -> Self {
         Self::Compression(Some(Cow::Borrowed(message)))
+    }
+}
+
+impl From<TryReserveError> for HeaderError {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
     }
 }
 

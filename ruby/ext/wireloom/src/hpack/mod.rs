@@ -26,6 +26,7 @@ use wireloom_http2::hpack::huffman;
 use crate::exclusive::Exclusive;
 use crate::guard::{function, method};
 use crate::held::{Immortal, Owner, managed, plain};
+use crate::memory::{no_memory, try_grow};
 use crate::strings;
 use decode::{Head, Rules};
 use encode::{Huffman, Index, Policy};
@@ -71,6 +72,7 @@ fn raise(ruby: &Ruby, error: HeaderError) -> Error {
         HeaderError::Field(message) => Error::new(FIELD_ERROR.get(ruby), message),
         HeaderError::Argument(message) => Error::new(ruby.exception_arg_error(), message),
         HeaderError::Type(message) => Error::new(ruby.exception_type_error(), message),
+        HeaderError::NoMemory => no_memory(ruby),
     }
 }
 
@@ -320,31 +322,32 @@ impl Head {
 }
 
 fn huffman_encode(ruby: &Ruby, source: RString) -> Result<RString, Error> {
-    let out = {
+    let mut out = Vec::new();
+    let reserved = {
         // SAFETY: no Ruby code runs while the slice is in use.
         let bytes = unsafe { strings::bytes(source.as_raw()) };
         let len = huffman::encoded_len(bytes);
-        let mut out = vec![0; len + huffman::ENCODE_SLACK];
-        huffman::encode(bytes, &mut out);
-        out.truncate(len);
-        out
+        try_grow(&mut out, len + huffman::ENCODE_SLACK).map(|()| {
+            huffman::encode(bytes, &mut out);
+            out.truncate(len);
+        })
     };
     strings::keep(source);
+    reserved.map_err(|_| no_memory(ruby))?;
     strings::protected(ruby, |ruby| strings::binary(ruby, &out))
 }
 
 fn huffman_decode(ruby: &Ruby, source: RString) -> Result<RString, Error> {
-    let out = {
+    let mut out = Vec::new();
+    let decoded = {
         // SAFETY: no Ruby code runs while the slice is in use.
         let bytes = unsafe { strings::bytes(source.as_raw()) };
-        let mut out = vec![0; huffman::decoded_len_max(bytes.len())];
-        huffman::decode(bytes, &mut out).map(|decoded| {
-            out.truncate(decoded.len);
-            out
-        })
+        try_grow(&mut out, huffman::decoded_len_max(bytes.len()))
+            .map_err(HeaderError::from)
+            .and_then(|()| Ok(huffman::decode(bytes, &mut out)?))
     };
     strings::keep(source);
-    let out = out.map_err(|error| raise(ruby, error.into()))?;
+    out.truncate(decoded.map_err(|error| raise(ruby, error))?.len);
     strings::protected(ruby, |ruby| strings::binary(ruby, &out))
 }
 

@@ -20,7 +20,7 @@ use crate::exclusive::Exclusive;
 use crate::guard::method;
 use crate::held::{Immortal, managed, plain};
 use crate::hpack::encode::pairs;
-use crate::memory::Accounted;
+use crate::memory::{Accounted, no_memory, try_extend};
 use crate::{scratch, strings};
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
@@ -225,9 +225,11 @@ impl Endpoint {
     }
 
     fn data(ruby: &Ruby, this: Obj<Self>, id: u32, data: RString, end_stream: bool) -> Result<(), Error> {
+        let mut copy = Vec::new();
         // SAFETY: copied before any Ruby code runs.
-        let data = unsafe { strings::bytes(data.as_raw()) }.to_vec();
-        this.with_stream(ruby, id, |connection, key| connection.send_data(key, data, end_stream))
+        let copied = try_extend(&mut copy, unsafe { strings::bytes(data.as_raw()) });
+        copied.map_err(|_| no_memory(ruby))?;
+        this.with_stream(ruby, id, |connection, key| connection.send_data(key, copy, end_stream))
     }
 
     fn reset(ruby: &Ruby, this: Obj<Self>, id: u32, code: Value) -> Result<(), Error> {

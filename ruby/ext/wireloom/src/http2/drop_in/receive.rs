@@ -1,6 +1,8 @@
 //! Receiving: bytes become frames, frames go to their streams (RFC 9113 §3.4, §4, §5.1, §6). Input behind a frame whose listener
 //! raised stays in the buffer for the next call.
 
+use std::collections::TryReserveError;
+
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
@@ -23,6 +25,7 @@ use super::stream::{self, State, Stream, WINDOW_MAX};
 use super::{names, pseudo, send, settings};
 use crate::held::Owner;
 use crate::hpack::decode::{Rules, decode};
+use crate::memory::{no_memory, try_extend};
 use crate::scratch;
 
 /// Frames on a connection that was closed are ignored for this long, in seconds.
@@ -44,7 +47,7 @@ pub(crate) struct Input {
 
 impl Input {
     /// Returns how much memory is in use.
-    fn append(&mut self, more: &[u8]) -> usize {
+    fn append(&mut self, more: &[u8]) -> Result<usize, TryReserveError> {
         if self.at == self.bytes.len() {
             self.bytes.clear();
             self.at = 0;
@@ -55,8 +58,8 @@ impl Input {
         if self.bytes.capacity() == 0 && more.len() > KEPT_LEN {
             self.bytes = scratch::take();
         }
-        self.bytes.extend_from_slice(more);
-        self.heap_size()
+        try_extend(&mut self.bytes, more)?;
+        Ok(self.heap_size())
     }
 
     /// Gives back memory that is not needed until more arrives; returns how much is in use.
@@ -101,7 +104,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
     let bytes = unsafe { bytes(data) };
     let buffered = this.input.with(|input| input.append(bytes));
     crate::strings::keep(data);
-    this.memory.set(buffered);
+    this.memory.set(buffered.map_err(|_| no_memory(ruby))?);
     let done = frames(ruby, this);
     this.memory.set(this.input.with(Input::settle));
     match done {

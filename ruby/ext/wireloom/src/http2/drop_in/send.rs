@@ -20,6 +20,7 @@ use crate::clock::now;
 use crate::held::Owner;
 use crate::hpack::encode as hpack;
 use crate::hpack::error::HeaderError;
+use crate::memory::no_memory;
 
 /// A call of `send`, dispatched by Ruby when a program may have overridden it.
 pub(crate) fn send_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
@@ -197,6 +198,7 @@ pub(crate) fn header_error(ruby: &Ruby, error: HeaderError) -> Error {
         HeaderError::Field(message) => names::error(ruby, sym().protocol_error, Some(&message)),
         HeaderError::Argument(message) => Error::new(ruby.exception_arg_error(), message),
         HeaderError::Type(message) => Error::new(ruby.exception_type_error(), message),
+        HeaderError::NoMemory => no_memory(ruby),
     }
 }
 
