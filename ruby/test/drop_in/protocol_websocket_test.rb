@@ -570,6 +570,54 @@ class ConnectionTest < Wireloom::TestCase
     assert_equal ["one", :read_frame, :framer, :unpack], seen
   end
 
+  def test_a_module_of_a_connection_gets_its_method_later
+    seen = []
+    mod = Module.new
+    connection = Class.new(WS::Connection) { include mod }.new(WS::Framer.new(@sockets.first))
+    @peer.write_frame(text("one"))
+    assert_equal "one", connection.read
+    mod.define_method(:receive_text) { |frame| super(frame).tap { seen << frame.unpack } }
+    @peer.write_frame(text("two"))
+    assert_equal "two", connection.read
+    assert_equal ["two"], seen
+  end
+
+  # In processes of their own, since nothing takes such a change back.
+  def test_modules_in_the_classes_of_frames_and_messages
+    skip "no fork" unless Process.respond_to?(:fork)
+    calls = { WS::TextFrame => %i[apply unpack read_message initialize], WS::Frame => %i[unpack], WS::TextMessage => %i[initialize] }
+    calls.flat_map { |owner, names| [owner].product(names, [false, true]) }.each do |owner, name, is_late|
+      seen = in_a_fork do |count|
+        read = -> { each_stream("\x81\x03abc") { |stream| WS::Connection.new(WS::Framer.new(stream)).read } }
+        mod = Module.new
+        fill = -> { mod.define_method(name) { |*arguments, **options| super(*arguments, **options).tap { count.call } } }
+        read.call
+        fill.call unless is_late
+        owner.prepend(mod)
+        read.call
+        fill.call if is_late
+        read.call
+      end
+      assert_equal is_late ? 2 : 4, seen, "#{owner}##{name}#{" later" if is_late}"
+    end
+  end
+
+  # How often the block's counter was called.
+  def in_a_fork
+    reader, writer = IO.pipe
+    pid = fork do
+      count = 0
+      yield -> { count += 1 }
+      writer.write(count.to_s)
+    ensure
+      writer.close
+      exit!
+    end
+    writer.close
+    Process.wait(pid)
+    reader.read.to_i
+  end
+
   def test_a_subclass_may_take_its_own_options
     klass = Class.new(WS::Connection) do
       attr_reader :protocol

@@ -15,12 +15,52 @@ module Wireloom
         super
       end
 
-      def include(*)
-        super.tap { ProtocolWebSocket.overridden(nil) }
+      def include(*modules)
+        super.tap { Later.follow(modules) }
       end
 
-      def prepend(*)
-        super.tap { ProtocolWebSocket.overridden(nil) }
+      def prepend(*modules)
+        super.tap { Later.follow(modules) }
+      end
+
+      # A module may get its methods after a class was given it.
+      module Later
+        # Their objects are made without calls. What connections and framers call is looked up before each is first read from.
+        MADE = %i[
+          Frame ContinuationFrame TextFrame BinaryFrame CloseFrame PingFrame PongFrame TextMessage BinaryMessage
+        ].freeze
+        private_constant :MADE
+
+        def method_added(name)
+          super
+          Later.check if NAMES[name]
+        end
+
+        def include(*modules)
+          super.tap { Later.follow(modules) }
+        end
+
+        def prepend(*modules)
+          super.tap { Later.follow(modules) }
+        end
+
+        def self.follow(modules)
+          DropIn.follow(modules, self)
+          check
+        end
+
+        # From here on such a class is as one that was reopened.
+        def self.check
+          made = MADE.map { |name| ::Protocol::WebSocket.const_get(name) }
+          ProtocolWebSocket.overridden(made.find { |mod| NAMES.each_key.any? { |name| from_module?(mod, name) } })
+        end
+
+        def self.from_module?(mod, name)
+          return false unless mod.method_defined?(name) || mod.private_method_defined?(name)
+
+          !mod.instance_method(name).owner.is_a?(Class)
+        end
+        private_class_method :from_module?
       end
     end
   end
