@@ -158,6 +158,10 @@ class FramerTest < Wireloom::TestCase
     error = assert_raises(WS::ProtocolError) { WS::Framer.new(memory("\x82\x7d" + "x" * 125)).read_frame(124) }
     assert_equal "Invalid payload length: 125 > 124!", error.message
     assert_equal 125, WS::Framer.new(memory("\x82\x7d" + "x" * 125)).read_frame(125).length
+    assert_raises(WS::ProtocolError) { WS::Framer.new(memory("\x82\x01x")).read_frame(-1) }
+    assert_raises(WS::ProtocolError) { WS::Framer.new(memory("\x82\x01x")).read_frame(-2**70) }
+    assert_equal 1, WS::Framer.new(memory("\x82\x01x")).read_frame(2**70).length
+    assert_raises(TypeError, ArgumentError) { WS::Framer.new(memory("\x82\x01x")).read_frame("many") }
   end
 
   def test_a_huge_length_does_not_kill

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::{Error, Fixnum, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value};
+use magnus::{Error, Fixnum, Integer, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value};
 use rb_sys::{Qfalse, Qundef, VALUE, rb_ivar_get};
 
 use super::names::{self, Names};
@@ -105,8 +105,7 @@ fn read_any_frame(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, 
     let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
     let max = match args {
         [] => PAYLOAD_LEN_MAX,
-        // A number beyond 64 bits is above all lengths, and limits nothing.
-        [max] => u64::try_convert(*max).unwrap_or(PAYLOAD_LEN_MAX),
+        [max] => frame_limit(ruby, *max)?,
         _ => {
             let message = format!("wrong number of arguments (given {}, expected 0..1)", args.len());
             return Err(Error::new(ruby.exception_arg_error(), message));
@@ -116,6 +115,13 @@ fn read_any_frame(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, 
     // SAFETY: an object and an interned name.
     let frames = unsafe { rb_ivar_get(rb_self.as_raw(), names.frames_by_opcode) };
     frame.into_object(ruby, names, frames)
+}
+
+/// The longest payload that a program takes: a number below 0 is as 0, and one beyond 64 bits limits nothing.
+fn frame_limit(ruby: &Ruby, max: Value) -> Result<u64, Error> {
+    let max = Integer::try_convert(max)?;
+    let beyond = if max < ruby.integer_from_i64(0) { 0 } else { PAYLOAD_LEN_MAX };
+    Ok(max.to_u64().unwrap_or(beyond))
 }
 
 /// The result of `make` for a frame that is complete in a `StringIO`. `None`, and nothing is consumed, without such a frame or
