@@ -76,6 +76,7 @@ class ProtocolHPACKTest < Wireloom::TestCase
     ["\x40", "\xff", "\x41\xff\x80", "\x82\x20"].each do |block|
       assert_raises(Protocol::HPACK::CompressionError, block.inspect) { decoded(block.b) }
     end
+    assert_raises(Protocol::HPACK::CompressionError) { Decompressor.new("\xff".b * 40 + "\0").read_integer(7) }
   end
 
   def test_the_parts_agree_with_the_whole

@@ -362,19 +362,18 @@ module Protocol
       #
       # @param bits [Integer]
       # @return [Integer]
-      # @raise [CompressionError] when it is not complete
+      # @raise [CompressionError] when it is not complete, or too large
       def read_integer(bits)
         limit = (1 << bits) - 1
         value = bits.zero? ? 0 : next_byte & limit
         return value if value < limit
 
-        shift = 0
-        loop do
+        0.step(28, 7) do |shift|
           byte = next_byte
           value += (byte & 0x7f) << shift
-          shift += 7
           return value if byte < 0x80
         end
+        raise CompressionError, "Integer too large!"
       end
 
       # Reads a string (RFC 7541 §5.2).
