@@ -79,7 +79,7 @@ class WebSocketDriverDraftsTest < Wireloom::TestCase
   end
 
   def test_draft76_refuses_bad_keys
-    ["2 L785 8o% s9Sy9@V. 4<1P5", *("123" unless ORIGINAL), *("   " unless ORIGINAL)].each do |key|
+    ["2 L785 8o% s9Sy9@V. 4<1P5", *(["123", "   ", "1 #{"9" * 20}"] unless ORIGINAL)].each do |key|
       driver = draft76(keys: KEYS.merge("HTTP_SEC_WEBSOCKET_KEY1" => key))
       assert_equal false, driver.start
       said = "Client sent invalid Sec-WebSocket-Key headers"

@@ -5,6 +5,9 @@ module WebSocket
     # The draft of 2010 (draft-hixie-thewebsocketprotocol-76): draft 75 with keys in the handshake and a closing frame.
     class Draft76 < Draft75
       BODY_SIZE = 8
+      # It goes into 32 bits.
+      KEY_VALUE_MAX = 0xffffffff
+      private_constant :KEY_VALUE_MAX
 
       # @param (see Driver#initialize)
       def initialize(socket, options = {})
@@ -49,11 +52,10 @@ module WebSocket
         @key_values = keys.map do |key|
           number = key.scan(/[0-9]/).join
           spaces = key.count(" ")
-          if number == "" || spaces.zero? || number.to_i % spaces != 0
-            raise ProtocolError, "Client sent invalid Sec-WebSocket-Key headers"
-          end
+          value, rest = number.to_i.divmod(spaces) unless number == "" || spaces.zero?
+          raise ProtocolError, "Client sent invalid Sec-WebSocket-Key headers" unless rest == 0 && value <= KEY_VALUE_MAX
 
-          number.to_i / spaces
+          value
         end
         ["HTTP/1.1 101 WebSocket Protocol Handshake", @headers.to_s, ""].join("\r\n")
       end
