@@ -46,6 +46,7 @@ pub(super) struct Inner {
     /// What all its reservations hold, in KiB.
     held_kib: AtomicU32,
     group: Option<Arc<Group>>,
+    /// Whether the target was evicted. It changes while that is locked.
     is_evicted: AtomicBool,
     /// Its share of the processor, unless it belongs to a group. Its id is the index of this account in [`Memory`].
     share: Share,
@@ -72,10 +73,13 @@ impl Account {
         Reservation::new(self.clone(), category)
     }
 
-    /// Sets the connection to close when the server is out of memory and this account holds the most.
+    /// Sets what is closed when the server is out of memory and this account holds the most: the connection, or one message of HTTP/1.1,
+    /// after whose eviction the connection may go on.
     pub(crate) fn on_evict(&self, target: Weak<dyn Evict>) {
         if let Some(inner) = &self.0 {
-            *lock(&inner.target) = Some(target);
+            let mut current = lock(&inner.target);
+            *current = Some(target);
+            inner.is_evicted.store(false, Ordering::Release);
         }
     }
 
@@ -209,10 +213,6 @@ impl Inner {
         }
     }
 
-    pub(super) fn memory(&self) -> &Arc<Memory> {
-        &self.memory
-    }
-
     pub(super) fn key(&self) -> usize {
         self.share.id() as usize
     }
@@ -253,8 +253,12 @@ impl Inner {
 
     /// Evicts the connection; false if it is in use. `None` if it has set no target.
     pub(super) fn evict(&self) -> Option<bool> {
-        let target = self.target()?;
-        self.is_evicted.store(true, Ordering::Release);
+        let target = {
+            let current = lock(&self.target);
+            let target = current.as_ref().and_then(Weak::upgrade)?;
+            self.is_evicted.store(true, Ordering::Release);
+            target
+        };
         self.memory.evicted.fetch_add(1, Ordering::Relaxed);
         let is_done = target.try_evict();
         self.memory.wake_waiting();

@@ -4,6 +4,8 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use super::account::Inner;
 use super::group::Group;
 use super::{Memory, Pressure, lock};
@@ -58,7 +60,12 @@ impl Evicted {
 
 impl Memory {
     /// Evicts connections while memory is exhausted, or has been near the limit for too long. Runs as long as its server.
-    pub(crate) async fn watch(self: Arc<Self>) {
+    pub(crate) fn watch(self: Arc<Self>) -> impl Future<Output = ()> {
+        let _ = self.runtime.set(Handle::current());
+        self.watch_pressure()
+    }
+
+    async fn watch_pressure(self: Arc<Self>) {
         loop {
             self.pressed.notified().await;
             while self.pressure() > Pressure::Normal {
@@ -203,6 +210,18 @@ mod tests {
             tokio::time::sleep(EVICTION_TIME_MAX / 10).await;
             assert_eq!((memory.stats().evicted, busy.holds(), small.holds()), (1, false, true));
             watching.abort();
+        }
+    }
+
+    // HTTP/1.1: the body of a request was evicted when it was complete.
+    #[test]
+    fn a_connection_that_goes_on_is_evicted_again() {
+        let memory = Memory::new(MAX);
+        let account = memory.account();
+        for _ in 0..2 {
+            let holder = Holder::new(&account, MAX / 2, true);
+            assert_eq!(memory.evict_largest(1, |_| true).len(), 1);
+            assert!(!holder.holds());
         }
     }
 

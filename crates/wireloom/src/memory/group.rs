@@ -135,8 +135,8 @@ impl Group {
         }
         let is_watched = std::mem::replace(&mut state.is_watched, true);
         drop(state);
-        if !is_watched {
-            tokio::spawn(watch(Arc::downgrade(self), account.memory().clone()));
+        if let Some(runtime) = self.memory.runtime().filter(|_| !is_watched) {
+            runtime.spawn(watch(Arc::downgrade(self)));
         }
         Poll::Pending
     }
@@ -205,7 +205,7 @@ impl std::fmt::Debug for Group {
 }
 
 /// Evicts the largest holders when nothing has changed for too long. Ends when no WebSocket waits.
-async fn watch(group: std::sync::Weak<Group>, memory: Arc<Memory>) {
+async fn watch(group: std::sync::Weak<Group>) {
     let mut changes = None;
     loop {
         tokio::time::sleep(STALL_TIME_MAX).await;
@@ -218,7 +218,7 @@ async fn watch(group: std::sync::Weak<Group>, memory: Arc<Memory>) {
             return;
         }
         if changes == now {
-            memory.evict_from(&group, group.held().saturating_sub(group.max / 4)).await;
+            group.memory.evict_from(&group, group.held().saturating_sub(group.max / 4)).await;
         }
         changes = now;
     }
@@ -308,6 +308,27 @@ mod tests {
         assert!(!waiting.is_finished());
         first.message_read();
         tokio::time::timeout(STALL_TIME_MAX / 2, waiting).await.unwrap().unwrap();
+    }
+
+    // The WebSocket was passed to a thread without a runtime.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_outside_of_the_runtime_waits_too() {
+        let (memory, group, mut members) = members(2);
+        let watching = tokio::spawn(memory.clone().watch());
+        let holders = [5, 4].map(|len| {
+            let (account, mut reservation) = members.pop().unwrap();
+            reservation.set(len * GRANULE);
+            let holder = Arc::new(Holder(Mutex::new(reservation)));
+            let weak = Arc::downgrade(&holder);
+            account.on_evict(weak);
+            (account, holder)
+        });
+        assert!(may_read(&holders[0].0));
+        let other = holders[1].0.clone();
+        assert!(!std::thread::spawn(move || may_read(&other)).join().unwrap());
+        tokio::time::sleep(STALL_TIME_MAX * 3).await;
+        assert_eq!((memory.stats().evicted, group.held()), (1, 4 * GRANULE));
+        watching.abort();
     }
 
     /// Frees its memory when it is evicted.

@@ -23,10 +23,11 @@ mod reservation;
 mod stats;
 
 use std::collections::HashMap;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{OnceLock, Weak};
 use std::task::{Context, Poll};
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use account::Inner;
@@ -96,6 +97,8 @@ pub(crate) struct Memory {
     has_waiting: AtomicBool,
     /// Notified when memory comes near the limit or is exhausted.
     pressed: Notify,
+    /// That of the server, once it runs.
+    runtime: OnceLock<Handle>,
     scheduler: Scheduler,
     /// Of the peers whose send queues are counted here.
     pub(crate) slow_peers: SlowPeers,
@@ -164,6 +167,7 @@ impl Memory {
             waiting: Guarded::new(Waiting::default()),
             has_waiting: AtomicBool::new(false),
             pressed: Notify::new(),
+            runtime: OnceLock::new(),
             scheduler: Scheduler::default(),
             slow_peers: SlowPeers::default(),
         })
@@ -182,6 +186,11 @@ impl Memory {
     /// A limit for the WebSockets over the streams of one connection, which have one share of the processor.
     pub(crate) fn group(self: &Arc<Self>, max: usize) -> Arc<Group> {
         Group::new(max, self.clone())
+    }
+
+    /// The runtime of this thread. Outside of one, that of the server: its connections may be used there too.
+    fn runtime(&self) -> Option<Handle> {
+        Handle::try_current().ok().or_else(|| self.runtime.get().cloned())
     }
 
     /// Gives the connections their shares of the processor.
@@ -231,8 +240,10 @@ impl Memory {
         }
         self.has_waiting.store(true, Ordering::Release);
         drop(waiting);
-        // Memory may have been freed before the waker was there.
-        if self.pressure() == Pressure::Normal { Poll::Ready(()) } else { Poll::Pending }
+        // Memory may have been freed before the waker was there. Both sides change `total`: either this one finds less, or the other one finds
+        // the waker, also where a load may pass a store.
+        let total = self.total.fetch_add(0, Ordering::AcqRel);
+        if self.pressure_at(total) == Pressure::Normal { Poll::Ready(()) } else { Poll::Pending }
     }
 
     fn add(&self, category: Category, len: usize) {
