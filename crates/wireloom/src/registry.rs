@@ -10,6 +10,7 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::memory::{Account, CONNECTION_KIB, Group, Memory, WEBSOCKET_KIB, default_max};
 use crate::transport::buffer;
@@ -20,6 +21,9 @@ pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The time between the start of a shutdown and its Close frames, in which handlers answer messages that were read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time between two looks at WebSockets that are in use, as those that compress a long message.
+const VISIT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Held by a connection until its protocol is known.
 pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
@@ -163,24 +167,19 @@ impl Registry {
         if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
             self.phase_changed.notify_waiters();
         }
-        for socket in self.sockets() {
-            socket.request_close();
-        }
+        let busy = visit(self.sockets(), Shared::try_request_close);
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) if phase < Phase::Aborted => {
                 let registry = self.clone();
                 runtime.spawn(async move {
-                    tokio::time::sleep(ANSWER_TIMEOUT).await;
-                    registry.go_away();
+                    let answered = Instant::now() + ANSWER_TIMEOUT;
+                    let _ = timeout_at(answered, visit_all(busy, Shared::try_request_close)).await;
+                    sleep_until(answered).await;
+                    visit_all(registry.sockets(), Shared::try_go_away).await;
                 });
             }
-            _ => self.go_away(),
+            _ => visit(self.sockets(), Shared::try_go_away).iter().for_each(|socket| socket.go_away()),
         }
-    }
-
-    /// Sends the Close frames that were requested.
-    fn go_away(&self) {
-        self.sockets().iter().for_each(|socket| socket.go_away());
     }
 
     /// Counts a panic. Its message may contain secrets, so only the panic hook receives it.
@@ -271,6 +270,23 @@ impl Registry {
     }
 }
 
+/// Calls `run` for each of these WebSockets, and returns those that are in use for a while: no other waits for them.
+fn visit(mut sockets: Vec<Arc<Shared>>, run: fn(&Shared) -> bool) -> Vec<Arc<Shared>> {
+    sockets.retain(|socket| !run(socket));
+    sockets
+}
+
+/// Calls `run` for each of these WebSockets, once it is not in use.
+async fn visit_all(mut sockets: Vec<Arc<Shared>>, run: fn(&Shared) -> bool) {
+    loop {
+        sockets = visit(sockets, run);
+        if sockets.is_empty() {
+            return;
+        }
+        sleep(VISIT_INTERVAL).await;
+    }
+}
+
 /// The registration of a connection, or of a WebSocket over a stream of one, with its server. Dropping it removes the connection.
 pub(crate) struct Registration {
     registry: Arc<Registry>,
@@ -322,7 +338,6 @@ impl Registration {
         socket.set_account(&self.account);
         self.account.subtract_idle(CONNECTION_KIB - WEBSOCKET_KIB);
         if self.registry.phase() > Phase::Serving {
-            socket.request_close();
             socket.go_away();
         }
     }

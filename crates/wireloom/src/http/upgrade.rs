@@ -99,7 +99,8 @@ impl Upgrade {
     }
 
     /// Accepts the handshake: returns the response for the handler to return. Once it has been sent, `run` is called with the WebSocket.
-    /// `run` may pass the WebSocket on and return: the connection counts, and a shutdown closes it, until it has ended.
+    /// `run` may pass the WebSocket on and return: the connection counts, and a shutdown closes it, until it has ended. Only its receiver
+    /// notices that the client has left: the task that has it must keep receiving, or drop it.
     pub fn on_open<F, Fut>(self, run: F) -> Response
     where
         F: FnOnce(WebSocket) -> Fut + Send + 'static,

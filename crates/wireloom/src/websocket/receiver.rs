@@ -546,7 +546,9 @@ impl ActiveReceiver {
         if let Some(end) = state.session.core().end().cloned() {
             state.session.queue_traced(ObserverEvent::CloseDone(end));
         }
-        state.close_link(WebSocketError::Closed);
+        // After the close timeout, what the peer has not read is lost: those who wait for it are told.
+        let is_written = !state.session.core().wants_write();
+        state.close_link(if is_written { WebSocketError::Closed } else { WebSocketError::ConnectionLost });
         state.wake();
     }
 }

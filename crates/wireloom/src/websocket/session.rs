@@ -382,9 +382,9 @@ impl Session {
         true
     }
 
-    /// The time at which the closing handshake begins by itself, and its code.
+    /// The time at which the closing handshake begins by itself, and its code, unless it has begun.
     fn close_at(&self) -> Option<(Duration, CloseCode)> {
-        self.rare.as_ref()?.close_at
+        self.rare.as_ref()?.close_at.filter(|_| self.core.is_open())
     }
 
     pub(super) fn set_close_at(&mut self, close_at: Option<(Duration, CloseCode)>) {
@@ -404,7 +404,7 @@ impl Session {
     /// Whether the closing handshake has to begin by now ([`Sender::close_after`](super::Sender::close_after)).
     #[inline]
     pub(super) fn must_begin_close(&self) -> bool {
-        self.core.is_open() && self.close_at().is_some_and(|(at, _)| at <= clock::now())
+        self.close_at().is_some_and(|(at, _)| at <= clock::now())
     }
 
     /// Whether the closing handshake has to end by now.
@@ -418,7 +418,6 @@ impl Session {
         if let Some((at, code)) = self.close_at()
             && at <= now
         {
-            self.set_close_at(None);
             // The code was checked when it was chosen.
             let _ = self.close(code, "");
         }

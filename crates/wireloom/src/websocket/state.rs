@@ -240,17 +240,20 @@ impl Shared {
     }
 
     /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver is polled for the next
-    /// message: then all messages that were read have been answered.
-    pub(crate) fn request_close(&self) {
-        let mut state = self.lock();
-        if state.session.request_close() {
-            state.wake();
-        }
+    /// message: then all messages that were read have been answered. False if the WebSocket is in use for a while, as one that compresses a
+    /// long message.
+    pub(crate) fn try_request_close(&self) -> bool {
+        self.try_lock().map(|mut state| state.request_close()).is_some()
     }
 
-    /// Begins the closing handshake that was requested, although the receiver has not been polled again.
+    /// Begins the closing handshake, although the receiver has not been polled again.
     pub(crate) fn go_away(&self) {
-        self.lock().go_away();
+        self.lock().begin_going_away();
+    }
+
+    /// As [`go_away`](Self::go_away). False if the WebSocket is in use for a while.
+    pub(crate) fn try_go_away(&self) -> bool {
+        self.try_lock().map(|mut state| state.begin_going_away()).is_some()
     }
 
     /// Ends a WebSocket whose server has ended, or that counts as lost, although the application may keep both halves: with the Close frame
@@ -382,6 +385,18 @@ impl State {
     /// Whether messages can be sent.
     pub(super) fn is_open(&self) -> bool {
         self.session.core().is_open() && self.link.write_error().is_none()
+    }
+
+    /// The server shuts down.
+    fn request_close(&mut self) {
+        if self.session.request_close() {
+            self.wake();
+        }
+    }
+
+    fn begin_going_away(&mut self) {
+        self.request_close();
+        self.go_away();
     }
 
     /// Begins the closing handshake if that was requested.

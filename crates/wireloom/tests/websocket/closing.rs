@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::SinkExt;
 use tokio::io::BufStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Cause, Role};
@@ -125,5 +126,24 @@ async fn a_closing_handshake_needs_no_timeout_and_loses_no_message() {
         // An end that closes with both halves drops messages.
         assert!(drops[1] || client.sent == server.received, "{client:?} {server:?} {context}");
         assert!(drops[0] || server.sent == client.received, "{client:?} {server:?} {context}");
+    }
+}
+
+// The peer neither reads nor answers: after the close timeout the queue is lost.
+#[tokio::test(start_paused = true)]
+async fn closing_fails_if_the_queue_was_not_written() {
+    for is_sink in [false, true] {
+        let (_peer, transport) = tokio::io::duplex(1_000);
+        let (mut sender, mut receiver) = open(transport, Role::Client).split();
+        sender.feed(vec![7; 60_000]).await.unwrap();
+        let closing = async {
+            if is_sink {
+                SinkExt::close(&mut sender).await
+            } else {
+                sender.close(CloseCode::NORMAL, "").await
+            }
+        };
+        let (closed, received) = tokio::join!(closing, receiver.recv_owned());
+        assert_eq!((closed, received), (Err(WebSocketError::ConnectionLost), Ok(None)), "{is_sink}");
     }
 }

@@ -1,15 +1,18 @@
 use std::pin::pin;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
+use std::time::Duration;
 
-use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use wireloom_testing::frame::masked;
-use wireloom_ws::Role;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::handshake::Negotiated;
+use wireloom_ws::{CloseCode, Role};
 
 use super::*;
 use crate::memory::{Evict as _, Memory};
+use crate::registry::{Phase, Registry};
 use crate::transport::Transport;
 use crate::websocket::{Sender, WebSocket, WebSocketConfig};
 
@@ -76,6 +79,49 @@ async fn an_eviction_does_not_wait_for_a_websocket_in_use() {
     assert!(!receiver.shared.try_evict());
     drop(state);
     assert!(receiver.shared.try_evict() && receiver.shared.lock().link.is_closed());
+}
+
+// One of them compresses a long message.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_websocket_in_use() {
+    let registry = Registry::new();
+    let open = || {
+        let (peer, transport) = duplex(1 << 10);
+        let socket = connect(transport, Role::Server, Negotiated::default());
+        let registration = registry.admit([192, 0, 2, 1].into(), None).unwrap();
+        registration.open(socket.shared());
+        (peer, socket, registration)
+    };
+    let [(mut peer_of_busy, busy, _first), (mut peer, _socket, _second)] = [open(), open()];
+    let shared = busy.shared().clone();
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    let (release, is_released) = std::sync::mpsc::channel();
+    let using = std::thread::spawn(move || {
+        let _state = shared.lock();
+        locked.send(()).unwrap();
+        is_released.recv_timeout(Duration::from_secs(20)).is_ok()
+    });
+    is_locked.recv().unwrap();
+    registry.enter(Phase::Draining);
+    let mut opcode = [0];
+    peer.read_exact(&mut opcode).await.unwrap();
+    assert_eq!(opcode, [0x88]);
+    let _ = release.send(());
+    assert!(using.join().unwrap(), "the shutdown has waited");
+    peer_of_busy.read_exact(&mut opcode).await.unwrap();
+    assert_eq!(opcode, [0x88]);
+}
+
+// The closing handshake has begun: when it would have begun by itself does not matter any more.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_websocket_lingers_until_its_close_timeout() {
+    let (mut peer, mut sender, receiver) = serve(&Memory::new(1 << 30), 1 << 10);
+    sender.close_after((Duration::from_secs(1), CloseCode::NORMAL)).unwrap();
+    drop((sender, receiver));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    peer.write_all(b"not read").await.expect("the transport lingers");
+    tokio::time::sleep(wireloom_ws::Config::default().close_timeout).await;
+    assert!(peer.write_all(b"not read").await.is_err());
 }
 
 // The peer no longer reads, and still sends.
@@ -155,10 +201,10 @@ async fn a_ping_before_a_message_that_is_inflated_in_steps_is_answered() {
     assert!(receiver.recv().await.unwrap().is_some());
     let pong = async {
         while client.latency().is_none() {
-            let _ = tokio::time::timeout(std::time::Duration::from_millis(1), client.recv()).await;
+            let _ = tokio::time::timeout(Duration::from_millis(1), client.recv()).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(10), pong).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), pong).await.unwrap();
 }
 
 #[tokio::test]
@@ -310,7 +356,7 @@ async fn a_queue_of_which_a_part_is_written_is_counted_as_it_is() {
             assert!(is_pending(sender.send(&payload)));
         }
         while sender.queued_len() > LEN / 5 * 3 {
-            tokio::io::AsyncReadExt::read_exact(&mut peer, &mut [0; 1 << 10]).await.unwrap();
+            peer.read_exact(&mut [0; 1 << 10]).await.unwrap();
             assert!(is_pending(sender.flush()));
         }
         assert!(memory.stats().send_queues >= LEN - (4 << 10), "{is_shared}: {:?}", memory.stats());
@@ -325,7 +371,7 @@ async fn the_queue_of_a_slow_peer_is_freed_when_it_is_disconnected() {
     assert_eq!(sender.send(&[7; 100_000]).await, Err(WebSocketError::SlowPeer));
     assert_eq!((sender.queued_len(), memory.stats().send_queues), (0, 0));
     let mut received = Vec::new();
-    tokio::io::AsyncReadExt::read_to_end(&mut peer, &mut received).await.unwrap();
+    peer.read_to_end(&mut received).await.unwrap();
     assert_eq!(received.len(), 1 << 10);
 }
 
@@ -379,7 +425,7 @@ async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!((weak.strong_count(), weak.weak_count(), alive()), (0, 0, before));
 }
 
