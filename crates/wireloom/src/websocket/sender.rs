@@ -591,8 +591,11 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
 }
 
 pub(super) fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
+    let was_open = state.session.core().is_open();
     state.session.close(code, reason)?;
-    // The deadline has changed.
-    state.link.wake_receiver(&mut state.deferred);
+    if was_open {
+        // The deadline has changed. A sink asks again and again: it may be polled by the task of the receiver.
+        state.link.wake_receiver(&mut state.deferred);
+    }
     Ok(())
 }
