@@ -273,8 +273,8 @@ impl Events {
             }
             let Ok(queue) = self.queue() else { continue };
             let lease = lock(&self.lease).clone();
-            let nodes = match queue.renew(&lease).await {
-                Ok(Lease::Renewed(nodes)) => nodes,
+            let (number, others) = match queue.renew(&lease).await {
+                Ok(Lease::Renewed { number, others }) => (number, others),
                 Ok(Lease::Lost) => {
                     warn!("this node was considered lost; its clients connect again");
                     *lock(&self.lease) = token().into();
@@ -290,14 +290,13 @@ impl Events {
             };
             while reporting.try_join_next().is_some() {}
             // The engine may have lost what is open.
-            let own = nodes.iter().find(|(name, _)| **name == *lease);
-            if let Some(&(_, number)) = own
-                && own_number.replace(number).is_some_and(|before| number <= before)
-            {
+            if own_number.replace(number).is_some_and(|before| number <= before) {
                 self.is_open_lost.store(true, Ordering::SeqCst);
                 self.has_ended.notify_one();
             }
-            seen.look(nodes, &lease);
+            if let Some(others) = others {
+                seen.look(others);
+            }
             if reporting.is_empty()
                 && let Some(name) = seen.take_lost()
             {
@@ -400,16 +399,17 @@ impl Events {
 struct SeenLeases(HashMap<String, (u64, u32)>);
 
 impl SeenLeases {
-    /// `nodes`: the numbers now, with the own one. If that is alone, the others may not have been read.
-    fn look(&mut self, nodes: Vec<(String, u64)>, own: &str) {
-        if nodes.len() > 1 {
-            self.0.retain(|name, _| nodes.iter().any(|(node, _)| node == name));
-        }
-        for (name, number) in nodes.into_iter().filter(|(name, _)| name != own) {
-            let (last, unchanged) = self.0.entry(name).or_insert((number, 0));
-            *unchanged = if *last == number { *unchanged + 1 } else { 0 };
-            *last = number;
-        }
+    /// `others`: the numbers now.
+    fn look(&mut self, others: Vec<(String, u64)>) {
+        let before = std::mem::take(&mut self.0);
+        self.0 = others
+            .into_iter()
+            .map(|(name, number)| {
+                let same = before.get(&name).filter(|(last, _)| *last == number);
+                let unchanged = same.map_or(0, |(_, unchanged)| unchanged + 1);
+                (name, (number, unchanged))
+            })
+            .collect();
     }
 
     /// A node that does not renew its lease. It is taken again if it still does not after as many looks.
@@ -437,17 +437,26 @@ mod tests {
     use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
     use crate::protocol::{ClientInfo, Publication};
 
-    /// An engine that never stores what one user has opened.
+    /// An engine that never stores what one user has opened, and reads the leases of other nodes every second time.
+    #[derive(Debug)]
     struct Refusing {
         memory: MemoryEngine,
         opens: AtomicUsize,
         /// How many there were when something ended last.
         opens_at_end: AtomicUsize,
+        renewals: AtomicUsize,
+        /// The nodes whose leases were taken.
+        lost: Mutex<Vec<String>>,
     }
 
     const REFUSED: &str = "refused";
 
     impl Refusing {
+        fn new() -> Arc<Self> {
+            let (opens, opens_at_end, renewals, lost) = Default::default();
+            Arc::new(Self { memory: MemoryEngine::new(1), opens, opens_at_end, renewals, lost })
+        }
+
         fn queue(&self) -> &dyn EventQueue {
             self.memory.events().unwrap()
         }
@@ -467,11 +476,15 @@ mod tests {
             self.queue().end(node, key, event)
         }
 
-        fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
-            self.queue().renew(node)
+        fn renew<'a>(&'a self, _: &'a str) -> EngineFuture<'a, Lease> {
+            let number = self.renewals.fetch_add(1, Ordering::Relaxed) as u64;
+            let others = [("silent".to_owned(), 1), ("renewing".to_owned(), number)].into();
+            let others = number.is_multiple_of(2).then_some(others);
+            Box::pin(std::future::ready(Ok(Lease::Renewed { number: number + 1, others })))
         }
 
         fn lose<'a>(&'a self, node: &'a str) -> EngineFuture<'a, ()> {
+            lock(&self.lost).push(node.to_owned());
             self.queue().lose(node)
         }
 
@@ -584,25 +597,35 @@ mod tests {
         fn end_opened(&self) {}
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_node_is_noticed_although_the_leases_cannot_always_be_read() {
+        let engine = Refusing::new();
+        let events = Arc::new(Events::new(engine.clone(), Clock::new()));
+        events.prepare("client", "", None);
+        let host: Arc<dyn Host> = Arc::new(Opening(Vec::new()));
+        let keeping = tokio::spawn(events.keep_lease(Arc::downgrade(&host)));
+        // The first look has nothing to compare with.
+        tokio::time::sleep(RENEWAL * (2 * UNCHANGED_MAX + 1)).await;
+        assert_eq!(*lock(&engine.lost), ["silent"]);
+        drop(host);
+        keeping.await.unwrap();
+    }
+
     #[test]
-    fn a_lost_node_is_noticed_although_the_leases_cannot_always_be_read() {
+    fn a_node_that_has_left_is_not_lost() {
         let mut seen = SeenLeases::default();
-        for number in 0..u64::from(UNCHANGED_MAX) {
+        for _ in 0..2 * UNCHANGED_MAX {
+            seen.look(vec![("leaving".to_owned(), 1)]);
+            seen.look(Vec::new());
             assert_eq!(seen.take_lost(), None);
-            let nodes = [("lost", 1), ("renewing", number), ("own", 1)];
-            seen.look(nodes.map(|(name, number)| (name.to_owned(), number)).into(), "own");
-            seen.look(vec![("own".to_owned(), 1)], "own");
         }
-        assert_eq!(seen.take_lost().as_deref(), Some("lost"));
-        assert_eq!(seen.take_lost(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn ends_do_not_wait_for_what_cannot_be_stored_again() {
         const OPEN: usize = 1_000;
         const ENDED: usize = 600;
-        let (opens, opens_at_end) = Default::default();
-        let engine = Arc::new(Refusing { memory: MemoryEngine::new(1), opens, opens_at_end });
+        let engine = Refusing::new();
         let events = Arc::new(Events::new(engine.clone(), Clock::new()));
         let user = |number: usize| if number == 0 { REFUSED.to_owned() } else { number.to_string() };
         let open: Vec<_> = (0..OPEN).map(|number| events.prepare("client", &user(number), None)).collect();

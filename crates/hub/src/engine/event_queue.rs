@@ -33,9 +33,13 @@ pub struct QueuedEvent {
 /// Whether a node that renews its lease still has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// All nodes with a lease, this one included, and a number of each that grows when it renews. It does not if the queue may have lost
-    /// what is open on the node. This one alone if the others could not be read.
-    Renewed(Vec<(String, u64)>),
+    /// It has.
+    Renewed {
+        /// The number of the lease, which grows when the node renews it. It does not if the queue may have lost what is open on the node.
+        number: u64,
+        /// The other nodes with a lease, and the number of each; `None` if they could not be read.
+        others: Option<Vec<(String, u64)>>,
+    },
     /// Another node has considered this one lost, and reports the end of what was open here.
     Lost,
 }
@@ -106,10 +110,10 @@ impl EventQueue for MemoryQueue {
         ready(())
     }
 
-    fn renew<'a>(&'a self, node: &'a str) -> EngineFuture<'a, Lease> {
+    fn renew<'a>(&'a self, _: &'a str) -> EngineFuture<'a, Lease> {
         let mut state = lock(&self.0);
         state.renewals += 1;
-        ready(Lease::Renewed(vec![(node.to_owned(), state.renewals)]))
+        ready(Lease::Renewed { number: state.renewals, others: Some(Vec::new()) })
     }
 
     fn lose<'a>(&'a self, _: &'a str) -> EngineFuture<'a, ()> {

@@ -263,7 +263,7 @@ impl EventQueue for DiskQueue {
             let mut renewals = write.open_table(RENEWALS)?;
             let number = renewals.get(&*node)?.map_or(0, |number| number.value()) + 1;
             renewals.insert(&*node, number)?;
-            Ok(Lease::Renewed(vec![(node, number)]))
+            Ok(Lease::Renewed { number, others: Some(Vec::new()) })
         })
     }
 

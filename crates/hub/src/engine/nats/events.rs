@@ -147,12 +147,13 @@ impl NatsEngine {
             return Ok((Lease::Lost, Ok(())));
         }
         let reading = tokio::time::timeout(READ_MAX, self.rows(leases, ">", usize::MAX));
-        let (rows, read) = match reading.await.map_err(unavailable).flatten() {
-            Ok(rows) => (rows, Ok(())),
-            Err(error) => (Vec::new(), Err(error)),
+        let (others, read) = match reading.await.map_err(unavailable).flatten() {
+            Ok(rows) => (Some(others(rows, &own.node)), Ok(())),
+            Err(error) => (None, Err(error)),
         };
+        // That which was written, not the one that was read: a replica may have the one before, or none yet.
         let number = std::mem::replace(&mut own.replaced_min, u64::MAX);
-        Ok((Lease::Renewed(live(rows, &own.node, number)), read))
+        Ok((Lease::Renewed { number, others }, read))
     }
 
     /// The keys, which are the first line, and the values below a prefix of a bucket.
@@ -183,13 +184,11 @@ impl NatsEngine {
     }
 }
 
-/// The nodes of these leases with their numbers. The own one is that which is written, not one of the rows: a replica may have the one
-/// before, or none yet.
-fn live(rows: Vec<(String, Bytes)>, own: &str, number: u64) -> Vec<(String, u64)> {
+/// The other nodes of these leases with their numbers.
+fn others(rows: Vec<(String, Bytes)>, own: &str) -> Vec<(String, u64)> {
     let parsed = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
     let others = rows.into_iter().filter(|(name, value)| name != own && value != GONE);
-    let others = others.map(|(name, value)| (name, parsed(&value).unwrap_or(u64::MAX)));
-    others.chain([(own.to_owned(), number)]).collect()
+    others.map(|(name, value)| (name, parsed(&value).unwrap_or(u64::MAX))).collect()
 }
 
 /// A row of a bucket.
@@ -301,15 +300,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_knows_the_number_of_its_own_lease() {
+    fn the_own_lease_and_those_that_are_gone_are_left_out() {
         let lease = |name: &str, value: &'static [u8]| (name.to_owned(), Bytes::from_static(value));
-        let others = [lease("a", b"7"), lease("gone", GONE), lease("lost", LOST)];
-        let expected =
-            [("a", 7), ("lost", u64::MAX), ("own", 0)].map(|(name, number)| (name.to_owned(), number));
+        let leases = [lease("a", b"7"), lease("gone", GONE), lease("lost", LOST)];
+        let expected = [("a", 7), ("lost", u64::MAX)].map(|(name, number)| (name.to_owned(), number));
         // A replica may have nothing of it yet, the lease before the bucket was made again, or that of a node of the past.
         for own in [None, Some(lease("own", b"5")), Some(lease("own", GONE))] {
-            let rows = others.clone().into_iter().chain(own).collect();
-            assert_eq!(live(rows, "own", 0), expected);
+            let rows = leases.clone().into_iter().chain(own).collect();
+            assert_eq!(others(rows, "own"), expected);
         }
     }
 }

@@ -113,8 +113,10 @@ impl EventQueue for RedisEngine {
         Box::pin(async move {
             let mut script = RENEW.prepare_invoke();
             script.key(NODES).key(lost_key(node)).key(RUNS).arg(node);
-            let nodes: Vec<(String, u64)> = self.connection.invoke(&script).await?;
-            Ok(if nodes.is_empty() { Lease::Lost } else { Lease::Renewed(nodes) })
+            let mut others: Vec<(String, u64)> = self.connection.invoke(&script).await?;
+            let Some(own) = others.iter().position(|(name, _)| name == node) else { return Ok(Lease::Lost) };
+            let (_, number) = others.swap_remove(own);
+            Ok(Lease::Renewed { number, others: Some(others) })
         })
     }
 
