@@ -169,10 +169,10 @@ pub struct TokenConfig {
     pub jwks: Option<String>,
     /// A file with a JSON Web Key Set. It is read again when the configuration is reloaded.
     pub jwks_file: Option<std::path::PathBuf>,
-    /// The URL of a JSON Web Key Set. It is fetched when a token names a key that is not known, and again after
+    /// The URL of a JSON Web Key Set. It is fetched when a token names a key that is not known, and then every
     /// `jwks_refresh`. Redirects are not followed; a response has at most 256 KiB and 5 s.
     pub jwks_url: Option<String>,
-    /// The longest time that keys of `jwks_url` are used without asking again.
+    /// The interval at which the keys of `jwks_url` are fetched again. Tokens whose key is known do not wait for it.
     #[serde(with = "duration")]
     pub jwks_refresh: Duration,
     /// How far the clock of the issuer may be off: a token is accepted this long after its `exp` and before its `nbf`.

@@ -1,10 +1,12 @@
-//! A JSON Web Key Set (RFC 7517) at a URL: fetched when it is needed, cached, and kept while its server is down.
+//! A JSON Web Key Set (RFC 7517) at a URL: fetched when it is first needed and regularly from then on, cached, and kept while its server is
+//! down.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::warn;
 use wireloom::Connector;
@@ -39,6 +41,15 @@ struct State {
     asked: Option<Instant>,
     /// The sender is dropped when the last request has ended.
     running: Option<watch::Receiver<()>>,
+    refresh: Refresh,
+}
+
+/// The task that fetches the keys again, and its interval; none before they are first needed.
+#[derive(Default)]
+struct Refresh {
+    every: Option<Duration>,
+    /// Aborted when it is dropped.
+    _task: JoinSet<()>,
 }
 
 impl RemoteKeys {
@@ -69,11 +80,13 @@ impl RemoteKeys {
         state.asked > state.fetched
     }
 
-    /// Fetches the keys if this one is not known, or if they are older than `refresh_after`. A token whose key is not known waits for the
-    /// request in progress, and then until the next one is allowed, so that a key which was published a moment ago is found.
-    pub(crate) async fn prepare(self: &Arc<Self>, id: &str, refresh_after: Duration) {
+    /// Fetches the keys if this one is not known, and from now on every `refresh`: a token whose key is known never waits. One whose key is
+    /// not known waits for the request in progress, and then until the next one is allowed, so that a key which was published a moment ago
+    /// is found.
+    pub(crate) async fn prepare(self: &Arc<Self>, id: &str, refresh: Duration) {
+        self.refresh_every(refresh);
         let begin = Instant::now();
-        if self.request_allowed_at(id, refresh_after).is_none() {
+        if self.is_known(id) {
             return;
         }
         let running = lock(&self.state).running.clone();
@@ -81,8 +94,11 @@ impl RemoteKeys {
             // It may bring the key. Its end is an error here.
             let _ = running.changed().await;
         }
-        let Some(allowed_at) = self.request_allowed_at(id, refresh_after) else { return };
-        tokio::time::sleep_until(allowed_at).await;
+        if self.is_known(id) {
+            return;
+        }
+        let asked = lock(&self.state).asked;
+        tokio::time::sleep_until(asked.map_or(begin, |asked| asked + INTERVAL_MIN)).await;
         // In a task of its own, because this caller may leave, and others wait for the same keys. One that panics is a request that failed.
         let _ = tokio::spawn(self.clone().fetch_since(begin)).await;
     }
@@ -123,15 +139,28 @@ impl RemoteKeys {
         }
     }
 
-    /// When a request for this key is allowed; `None` if none is needed, or if the key is known and it is too early to ask again.
-    fn request_allowed_at(&self, id: &str, refresh_after: Duration) -> Option<Instant> {
+    fn is_known(&self, id: &str) -> bool {
+        lock(&self.state).keys.iter().any(|key| key.common.key_id.as_deref() == Some(id))
+    }
+
+    /// Starts the task that fetches the keys again, unless there is one with this interval.
+    fn refresh_every(self: &Arc<Self>, every: Duration) {
+        if lock(&self.state).refresh.every == Some(every) {
+            return;
+        }
+        let mut task = JoinSet::new();
+        task.spawn(refresh(Arc::downgrade(self), every));
+        let before =
+            std::mem::replace(&mut lock(&self.state).refresh, Refresh { every: Some(every), _task: task });
+        drop(before);
+    }
+
+    /// The time until the keys are to be fetched again.
+    fn refresh_in(&self, every: Duration) -> Duration {
         let state = lock(&self.state);
-        let is_known = state.keys.iter().any(|key| key.common.key_id.as_deref() == Some(id));
-        let is_old = state.fetched.is_none_or(|at| at.elapsed() >= refresh_after);
-        let now = Instant::now();
-        let allowed_at = state.asked.map_or(now, |asked| asked + INTERVAL_MIN);
-        let is_due = !is_known || is_old && allowed_at <= now;
-        is_due.then_some(allowed_at)
+        let left = |of: Duration, since: Option<Instant>| since.map(|at| of.saturating_sub(at.elapsed()));
+        let due = left(every, state.fetched).unwrap_or_default();
+        due.max(left(INTERVAL_MIN, state.asked).unwrap_or(INTERVAL_MIN))
     }
 
     /// The keys and their version; `None` if they have not changed.
@@ -155,6 +184,17 @@ impl RemoteKeys {
         // A secret at a URL is not one.
         set.keys.retain(|key| !matches!(key.algorithm, AlgorithmParameters::OctetKey(_)));
         Ok(Some((set.keys, etag)))
+    }
+}
+
+/// Fetches keys again and again while they are in use.
+async fn refresh(keys: Weak<RemoteKeys>, every: Duration) {
+    while let Some(wait) = keys.upgrade().map(|keys| keys.refresh_in(every)) {
+        tokio::time::sleep(wait).await;
+        // A token whose key is not known may have caused a request meanwhile.
+        if let Some(keys) = keys.upgrade().filter(|keys| keys.refresh_in(every).is_zero()) {
+            let _ = tokio::spawn(keys.fetch_since(Instant::now())).await;
+        }
     }
 }
 
@@ -192,6 +232,34 @@ mod tests {
         let second = keys.prepare("rsa", Duration::MAX);
         tokio::join!(first, second, answer(&mut stream));
         assert!(begin.elapsed() < INTERVAL_MIN && keys.find("rsa").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_token_whose_key_is_known_does_not_wait_for_a_refresh() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let keys = Arc::new(RemoteKeys::new(&url).unwrap());
+        let fetch = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            answer(&mut stream).await;
+        };
+        tokio::join!(keys.prepare("rsa", Duration::ZERO), fetch);
+        // The next request gets no answer.
+        let _silent = listener.accept().await.unwrap();
+        assert!(lock(&keys.state).running.as_ref().unwrap().has_changed().is_ok(), "it is in progress");
+        let mut known = Box::pin(keys.prepare("rsa", Duration::ZERO));
+        assert!(poll_fn(|cx| Poll::Ready(known.as_mut().poll(cx).is_ready())).await);
+        // Nothing asks for keys that are in use no longer.
+        drop(known);
+        let weak = Arc::downgrade(&keys);
+        drop(keys);
+        tokio::time::timeout(Duration::from_secs(60), async {
+            while weak.strong_count() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap();
     }
 
     #[tokio::test]
