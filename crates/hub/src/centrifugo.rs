@@ -55,6 +55,14 @@ const ENDPOINTS: [(&str, &str); 6] = [
     ("rpc.proxy", "rpc"),
 ];
 
+/// Settings that are off unless a flag is set: Centrifugo's paths of the flag and of the settings.
+const SWITCHES: [(&str, &str); 4] = [
+    ("client.proxy.connect.enabled", "client.proxy.connect"),
+    ("client.proxy.refresh.enabled", "client.proxy.refresh"),
+    ("client.subscription_token.enabled", "client.subscription_token"),
+    ("rpc.without_namespace.proxy_enabled", "rpc.proxy"),
+];
+
 /// Settings of an endpoint with the same meaning.
 const SAME_OF_ENDPOINT: [(&str, &str); 6] = [
     ("endpoint", "url"),
@@ -129,10 +137,15 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         serde_json::from_str(json).map_err(|error| ConfigError(format!("not a JSON object: {error}")))?;
     let mut unknown = Vec::new();
     // An endpoint that is off, and separate keys that are off, are left out. They are off unless they say that they are on.
-    for path in ["client.proxy.connect", "client.proxy.refresh", "client.subscription_token"] {
-        if take(&mut root, &format!("{path}.enabled")) != Some(Value::Bool(true)) {
+    for (switch, path) in SWITCHES {
+        if take(&mut root, switch) != Some(Value::Bool(true)) {
             take(&mut root, path);
         }
+    }
+    // The endpoint that has no name.
+    let rpc_proxy = "rpc.without_namespace.proxy_name";
+    if take(&mut root, rpc_proxy).is_some_and(|name| name != "default") {
+        unknown.push(rpc_proxy.to_owned());
     }
     let mut sections: BTreeMap<&str, Vec<(&str, Value)>> = BTreeMap::new();
     for (path, section, name) in SAME {
@@ -284,6 +297,10 @@ mod tests {
                 "subscription_token": { "hmac_secret_key": "other" },
                 "proxy": { "connect": { "endpoint": "http://b/", "timeout": "1s" } }
             },
+            "rpc": {
+                "proxy": { "endpoint": "http://b/", "timeout": "1s" },
+                "without_namespace": { "proxy_enabled": false, "proxy_name": "default" }
+            },
             "channel": {
                 "without_namespace": { "force_recovery_mode": "", "channel_regex": "", "allowed_delta_types": null }
             }
@@ -306,6 +323,10 @@ mod tests {
             },
             "http_api": { "key": "k" },
             "admin": { "enabled": true, "password": "x" },
+            "rpc": {
+                "proxy": { "endpoint": "http://d/" },
+                "without_namespace": { "proxy_enabled": true, "proxy_name": "other" }
+            },
             "channel": {
                 "history_meta_ttl": "720h",
                 "without_namespace": { "presence": true },
@@ -328,6 +349,7 @@ mod tests {
         assert_eq!(config.proxy.connect.url.as_deref(), Some("http://b/"));
         assert_eq!(config.proxy.connect.forward_headers, ["Cookie"]);
         assert_eq!(config.proxy.subscribe.headers["X-Secret"], "s");
+        assert_eq!(config.rpc.url.as_deref(), Some("http://d/"));
         assert!(config.client.personal_channel && config.client.personal_channel_namespace == "chat");
         let chat = &config.namespaces["chat"];
         assert_eq!((chat.subscribe, chat.publish), (Access::Client, Access::Subscriber));
@@ -343,6 +365,7 @@ mod tests {
             "channel.namespaces.chat.publish_proxy_name",
             "client.subscribe_to_user_personal_channel.single_connection",
             "client.token.user_id_claim",
+            "rpc.without_namespace.proxy_name",
         ];
         assert_eq!(converted.unknown, expected);
         assert!(convert_centrifugo("[]").is_err());
