@@ -126,8 +126,8 @@ pub(crate) struct Client {
     expires_at: Expiry,
     /// When the task of the connection is to be woken. [`Timers`](crate::timers::Timers) changes it.
     pub(crate) wakes_at: Expiry,
-    /// The place of the connection in [`Timers`](crate::timers::Timers).
-    pub(crate) place: AtomicU32,
+    /// The number of the connection in [`Timers`](crate::timers::Timers), which sets it.
+    pub(crate) number: u32,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
     /// A [`CleanedUp`].
@@ -242,7 +242,7 @@ impl Client {
             subscriptions: Mutex::default(),
             expires_at: Expiry::default(),
             wakes_at: Expiry::default(),
-            place: AtomicU32::new(0),
+            number: 0,
             has_expiring_subscriptions: AtomicBool::new(false),
             cleaned_up: AtomicU8::new(CleanedUp::Nothing as u8),
         }

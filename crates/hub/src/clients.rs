@@ -1,8 +1,6 @@
 //! The connections of a node, by user and by id.
 
-use std::borrow::Borrow;
-use std::collections::{HashMap, HashSet};
-use std::hash::{Hash, Hasher};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +16,6 @@ use crate::timers::Timers;
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     pub(crate) timers: Timers,
-    by_id: HashSet<ById>,
     /// The connections of each user. Users without connections and anonymous clients are not listed.
     by_user: HashMap<Box<str>, Own>,
     /// The connections whose end is reported to the backend.
@@ -26,30 +23,6 @@ pub(crate) struct Clients {
     connecting: Connecting,
     is_closed: bool,
 }
-
-/// A connection that is found by its id.
-#[derive(Debug)]
-struct ById(Arc<Client>);
-
-impl Borrow<Uuid> for ById {
-    fn borrow(&self) -> &Uuid {
-        &self.0.id
-    }
-}
-
-impl Hash for ById {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.id.hash(state);
-    }
-}
-
-impl PartialEq for ById {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.id == other.0.id
-    }
-}
-
-impl Eq for ById {}
 
 /// The connections of one user, each at its [place](Client::user_place). The first `ended` are known to end: each is listed until the
 /// engine knows, which may take long.
@@ -118,10 +91,8 @@ impl Clients {
         if self.timers.len() >= max {
             return Err(Disconnect::ConnectionLimit);
         }
+        let client = self.timers.add(client);
         self.connecting.begin(client.id);
-        let client = Arc::new(client);
-        self.timers.add(client.clone());
-        self.by_id.insert(ById(client.clone()));
         Ok(client)
     }
 
@@ -147,7 +118,6 @@ impl Clients {
     /// Removes a connection. Returns what its end is reported for.
     pub(crate) fn remove(&mut self, client: &Arc<Client>) -> Option<Opened> {
         self.timers.remove(client);
-        self.by_id.remove(&client.id);
         self.connecting.end(client.id);
         if let Some(own) = self.by_user.get_mut(client.user()) {
             own.remove(client);
@@ -159,9 +129,6 @@ impl Clients {
         // A storm of connections leaves no memory behind.
         if self.opened.is_empty() {
             self.opened = HashMap::new();
-        }
-        if self.by_id.is_empty() {
-            self.by_id = HashSet::new();
         }
         opened
     }
@@ -195,7 +162,7 @@ impl Clients {
         if client.is_empty() {
             return self.by_user.get(user).map_or(Vec::new(), |own| own.all.clone());
         }
-        let one = Uuid::parse(client).and_then(|id| self.by_id.get(&id)).map(|one| &one.0);
+        let one = Uuid::parse(client).and_then(|id| self.timers.find(id));
         one.filter(|one| user.is_empty() || one.user() == user).cloned().into_iter().collect()
     }
 

@@ -1,5 +1,7 @@
 //! Identifiers that cannot be guessed, from the operating system's source of randomness.
 
+use std::hash::{BuildHasher as _, RandomState};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -16,6 +18,24 @@ impl Uuid {
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         Self(bytes)
+    }
+
+    /// The same, but with a number in it that [`number`](Self::number) reads, and nobody else: it is hidden by a hash of the other bits, of
+    /// which 90 are random.
+    pub(crate) fn with_number(self, number: u32, key: &RandomState) -> Self {
+        let mut bytes = self.0;
+        bytes[..4].copy_from_slice(&(number ^ self.mask(key)).to_be_bytes());
+        Self(bytes)
+    }
+
+    /// The number in an id that was made with this key; any number for others.
+    pub(crate) fn number(self, key: &RandomState) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_be_bytes([a, b, c, d]) ^ self.mask(key)
+    }
+
+    fn mask(self, key: &RandomState) -> u32 {
+        key.hash_one(&self.0[4..]) as u32
     }
 
     pub(crate) fn text(self) -> UuidText {
@@ -96,6 +116,17 @@ fn random<const N: usize>() -> [u8; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_hidden_in_a_uuid() {
+        let keys = [RandomState::new(), RandomState::new()];
+        let ids = [0, 1, 2, u32::MAX].map(|number| (number, Uuid::new().with_number(number, &keys[0])));
+        for (number, id) in ids {
+            assert_eq!(id.number(&keys[0]), number);
+            assert_eq!(Uuid::parse(&id.text()), Some(id));
+        }
+        assert!(ids.iter().any(|(number, id)| id.number(&keys[1]) != *number));
+    }
 
     #[test]
     fn a_uuid_has_the_form_of_version_4() {

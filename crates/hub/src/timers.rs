@@ -1,16 +1,23 @@
 //! The connections of a node, by the time at which the task of each is to be woken. One timer of the runtime serves all of them: one for
-//! each connection would take 136 bytes.
+//! each connection would take 136 bytes. They are found by their ids, too: a map would take 18 bytes for each.
 
+use std::hash::RandomState;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::client::Client;
+use crate::random::Uuid;
 
-/// The connections of a node: a binary heap, whose first one is to be woken next. Each knows its [place](Client::place).
+/// The connections of a node: a binary heap, whose first one is to be woken next.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: Vec<Arc<Client>>,
+    /// The place of each connection in the heap, by its [number](Client::number).
+    places: Vec<u32>,
+    /// The numbers that no connection has.
+    free: Vec<u32>,
+    /// Hides the numbers in the ids.
+    key: RandomState,
 }
 
 impl Timers {
@@ -22,10 +29,22 @@ impl Timers {
         self.heap.iter()
     }
 
-    /// Adds a connection that is not to be woken yet.
-    pub(crate) fn add(&mut self, client: Arc<Client>) {
-        self.heap.push(client);
+    /// Adds a connection that is not to be woken yet. Its id gets the number by which it is found.
+    pub(crate) fn add(&mut self, mut client: Client) -> Arc<Client> {
+        client.number = self.free.pop().unwrap_or_else(|| {
+            self.places.push(0);
+            self.places.len() as u32 - 1
+        });
+        client.id = client.id.with_number(client.number, &self.key);
+        let client = Arc::new(client);
+        self.heap.push(client.clone());
         self.note_place(self.heap.len() - 1);
+        client
+    }
+
+    /// The connection with this id.
+    pub(crate) fn find(&self, id: Uuid) -> Option<&Arc<Client>> {
+        self.at(id.number(&self.key)).filter(|client| client.id == id)
     }
 
     /// Removes a connection, unless it was removed before.
@@ -35,6 +54,11 @@ impl Timers {
         if place < self.heap.len() {
             self.note_place(place);
             self.restore(place);
+        }
+        self.free.push(client.number);
+        // A storm of connections leaves no memory behind.
+        if self.heap.is_empty() {
+            *self = Self::default();
         }
     }
 
@@ -61,13 +85,18 @@ impl Timers {
         due
     }
 
-    fn place_of(&self, client: &Arc<Client>) -> Option<usize> {
-        let place = client.place.load(Ordering::Relaxed) as usize;
-        self.heap.get(place).is_some_and(|other| Arc::ptr_eq(client, other)).then_some(place)
+    /// The connection with this number; another one if there is none.
+    fn at(&self, number: u32) -> Option<&Arc<Client>> {
+        self.heap.get(*self.places.get(number as usize)? as usize)
     }
 
-    fn note_place(&self, place: usize) {
-        self.heap[place].place.store(place as u32, Ordering::Relaxed);
+    fn place_of(&self, client: &Arc<Client>) -> Option<usize> {
+        let is_here = self.at(client.number).is_some_and(|other| Arc::ptr_eq(client, other));
+        is_here.then(|| self.places[client.number as usize] as usize)
+    }
+
+    fn note_place(&mut self, place: usize) {
+        self.places[self.heap[place].number as usize] = place as u32;
     }
 
     /// Moves a connection whose time has changed. Returns its new place.
@@ -110,32 +139,29 @@ mod tests {
     #[test]
     fn agrees_with_a_list() {
         let second = Duration::from_secs(1);
-        let clients = [(); 9].map(|()| {
-            let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
-            Arc::new(Client::new(Transport::Room, None, None, outbox))
-        });
+        let new = || Client::new(Transport::Room, None, None, Outbox::new(1 << 20, SlowPolicy::Disconnect));
         for seed in 0..200 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let mut timers = Timers::default();
+            let mut clients = [(); 9].map(|()| Arc::new(new()));
             // The time of each one that is in the heap.
             let mut times: [Option<Duration>; 9] = [None; 9];
             for _ in 0..100 {
                 let one = rng.usize(..clients.len());
-                let client = &clients[one];
+                let client = clients[one].clone();
                 let at = second * rng.u32(1..20);
                 let next = times.iter().flatten().min().copied().unwrap_or(Duration::MAX);
                 match (rng.u8(..4), times[one]) {
                     (0, None) => {
-                        client.wakes_at.set(None);
-                        timers.add(client.clone());
+                        clients[one] = timers.add(new());
                         times[one] = Some(Duration::MAX);
                     }
                     (1, _) => {
-                        timers.remove(client);
+                        timers.remove(&client);
                         times[one] = None;
                     }
                     (2, of) => {
-                        let is_first = timers.wake_at(client, at);
+                        let is_first = timers.wake_at(&client, at);
                         if of.is_some() {
                             times[one] = Some(at);
                         }
@@ -159,6 +185,10 @@ mod tests {
                     _ => assert_eq!(timers.next(), next),
                 }
                 assert_eq!(timers.len(), times.iter().flatten().count());
+                for (client, time) in clients.iter().zip(times) {
+                    let found = timers.find(client.id);
+                    assert_eq!(found.map(Arc::as_ptr), time.map(|_| Arc::as_ptr(client)), "{seed}");
+                }
             }
         }
     }
