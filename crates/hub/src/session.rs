@@ -346,7 +346,8 @@ impl Session {
 
     /// Executes the commands of one message, in order. Stops at the first one that breaks the protocol.
     async fn execute(&mut self, encoding: Encoding, message: Bytes) {
-        let mut commands = Commands::new(encoding, message).peekable();
+        // Boxed, because each future that has one on its way would be as long.
+        let mut commands = Commands::new(encoding, message).map(|command| command.map(Box::new)).peekable();
         // A message without a command would otherwise not be rate limited.
         if commands.peek().is_none() {
             return self.end(Disconnect::BadRequest);
@@ -384,9 +385,9 @@ impl Session {
         poll_fn(|cx| self.client.outbox.poll_room(cx)).await;
     }
 
-    async fn handle_command(&mut self, command: Command) -> Result<(), Disconnect> {
+    async fn handle_command(&mut self, command: Box<Command>) -> Result<(), Disconnect> {
         let id = command.id;
-        if command == Command::default() {
+        if *command == Command::default() {
             return self.handle_pong();
         }
         if id == 0 && command.send.is_none() {
@@ -413,7 +414,7 @@ impl Session {
             self.subscribe(id, subscribe).await;
             return Ok(());
         }
-        let mut reply = Reply { id, ..Reply::default() };
+        let mut reply = Box::new(Reply { id, ..Reply::default() });
         if let Err(refusal) = self.answer(command, &mut reply).await {
             self.node.metrics.refused.increment(refusal.code);
             reply.error = Some(refusal.into());

@@ -24,25 +24,13 @@ const HISTORY_MAX: usize = 1_000;
 
 impl Session {
     /// Commands that have one reply.
-    pub(super) async fn answer(&mut self, command: Command, reply: &mut Reply) -> Result<(), Refusal> {
-        let Command {
-            unsubscribe,
-            publish,
-            presence,
-            presence_stats,
-            history,
-            ping,
-            rpc,
-            refresh,
-            sub_refresh,
-            ..
-        } = command;
-        if let Some(request) = unsubscribe {
+    pub(super) async fn answer(&mut self, command: Box<Command>, reply: &mut Reply) -> Result<(), Refusal> {
+        if let Some(request) = command.unsubscribe {
             self.unsubscribe(&request.channel).await?;
             reply.unsubscribe = Some(UnsubscribeResult {});
-        } else if let Some(request) = publish {
+        } else if let Some(request) = command.publish {
             reply.publish = Some(self.publish(request).await?);
-        } else if let Some(request) = presence {
+        } else if let Some(request) = command.presence {
             self.check(&request.channel, Operation::Presence)?;
             let clients = self.node.engine().presence(&request.channel).await;
             let clients =
@@ -50,27 +38,27 @@ impl Session {
             charge_clients(clients.len()).await;
             let presence = clients.into_iter().map(|info| (info.client.clone(), info)).collect();
             reply.presence = Some(PresenceResult { presence });
-        } else if let Some(request) = presence_stats {
+        } else if let Some(request) = command.presence_stats {
             self.check(&request.channel, Operation::Presence)?;
             let stats = self.node.engine().presence_stats(&request.channel).await;
             let stats =
                 stats.map_err(|error| self.failed(&request.channel, &error, "presence was not read"))?;
             charge_clients(stats.num_clients as usize).await;
             reply.presence_stats = Some(stats);
-        } else if let Some(request) = history {
+        } else if let Some(request) = command.history {
             reply.history = Some(self.history(request).await?);
-        } else if ping.is_some() {
+        } else if command.ping.is_some() {
             reply.ping = Some(PingResult {});
-        } else if let Some(request) = rpc {
+        } else if let Some(request) = command.rpc {
             let RpcRequest { method, data } = request;
             let data = match &self.node.hooks.rpc {
                 Some(hook) => hook(self.event(method, data)).await?,
                 None => self.call(&method, &data).await?,
             };
             reply.rpc = Some(RpcResult { data });
-        } else if let Some(request) = refresh {
+        } else if let Some(request) = command.refresh {
             reply.refresh = Some(self.refresh(&request.token).await?);
-        } else if let Some(request) = sub_refresh {
+        } else if let Some(request) = command.sub_refresh {
             reply.sub_refresh = Some(self.sub_refresh(&request).await?);
         } else {
             return Err(ErrorCode::MethodNotFound.into());

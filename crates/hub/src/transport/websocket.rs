@@ -356,6 +356,16 @@ mod tests {
         assert!(sizes.iter().sum::<usize>() <= 456, "{sizes:?}");
     }
 
+    /// Clients that wait for the backend hold as much each.
+    #[tokio::test]
+    async fn a_command_in_progress_holds_little_memory() {
+        let node = Hub::builder().build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node, client, Headers::NONE);
+        let len = size_of_val(&session.handle_message("{}".into()));
+        assert!(len <= 6 << 10, "{len}");
+    }
+
     #[tokio::test]
     async fn a_deadline_without_budget_waits_for_the_next_turn() {
         let config = HubConfig::from_toml("[client]\nanonymous = true\n").unwrap();
