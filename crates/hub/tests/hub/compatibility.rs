@@ -93,7 +93,7 @@ fn text_of(folder: &Path) -> String {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let texts = files.map(|path| match path.extension().and_then(|name| name.to_str()) {
         _ if path.is_dir() => text_of(&path),
-        Some("rs" | "mjs" | "py") => std::fs::read_to_string(&path).unwrap(),
+        Some("rs" | "mjs" | "py" | "go") => std::fs::read_to_string(&path).unwrap(),
         _ => String::new(),
     });
     texts.collect()
@@ -111,8 +111,8 @@ fn each_row_of_the_page_names_a_test_that_exists() {
         let (_, named) = row.trim_end_matches([' ', '|']).rsplit_once(" | ").unwrap();
         assert!(named.starts_with('`'), "no test: {row}");
         for name in named.split(", `").map(|name| name.trim_matches('`')) {
-            let forms =
-                [format!("fn {name}("), format!("def {name}("), format!("{name}'"), format!("{name}`")];
+            let forms = ["fn NAME(", "def NAME(", "func NAME(", "NAME'", "NAME`"]
+                .map(|form| form.replace("NAME", name));
             assert!(forms.iter().any(|form| tests.iter().any(|text| text.contains(form))), "{name}: {row}");
         }
     }
