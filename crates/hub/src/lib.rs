@@ -81,7 +81,12 @@ pub use reference::{Setting, reference, settings};
 pub use sdk::Client;
 pub use token::TokenClaims;
 
-/// The examples of the book's page compile.
+/// The examples of the book's pages compile.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/guides/chat.md")]
-struct ChatGuide;
+mod pages {
+    #[doc = include_str!("../../../docs/src/guides/chat.md")]
+    mod chat {}
+    #[cfg(feature = "client")]
+    #[doc = include_str!("../../../docs/src/guides/hub.md")]
+    mod hub {}
+}
