@@ -261,13 +261,15 @@ class SoundnessTest < Wireloom::TestCase
       socket = Struct.new(:env) { def write(bytes) = true }.new({ "REQUEST_METHOD" => "GET", "HTTP_CONNECTION" => "Upgrade",
         "HTTP_UPGRADE" => "websocket", "HTTP_SEC_WEBSOCKET_KEY" => "x", "HTTP_SEC_WEBSOCKET_VERSION" => "13" })
       part = ->(first, length) { [first, 0xFF, length].pack("CCQ>") << "mask" << "x" * length }
-      driver = WebSocket::Driver::Hybi.new(socket, max_length: 1 << 30)
-      driver.start
-      # Each is unmasked without the GVL, which another thread has when it is wanted back.
-      parts = Array.new(4) { |at| part.call(0, (300 << 10) + at * 1000) }
-      driver.parse(part.call(2, 5000))
-      parts.map { |bytes| Thread.new { 60.times { driver.parse(bytes) } } }.each(&:join)
-      driver.parse(part.call(0x80, 5000))
+      # Long ones are unmasked without the GVL, which a thread with short ones has when it is wanted back.
+      parts = [[part.call(0, 2 << 20), 8], [part.call(0, 66_000), 300]] * 2
+      30.times do
+        driver = WebSocket::Driver::Hybi.new(socket, max_length: 1 << 40)
+        driver.on(:error) { |error| puts error.message }
+        driver.start
+        driver.parse(part.call(2, 70_000))
+        parts.map { |bytes, count| Thread.new { count.times { driver.parse(bytes) } } }.each(&:join)
+      end
       puts "ok"
     RUBY
   end
