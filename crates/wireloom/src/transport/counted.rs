@@ -23,6 +23,11 @@ impl Counted {
         &self.io
     }
 
+    /// `len` bytes were written to the transport past this one.
+    pub(super) fn count(&mut self, len: usize) {
+        self.accepted += len as u64;
+    }
+
     /// The number of bytes that have left, of a TLS connection within another one too.
     pub(super) fn left_len(&self) -> u64 {
         self.io.left_len().unwrap_or(self.accepted)
@@ -52,7 +57,7 @@ impl AsyncWrite for Counted {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let len = ready!(self.io.poll_write(cx, slices))?;
-        self.accepted += len as u64;
+        self.count(len);
         Poll::Ready(Ok(len))
     }
 

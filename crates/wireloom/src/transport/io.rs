@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 use super::buffer::Buffer;
 #[cfg(feature = "tls")]
 use super::counted::Counted;
+#[cfg(feature = "tls")]
+use super::records;
 use super::ring::Socket;
 use super::tap::Tapped;
 
@@ -68,11 +70,53 @@ impl Io {
         }
     }
 
-    /// The socket, if the transport is nothing but that.
+    /// The socket, if the transport is nothing but that, or TLS over it.
     pub(crate) fn socket(&self) -> Option<Socket<'_>> {
         match self {
             Self::Tcp(io) => Some(Socket::of(io)),
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => match io.get_ref().0.io() {
+                Self::Tcp(io) => Some(Socket::of(io)),
+                _ => None,
+            },
             _ => None,
+        }
+    }
+
+    /// Encrypts `bytes`, if the transport is TLS, and appends the records to `into`. The transport keeps them, and writes those that
+    /// [`records_written`](Self::records_written) does not name. The caller has checked that nothing
+    /// [is buffered](Self::has_buffered_writes). Returns how many of `bytes` the transport has accepted.
+    ///
+    /// # Errors
+    /// As [`poll_write`](Self::poll_write).
+    pub(crate) fn encrypt(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => records::encrypt(io, bytes, into).map(Some),
+            _ => {
+                let _ = (bytes, into);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The first `len` bytes of the [records](Self::encrypt) were written to the [socket](Self::socket).
+    pub(crate) fn records_written(&mut self, len: usize) {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => records::written(io, len),
+            _ => {
+                let _ = len;
+            }
+        }
+    }
+
+    /// Whether the transport encrypts what it writes.
+    pub(crate) fn encrypts(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => true,
+            _ => false,
         }
     }
 
@@ -92,8 +136,17 @@ impl Io {
     }
 
     /// Whether the transport buffers written bytes, which [`Io::poll_flush`] then writes.
-    pub(crate) fn has_buffered_writes(&self) -> bool {
+    pub(crate) fn buffers_writes(&self) -> bool {
         !matches!(self.observed(), Self::Tcp(_))
+    }
+
+    /// Whether the transport has buffered bytes that [`Io::poll_flush`] would write, or may have.
+    pub(crate) fn has_buffered_writes(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(io) if self.socket().is_some() => io.get_ref().1.wants_write(),
+            _ => self.buffers_writes(),
+        }
     }
 
     /// Bytes that have left a transport that buffers written bytes, if it can tell.

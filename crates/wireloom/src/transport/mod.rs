@@ -9,6 +9,8 @@ mod hyper;
 mod io;
 #[cfg(test)]
 pub(crate) mod model;
+#[cfg(feature = "tls")]
+mod records;
 #[cfg(target_os = "linux")]
 pub(crate) mod ring;
 #[cfg(not(target_os = "linux"))]

@@ -1,9 +1,9 @@
-//! Messages to many WebSockets at once. Where a WebSocket of a server has an empty send queue and is directly on TCP, the frames are written
+//! Messages to many WebSockets at once. Where a WebSocket of a server has an empty send queue and is on TCP or TLS, the frames are written
 //! from where they are, and not copied into its queue; with io_uring, those of many WebSockets in one system call.
 //!
 //! ```text
-//! for each member: lock -> frames -+-> plain write --------------------------+-> queue the rest, flush -> unlock
-//!                                  '-> submission of up to 32 -> completions-'
+//! for each member: lock -> frames -+-> plain write -------------------------------------+-> queue the rest, flush -> unlock
+//!                                  '-> TLS records -> submission of up to 32 -> results-'
 //! ```
 //!
 //! While the members of a submission are locked, further ones are locked only if that does not wait. So two threads that send to
@@ -24,8 +24,14 @@ use crate::transport::ring;
 /// A shorter submission does not pay: it costs a system call more than it saves.
 const SUBMISSION_LEN_MIN: usize = 4;
 
-/// Frames that are longer together, in bytes, are not copied behind each other.
-const JOINED_LEN_MAX: usize = 64 << 10;
+/// TLS records of one submission, in bytes. Members stay locked while those of others are encrypted.
+const RECORDS_LEN_MAX: usize = 128 << 10;
+
+/// Frames that are longer together, in bytes, are encrypted and written for one member after the other.
+const ENCRYPTED_LEN_MAX: usize = RECORDS_LEN_MAX / 8;
+
+/// Frames that are longer together, in bytes, are not copied behind each other, but into the send queue of each member.
+const JOINED_LEN_MAX: usize = 256 << 10;
 
 /// Different runs of frames that are kept behind each other. Members choose how many there are, by what they have negotiated.
 const JOINED_MAX: usize = 8;
@@ -34,7 +40,7 @@ const JOINED_MAX: usize = 8;
 /// [`try_send_all`](Sender::try_send_all) for each of them, and does the same.
 ///
 /// Members that receive the same messages share their frames, which are written from where they are. On Linux 6.1 and later, the writes to
-/// many TCP connections are one system call, by io_uring ([`WebSocketConfig::io_uring`](super::WebSocketConfig::io_uring)).
+/// many connections over TCP and TLS are one system call, by io_uring ([`WebSocketConfig::io_uring`](super::WebSocketConfig::io_uring)).
 ///
 /// ```
 /// use wireloom::{Fanout, PreparedMessage, Sender};
@@ -97,11 +103,8 @@ impl<'a> Fanout<'a> {
             let Some(mut direct) = submission.prepare(member.sender, messages, &mut deliveries) else {
                 continue;
             };
-            if has_ring && direct.state.uses_ring() {
-                submission.locked.push((index, direct));
-                if submission.locked.len() == ring::WRITES_MAX {
-                    submission.write(&mut deliveries);
-                }
+            if has_ring && submission.fits(&direct) {
+                submission.push(index, direct, &mut deliveries);
             } else {
                 let written = direct.write(submission.bytes(&direct));
                 deliveries[index] = Some(direct.finish(&submission.frames, written));
@@ -131,6 +134,8 @@ struct Submission<'m> {
     frames: Vec<&'m PreparedFrame>,
     /// Several frames behind each other.
     joined: Vec<Joined>,
+    /// The TLS records of the locked members.
+    records: Vec<u8>,
 }
 
 struct Joined {
@@ -146,6 +151,16 @@ struct Direct<'m> {
     frames: Range<usize>,
     /// The place of their bytes among `joined`; `None` for a single frame.
     joined: Option<usize>,
+    /// What is written in place of their bytes.
+    records: Option<Records>,
+}
+
+/// TLS records of a member.
+struct Records {
+    /// Their place among those of the submission.
+    place: Range<usize>,
+    /// The bytes that they contain.
+    content: io::Result<usize>,
 }
 
 impl<'m> Submission<'m> {
@@ -189,7 +204,7 @@ impl<'m> Submission<'m> {
                 joined = Some(self.joined.len() - 1);
             }
         }
-        Some(Direct { state, frames, joined })
+        Some(Direct { state, frames, joined, records: None })
     }
 
     fn are_same(&self, one: &Range<usize>, other: &Range<usize>) -> bool {
@@ -204,6 +219,32 @@ impl<'m> Submission<'m> {
         }
     }
 
+    /// Whether the frames of this member may be written together with those of others.
+    fn fits(&self, direct: &Direct<'m>) -> bool {
+        let is_short = !direct.state.link.encrypts() || self.bytes(direct).len() <= ENCRYPTED_LEN_MAX;
+        is_short && direct.state.uses_ring()
+    }
+
+    /// Adds a locked member. May write the submission.
+    fn push(
+        &mut self,
+        index: usize,
+        mut direct: Direct<'m>,
+        deliveries: &mut [Option<Result<Delivery, WebSocketError>>],
+    ) {
+        let mut records = std::mem::take(&mut self.records);
+        let start = records.len();
+        let bytes = self.bytes(&direct);
+        if let Some(content) = direct.state.link.encrypt(bytes, &mut records).transpose() {
+            direct.records = Some(Records { place: start..records.len(), content });
+        }
+        self.records = records;
+        self.locked.push((index, direct));
+        if self.locked.len() == ring::WRITES_MAX || self.records.len() >= RECORDS_LEN_MAX {
+            self.write(deliveries);
+        }
+    }
+
     /// Writes to the locked members, and unlocks them.
     fn write(&mut self, deliveries: &mut [Option<Result<Delivery, WebSocketError>>]) {
         let mut locked = std::mem::take(&mut self.locked);
@@ -213,17 +254,23 @@ impl<'m> Submission<'m> {
         };
         let mut outcomes = writes.map_or_else(Vec::new, |writes| ring::write(&writes)).into_iter();
         for (index, mut direct) in locked.drain(..) {
-            let written = match outcomes.next().flatten() {
-                Some(written) => written,
-                None => direct.write(self.bytes(&direct)),
+            let written = match (direct.records.take(), outcomes.next().flatten()) {
+                (Some(records), outcome) => direct.finish_records(records, outcome),
+                (None, Some(written)) => written,
+                (None, None) => direct.write(self.bytes(&direct)),
             };
             deliveries[index] = Some(direct.finish(&self.frames, written));
         }
         self.locked = locked;
+        self.records.clear();
     }
 
     fn ring_write<'w>(&'w self, direct: &'w Direct<'m>) -> Option<ring::Write<'w>> {
-        Some(ring::Write { socket: direct.state.link.socket()?, bytes: self.bytes(direct) })
+        let bytes = match &direct.records {
+            Some(records) => &self.records[records.place.clone()],
+            None => self.bytes(direct),
+        };
+        Some(ring::Write { socket: direct.state.link.socket()?, bytes })
     }
 }
 
@@ -231,6 +278,15 @@ impl<'m> Direct<'m> {
     /// Writes once.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.state.link.try_write(&[bytes])
+    }
+
+    /// Returns what the transport has accepted. The flush that follows writes the other records.
+    fn finish_records(&mut self, records: Records, outcome: ring::Outcome) -> io::Result<usize> {
+        let content = records.content?;
+        if let Some(written) = outcome {
+            self.state.link.handle_records_written(written)?;
+        }
+        Ok(content)
     }
 
     /// Queues what the transport has not accepted, and unlocks.

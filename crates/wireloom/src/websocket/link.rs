@@ -133,7 +133,7 @@ impl Link {
         matches!(self.io, Io::Tunnel(_))
     }
 
-    /// The socket, if the transport is nothing but that.
+    /// The socket, if the transport is nothing but that, or TLS over it.
     pub(super) fn socket(&self) -> Option<Socket<'_>> {
         self.io.socket()
     }
@@ -228,9 +228,31 @@ impl Link {
         with_io_slices(slices, |slices| self.io.try_write(slices)).and_then(not_zero)
     }
 
+    /// Whether the transport encrypts what it writes.
+    pub(super) fn encrypts(&self) -> bool {
+        self.io.encrypts()
+    }
+
+    /// Encrypts `bytes`, if the transport is TLS, and appends the records to `into`, to be written to the [`socket`](Self::socket) in place
+    /// of the bytes. [`handle_records_written`](Self::handle_records_written) follows. Returns how many of `bytes` the transport has
+    /// accepted.
+    pub(super) fn encrypt(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        self.io.encrypt(bytes, into)
+    }
+
+    /// The records were written with this result; a flush writes the rest.
+    pub(super) fn handle_records_written(&mut self, written: io::Result<usize>) -> io::Result<()> {
+        match written {
+            Ok(len) => self.io.records_written(len),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Writes the bytes that the transport itself has buffered.
     fn poll_flush_io(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
-        if !self.io.has_buffered_writes() {
+        if !self.io.buffers_writes() {
             return Poll::Ready(Ok(()));
         }
         match self.io.poll_flush(&mut Context::from_waker(Waker::noop())) {
@@ -262,7 +284,7 @@ impl Link {
     /// Whether the bytes before `end`, as [`Traffic::bytes_sent`] counts them, have left a transport that is full.
     pub(super) fn has_written(&self, end: u64) -> bool {
         // A transport that buffers has written bytes when as many others have followed as it can buffer.
-        let buffered_len = if self.io.has_buffered_writes() { BUFFERED_LEN_MAX } else { 0 };
+        let buffered_len = if self.io.buffers_writes() { BUFFERED_LEN_MAX } else { 0 };
         self.traffic.bytes_sent >= end.saturating_add(buffered_len as u64)
     }
 
@@ -279,9 +301,9 @@ impl Link {
         !self.flush.is_idle()
     }
 
-    /// Whether there is no flusher, and the transport itself has nothing buffered.
+    /// Whether there is no flusher, nothing waits for the transport, and it has nothing buffered.
     pub(super) fn is_flushed(&self) -> bool {
-        !self.has_flusher() && !self.io.has_buffered_writes()
+        !self.has_flusher() && !self.is_full() && !self.io.has_buffered_writes()
     }
 
     /// Finds a flusher, if anything can be written. False if there is none.

@@ -563,7 +563,6 @@ impl State {
             && self.link.write_error().is_none()
             && self.link.socket().is_some()
             && self.link.is_flushed()
-            && !self.link.is_full()
             && !self.session.is_observed()
     }
 

@@ -1,17 +1,26 @@
-//! `Fanout`: messages to many WebSockets at once. Each test runs with plain writes and with io_uring; where the kernel does not allow that, both
-//! are plain.
+//! `Fanout`: messages to many WebSockets at once. Each test runs with plain writes and with io_uring, most over TCP and over TLS; where the kernel
+//! does not allow io_uring, both are plain.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::client::TlsStream;
 use wireloom::wireloom_ws::Role;
 use wireloom::wireloom_ws::deflate::DeflateParams;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::{
-    CloseCode, DeflateConfig, Delivery, Fanout, IoUring, PreparedMessage, Sender, WebSocket, WebSocketConfig,
-    WebSocketError,
+    CloseCode, DeflateConfig, Delivery, Fanout, IoUring, PreparedMessage, Request, Sender, Server,
+    ServerConfig, ServerTls, WebSocket, WebSocketConfig, WebSocketError,
 };
+use wireloom_testing::frame::upgrade_request;
 
-const WAYS: [IoUring; 2] = [IoUring::Off, IoUring::On];
+const RINGS: [IoUring; 2] = [IoUring::Off, IoUring::On];
+
+/// Over TCP, or over TLS.
+const WAYS: [(IoUring, bool); 4] =
+    [(IoUring::Off, false), (IoUring::On, false), (IoUring::Off, true), (IoUring::On, true)];
 
 /// More than fit into one submission.
 const MEMBERS: usize = 100;
@@ -31,11 +40,70 @@ async fn connect_with(config: WebSocketConfig, deflate: Option<&DeflateConfig>) 
     (WebSocket::from_transport(transport, Role::Server, negotiated, deflate, config, &[]), peer.unwrap())
 }
 
+trait Peer: AsyncRead + AsyncWrite + Send + Unpin {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Peer for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Peer for TlsStream<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
+/// As many WebSockets of a server, and their peers.
+async fn connect_all(count: usize, (io_uring, is_tls): (IoUring, bool)) -> Vec<(WebSocket, Box<dyn Peer>)> {
+    let mut members = Vec::new();
+    if !is_tls {
+        for _ in 0..count {
+            let (socket, peer) = connect_with(config(io_uring), None).await;
+            members.push((socket, Box::new(peer) as Box<dyn Peer>));
+        }
+        return members;
+    }
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let address = server.local_addr().unwrap();
+    let (opened, mut sockets) = mpsc::unbounded_channel();
+    let server_config = ServerConfig { websocket: config(io_uring), ..ServerConfig::default() };
+    tokio::spawn(server.config(server_config).serve(move |request: Request| {
+        let opened = opened.clone();
+        async move {
+            request.websocket().unwrap().on_open(move |socket| async move {
+                let _ = opened.send(socket);
+            })
+        }
+    }));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.der().to_vec().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let tls = tls.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+    for _ in 0..count {
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let mut peer = connector.connect("localhost".try_into().unwrap(), tcp).await.unwrap();
+        peer.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        let socket = sockets.recv().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(peer.read_u8().await.unwrap());
+        }
+        members.push((socket, Box::new(peer)));
+    }
+    members
+}
+
 async fn connect(io_uring: IoUring) -> (WebSocket, TcpStream) {
     connect_with(config(io_uring), None).await
 }
 
-async fn read(peer: &mut TcpStream, len: usize) -> Vec<u8> {
+async fn read(peer: &mut (impl AsyncRead + Unpin + ?Sized), len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     peer.read_exact(&mut bytes).await.unwrap();
     bytes
@@ -63,8 +131,7 @@ fn is_whole(delivery: &Result<Delivery, WebSocketError>, count: usize) -> bool {
 async fn every_member_receives_its_messages_in_order() {
     for way in WAYS {
         let (mut senders, mut peers, mut receivers) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..MEMBERS {
-            let (socket, peer) = connect(way).await;
+        for (socket, peer) in connect_all(MEMBERS, way).await {
             let (sender, receiver) = socket.split();
             senders.push(sender);
             receivers.push(receiver);
@@ -105,8 +172,7 @@ async fn every_member_receives_its_messages_in_order() {
 async fn what_a_transport_does_not_accept_is_queued() {
     for way in WAYS {
         let (mut members, mut peers) = (Vec::new(), Vec::new());
-        for _ in 0..2 * 8 {
-            let (socket, peer) = connect(way).await;
+        for (socket, peer) in connect_all(2 * 8, way).await {
             members.push(socket.split());
             peers.push(peer);
         }
@@ -129,7 +195,8 @@ async fn what_a_transport_does_not_accept_is_queued() {
             assert!(rounds < 10_000, "{sent:?}");
         }
         for (index, ((sender, _), mut peer)) in members.iter_mut().zip(peers).enumerate() {
-            assert!(sent[index] > 0 && sender.queued_len() > 0, "{way:?} {index}");
+            // TLS holds up to 64 KiB itself.
+            assert!(sent[index] > 0 && (way.1 || sender.queued_len() > 0), "{way:?} {index}");
             let expected = frame(&text).repeat(sent[index]);
             let (received, flushed) = tokio::join!(read(&mut peer, expected.len()), sender.flush());
             assert_eq!(flushed, Ok(()));
@@ -148,15 +215,14 @@ async fn what_a_transport_does_not_accept_is_queued() {
 async fn a_member_that_has_gone_affects_no_other() {
     for way in WAYS {
         let (mut senders, mut peers, mut receivers) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..8 {
-            let (socket, peer) = connect(way).await;
+        for (socket, peer) in connect_all(8, way).await {
             let (sender, receiver) = socket.split();
             senders.push(sender);
             receivers.push(receiver);
             peers.push(Some(peer));
         }
         // One peer has reset its connection, one WebSocket is closing.
-        peers[2].take().unwrap().set_zero_linger().unwrap();
+        peers[2].take().unwrap().tcp().set_zero_linger().unwrap();
         senders[5].close(CloseCode::NORMAL, "").await.unwrap();
         let message = PreparedMessage::text("hello");
         let mut sent = 0;
@@ -189,7 +255,7 @@ async fn a_member_that_has_gone_affects_no_other() {
 #[tokio::test]
 async fn members_of_all_kinds_receive_the_same_messages() {
     let deflate = DeflateConfig { min_len: 0, ..DeflateConfig::default() };
-    for way in WAYS {
+    for way in RINGS {
         let message = PreparedMessage::text(&"again and again ".repeat(20));
         let (memory, other) = tokio::io::duplex(64);
         let (over_tcp, tcp) = connect(way).await;
@@ -240,8 +306,7 @@ async fn threads_that_send_to_the_same_members_do_not_wait_for_each_other() {
     const ROUNDS: usize = 200;
     for way in WAYS {
         let (mut senders, mut peers, mut receivers) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..40 {
-            let (socket, mut peer) = connect(way).await;
+        for (socket, mut peer) in connect_all(40, way).await {
             let (sender, receiver) = socket.split();
             senders.push(sender);
             receivers.push(receiver);
@@ -275,8 +340,7 @@ async fn threads_that_send_to_the_same_members_do_not_wait_for_each_other() {
 async fn members_receive_while_messages_are_sent_to_them() {
     for way in WAYS {
         let (mut senders, mut peers, mut receivers) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..8 {
-            let (socket, peer) = connect(way).await;
+        for (socket, peer) in connect_all(8, way).await {
             let (sender, receiver) = socket.split();
             senders.push(sender);
             receivers.push(receiver);
