@@ -22,7 +22,7 @@ pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// The time between the start of a shutdown and its Close frames, in which handlers answer messages that were read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The time between two looks at WebSockets that are in use, as those that compress a long message.
+/// The interval between attempts to lock a WebSocket that is in use, as one that compresses a long message.
 const VISIT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Held by a connection until its protocol is known.

@@ -251,13 +251,14 @@ impl Inner {
         }
     }
 
-    /// Evicts the connection; false if it is in use. `None` if it has set no target.
-    pub(super) fn evict(&self) -> Option<bool> {
-        let target = {
+    /// Evicts the connection: returns what was evicted, and false if it is in use. `None` if it has set no target.
+    pub(super) fn evict(&self) -> Option<(Weak<dyn Evict>, bool)> {
+        let (chosen, target) = {
             let current = lock(&self.target);
-            let target = current.as_ref().and_then(Weak::upgrade)?;
+            let chosen = current.as_ref()?;
+            let target = chosen.upgrade()?;
             self.is_evicted.store(true, Ordering::Release);
-            target
+            (chosen.clone(), target)
         };
         self.memory.evicted.fetch_add(1, Ordering::Relaxed);
         let is_done = target.try_evict();
@@ -265,11 +266,7 @@ impl Inner {
         if let Some(group) = &self.group {
             group.wake();
         }
-        Some(is_done)
-    }
-
-    pub(super) fn target(&self) -> Option<Arc<dyn Evict>> {
-        lock(&self.target).as_ref().and_then(Weak::upgrade)
+        Some((chosen, is_done))
     }
 }
 

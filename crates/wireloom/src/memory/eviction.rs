@@ -37,6 +37,8 @@ pub(crate) trait Evict: Send + Sync {
 /// A connection that is evicted.
 struct Evicted {
     account: Arc<Inner>,
+    /// What was chosen. The account may have another target since.
+    target: Weak<dyn Evict>,
     /// It was in use.
     is_busy: bool,
 }
@@ -44,13 +46,13 @@ struct Evicted {
 impl Evicted {
     /// Whether the connection is closed and has freed its memory. Evicts it if it is no longer in use.
     fn poll_freed(&mut self) -> bool {
-        self.is_busy = self.is_busy && self.account.target().is_some_and(|target| !target.try_evict());
+        self.is_busy = self.is_busy && self.target.upgrade().is_some_and(|target| !target.try_evict());
         !self.is_busy && self.account.held() == 0
     }
 
     /// It did not free its memory in time.
     fn abort(&mut self) {
-        match self.account.target() {
+        match self.target.upgrade() {
             Some(target) if std::mem::take(&mut self.is_busy) => target.evict(),
             Some(target) if self.account.held() > 0 => target.abort(),
             _ => {}
@@ -117,9 +119,9 @@ impl Memory {
             if freed >= excess {
                 break;
             }
-            if let Some(is_done) = account.evict() {
+            if let Some((target, is_done)) = account.evict() {
                 freed += held;
-                evicted.push(Evicted { account, is_busy: !is_done });
+                evicted.push(Evicted { account, target, is_busy: !is_done });
             }
         }
         evicted

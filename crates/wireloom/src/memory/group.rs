@@ -133,9 +133,10 @@ impl Group {
             state_mut.deferred.register(&mut slot, cx);
             state_mut.waiting.push(slot);
         }
-        let is_watched = std::mem::replace(&mut state.is_watched, true);
+        let watching = if state.is_watched { None } else { self.memory.runtime() };
+        state.is_watched |= watching.is_some();
         drop(state);
-        if let Some(runtime) = self.memory.runtime().filter(|_| !is_watched) {
+        if let Some(runtime) = watching {
             runtime.spawn(watch(Arc::downgrade(self)));
         }
         Poll::Pending

@@ -188,9 +188,9 @@ impl Memory {
         Group::new(max, self.clone())
     }
 
-    /// The runtime of this thread. Outside of one, that of the server: its connections may be used there too.
+    /// The runtime of the server; without one, that of this thread. A connection may be used on a thread whose runtime ends earlier.
     fn runtime(&self) -> Option<Handle> {
-        Handle::try_current().ok().or_else(|| self.runtime.get().cloned())
+        self.runtime.get().cloned().or_else(|| Handle::try_current().ok())
     }
 
     /// Gives the connections their shares of the processor.
@@ -240,8 +240,8 @@ impl Memory {
         }
         self.has_waiting.store(true, Ordering::Release);
         drop(waiting);
-        // Memory may have been freed before the waker was there. Both sides change `total`: either this one finds less, or the other one finds
-        // the waker, also where a load may pass a store.
+        // Memory may have been freed before the waker was there. A read-modify-write orders this against `subtract`: either this thread sees
+        // the smaller total, or the other one sees the waker.
         let total = self.total.fetch_add(0, Ordering::AcqRel);
         if self.pressure_at(total) == Pressure::Normal { Poll::Ready(()) } else { Poll::Pending }
     }

@@ -496,9 +496,11 @@ impl Connection {
     async fn linger(&mut self) {
         let Self { io, bytes, timeouts, .. } = self;
         let mut shut = false;
-        for _ in 0..LINGERS_MAX {
+        for round in 0..LINGERS_MAX {
             let (mut deadline, mut total) = (Deadline::after(LINGER), 0);
-            let work = timeouts.within(&mut deadline, Phase::Aborted, |cx| {
+            // A shutdown waits for one round.
+            let end = if round == 0 { Phase::Aborted } else { Phase::Draining };
+            let work = timeouts.within(&mut deadline, end, |cx| {
                 if !shut {
                     ready!(io.poll_shutdown(cx))?;
                     shut = true;

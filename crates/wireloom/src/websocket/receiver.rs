@@ -546,8 +546,8 @@ impl ActiveReceiver {
         if let Some(end) = state.session.core().end().cloned() {
             state.session.queue_traced(ObserverEvent::CloseDone(end));
         }
-        // After the close timeout, what the peer has not read is lost: those who wait for it are told.
-        let is_written = !state.session.core().wants_write();
+        // After the close timeout, what the peer has not read is lost: senders that wait for it get an error.
+        let is_written = !state.session.core().wants_write() && !state.link.is_full();
         state.close_link(if is_written { WebSocketError::Closed } else { WebSocketError::ConnectionLost });
         state.wake();
     }

@@ -132,9 +132,13 @@ async fn a_closing_handshake_needs_no_timeout_and_loses_no_message() {
 // The peer neither reads nor answers: after the close timeout the queue is lost.
 #[tokio::test(start_paused = true)]
 async fn closing_fails_if_the_queue_was_not_written() {
-    for is_sink in [false, true] {
+    for (is_sink, is_buffered) in [(false, false), (true, false), (false, true), (true, true)] {
         let (_peer, transport) = tokio::io::duplex(1_000);
-        let (mut sender, mut receiver) = open(transport, Role::Client).split();
+        // As TLS does, the buffer takes all bytes, and writes none of them.
+        let (mut sender, mut receiver) = match is_buffered {
+            true => open(BufStream::with_capacity(1, 1 << 20, transport), Role::Client).split(),
+            false => open(transport, Role::Client).split(),
+        };
         sender.feed(vec![7; 60_000]).await.unwrap();
         let closing = async {
             if is_sink {
@@ -144,6 +148,10 @@ async fn closing_fails_if_the_queue_was_not_written() {
             }
         };
         let (closed, received) = tokio::join!(closing, receiver.recv_owned());
-        assert_eq!((closed, received), (Err(WebSocketError::ConnectionLost), Ok(None)), "{is_sink}");
+        assert_eq!(
+            (closed, received),
+            (Err(WebSocketError::ConnectionLost), Ok(None)),
+            "{is_sink} {is_buffered}"
+        );
     }
 }
