@@ -173,10 +173,17 @@ impl Verifier {
         if subscribe.is_some_and(|own| own.subscription.is_some()) {
             return Err(ConfigError("token.subscription has no section subscription of its own".into()));
         }
-        let connect = Keys::new("token", config, &remote)?;
+        let mut connect = Keys::new("token", config, &remote)?;
         // Both kinds may have the same URL.
         remote.extend(connect.remote.clone());
-        let subscribe = subscribe.map(|own| Keys::new("token.subscription", own, &remote)).transpose()?;
+        let mut subscribe = subscribe.map(|own| Keys::new("token.subscription", own, &remote)).transpose()?;
+        if let (Some(shared), Some(own)) = (&connect.remote, &mut subscribe)
+            && own.remote.as_ref().is_some_and(|remote| Arc::ptr_eq(remote, shared))
+        {
+            // They are fetched by one task, which has one interval.
+            own.refresh_after = own.refresh_after.min(connect.refresh_after);
+            connect.refresh_after = own.refresh_after;
+        }
         Ok(Self { connect, subscribe })
     }
 
@@ -394,6 +401,26 @@ mod tests {
         assert_eq!(claims.expires_at(), Some(NOW + Duration::from_secs(1)));
         assert!(claims.subs.contains_key("a"));
         assert_eq!(claims.channels, ["b"]);
+    }
+
+    #[test]
+    fn kinds_with_the_same_jwks_url_have_the_shorter_refresh() {
+        let config = |url: &str, secs| TokenConfig {
+            jwks_url: Some(url.to_owned()),
+            jwks_refresh: Duration::from_secs(secs),
+            ..TokenConfig::default()
+        };
+        let refresh = |own_url: &str, secs: [u64; 2]| {
+            let subscription = Some(Box::new(config(own_url, secs[1])));
+            let config = TokenConfig { subscription, ..config("http://a/", secs[0]) };
+            let new = Verifier::new(&config).unwrap();
+            [new.renew(&config).unwrap(), new].map(|verifier| {
+                [&verifier.connect, verifier.subscribe_keys()].map(|keys| keys.refresh_after.as_secs())
+            })
+        };
+        assert_eq!(refresh("http://a/", [7, 600]), [[7, 7]; 2]);
+        assert_eq!(refresh("http://a/", [600, 7]), [[7, 7]; 2]);
+        assert_eq!(refresh("http://b/", [600, 7]), [[600, 7]; 2]);
     }
 
     /// RFC 7519 §2: a NumericDate may have a fraction. Backends also write the largest integer for "never".

@@ -172,7 +172,8 @@ pub struct TokenConfig {
     /// The URL of a JSON Web Key Set. It is fetched when a token names a key that is not known, and then every
     /// `jwks_refresh`. Redirects are not followed; a response has at most 256 KiB and 5 s.
     pub jwks_url: Option<String>,
-    /// The interval at which the keys of `jwks_url` are fetched again. Tokens whose key is known do not wait for it.
+    /// The interval at which the keys of `jwks_url` are fetched again. Tokens whose key is known do not wait for it. If
+    /// both kinds of token have the same URL, the shorter interval is used.
     #[serde(with = "duration")]
     pub jwks_refresh: Duration,
     /// How far the clock of the issuer may be off: a token is accepted this long after its `exp` and before its `nbf`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tracing::warn;
 use wireloom::Connector;
@@ -48,8 +48,22 @@ struct State {
 #[derive(Default)]
 struct Refresh {
     every: Option<Duration>,
-    /// Aborted when it is dropped.
-    _task: JoinSet<()>,
+    task: Option<AbortHandle>,
+}
+
+impl Refresh {
+    /// Whether there is a task with this interval. It may have ended with its runtime.
+    fn is_running(&self, every: Duration) -> bool {
+        self.every == Some(every) && self.task.as_ref().is_some_and(|task| !task.is_finished())
+    }
+}
+
+impl Drop for Refresh {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
 }
 
 impl RemoteKeys {
@@ -145,13 +159,12 @@ impl RemoteKeys {
 
     /// Starts the task that fetches the keys again, unless there is one with this interval.
     fn refresh_every(self: &Arc<Self>, every: Duration) {
-        if lock(&self.state).refresh.every == Some(every) {
+        if lock(&self.state).refresh.is_running(every) {
             return;
         }
-        let mut task = JoinSet::new();
-        task.spawn(refresh(Arc::downgrade(self), every));
-        let before =
-            std::mem::replace(&mut lock(&self.state).refresh, Refresh { every: Some(every), _task: task });
+        let task = tokio::spawn(refresh(Arc::downgrade(self), every)).abort_handle();
+        let refresh = Refresh { every: Some(every), task: Some(task) };
+        let before = std::mem::replace(&mut lock(&self.state).refresh, refresh);
         drop(before);
     }
 
@@ -260,6 +273,29 @@ mod tests {
         })
         .await
         .unwrap();
+    }
+
+    #[test]
+    fn a_refresh_that_ended_with_its_runtime_starts_again() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let keys = Arc::new(RemoteKeys::new(&url).unwrap());
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let fetch = async || {
+            let listener = TcpListener::from_std(listener.try_clone().unwrap()).unwrap();
+            answer(&mut listener.accept().await.unwrap().0).await;
+        };
+        runtime().block_on(async { tokio::join!(keys.prepare("rsa", Duration::ZERO), fetch()) });
+        {
+            // The shortest interval has passed.
+            let mut state = lock(&keys.state);
+            state.asked = state.asked.map(|at| at - INTERVAL_MIN);
+        }
+        runtime().block_on(async {
+            keys.prepare("rsa", Duration::ZERO).await;
+            tokio::time::timeout(Duration::from_secs(10), fetch()).await.unwrap();
+        });
     }
 
     #[tokio::test]
