@@ -85,7 +85,7 @@ impl Timers {
         due
     }
 
-    /// The connection with this number; another one if there is none.
+    /// The connection with this number; any other, or none, if the number is free.
     fn at(&self, number: u32) -> Option<&Arc<Client>> {
         self.heap.get(*self.places.get(number as usize)? as usize)
     }

@@ -363,7 +363,8 @@ mod tests {
         let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
         let mut session = Session::new(node, client, Headers::NONE);
         let len = size_of_val(&session.handle_message("{}".into()));
-        assert!(len <= 6 << 10, "{len}");
+        // It is below 6 KiB. How the compiler lays out futures differs between versions.
+        assert!(len <= 8 << 10, "{len}");
     }
 
     #[tokio::test]
