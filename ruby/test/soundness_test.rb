@@ -258,19 +258,47 @@ class SoundnessTest < Wireloom::TestCase
   def test_several_threads_that_parse_parts_of_a_message
     assert_equal "ok\n", run_script(<<~'RUBY')
       require "wireloom/drop_in/websocket_driver"
-      socket = Struct.new(:env) { def write(bytes) = true }.new({ "REQUEST_METHOD" => "GET", "HTTP_CONNECTION" => "Upgrade",
-        "HTTP_UPGRADE" => "websocket", "HTTP_SEC_WEBSOCKET_KEY" => "x", "HTTP_SEC_WEBSOCKET_VERSION" => "13" })
+      driver = Class.new { include WebSocket::Driver::EventEmitter }.new
       part = ->(first, length) { [first, 0xFF, length].pack("CCQ>") << "mask" << "x" * length }
       # Long ones are unmasked without the GVL, which a thread with short ones has when it is wanted back.
       parts = [[part.call(0, 2 << 20), 8], [part.call(0, 66_000), 300]] * 2
+      first = part.call(2, 70_000)
       30.times do
-        driver = WebSocket::Driver::Hybi.new(socket, max_length: 1 << 40)
-        driver.on(:error) { |error| puts error.message }
-        driver.start
-        driver.parse(part.call(2, 70_000))
-        parts.map { |bytes, count| Thread.new { count.times { driver.parse(bytes) } } }.each(&:join)
+        codec = Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 1 << 40, false, false, false)
+        codec.parse(first, driver)
+        # A message is refused when two threads have parts of it at once; then the next one begins.
+        parts.map { |bytes, count| Thread.new { count.times { codec.parse(bytes, driver) && codec.parse(first, driver) } } }.each(&:join)
       end
       puts "ok"
+    RUBY
+  end
+
+  # A message ends while another thread, which unmasked the part before, waits for the GVL. Nothing of it may be delivered without that
+  # part, nor that part with the next message, which begins before the part is put back, or after.
+  def test_a_message_that_ends_before_a_part_of_it_is_put_back
+    assert_equal "ok\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/websocket_driver"
+      part = ->(first, bytes) { [first, 0x7F, bytes.bytesize].pack("CCQ>") << bytes }
+      now = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
+      work = ->(seconds) { till = now.call + seconds; nil while now.call < till }
+      long = "\xFF".b * 300_000
+      finish, text = "\x80\x03end".b, "\x01\x05text,".b
+      delivered = [[finish, text], [finish + text, ""]].cycle.first(10).map do |meanwhile, after|
+        codec = Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 1 << 30, false, false, false)
+        parse = ->(bytes, driver) { found = codec.parse(bytes, driver); found = codec.parse(nil, driver) while found }
+        messages = []
+        driver = Class.new { include WebSocket::Driver::EventEmitter }.new
+        driver.on(:message) { |event| messages << [event.data.encoding, event.data.b] }
+        # Both want the GVL when the long part is parsed: the first keeps it until that is done, then the second has it.
+        threads = [Thread.new { work.call(0.02) }, Thread.new { parse.call(meanwhile, driver) }]
+        work.call(0.005)
+        parse.call(part.call(2, long), driver)
+        threads.each(&:join)
+        parse.call(after + finish, driver)
+        messages
+      end
+      wrong = delivered.flatten(1) - [[Encoding::BINARY, long + "end"], [Encoding::UTF_8, "text,end".b]]
+      puts wrong.empty? ? "ok" : wrong.map { |encoding, data| [encoding, data.bytesize, data[-8..]].inspect }
     RUBY
   end
 

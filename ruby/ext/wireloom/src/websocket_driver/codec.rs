@@ -7,7 +7,7 @@ use super::payload::{self, Text};
 use crate::deflate::{self, Direction};
 use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Exclusive, check_interrupts};
 use crate::guard::{function, method};
-use crate::held::{Held, Owner, managed, plain};
+use crate::held::{Held, Owner, managed, plain, traced};
 use crate::keys::Keys;
 use crate::memory::{Accounted, no_memory};
 use crate::{scratch, strings};
@@ -38,10 +38,8 @@ pub(crate) struct Codec {
     /// Binary messages are handed over as Arrays of bytes.
     arrays: Cell<bool>,
     delivery: Delivery,
-    /// The String of the message under way, or nil.
-    assembly: Cell<Held>,
-    /// Its text as far as it was validated.
-    text: Exclusive<Text>,
+    /// None between messages, and while a part is added.
+    assembly: Exclusive<Option<Assembly>>,
     /// The payload of the result of `parse`.
     payload: Cell<Held>,
     /// The chunk that is being parsed while listeners are called, or nil, and how much of it was used.
@@ -54,11 +52,22 @@ pub(crate) struct Codec {
     memory: Accounted,
 }
 
+/// The message under way.
+struct Assembly {
+    /// Its number; [`Part::message`].
+    message: u64,
+    /// A String.
+    data: Held,
+    /// Its text as far as it was validated.
+    text: Text,
+}
+
 plain!(Frames, Text, Keys);
+traced!(Assembly { message, data, text });
 
 managed!(
     Codec as "Wireloom::DriverCodec" {
-        frames, arrays, delivery, assembly, text, payload, chunk, keys, compressor, decompressor, memory
+        frames, arrays, delivery, assembly, payload, chunk, keys, compressor, decompressor, memory
     },
     size = |codec| codec.frames.try_with(|frames| frames.held_len()).unwrap_or(0)
 );
@@ -95,6 +104,8 @@ type Stepped = Result<Step, Box<Error>>;
 const _: () = assert!(size_of::<Stepped>() <= 16);
 
 const TOO_LARGE: (&str, &str) = ("too_large", "WebSocket frame length too large");
+const PART_MISSING: (&str, &str) =
+    ("unexpected_condition", "Another thread has not finished with the part of the message before this one");
 const NOT_UTF8: (&str, &str) = ("encoding_error", "Could not decode a text frame as UTF-8");
 
 impl Codec {
@@ -113,8 +124,7 @@ impl Codec {
             frames: Exclusive::new(Frames::new(rules)),
             arrays: Cell::new(arrays),
             delivery: Delivery::default(),
-            assembly: Cell::new(Held::NIL),
-            text: Exclusive::default(),
+            assembly: Exclusive::default(),
             payload: Cell::new(Held::NIL),
             chunk: Cell::new((Held::NIL, 0)),
             keys: Exclusive::default(),
@@ -160,7 +170,7 @@ impl Codec {
         self.frames.with(Frames::stop);
         self.compressor.with(|compressor| *compressor = None);
         self.decompressor.with(|decompressor| *decompressor = None);
-        self.assembly.set(Held::NIL);
+        self.assembly.with(|assembly| *assembly = None);
         self.chunk.set((Held::NIL, 0));
     }
 
@@ -275,7 +285,7 @@ impl Codec {
                 Ok(Step::Control(opcode, data))
             }
             Found::Broken(kind, message) => {
-                this.assembly.set(Held::NIL);
+                this.assembly.with(|assembly| *assembly = None);
                 Ok(Step::broken(kind, message))
             }
         }
@@ -285,12 +295,14 @@ impl Codec {
         let raw = this.frames.with(|frames| frames.rules.raw);
         let is_text = part.opcode == TEXT && !raw;
         let whole = part.first && part.last;
-        let data = if whole {
-            strings::protected(ruby, |ruby| strings::uninitialized(ruby, bytes.len()))?
+        let (data, mut text) = if whole {
+            (strings::protected(ruby, |ruby| strings::uninitialized(ruby, bytes.len()))?, Text::default())
+        } else if let Some(taken) = Self::take_assembly(ruby, this, bytes.len(), &part)? {
+            taken
         } else {
-            Self::take_assembly(ruby, this, bytes.len(), part.missing)?
+            this.frames.with(Frames::refuse_message);
+            return Ok(Step::broken(PART_MISSING.0, PART_MISSING.1));
         };
-        let mut text = if part.first { Text::default() } else { this.text.with(std::mem::take) };
         // SAFETY: no code of Ruby has seen the String: it is new, or the codec's own.
         let room = unsafe { if whole { strings::contents(data) } else { strings::spare(data, bytes.len()) } };
         let mut fill = || {
@@ -304,12 +316,12 @@ impl Codec {
             unsafe { strings::extend(data, bytes.len()) };
         }
         if !valid {
-            this.frames.with(Frames::refuse_text);
+            this.frames.with(Frames::refuse_message);
             return Ok(Step::not_utf8());
         }
         if !part.last {
-            this.assembly.set(Held::new(Owner::of(this), data.as_raw()));
-            this.text.with(|kept| *kept = text);
+            let data = Held::new(Owner::of(this), data.as_raw());
+            this.assembly.with(|assembly| *assembly = Some(Assembly { message: part.message, data, text }));
             return Ok(Step::Part);
         }
         if raw {
@@ -359,18 +371,30 @@ impl Codec {
         true
     }
 
-    /// Takes the String of the message under way, with room for `len` bytes more; `missing` are announced behind them. No other thread gets
-    /// it while it is filled without the GVL.
-    fn take_assembly(ruby: &Ruby, this: Obj<Self>, len: usize, missing: u64) -> Result<RString, Error> {
-        let announced = usize::try_from(missing).unwrap_or(usize::MAX).saturating_add(len);
-        let data = RString::from_value(this.assembly.replace(Held::NIL).value());
-        strings::protected(ruby, |ruby| {
+    /// Takes the String and the text of the part's message, with room for `len` bytes more; [`Part::missing`] are announced behind them. No
+    /// other thread gets it while it is filled without the GVL. None when another thread has it, or has put back one of another message.
+    fn take_assembly(
+        ruby: &Ruby,
+        this: Obj<Self>,
+        len: usize,
+        part: &Part,
+    ) -> Result<Option<(RString, Text)>, Error> {
+        let announced = usize::try_from(part.missing).unwrap_or(usize::MAX).saturating_add(len);
+        let assembly = this.assembly.with(Option::take).filter(|assembly| assembly.message == part.message);
+        if assembly.is_none() && !part.first {
+            return Ok(None);
+        }
+        let (data, text) = assembly
+            .map(|assembly| (RString::from_value(assembly.data.value()), assembly.text))
+            .unwrap_or_default();
+        let data = strings::protected(ruby, |ruby| {
             let data = data.unwrap_or_else(|| strings::with_capacity(ruby, announced.min(TRUSTED_LEN)));
             strings::make_room(ruby, data, len, |have| {
                 announced.min((have + len).saturating_mul(TRUSTED_RATIO).max(TRUSTED_LEN))
             });
             data
-        })
+        })?;
+        Ok(Some((data, text)))
     }
 
     /// Until something else than a message turns up.

@@ -32,6 +32,8 @@ pub(crate) enum Found {
 
 /// Payload of a message, all that is in the input of one frame.
 pub(crate) struct Part {
+    /// The number of its message.
+    pub(crate) message: u64,
     /// Where it is in the input.
     pub(crate) range: Range<usize>,
     /// The key that masks it, turned to its first byte.
@@ -73,6 +75,7 @@ struct Frame {
 
 /// The message that is arriving.
 struct Message {
+    number: u64,
     opcode: u8,
     rsv: u8,
     /// The sum of the lengths in the headers of its frames so far, in bytes.
@@ -89,6 +92,8 @@ pub(crate) struct Frames {
     at: usize,
     frame: Option<Frame>,
     message: Option<Message>,
+    /// Messages that have begun.
+    messages: u64,
     /// The next header is of the frame that broke a rule.
     broken: bool,
     /// The rest of that frame's payload, in bytes.
@@ -104,6 +109,7 @@ impl Frames {
             at: 0,
             frame: None,
             message: None,
+            messages: 0,
             broken: false,
             skipping: 0,
             stopped: false,
@@ -214,6 +220,7 @@ impl Frames {
         let (key, last) = (frame.key, whole && frame.fin);
         frame.remaining -= len as u64;
         let part = Part {
+            message: message.number,
             range: range.clone(),
             key,
             opcode: message.opcode,
@@ -231,9 +238,9 @@ impl Frames {
         (range.end, Found::Part(part))
     }
 
-    /// The text of the part that was found last is invalid: skips what is missing of its frame, and forgets its message.
+    /// Refuses the message of the part that was found last: skips what is missing of its frame, and forgets the message.
     #[cold]
-    pub(crate) fn refuse_text(&mut self) {
+    pub(crate) fn refuse_message(&mut self) {
         self.skipping = self.frame.take().map_or(0, |frame| frame.remaining);
         self.message = None;
     }
@@ -325,7 +332,10 @@ impl Frames {
         if !control {
             match &mut self.message {
                 Some(message) => message.len += len,
-                None if opens => self.message = Some(Message { opcode, rsv, len, begun: false }),
+                None if opens => {
+                    self.messages += 1;
+                    self.message = Some(Message { number: self.messages, opcode, rsv, len, begun: false });
+                }
                 None => {
                     return Err(("protocol_error", "Received unexpected continuation frame".to_owned()));
                 }
