@@ -52,6 +52,34 @@ class WebSocketDriverConcurrencyTest < Wireloom::TestCase
     assert_equal [9] * 20 + [2 << 20], received.sort
   end
 
+  # Another thread takes over at each call that the first one makes.
+  def test_several_threads_receive
+    gap_of_the_original
+    [true, false].each do |overridden|
+      calls = at = 0
+      while at <= calls
+        driver = watch(Driver::Hybi.new(Socket.new(env: ENVIRONMENT), require_masking: true))
+        driver.define_singleton_method(:emit) { |*arguments| super(*arguments) } if overridden
+        driver.start
+        at += 1
+        calls = 0
+        trace = TracePoint.new(:call, :c_call, :return, :c_return) do
+          calls += 1
+          next unless calls == at
+
+          Thread.new { driver.parse("\x89\x85\0\0\0\0other\x82\x81\0\0\0\0b".b) }.join
+        end
+        trace.enable(target_thread: Thread.current) { driver.parse("\x89\x85\0\0\0\0first\x82\x81\0\0\0\0a\x8a\x80\0\0\0\0".b) }
+        assert_equal [], @events.map(&:first) - %i[open ping message pong]
+        pings, messages = %i[ping message].map { |name| @events.select { |event| event[0] == name }.map(&:last) }
+        assert_includes [%w[first], %w[first other], %w[other first]], pings
+        assert_includes [%w[a], %w[a b], %w[b a]], messages
+        assert_equal pings.size, messages.size
+      end
+      assert_operator calls, :>, 5
+    end
+  end
+
   def test_fibers_of_a_scheduler
     results = Array.new(3) { [] }
     pairs = Array.new(3) { UNIXSocket.pair }

@@ -1,7 +1,7 @@
 //! `Wireloom::DriverCodec`: one connection's frames, both ways.
 
 use super::delivery::{self, Delivery};
-use super::frames::{Found, Frames, Part, Rules, TEXT};
+use super::frames::{Found, Frames, PING, PONG, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
 use crate::deflate::{self, Direction};
@@ -14,16 +14,12 @@ use crate::{scratch, strings};
 use magnus::prelude::*;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::{Error, RArray, RClass, RModule, RString, Ruby, Value};
+use magnus::value::LazyId;
+use magnus::{ArgList, Error, RArray, RClass, RModule, RString, Ruby, Value};
 use std::cell::Cell;
 use wireloom_ws::deflate::{Compressor, Decompressor, InflateError};
 use wireloom_ws::mask::{self, MaskKey};
 use wireloom_ws::utf8;
-
-/// Results of [`Codec::parse`] beside the opcodes of control frames.
-const MESSAGE: u8 = 1;
-const RAW: u8 = 2;
-const BROKEN: u8 = 3;
 
 /// The first reserved bit: the message is compressed (RFC 7692 §6).
 const RSV1: u8 = 0x40;
@@ -40,8 +36,6 @@ pub(crate) struct Codec {
     delivery: Delivery,
     /// None between messages, and while a part is added.
     assembly: Exclusive<Option<Assembly>>,
-    /// The payload of the result of `parse`.
-    payload: Cell<Held>,
     /// The chunk that is being parsed while listeners are called, or nil, and how much of it was used.
     chunk: Cell<(Held, usize)>,
     /// A server needs none.
@@ -67,7 +61,7 @@ traced!(Assembly { message, data, text });
 
 managed!(
     Codec as "Wireloom::DriverCodec" {
-        frames, arrays, delivery, assembly, payload, chunk, keys, compressor, decompressor, memory
+        frames, arrays, delivery, assembly, chunk, keys, compressor, decompressor, memory
     },
     size = |codec| codec.frames.try_with(|frames| frames.held_len()).unwrap_or(0)
 );
@@ -125,7 +119,6 @@ impl Codec {
             arrays: Cell::new(arrays),
             delivery: Delivery::default(),
             assembly: Exclusive::default(),
-            payload: Cell::new(Held::NIL),
             chunk: Cell::new((Held::NIL, 0)),
             keys: Exclusive::default(),
             compressor: Exclusive::default(),
@@ -174,13 +167,11 @@ impl Codec {
         self.chunk.set((Held::NIL, 0));
     }
 
-    /// `codec.parse(chunk, driver)`: takes the chunk, or nil for none, and hands messages to the driver's listeners, unless
-    /// its `emit` was replaced. Returns nil when the input is used up, else what was found; its payload is `codec.payload`.
-    fn parse(ruby: &Ruby, this: Obj<Self>, chunk: Value, driver: Value) -> Result<Option<u8>, Error> {
-        if let Some(chunk) = RString::from_value(chunk)
-            && (chunk.len() >= DETACHED_UNMASK_LEN
-                || this.is_inflating() && chunk.len() >= DETACHED_DEFLATE_LEN)
-        {
+    /// `codec.parse(chunk, driver)`: hands messages to the driver's listeners, unless its `emit` was replaced, and calls the driver's
+    /// methods for all else.
+    fn parse(ruby: &Ruby, this: Obj<Self>, chunk: Option<RString>, driver: Value) -> Result<(), Error> {
+        let len = chunk.map_or(0, RString::len);
+        if len >= DETACHED_UNMASK_LEN || this.is_inflating() && len >= DETACHED_DEFLATE_LEN {
             check_interrupts(ruby)?;
         }
         // Waits for a thread that works on a message without the GVL.
@@ -188,21 +179,16 @@ impl Codec {
         this.decompressor.with(|_| ());
         // The rest of a call that this one was made from within comes first.
         this.keep_chunk();
-        if !chunk.is_nil() {
-            let chunk = RString::from_value(chunk).ok_or_else(|| {
-                Error::new(ruby.exception_type_error(), "a chunk of input has to be a String")
-            })?;
+        if let Some(chunk) = chunk {
             this.chunk.set((Held::new(Owner::of(this), chunk.as_raw()), 0));
-            if this.frames.with(|frames| frames.has_kept()) {
-                this.keep_chunk();
-            }
         }
-        let found = Self::deliver_messages(ruby, this, driver);
-        // Before the application can change it.
+        if this.frames.with(|frames| frames.has_kept()) {
+            this.keep_chunk();
+        }
+        let result = Self::handle(ruby, this, driver);
+        // What is behind an exception is for the next call.
         this.keep_chunk();
-        let Some((kind, payload)) = found? else { return Ok(None) };
-        this.payload.set(Held::new(Owner::of(this), payload.as_raw()));
-        Ok(Some(kind))
+        result
     }
 
     /// `codec.keep(input)`: for the next call of `parse`.
@@ -397,12 +383,12 @@ impl Codec {
         Ok(Some((data, text)))
     }
 
-    /// Until something else than a message turns up.
-    fn deliver_messages(ruby: &Ruby, this: Obj<Self>, driver: Value) -> Result<Option<(u8, Value)>, Error> {
+    /// Handles what was found, until the input is used up.
+    fn handle(ruby: &Ruby, this: Obj<Self>, driver: Value) -> Result<(), Error> {
         let mut listeners = None;
         loop {
-            return Ok(Some(match Self::next(ruby, this).map_err(|error| *error)? {
-                Step::Done => return Ok(None),
+            match Self::next(ruby, this).map_err(|error| *error)? {
+                Step::Done => return Ok(()),
                 Step::Part => continue,
                 Step::Message(data, text) => {
                     let data = if this.arrays.get() && !text {
@@ -415,36 +401,25 @@ impl Codec {
                         None => *listeners.insert(this.delivery.listeners(ruby, Owner::of(this), driver)?),
                     };
                     match listeners {
-                        Some(listeners) => {
-                            this.delivery.deliver(ruby, listeners, data)?;
-                            continue;
-                        }
-                        None => (MESSAGE, data),
+                        Some(listeners) => this.delivery.deliver(ruby, listeners, data)?,
+                        None => call(driver, &delivery::RECEIVE_MESSAGE, (data,))?,
                     }
+                    continue;
                 }
                 Step::Raw(data, opcode, rsv) => {
-                    let parts = ruby.ary_new_from_values(&[
-                        data.as_value(),
-                        ruby.integer_from_i64(i64::from(opcode)).as_value(),
-                        ruby.integer_from_i64(i64::from(rsv)).as_value(),
-                    ]);
-                    (RAW, parts.as_value())
+                    call(driver, &delivery::RECEIVE_EXTENDED, (data, opcode, rsv))?
                 }
-                Step::Control(opcode, data) => (opcode, data.as_value()),
+                Step::Control(PING, data) => call(driver, &delivery::RECEIVE_PING, (data,))?,
+                Step::Control(PONG, data) => call(driver, &delivery::RECEIVE_PONG, (data,))?,
+                Step::Control(_, data) => call(driver, &delivery::RECEIVE_CLOSE, (data,))?,
                 Step::Broken(broken) => {
                     let (error, message) = *broken;
-                    let parts = ruby.ary_new_capa(2);
-                    parts.push(ruby.to_symbol(error))?;
-                    parts.push(message)?;
-                    (BROKEN, parts.as_value())
+                    call(driver, &delivery::FAIL, (ruby.to_symbol(error), message))?;
                 }
-            }));
+            }
+            // It may have changed `emit`.
+            listeners = None;
         }
-    }
-
-    /// `codec.payload`: a String; of a raw message `[data, opcode, reserved bits]`; of a broken rule `[error, message]`.
-    fn payload(&self) -> Value {
-        self.payload.replace(Held::NIL).value()
     }
 
     /// `codec.frame(first_byte, data, code, key)`: a frame, its payload being the code, if any, and the data. The key is a
@@ -519,6 +494,11 @@ impl Codec {
     }
 }
 
+/// Calls a method of the driver.
+fn call(driver: Value, method: &LazyId, arguments: impl ArgList) -> Result<(), Error> {
+    driver.funcall::<_, _, Value>(**method, arguments).map(drop)
+}
+
 /// The bytes of a String as an Array of Integers.
 fn bytes_to_array(ruby: &Ruby, data: RString) -> RArray {
     /// Integers that are made before they go into the Array; up to 255 they are no objects.
@@ -551,12 +531,7 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     class.define_method("stop", method!(Codec::stop, 0))?;
     class.define_method("keep", method!(Codec::keep, 1))?;
     class.define_method("parse", method!(Codec::parse, 2))?;
-    class.define_method("payload", method!(Codec::payload, 0))?;
     class.define_method("frame", method!(Codec::frame, 4))?;
     class.define_method("deflate", method!(Codec::deflate, 4))?;
-    class.define_method("deflated_frame", method!(Codec::deflated_frame, 3))?;
-    for (name, value) in [("MESSAGE", MESSAGE), ("RAW", RAW), ("BROKEN", BROKEN)] {
-        class.const_set(name, value)?;
-    }
-    Ok(())
+    class.define_method("deflated_frame", method!(Codec::deflated_frame, 3))
 }

@@ -21,10 +21,20 @@ const FIRST: VALUE = 1;
 static MESSAGE_LISTENERS: LazyId = LazyId::new("message_listeners");
 static LISTENERS: LazyId = LazyId::new("@listeners");
 static MESSAGE: LazyId = LazyId::new("message");
+/// Methods of a driver for what is not delivered to listeners here.
+pub(super) static RECEIVE_MESSAGE: LazyId = LazyId::new("receive_message");
+pub(super) static RECEIVE_EXTENDED: LazyId = LazyId::new("receive_extended");
+pub(super) static RECEIVE_PING: LazyId = LazyId::new("receive_ping");
+pub(super) static RECEIVE_PONG: LazyId = LazyId::new("receive_pong");
+pub(super) static RECEIVE_CLOSE: LazyId = LazyId::new("receive_close");
+pub(super) static FAIL: LazyId = LazyId::new("fail");
 
 /// Called once, while the library loads.
 pub(super) fn load(ruby: &Ruby) {
-    for name in [&MESSAGE_LISTENERS, &LISTENERS, &MESSAGE] {
+    let listening = [&MESSAGE_LISTENERS, &LISTENERS, &MESSAGE];
+    let receiving =
+        [&RECEIVE_MESSAGE, &RECEIVE_EXTENDED, &RECEIVE_PING, &RECEIVE_PONG, &RECEIVE_CLOSE, &FAIL];
+    for name in listening.into_iter().chain(receiving) {
         LazyId::force(name, ruby);
     }
 }

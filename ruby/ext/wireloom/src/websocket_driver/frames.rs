@@ -16,7 +16,8 @@ pub(crate) const MASK: u8 = 0x80;
 pub(crate) const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
-const PONG: u8 = 10;
+pub(super) const PING: u8 = 9;
+pub(super) const PONG: u8 = 10;
 
 /// The result of [`Frames::next`].
 pub(crate) enum Found {

@@ -124,11 +124,7 @@ module WebSocket
       # @param chunk [String]
       # @raise [TypeError] for another object
       def parse(chunk)
-        found = @codec.parse(chunk, self)
-        while found
-          handle(found, @codec.payload)
-          found = @codec.parse(nil, self)
-        end
+        @codec.parse(chunk, self)
       end
 
       # Sends a binary message.
@@ -226,15 +222,11 @@ module WebSocket
         false
       end
 
-      def handle(found, payload)
-        case found
-        when Codec::MESSAGE then emit(:message, MessageEvent.new(payload))
-        when Codec::RAW then receive_extended(*payload)
-        when Codec::BROKEN then fail(*payload)
-        when OPCODES[:ping] then receive_ping(payload)
-        when OPCODES[:pong] then receive_pong(payload)
-        when OPCODES[:close] then receive_close(payload)
-        end
+      # The codec calls these, and `fail`.
+
+      # A message of a driver whose `emit` is overridden.
+      def receive_message(payload)
+        emit(:message, MessageEvent.new(payload))
       end
 
       def receive_ping(payload)
