@@ -31,13 +31,6 @@ module Wireloom
         true
       end
 
-      # Extends +modules+, and those that they include, with +hook+: its `method_added`, `include` and `prepend` see what they get later.
-      #
-      # @api private
-      def follow(modules, hook)
-        modules.flat_map(&:ancestors).each { |mod| mod.extend(hook) unless mod.is_a?(Class) || mod.frozen? }
-      end
-
       private
 
       # `require` looks whether FOLDER/feature.rb is loaded for any FOLDER of the load path, so one entry under this gem's
@@ -61,6 +54,45 @@ module Wireloom
                .map { |folder, suffix| File.join(folder, "#{feature}.#{suffix}") }
                .select { |path| File.file?(path) }
       end
+    end
+
+    # Notices the methods that a class gets, itself, by its subclasses or from modules, which may get theirs later. A replacement includes it in
+    # a module that overrides {#wireloom_changed}, and extends its classes with that.
+    #
+    # @api private
+    module Watch
+      def method_added(name)
+        super
+        wireloom_changed(name)
+      end
+
+      def method_removed(name)
+        super
+        wireloom_changed(name)
+      end
+
+      def method_undefined(name)
+        super
+        wireloom_changed(name)
+      end
+
+      def include(*modules)
+        super.tap { wireloom_follow(modules) }
+      end
+
+      def prepend(*modules)
+        super.tap { wireloom_follow(modules) }
+      end
+
+      # Watches +modules+, and those that they include, as this class or module.
+      def wireloom_follow(modules)
+        watches = singleton_class.ancestors.select { |mod| !mod.is_a?(Class) && mod < Watch }
+        modules.flat_map(&:ancestors).each { |mod| mod.extend(*watches) unless mod.is_a?(Class) || mod.frozen? }
+        wireloom_changed(nil)
+      end
+
+      # Called when a method was added or removed, or with nil when modules were given.
+      def wireloom_changed(_name); end
     end
   end
 end

@@ -58,51 +58,22 @@ module Wireloom
       rescue NameError
         false
       end
-
-      # Notices what `class` got.
-      #
-      # @api private
-      def watch(mod)
-        mod.is_a?(Class) && mod.singleton_class? ? forget(mod) : changed(OWN.include?(mod))
-      end
     end
 
     # Notices changes of the gem's classes, of their subclasses, and of modules that these include.
     module Watch
-      def method_added(name)
+      include DropIn::Watch
+
+      def wireloom_changed(name)
         super
-        ProtocolHTTP2.watch(self)
-      end
-
-      def method_removed(name)
-        super
-        ProtocolHTTP2.watch(self)
-      end
-
-      def method_undefined(name)
-        super
-        ProtocolHTTP2.watch(self)
-      end
-
-      def include(*modules)
-        super.tap { Watch.follow(self, modules) }
-      end
-
-      def prepend(*modules)
-        super.tap { Watch.follow(self, modules) }
-      end
-
-      # A module may get its methods later.
-      def self.follow(mod, modules)
-        DropIn.follow(modules, self)
-        ProtocolHTTP2.watch(mod)
+        is_a?(Class) && singleton_class? ? ProtocolHTTP2.forget(self) : ProtocolHTTP2.changed(OWN.include?(self))
       end
     end
 
     # Notices methods of one object.
     module WatchObject
       def extend(*modules)
-        super.tap { Watch.follow(singleton_class, modules) }
+        super.tap { singleton_class.wireloom_follow(modules) }
       end
 
       private

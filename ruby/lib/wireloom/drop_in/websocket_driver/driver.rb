@@ -40,6 +40,7 @@ module WebSocket
     ConfigurationError = Class.new(ArgumentError)
 
     include EventEmitter
+    extend Watch
     # The subprotocol that was agreed on, and the state: -1 before a client's handshake, then 0 to 3 as {#state} names them.
     #
     # @return [String, nil], [Integer]
@@ -145,27 +146,6 @@ module WebSocket
         value.split(",").map(&:strip)
       end
 
-      # Methods of subclasses may change how messages are emitted.
-      #
-      # @api private
-      def method_added(name)
-        super
-        Codec.changed if name == :emit
-      end
-
-      # Modules may change how messages are emitted.
-      #
-      # @api private
-      def include(*modules)
-        super.tap { Later.follow(modules) }
-      end
-
-      # Modules may change how messages are emitted.
-      #
-      # @api private
-      def prepend(*modules)
-        super.tap { Later.follow(modules) }
-      end
     end
 
     # @param socket [#write]

@@ -18,13 +18,9 @@ module WebSocket
         end
 
         # @api private
-        def method_added(name)
+        def wireloom_changed(name)
+          @redefined ||= name == :emit
           super
-          return unless name == :emit
-
-          @redefined = !@defined.nil?
-          @defined = true
-          Codec.changed
         end
 
         # @api private
@@ -32,14 +28,8 @@ module WebSocket
           super
           Codec.changed
         end
-
-        # @api private
-        def prepend(*modules)
-          super.tap { Later.follow(modules) }
-        end
       end
       @redefined = false
-      @defined = nil
 
       # Without listeners.
       def initialize
@@ -125,30 +115,18 @@ module WebSocket
       end
     end
 
-    # Notices that a module, which a driver's class was given, gets a method of the name `emit` later, or another module that has one.
-    module Later
-      def self.follow(modules)
-        Wireloom::DropIn.follow(modules, self)
-        Codec.changed
-      end
+    # Notices that something may have changed how messages are emitted.
+    module Watch
+      include Wireloom::DropIn::Watch
 
       # @api private
-      def method_added(name)
+      def wireloom_changed(name)
         super
-        Codec.changed if name == :emit
-      end
-
-      # @api private
-      def include(*modules)
-        super.tap { Later.follow(modules) }
-      end
-
-      # @api private
-      def prepend(*modules)
-        super.tap { Later.follow(modules) }
+        Codec.changed if name.nil? || name == :emit
       end
     end
-    private_constant :Later
+    private_constant :Watch
+    EventEmitter.extend(Watch)
 
     # A listener that emits the event again, as another object's.
     class Forward
