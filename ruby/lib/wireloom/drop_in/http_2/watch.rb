@@ -4,7 +4,8 @@ module Wireloom
   module DropIn
     module HTTP2
       # Notices when a method that frames go through is overridden in one of the classes. From then on every frame goes
-      # through Ruby, as in the original. Subclasses and singleton classes are recognized natively.
+      # through Ruby, as in the original. Subclasses and singleton classes are recognized natively. The same with `emit` and events, in
+      # subclasses too.
       module Watch
         include DropIn::Watch
 
@@ -15,9 +16,17 @@ module Wireloom
 
         def wireloom_changed(name)
           super
+          HTTP2.override_emit if name.nil? ? Watch.emits?(self) : name == :emit
           return unless name.nil? || METHODS.include?(name)
 
           HTTP2.patched if (name && WATCHED.include?(self)) || Watch.overridden?
+        end
+
+        # Whether a class or module has `emit` from a module that is not the drop-in's.
+        def self.emits?(mod)
+          mod.ancestors.any? do |part|
+            !part.is_a?(Class) && !part.equal?(::HTTP2::Emitter) && (part.method_defined?(:emit, false) || part.private_method_defined?(:emit, false))
+          end
         end
 
         # Whether one of the classes has such a method from a module.

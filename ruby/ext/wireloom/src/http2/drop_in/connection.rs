@@ -14,7 +14,7 @@ use wireloom_http2::rate_limit::RateLimit;
 
 use super::frame::{NIL, Stored, value};
 use super::frame_buffer::FrameBuffer;
-use super::listeners::{Emitter, Listeners, emit};
+use super::listeners::{Emitter, Listeners, emit, listens};
 use super::names::{self, classes, is_class, sym};
 use super::receive::Input;
 use super::send::connection_error;
@@ -217,6 +217,11 @@ impl Emitter for Connection {
     fn listeners(&self) -> &Exclusive<Listeners> {
         &self.listeners
     }
+
+    #[inline]
+    fn is_own(class: VALUE) -> bool {
+        is_class(class, classes().client) || is_class(class, classes().server)
+    }
 }
 
 impl Connection {
@@ -335,8 +340,7 @@ pub(crate) fn class_of(object: VALUE) -> VALUE {
 /// Whether no method of the connection is overridden.
 #[inline]
 pub(crate) fn is_plain(this: Obj<Connection>) -> bool {
-    let class = class_of(this.as_raw());
-    (is_class(class, classes().client) || is_class(class, classes().server)) && !is_patched()
+    Connection::is_own(class_of(this.as_raw())) && !is_patched()
 }
 
 /// Ruby's monotonic clock in seconds, which tests may set forward: the age of a connection that was closed.
@@ -538,13 +542,11 @@ pub(crate) fn change_stream_window(
     if event == sym().window {
         stream.remote_window.set(window);
     } else {
-        let change = window - stream.local_window.get();
-        stream.local_window_max.set(stream.local_window_max.get() + change);
-        stream.local_window.set(window);
+        stream.set_local_window(window);
     }
-    if !stream.listens(event) {
+    if !listens(stream, event) {
         return Ok(());
     }
     let window = ruby.integer_from_i64(window).as_raw();
-    emit(stream, event, &[window], NIL)
+    emit(stream, event, &[window])
 }

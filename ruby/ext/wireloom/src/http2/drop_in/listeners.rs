@@ -5,7 +5,10 @@ use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
 use magnus::{Error, Ruby, Symbol, Value, block::Proc};
 use rb_sys::VALUE;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::connection::class_of;
 use super::frame::NIL;
 use super::names::sym;
 use crate::exclusive::Exclusive;
@@ -35,11 +38,30 @@ traced!(Listeners { list, tokens });
 pub(crate) trait Emitter: Managed {
     fn listeners(&self) -> &Exclusive<Listeners>;
 
-    /// Whether the event has a listener.
-    #[inline]
-    fn listens(&self, event: VALUE) -> bool {
-        self.listeners().with(|listeners| listeners.any(event))
-    }
+    /// Whether a class of objects is one of the drop-in's own.
+    fn is_own(class: VALUE) -> bool;
+}
+
+static OVERRIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// A class, or a module that one was given, got a method `emit`: from now on every event goes through it.
+pub(crate) fn override_emit() {
+    OVERRIDDEN.store(true, Ordering::Relaxed);
+}
+
+/// Whether events go through the method `emit`, which a program may have overridden, in this one object too.
+#[inline]
+pub(crate) fn calls_emit<T: Emitter>(this: Obj<T>) -> bool {
+    let class = class_of(this.as_raw());
+    // SAFETY: a live object.
+    let is_singleton = || class != unsafe { rb_sys::rb_obj_class(this.as_raw()) };
+    OVERRIDDEN.load(Ordering::Relaxed) || !T::is_own(class) && is_singleton()
+}
+
+/// Whether the event has a listener, or may have one in a method `emit`.
+#[inline]
+pub(crate) fn listens<T: Emitter>(this: Obj<T>, event: VALUE) -> bool {
+    calls_emit(this) || this.listeners().with(|listeners| listeners.any(event))
 }
 
 impl Listeners {
@@ -90,15 +112,33 @@ pub(crate) fn listen<T: Emitter>(ruby: &Ruby, this: Obj<T>, event: Value, once: 
     Ok(())
 }
 
+/// Emits an event.
+#[inline]
+pub(crate) fn emit<T: Emitter>(this: Obj<T>, event: VALUE, args: &[VALUE]) -> Result<(), Error> {
+    if calls_emit(this) { call_emit(this, event, args) } else { deliver(this, event, args, NIL) }
+}
+
+/// Of an event that is emitted here.
+const ARGS_MAX: usize = 3;
+
+/// Emits an event by the method `emit`.
+#[cold]
+pub(crate) fn call_emit<T: Emitter>(this: Obj<T>, event: VALUE, args: &[VALUE]) -> Result<(), Error> {
+    let mut all = [NIL; 1 + ARGS_MAX];
+    all[0] = event;
+    all[1..=args.len()].copy_from_slice(args);
+    // SAFETY: live objects, and a closure that has nothing to drop.
+    protect(|| unsafe {
+        let name = rb_sys::rb_sym2id(sym().emit);
+        rb_sys::rb_funcallv(this.as_raw(), name, 1 + args.len() as c_int, all.as_ptr())
+    })
+    .map(drop)
+}
+
 /// Calls the listeners of an event in their order. One that returns `:delete`, or that was added by `once`, is removed; when one
 /// raises, those behind it are not called. `this` stays alive until the last one has returned.
 #[inline]
-pub(crate) fn emit<T: Emitter>(
-    this: Obj<T>,
-    event: VALUE,
-    args: &[VALUE],
-    block: VALUE,
-) -> Result<(), Error> {
+fn deliver<T: Emitter>(this: Obj<T>, event: VALUE, args: &[VALUE], block: VALUE) -> Result<(), Error> {
     let done = emit_from(this, event, args, block);
     std::hint::black_box(this.as_raw());
     done
@@ -155,6 +195,6 @@ impl<'a> Emission<'a> {
     pub(crate) fn deliver<T: Emitter>(&self, this: Obj<T>) -> Result<(), Error> {
         // SAFETY: a Value is a VALUE; these are the arguments of the call, which Ruby holds.
         let args = unsafe { std::slice::from_raw_parts(self.args.as_ptr().cast::<VALUE>(), self.args.len()) };
-        emit(this, self.event, args, self.block)
+        deliver(this, self.event, args, self.block)
     }
 }

@@ -254,13 +254,11 @@ impl Stream {
                 if emission.event == sym().window {
                     this.remote_window.set(i64::try_convert(first)?);
                 } else if emission.event == sym().local_window {
-                    this.local_window.set(i64::try_convert(first)?);
-                    this.local_window_max.set(this.local_window.get());
+                    this.set_local_window(i64::try_convert(first)?);
                 } else if emission.event == sym().frame
-                    && let (Some(hash), Ok(connection)) =
-                        (RHash::from_value(first), stream::connection_of(this))
+                    && let Some(hash) = RHash::from_value(first)
                 {
-                    send::send(ruby, connection, &mut Frame::from_hash(ruby, hash)?)?;
+                    stream::pass_on(ruby, this, &mut Frame::from_hash(ruby, hash)?)?;
                 }
             }
             emission.deliver(this)
@@ -393,5 +391,6 @@ pub(crate) fn init(_: &Ruby, wireloom: RModule) -> Nothing {
     let drop_in = wireloom.define_module("DropIn")?.define_module("HTTP2")?;
     drop_in.define_singleton_method("define", function!(define, 1))?;
     drop_in.define_singleton_method("complete", function!(names::set_classes, 1))?;
+    drop_in.define_singleton_method("override_emit", function!(listeners::override_emit, 0))?;
     drop_in.define_singleton_method("patched", function!(connection::set_patched, 0))
 }

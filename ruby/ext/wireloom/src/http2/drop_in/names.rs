@@ -38,7 +38,7 @@ symbols! {
     no_error protocol_error internal_error flow_control_error settings_timeout stream_closed frame_size_error
     refused_stream cancel compression_error connect_error enhance_your_calm inadequate_security http_1_1_required
     connection_closed stream_limit_exceeded handshake_error
-    send
+    send emit
 }
 
 fn symbol(name: &str) -> VALUE {

@@ -18,7 +18,7 @@ use super::connection::{
 };
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, Stored, bytes, converted, value};
 use super::framer::{check_len, parse, settings_pairs};
-use super::listeners::{Emitter, emit};
+use super::listeners::{emit, listens};
 use super::names::{is_ours, sym};
 use super::send::{acknowledge_settings, charge, connection_error, send_own};
 use super::stream::{self, State, Stream, WINDOW_MAX};
@@ -154,7 +154,7 @@ fn next(ruby: &Ruby, this: Obj<Connection>) -> Result<Option<Header>, Error> {
 }
 
 fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> {
-    let watched = this.listens(sym().frame_received);
+    let watched = listens(this, sym().frame_received);
     let has_block = matches!(header.kind, Some(Kind::Headers | Kind::PushPromise | Kind::Continuation));
     let mut block = if has_block { take_room(&this.room_in) } else { Vec::new() };
     let parsed = this.input.allocating(ruby, |ruby, input| {
@@ -182,7 +182,7 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
     }
     if watched {
         let hash = frame.to_hash(ruby)?;
-        emit(this, sym().frame_received, &[hash.as_raw()], NIL)?;
+        emit(this, sym().frame_received, &[hash.as_raw()])?;
     }
     if this.pending.with(|pending| pending.is_some()) {
         let Some((first, whole)) = continued(ruby, this, &frame, &block)? else { return Ok(()) };
@@ -319,7 +319,7 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
                 ..Opening::new(id)
             };
             let stream = activate_stream(ruby, this, opening)?;
-            emit(this, sym().stream, &[stream.as_raw()], NIL)?;
+            emit(this, sym().stream, &[stream.as_raw()])?;
             stream
         }
     };
@@ -393,7 +393,7 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
     }
     let stream = activate_stream(ruby, this, Opening { parent: parent.as_raw(), ..Opening::new(promised) })?;
     this.last_peer_id.set(promised);
-    emit(this, sym.promise, &[stream.as_raw()], NIL)?;
+    emit(this, sym.promise, &[stream.as_raw()])?;
     stream::deliver(ruby, stream, frame)
 }
 
@@ -449,7 +449,7 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
                 ..Opening::new(id)
             };
             let stream = activate_stream(ruby, this, opening)?;
-            emit(this, sym().stream, &[stream.as_raw()], NIL)?;
+            emit(this, sym().stream, &[stream.as_raw()])?;
             stream::deliver(ruby, stream, frame)
         }
         // RFC 9113 §5.1: of closed streams these are ignored.
@@ -539,7 +539,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
                 let hash = frame.to_hash(ruby)?;
                 let origin: Option<RString> = hash.lookup(value(sym().origin))?;
                 match origin.is_some_and(|origin| !origin.is_empty()) {
-                    true => emit(this, sym().altsvc, &[hash.as_raw()], NIL),
+                    true => emit(this, sym().altsvc, &[hash.as_raw()]),
                     false => Ok(()),
                 }
             }
@@ -548,7 +548,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
                 let origins = RArray::try_convert(frame.payload())?;
                 for at in 0..origins.len() {
                     let origin: Value = origins.entry(at as isize)?;
-                    emit(this, sym().origin, &[origin.as_raw()], NIL)?;
+                    emit(this, sym().origin, &[origin.as_raw()])?;
                 }
                 Ok(())
             }
@@ -582,7 +582,7 @@ fn is_overdue(ruby: &Ruby, this: Obj<Connection>) -> Result<bool, Error> {
 
 fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
     if frame.has(ACK) {
-        return emit(this, sym().ack, &[frame.payload], NIL);
+        return emit(this, sym().ack, &[frame.payload]);
     }
     charge(ruby, this, Charge::Ping)?;
     send::ping(ruby, this, frame.payload(), ACK)
@@ -597,7 +597,7 @@ fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error
         connection::close(ruby, this)?;
     }
     let last = ruby.integer_from_u64(u64::from(frame.last_stream.unwrap_or(0)));
-    emit(this, sym().goaway, &[last.as_raw(), frame.error, frame.payload], NIL)
+    emit(this, sym().goaway, &[last.as_raw(), frame.error, frame.payload])
 }
 
 fn window_grown(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
@@ -626,7 +626,7 @@ fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resu
         settings_pairs(ruby, acknowledged)?.each(|key, number| local_setting(ruby, this, key, number))?;
         let left = ruby.integer_from_u64(pending.len() as u64);
         let hash = frame.to_hash(ruby)?;
-        emit(this, sym.settings_ack, &[hash.as_raw(), left.as_raw()], NIL)?;
+        emit(this, sym.settings_ack, &[hash.as_raw(), left.as_raw()])?;
         if this.origins_due.get() {
             this.origins_due.set(false);
             let mut frame = Frame::new(Kind::Origin, 0);

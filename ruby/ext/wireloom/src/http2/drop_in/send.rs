@@ -13,7 +13,7 @@ use super::connection::{Connection, Phase, call_own, close, close_when_done, is_
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::frame_buffer::FrameBuffer;
 use super::framer::generate;
-use super::listeners::{Emitter, emit};
+use super::listeners::{emit, listens};
 use super::names::{self, classes, sym};
 use super::settings::preface_own;
 use crate::clock::now;
@@ -33,9 +33,9 @@ pub(crate) fn send_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) ->
 /// Sends a frame; DATA up to the window.
 pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     preface_own(ruby, this)?;
-    if this.listens(sym().frame_sent) {
+    if listens(this, sym().frame_sent) {
         let hash = frame.to_hash(ruby)?;
-        emit(this, sym().frame_sent, &[hash.as_raw()], NIL)?;
+        emit(this, sym().frame_sent, &[hash.as_raw()])?;
     }
     match frame.kind {
         Kind::Data => send_data(ruby, this, frame),
@@ -78,7 +78,7 @@ fn encode_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
 /// Encodes a frame; the bytes go to the listeners of `:frame`.
 pub(crate) fn encode(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let encoded = generate(ruby, frame, this.remote_max_frame_size.get())?;
-    emit(this, sym().frame, &[encoded.as_raw()], NIL)
+    emit(this, sym().frame, &[encoded.as_raw()])
 }
 
 fn send_data(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
@@ -154,7 +154,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         room[..HEADER_LEN].copy_from_slice(&Header::encode(Kind::Headers, frame.flags, block_len, stream));
         let encoded = crate::strings::binary(ruby, &room);
         put_room(&this.room_out, room);
-        return emit(this, sym().frame, &[encoded.as_raw()], NIL);
+        return emit(this, sym().frame, &[encoded.as_raw()]);
     }
     let block = &room[HEADER_LEN..];
     // The fields of a PUSH_PROMISE or a priority before the block count too.

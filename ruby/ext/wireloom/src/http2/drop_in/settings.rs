@@ -7,9 +7,9 @@ use magnus::{Error, RArray, RHash, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 
 use super::connection::{Connection, Phase, TABLE_SIZE_DEFAULT, WINDOW_DEFAULT, call_own, is_plain};
-use super::frame::{Frame, Kind, NIL, converted, value};
+use super::frame::{Frame, Kind, converted, value};
 use super::framer::{Pairs, settings_pairs};
-use super::listeners::{Emitter, emit};
+use super::listeners::{emit, listens};
 use super::names::sym;
 use super::send::{connection_error, send_own};
 use super::stream::WINDOW_MAX;
@@ -149,9 +149,9 @@ pub(crate) fn send_connection_preface(ruby: &Ruby, this: Obj<Connection>) -> Res
         return Ok(());
     }
     this.phase.set(Phase::Connected);
-    if this.listens(sym().frame) {
+    if listens(this, sym().frame) {
         let magic = crate::strings::binary(ruby, super::MAGIC);
-        emit(this, sym().frame, &[magic.as_raw()], NIL)?;
+        emit(this, sym().frame, &[magic.as_raw()])?;
     }
     send_first_settings(ruby, this)
 }

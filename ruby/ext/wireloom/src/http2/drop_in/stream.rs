@@ -20,9 +20,9 @@ use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 
 use super::connection::{self, Connection};
-use super::frame::{END_HEADERS, END_STREAM, Frame, Kind, NIL, value};
+use super::frame::{END_HEADERS, END_STREAM, Frame, Kind, value};
 use super::frame_buffer::FrameBuffer;
-use super::listeners::{Emitter, Listeners, emit};
+use super::listeners::{Emitter, Listeners, call_emit, calls_emit, emit, listens};
 use super::names::{classes, error, is_class, sym};
 use crate::exclusive::Exclusive;
 use crate::held::{Held, Owner, managed, plain};
@@ -149,9 +149,20 @@ impl Emitter for Stream {
     fn listeners(&self) -> &Exclusive<Listeners> {
         &self.listeners
     }
+
+    #[inline]
+    fn is_own(class: VALUE) -> bool {
+        is_class(class, classes().stream)
+    }
 }
 
 impl Stream {
+    /// Sets the window of this side: what it grows to changes by as much.
+    pub(crate) fn set_local_window(&self, window: i64) {
+        let change = window - self.local_window.replace(window);
+        self.local_window_max.set(self.local_window_max.get() + change);
+    }
+
     /// Copies the state of another stream, its listeners included. The caller takes write barriers off the copy.
     pub(crate) fn copy_from(&self, other: &Self) {
         for (place, from) in [
@@ -199,7 +210,7 @@ pub(crate) fn buffer(ruby: &Ruby, this: Obj<Stream>) -> Result<Obj<FrameBuffer>,
 /// Whether no method of the stream is overridden.
 #[inline]
 pub(crate) fn is_plain(stream: Obj<Stream>) -> bool {
-    is_class(connection::class_of(stream.as_raw()), classes().stream) && !connection::is_patched()
+    Stream::is_own(connection::class_of(stream.as_raw())) && !connection::is_patched()
 }
 
 /// A call of `receive`, dispatched by Ruby when a program may have overridden it.
@@ -228,7 +239,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
             let len = frame.payload_len() as i64 + i64::from(frame.padding.unwrap_or(0));
             this.local_window.set(this.local_window.get() - len);
             if !frame.ignore {
-                emit(this, sym().data, &[frame.payload], NIL)?;
+                emit(this, sym().data, &[frame.payload])?;
             }
             if this.local_window.get() + this.slack.get() < 0 {
                 return stream_error(ruby, this, sym().flow_control_error, None);
@@ -246,12 +257,12 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
                 verify_trailers(ruby, this, frame)?;
             }
             if !frame.ignore {
-                emit(this, sym().headers, &[frame.payload], NIL)?;
+                emit(this, sym().headers, &[frame.payload])?;
             }
             this.waiting_on_trailers.set(!this.trailers.get().is_nil());
         }
         Kind::PushPromise if !frame.ignore => {
-            emit(this, sym().promise_headers, &[frame.payload], NIL)?;
+            emit(this, sym().promise_headers, &[frame.payload])?;
         }
         Kind::Continuation => {
             if state == State::Closed && !reset_here {
@@ -268,7 +279,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
             let hash = frame.to_hash(ruby)?;
             let origin: Option<RString> = hash.lookup(value(sym().origin))?;
             if origin.is_none_or(RString::is_empty) {
-                emit(this, sym().altsvc, &[hash.as_raw()], NIL)?;
+                emit(this, sym().altsvc, &[hash.as_raw()])?;
             }
         }
         _ => {}
@@ -445,18 +456,26 @@ fn send_now(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Err
 
 /// A frame goes to the connection first, then to the listeners.
 fn emit_frame(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
-    let watched = this.listens(sym().frame);
-    let hash = if watched { Some(frame.to_hash(ruby)?) } else { None };
+    if calls_emit(this) {
+        return call_emit(this, sym().frame, &[frame.to_hash(ruby)?.as_raw()]);
+    }
+    let hash = if listens(this, sym().frame) { Some(frame.to_hash(ruby)?) } else { None };
+    pass_on(ruby, this, frame)?;
+    match hash {
+        Some(hash) => emit(this, sym().frame, &[hash.as_raw()]),
+        None => Ok(()),
+    }
+}
+
+/// What a stream does itself when it emits `:frame`.
+pub(super) fn pass_on(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
     if !this.sender.get().is_nil() {
         let hash = frame.to_hash(ruby)?;
         this.sender.get().value().funcall_public::<_, _, Value>("call", (hash,))?;
     } else if !this.connection.get().is_nil() {
         super::send::send(ruby, connection_of(this)?, frame)?;
     }
-    match hash {
-        Some(hash) => emit(this, sym().frame, &[hash.as_raw()], NIL),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 pub(crate) fn connection_of(this: Obj<Stream>) -> Result<Obj<Connection>, Error> {
@@ -517,14 +536,14 @@ pub(crate) fn process_priority(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) ->
     this.weight.set(frame.weight.unwrap_or(16));
     this.dependency.set(frame.dependency.unwrap_or(0));
     let sym = sym();
-    if !this.listens(sym.priority) {
+    if !listens(this, sym.priority) {
         return Ok(());
     }
     let hash: RHash = ruby.hash_new();
     hash.aset(value(sym.weight), frame.weight)?;
     hash.aset(value(sym.dependency), frame.dependency)?;
     hash.aset(value(sym.exclusive), frame.exclusive)?;
-    emit(this, sym.priority, &[hash.as_raw()], NIL)
+    emit(this, sym.priority, &[hash.as_raw()])
 }
 
 /// Resets the stream and gives the error that says why; an error of type PROTOCOL_ERROR ends the connection.
@@ -554,7 +573,7 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
     match (this.state.get(), frame.kind) {
         (State::Idle, Kind::PushPromise) => {
             this.state.set(if sending { State::ReservedLocal } else { State::ReservedRemote });
-            emit(this, sym.reserved, &[], NIL)
+            emit(this, sym.reserved, &[])
         }
         (State::Idle, Kind::Headers) if ends => half_close(this, half),
         (State::Idle, Kind::Headers) => {
@@ -645,7 +664,7 @@ fn activate(this: Obj<Stream>) -> Result<(), Error> {
         connection.active_stream_count.set(connection.active_stream_count.get() + 1);
     }
     this.activated.set(true);
-    emit(this, sym().active, &[], NIL)
+    emit(this, sym().active, &[])
 }
 
 fn complete_transition(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
@@ -658,7 +677,7 @@ fn complete_transition(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<
                 }
                 connection::stream_closed(ruby, connection, this)?;
             }
-            emit(this, sym().close, &[frame.error], NIL)
+            emit(this, sym().close, &[frame.error])
         }
         State::HalfClosing => half_closed(this),
         _ => Ok(()),
@@ -668,5 +687,5 @@ fn complete_transition(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<
 fn half_closed(this: Obj<Stream>) -> Result<(), Error> {
     let local = this.closed.get().raw() == sym().half_closed_local;
     this.state.set(if local { State::HalfClosedLocal } else { State::HalfClosedRemote });
-    emit(this, sym().half_close, &[], NIL)
+    emit(this, sym().half_close, &[])
 }
