@@ -199,8 +199,9 @@ impl<'m> Submission<'m> {
                     self.frames.drain(..first);
                     frames = 0..self.frames.len();
                 }
-                let bytes = self.frames[frames.clone()].iter().flat_map(|frame| frame.as_bytes()).copied();
-                self.joined.push(Joined { bytes: bytes.collect(), frames: frames.clone() });
+                let mut bytes = Vec::with_capacity(len);
+                self.frames[frames.clone()].iter().for_each(|frame| bytes.extend_from_slice(frame.as_bytes()));
+                self.joined.push(Joined { bytes, frames: frames.clone() });
                 joined = Some(self.joined.len() - 1);
             }
         }
