@@ -12,7 +12,7 @@
 use std::io;
 use std::ops::Range;
 
-use wireloom_ws::PreparedFrame;
+use wireloom_ws::{Outbound, PreparedFrame};
 
 use super::prepared::PreparedMessage;
 use super::sender::{Sender, flush_now};
@@ -106,7 +106,7 @@ impl<'a> Fanout<'a> {
             if has_ring && submission.fits(&direct) {
                 submission.push(index, direct, &mut deliveries);
             } else {
-                let written = direct.write(submission.bytes(&direct));
+                let written = direct.write(submission.bytes(&direct.frames));
                 deliveries[index] = Some(direct.finish(&submission.frames, written));
             }
         }
@@ -134,8 +134,21 @@ struct Submission<'m> {
     frames: Vec<&'m PreparedFrame>,
     /// Several frames behind each other.
     joined: Vec<Joined>,
+    /// The messages of the last member that does not compress, and their frames: many members receive the same ones.
+    last: Option<(&'m [&'m PreparedMessage], Frames)>,
     /// The TLS records of the locked members.
     records: Vec<u8>,
+}
+
+/// The frames of a member.
+#[derive(Clone)]
+struct Frames {
+    /// Their places among those of the submission.
+    range: Range<usize>,
+    /// Their length in bytes.
+    len: usize,
+    /// The place of their bytes among `joined`; `None` for a single frame.
+    joined: Option<usize>,
 }
 
 struct Joined {
@@ -147,10 +160,7 @@ struct Joined {
 /// A locked WebSocket to which frames are written directly.
 struct Direct<'m> {
     state: Guard<'m, State>,
-    /// Its frames, by their places among those of the submission.
-    frames: Range<usize>,
-    /// The place of their bytes among `joined`; `None` for a single frame.
-    joined: Option<usize>,
+    frames: Frames,
     /// What is written in place of their bytes.
     records: Option<Records>,
 }
@@ -169,60 +179,77 @@ impl<'m> Submission<'m> {
     fn prepare(
         &mut self,
         sender: &'m Sender,
-        messages: &[&'m PreparedMessage],
+        messages: &'m [&'m PreparedMessage],
         deliveries: &mut [Option<Result<Delivery, WebSocketError>>],
     ) -> Option<Direct<'m>> {
         let state = sender.shared.try_lock()?;
         if messages.is_empty() || !state.can_write_prepared() {
             return None;
         }
-        if !messages.iter().all(|message| message.is_ready(state.session.core())) {
+        let core = state.session.core();
+        let compresses = core.is_compressed();
+        let known = self.last.as_ref().filter(|(of, _)| !compresses && are_same(of, messages));
+        let frames = match known {
+            Some((_, frames)) => frames.clone(),
+            None => self.frames(core, messages, deliveries),
+        };
+        // Of more, a part would be written before the rest is queued.
+        if frames.len > core.queued_len_high() || messages.len() > 1 && frames.joined.is_none() {
+            return None;
+        }
+        if !compresses {
+            self.last = Some((messages, frames.clone()));
+        }
+        Some(Direct { state, frames, records: None })
+    }
+
+    /// The frames of messages for this member, joined unless they are too long for that. May write the submission before.
+    fn frames(
+        &mut self,
+        core: &Outbound,
+        messages: &[&'m PreparedMessage],
+        deliveries: &mut [Option<Result<Delivery, WebSocketError>>],
+    ) -> Frames {
+        if !messages.iter().all(|message| message.is_ready(core)) {
             // No other member waits for the compression.
             self.write(deliveries);
         }
         let first = self.frames.len();
-        self.frames.extend(messages.iter().map(|message| message.frame(state.session.core())));
-        let mut frames = first..self.frames.len();
-        let len: usize = self.frames[frames.clone()].iter().map(|frame| frame.as_bytes().len()).sum();
-        // Of more, a part would be written before the rest is queued.
-        if len > state.session.core().queued_len_high() || messages.len() > 1 && len > JOINED_LEN_MAX {
-            self.frames.truncate(first);
-            return None;
+        self.frames.extend(messages.iter().map(|message| message.frame(core)));
+        let mut range = first..self.frames.len();
+        let len: usize = self.frames[range.clone()].iter().map(|frame| frame.as_bytes().len()).sum();
+        if messages.len() == 1 || len > JOINED_LEN_MAX {
+            return Frames { range, len, joined: None };
         }
-        let mut joined = None;
-        if messages.len() > 1 {
-            joined = self.joined.iter().position(|joined| self.are_same(&joined.frames, &frames));
-            if joined.is_none() {
-                if self.joined.len() == JOINED_MAX {
-                    self.write(deliveries);
-                    self.joined.clear();
-                    self.frames.drain(..first);
-                    frames = 0..self.frames.len();
-                }
-                let mut bytes = Vec::with_capacity(len);
-                self.frames[frames.clone()].iter().for_each(|frame| bytes.extend_from_slice(frame.as_bytes()));
-                self.joined.push(Joined { bytes, frames: frames.clone() });
-                joined = Some(self.joined.len() - 1);
+        let frames = &self.frames[range.clone()];
+        let known =
+            self.joined.iter().position(|joined| are_same(&self.frames[joined.frames.clone()], frames));
+        let joined = known.unwrap_or_else(|| {
+            if self.joined.len() == JOINED_MAX {
+                self.write(deliveries);
+                self.joined.clear();
+                self.last = None;
+                self.frames.drain(..first);
+                range = 0..self.frames.len();
             }
-        }
-        Some(Direct { state, frames, joined, records: None })
+            let mut bytes = Vec::with_capacity(len);
+            self.frames[range.clone()].iter().for_each(|frame| bytes.extend_from_slice(frame.as_bytes()));
+            self.joined.push(Joined { bytes, frames: range.clone() });
+            self.joined.len() - 1
+        });
+        Frames { range, len, joined: Some(joined) }
     }
 
-    fn are_same(&self, one: &Range<usize>, other: &Range<usize>) -> bool {
-        let (one, other) = (&self.frames[one.clone()], &self.frames[other.clone()]);
-        one.len() == other.len() && one.iter().zip(other).all(|(one, other)| std::ptr::eq(*one, *other))
-    }
-
-    fn bytes(&self, direct: &Direct<'m>) -> &[u8] {
-        match direct.joined {
+    fn bytes(&self, frames: &Frames) -> &[u8] {
+        match frames.joined {
             Some(joined) => &self.joined[joined].bytes,
-            None => self.frames[direct.frames.start].as_bytes(),
+            None => self.frames[frames.range.start].as_bytes(),
         }
     }
 
     /// Whether the frames of this member may be written together with those of others.
     fn fits(&self, direct: &Direct<'m>) -> bool {
-        let is_short = !direct.state.link.encrypts() || self.bytes(direct).len() <= ENCRYPTED_LEN_MAX;
+        let is_short = !direct.state.link.encrypts() || direct.frames.len <= ENCRYPTED_LEN_MAX;
         is_short && direct.state.uses_ring()
     }
 
@@ -235,7 +262,7 @@ impl<'m> Submission<'m> {
     ) {
         let mut records = std::mem::take(&mut self.records);
         let start = records.len();
-        let bytes = self.bytes(&direct);
+        let bytes = self.bytes(&direct.frames);
         if let Some(content) = direct.state.link.encrypt(bytes, &mut records).transpose() {
             direct.records = Some(Records { place: start..records.len(), content });
         }
@@ -258,7 +285,7 @@ impl<'m> Submission<'m> {
             let written = match (direct.records.take(), outcomes.next().flatten()) {
                 (Some(records), outcome) => direct.finish_records(records, outcome),
                 (None, Some(written)) => written,
-                (None, None) => direct.write(self.bytes(&direct)),
+                (None, None) => direct.write(self.bytes(&direct.frames)),
             };
             deliveries[index] = Some(direct.finish(&self.frames, written));
         }
@@ -269,10 +296,15 @@ impl<'m> Submission<'m> {
     fn ring_write<'w>(&'w self, direct: &'w Direct<'m>) -> Option<ring::Write<'w>> {
         let bytes = match &direct.records {
             Some(records) => &self.records[records.place.clone()],
-            None => self.bytes(direct),
+            None => self.bytes(&direct.frames),
         };
         Some(ring::Write { socket: direct.state.link.socket()?, bytes })
     }
+}
+
+/// Whether these are references to the same values.
+fn are_same<T>(one: &[&T], other: &[&T]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| std::ptr::eq(*one, *other))
 }
 
 impl<'m> Direct<'m> {
@@ -296,7 +328,8 @@ impl<'m> Direct<'m> {
         frames: &[&'m PreparedFrame],
         written: io::Result<usize>,
     ) -> Result<Delivery, WebSocketError> {
-        let sent = self.state.finish_prepared(&frames[self.frames.clone()], written)?;
+        let Frames { range, len, .. } = self.frames.clone();
+        let sent = self.state.finish_prepared(&frames[range], len, written)?;
         flush_now(&mut self.state)?;
         Ok(Delivery { sent, queued_len: self.state.session.core().queued_len() })
     }

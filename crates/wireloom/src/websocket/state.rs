@@ -571,11 +571,12 @@ impl State {
         self.config.io_uring != IoUring::Off
     }
 
-    /// A single write of these frames has had this result; [`can_write_prepared`](Self::can_write_prepared) was true before. Queues the rest,
-    /// and returns the number of frames that are sent.
+    /// A single write of these frames, of `len` bytes, has had this result; [`can_write_prepared`](Self::can_write_prepared) was true
+    /// before. Queues the rest, and returns the number of frames that are sent.
     pub(super) fn finish_prepared(
         &mut self,
         frames: &[&PreparedFrame],
+        len: usize,
         written: io::Result<usize>,
     ) -> Result<usize, wireloom_ws::Error> {
         let (total, refused) = match written.and_then(link::not_zero) {
@@ -586,6 +587,10 @@ impl State {
         if let Some(error) = refused.filter(|error| error.kind() != io::ErrorKind::WouldBlock) {
             self.fail_write(&error);
             return Ok(0);
+        }
+        if total == len && !self.session.core().is_compressed() {
+            // Nothing is left, and there is no window that it changes.
+            return Ok(frames.len());
         }
         self.session.queue_rest(frames, total)
     }
