@@ -1,5 +1,8 @@
 //! The subscribers of this node, by channel, and the fan-out to them.
+//!
+//! Layers: `burst`, `left`.
 
+mod burst;
 mod left;
 
 use std::collections::HashMap;
@@ -9,6 +12,8 @@ use std::time::Duration;
 use slab::Slab;
 use wireloom::PreparedMessage;
 
+pub(crate) use self::burst::Appended;
+use self::burst::Burst;
 pub(crate) use self::left::Left;
 use crate::batch::Unwritten;
 use crate::client::{Active, Client, Format, Subscription};
@@ -39,6 +44,8 @@ struct Channel {
     epoch: Option<Epoch>,
     /// The last publication with an offset, kept while a subscriber has deltas.
     latest: Option<Latest>,
+    /// What is to be forwarded; boxed, because few channels have it.
+    burst: Option<Box<Burst>>,
     /// How long it counts without subscribers, because a client published into it.
     counts_until: Option<Duration>,
 }
@@ -309,52 +316,6 @@ impl Channels {
         }
     }
 
-    /// Forwards a publication to all subscribers. Returns those that missed the previous one, whose subscriptions must end, and those
-    /// whose messages are to be written.
-    pub(crate) fn publish(
-        &self,
-        channel: &str,
-        epoch: &str,
-        previous: u64,
-        publication: &Arc<Publication>,
-        on_slow: OnSlow<'_>,
-    ) -> (Vec<(Arc<Client>, usize)>, Unwritten) {
-        let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, latest, .. }) = shard.get_mut(channel) else {
-            return Default::default();
-        };
-        let base = latest.as_ref().filter(|latest| latest.precedes(epoch, previous));
-        let mut encoded = Encoded::new(channel, base.map(|latest| &*latest.publication), publication);
-        let (mut unwritten, mut lost, mut has_deltas) = (Unwritten::default(), Vec::new(), false);
-        for (key, subscriber) in subscribers.iter_mut() {
-            match &mut subscriber.phase {
-                Phase::Recovering(waiting) => {
-                    let payload = subscriber.deltas.without_base();
-                    let message = encoded.get(subscriber.client.format, payload);
-                    let client = &subscriber.client;
-                    let waiting = waiting.get_or_insert_with(|| Box::new(Waiting::new(client.clone())));
-                    if waiting.keep(Kept { previous, publication: publication.clone(), message }) {
-                        continue;
-                    }
-                    subscriber.phase = Phase::Lost;
-                }
-                Phase::Lost | Phase::Live | Phase::Positioned { .. } => {}
-            }
-            has_deltas |= subscriber.deltas != Deltas::No;
-            match subscriber.follow(&mut encoded, epoch, previous, on_slow) {
-                Forwarded::Gap => lost.push((subscriber.client.clone(), key)),
-                Forwarded::Unwritten => unwritten.push(subscriber.client.clone()),
-                Forwarded::Done => {}
-            }
-        }
-        if !has_deltas {
-            *latest = None;
-        } else if publication.offset > 0 {
-            *latest = Some(Latest { epoch: epoch.into(), publication: publication.clone() });
-        }
-        (lost, unwritten)
-    }
-
     /// Handles the removal of a history: returns every subscriber that follows it. Subscribers that are reading it will
     /// not start.
     pub(crate) fn lose_history(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
@@ -407,14 +368,11 @@ impl Channels {
     }
 }
 
-impl Latest {
-    /// Whether the publication that follows offset `previous` is the next one after this.
-    fn precedes(&self, epoch: &str, previous: u64) -> bool {
-        self.publication.offset == previous && self.epoch == epoch
-    }
-}
-
 impl Subscriber {
+    fn has_deltas(&self) -> bool {
+        self.deltas != Deltas::No
+    }
+
     /// Forwards a publication, if the subscription follows the history with its epoch.
     fn follow(
         &mut self,
@@ -526,6 +484,17 @@ mod tests {
         Arc::new(Client::new(Transport::WebSocket(Encoding::Json), None, None, outbox))
     }
 
+    fn publish(
+        channels: &Channels,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) {
+        channels.append(channel, epoch, previous, publication);
+        let _ = channels.fan_out(channel, &|_| {});
+    }
+
     #[test]
     fn a_removed_subscriber_does_not_start_in_the_place_of_another() {
         let channels = Channels::new();
@@ -551,7 +520,7 @@ mod tests {
                 for number in 0..count + more {
                     let (data, offset) = (vec![b'1'; len].into(), number + 1);
                     let publication = Arc::new(Publication { data, offset, ..Publication::default() });
-                    let _ = channels.publish("x", "", number, &publication, &|_| {});
+                    publish(&channels, "x", "", number, &publication);
                 }
                 let start = Start { position: Some(Position::default()), ..Start::default() };
                 let (started, _) = channels.start("x", &client, key, start, Vec::new(), &|_| {});
@@ -569,7 +538,7 @@ mod tests {
         let publish = |channel: &str| {
             let publication =
                 Publication { data: vec![b'1'; 600_000].into(), offset: 1, ..Publication::default() };
-            let _ = channels.publish(channel, "", 0, &Arc::new(publication), &|_| {});
+            publish(&channels, channel, "", 0, &Arc::new(publication));
         };
         let add = |channel: &str, client: &Arc<Client>| {
             let (_, key) = channels.add(channel, client.clone(), false);
@@ -626,7 +595,7 @@ mod tests {
         let clients = [client(), client()];
         let keys = clients.each_ref().map(|client| channels.add("x", client.clone(), false).1);
         let publication = Arc::new(Publication { data: "1".into(), ..Publication::default() });
-        let _ = channels.publish("x", "", 0, &publication, &|_| {});
+        publish(&channels, "x", "", 0, &publication);
         let sent = [0, 1].map(|number| {
             let (client, key) = (&clients[number], keys[number]);
             let _ = channels.start("x", client, key, Start::default(), Vec::new(), &|_| {});

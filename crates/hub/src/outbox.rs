@@ -20,12 +20,13 @@
 
 mod messages;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use wireloom::{Fanout, PreparedMessage, Sender};
 
-use self::messages::{Kind, Messages, Waiting};
+pub(crate) use self::messages::Run;
+use self::messages::{Cost, Kind, Messages, Waiting};
 use crate::config::SlowPolicy;
 use crate::protocol::Disconnect;
 use crate::shards::lock;
@@ -222,7 +223,24 @@ impl Outbox {
 
     /// Queues a message that other clients receive as well.
     pub(crate) fn publish(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
-        self.add(message, if may_drop { Kind::Droppable } else { Kind::Push }, true)
+        self.add(message, Kind::of(may_drop), true)
+    }
+
+    /// Queues a run for a batch, as [`publish`](Self::publish) of each of its messages does. `None` if other messages are before it, or not
+    /// all of it fits: then nothing is queued.
+    pub(crate) fn publish_run(&self, run: &Arc<Run>) -> Option<Pushed> {
+        let mut queue = lock(&self.queue);
+        if queue.ended().is_some() {
+            return Some(Pushed::Ended);
+        }
+        if !queue.waiting.is_empty() || queue.len + run.cost() > queue.len_max() {
+            return None;
+        }
+        let Writer::Batch { is_due } = &mut queue.writer else { return None };
+        let was_due = std::mem::replace(is_due, true);
+        queue.len += run.cost();
+        queue.waiting.set_run(run.clone());
+        Some(if was_due { Pushed::Queued } else { Pushed::Unwritten })
     }
 
     fn add(&self, message: PreparedMessage, kind: Kind, for_batch: bool) -> Pushed {
@@ -282,10 +300,8 @@ impl Outbox {
     fn end_batch(&self, sender: Sender, mut messages: Messages, sent: usize, queued_len: usize) {
         let count = messages.len();
         let mut unsent = messages.split_off(sent);
-        let sent_cost: usize = messages.iter().map(|waiting| cost(&waiting.message)).sum();
+        let Cost { all: sent_cost, replies: sent_replies_cost } = messages.cost();
         let sent_len = sent_cost - messages.len() * MESSAGE_COST;
-        let sent_replies = messages.iter().filter(|waiting| waiting.kind == Kind::Reply);
-        let sent_replies_cost: usize = sent_replies.map(|waiting| cost(&waiting.message)).sum();
         messages.clear();
         let mut queue = lock(&self.queue);
         let writing = queued_len.min(sent_len);
@@ -421,7 +437,7 @@ pub(crate) fn write_all<'a>(outboxes: impl IntoIterator<Item = &'a Outbox>) {
     let mut batches: Vec<_> = outboxes.into_iter().filter_map(Outbox::begin_batch).collect();
     let mut fanout = Fanout::default();
     for Batch { sender, messages, .. } in &mut batches {
-        fanout.push(sender, messages.iter().map(|waiting| &waiting.message));
+        fanout.push(sender, messages.iter());
     }
     let deliveries = fanout.try_send();
     for (batch, delivery) in batches.into_iter().zip(deliveries) {
@@ -690,6 +706,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_run_is_queued_where_a_batch_writes_all_of_it() {
+        let (socket, mut peer) = open(1 << 10);
+        let outbox = Outbox::new(2 * (MESSAGE_COST + 1), SlowPolicy::DropOldest);
+        let run = |len: usize| {
+            let messages = (0..len).map(|number| text(&number.to_string())).collect();
+            Arc::new(Run::new(messages, true))
+        };
+        assert_eq!(outbox.publish_run(&run(2)), None, "the task writes");
+        outbox.open_to_batches(socket.split().0);
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        assert_eq!(outbox.publish_run(&run(3)), None, "too long");
+        assert_eq!(outbox.publish_run(&run(2)), Some(Pushed::Unwritten));
+        assert_eq!(outbox.publish_run(&run(1)), None, "others are before it");
+        assert_eq!(outbox.backlog(), Backlog { queued: 2, written: 0 });
+        assert_eq!(outbox.publish(text("2"), true), Pushed::Dropped);
+        write_all([&outbox]);
+        assert_eq!(read(&mut peer, 6).await, b"\x81\x011\x81\x012");
+        assert_eq!(outbox.publish_run(&run(2)), Some(Pushed::Unwritten));
+        write_all([&outbox]);
+        assert_eq!(read(&mut peer, 6).await, b"\x81\x010\x81\x011");
+        assert_eq!(outbox.backlog(), Backlog { queued: 0, written: 4 });
+        assert_eq!(outbox.publish_run(&run(2)), Some(Pushed::Unwritten));
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["0".into(), "1".into()]));
+        outbox.end(Disconnect::Shutdown);
+        assert_eq!(outbox.publish_run(&run(2)), Some(Pushed::Ended));
+    }
+
+    #[tokio::test]
     async fn what_is_queued_while_a_batch_writes_is_left_to_the_task() {
         let (socket, mut peer) = open(1 << 10);
         let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
@@ -701,7 +745,7 @@ mod tests {
         assert_eq!(outbox.backlog(), Backlog { queued: 2, written: 0 });
         write_all([&outbox]);
         assert_eq!(take(&outbox), (Poll::Pending, vec![]), "another task writes");
-        let sent = sender.try_send_all(messages.iter().map(|waiting| &waiting.message)).unwrap();
+        let sent = sender.try_send_all(messages.iter()).unwrap();
         outbox.end_batch(sender, messages, sent, 0);
         assert_eq!(read(&mut peer, 3).await, b"\x81\x011");
         assert_eq!(outbox.backlog(), Backlog { queued: 1, written: 1 });

@@ -271,6 +271,7 @@ async fn add(
     let (node, client) = (reserved.node.clone(), reserved.client.clone());
     let command = &request.command;
     let has_deltas = deltas(&client, command, &options).is_some();
+    node.settle(&command.channel);
     let (channel, key) = node.channels.add(&command.channel, client.clone(), has_deltas);
     reserved.channel = channel;
     reserved.step = Step::Added { key };

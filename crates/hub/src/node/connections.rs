@@ -79,6 +79,14 @@ impl Node {
         true
     }
 
+    /// Ends a connection, which receives what was published before.
+    pub(super) fn end(&self, client: &Client, reason: Disconnect) {
+        let channels: Vec<_> =
+            lock(&client.subscriptions).iter().map(|(channel, _)| channel.clone()).collect();
+        channels.iter().for_each(|channel| self.settle(channel));
+        client.outbox.end(reason);
+    }
+
     /// Ends all subscriptions of a connection, which cannot subscribe any more.
     pub(crate) async fn leave_all(&self, client: &Arc<Client>, reason: &Disconnect) {
         client.outbox.end(reason.clone());
@@ -141,7 +149,7 @@ impl Node {
             clients.close();
             clients.iter().cloned().collect()
         };
-        clients.iter().for_each(|client| client.outbox.end(Disconnect::Shutdown));
+        clients.iter().for_each(|client| self.end(client, Disconnect::Shutdown));
         let gone = async {
             while self.clients_len() > 0 || !self.events.is_done() {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::Node;
 use super::publications::retention;
-use crate::batch::Unwritten;
+use crate::batch::{FanOut, Unwritten, fan_out_later};
 use crate::changes::Change;
+use crate::channels::Appended;
 use crate::clock::seconds;
 use crate::engine::{Action, Control, Delivery, Membership};
 use crate::history::Retention;
@@ -19,6 +20,22 @@ impl Node {
             unwritten.write_later(runtime);
         }
     }
+
+    /// Forwards the burst of a channel, before its subscribers change or are sent something else.
+    pub(crate) fn settle(&self, channel: &str) {
+        self.write_later(self.fan_out(channel));
+    }
+}
+
+impl FanOut for Node {
+    fn fan_out(&self, channel: &str) -> Unwritten {
+        let on_slow = |pushed| self.note_pushed(pushed);
+        let (lost, unwritten) = self.channels.fan_out(channel, &on_slow);
+        for client in lost {
+            self.lose_position(channel, &client);
+        }
+        unwritten
+    }
 }
 
 impl Delivery for Node {
@@ -27,20 +44,21 @@ impl Delivery for Node {
     }
 
     fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
-        let on_slow = |pushed| self.note_pushed(pushed);
-        let (lost, unwritten) = self.channels.publish(channel, epoch, previous, publication, &on_slow);
-        self.write_later(unwritten);
-        for (client, _) in lost {
-            self.lose_position(channel, &client);
+        match (self.channels.append(channel, epoch, previous, publication), self.runtime.get()) {
+            (Appended::First(name), Some(runtime)) => fan_out_later(self.this.clone(), name, runtime),
+            (Appended::First(_) | Appended::Full, _) => self.settle(channel),
+            (Appended::Done, _) => {}
         }
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {
+        self.settle(channel);
         let on_slow = |pushed| self.note_pushed(pushed);
         self.write_later(self.channels.announce(channel, membership, &on_slow));
     }
 
     fn deliver_history_lost(&self, channel: &str) {
+        self.settle(channel);
         for (client, _) in self.channels.lose_history(channel) {
             self.lose_position(channel, &client);
         }
@@ -61,7 +79,7 @@ impl Delivery for Node {
                 Action::Subscribe { .. } if !client.takes_channels() => {}
                 Action::Disconnect { .. } => {
                     if let Some(reason) = control.ends(&client) {
-                        client.outbox.end(reason);
+                        self.end(&client, reason);
                     }
                 }
                 Action::Unsubscribe { channel } => {

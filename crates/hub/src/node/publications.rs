@@ -6,8 +6,9 @@ use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Retention};
 use crate::protocol::Publication;
 
-/// The number of deliveries that cost one unit of tokio's budget for one turn of a task, which is 128.
-const DELIVERIES_PER_UNIT: usize = 512;
+/// The number of deliveries that cost one unit of tokio's budget for one turn of a task, which is 128. Most of their cost is that of tasks
+/// that forward and write.
+const DELIVERIES_PER_UNIT: usize = 2 << 10;
 
 /// Charges work to the turn of the task, in units of tokio's budget: others should not wait for all that this task has to do.
 pub(crate) async fn charge(units: usize) {

@@ -56,6 +56,11 @@ impl Node {
     /// Ends a subscription from the server's side, and with it a connection that has no other. What is published after this returns is
     /// not forwarded.
     pub(crate) fn unsubscribe(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
+        self.settle(channel);
+        self.unsubscribe_now(channel, client, code);
+    }
+
+    fn unsubscribe_now(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
         if client.format == Format::Bare && lock(&client.subscriptions).get(channel).is_some() {
             // RFC 6455 §7.4.1: the code for a violation of the server's policy. The end of the connection ends the subscription.
             let reason = code.reason().into();
@@ -80,6 +85,7 @@ impl Node {
         channel: &str,
         client: &Arc<Client>,
     ) -> Result<(), ErrorCode> {
+        self.settle(channel);
         {
             let mut changes = lock(&self.changes);
             let active = {
@@ -158,7 +164,7 @@ impl Node {
     /// that it subscribes again; otherwise it must reconnect.
     pub(crate) fn lose_position(&self, channel: &str, client: &Arc<Client>) {
         if matches!(client.format, Format::Protocol(_)) && !client.is_subscribed_by_server(channel) {
-            self.unsubscribe(channel, client, UnsubscribeCode::InsufficientState);
+            self.unsubscribe_now(channel, client, UnsubscribeCode::InsufficientState);
         } else {
             client.outbox.end(Disconnect::InsufficientState);
         }

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::Node;
@@ -13,8 +14,10 @@ use crate::connecting::RECENT_MAX;
 use crate::engine::{Action, Control, Delivery as _, EngineError};
 use crate::events::Host as _;
 use crate::hub::Hub;
+use crate::outbox::Taken;
 use crate::protocol::{Disconnect, Encoding, Publication};
 use crate::shards::lock;
+use crate::subscribe::{Request, subscribe};
 
 /// A client of user 7 that has connected.
 fn connected(node: &Node) -> Arc<Client> {
@@ -245,6 +248,7 @@ async fn nothing_is_forwarded_after_the_server_has_unsubscribed_a_client() {
     let publish = async || {
         let before = client.outbox.backlog();
         hub.publish("a", "1").await.unwrap();
+        node.settle("a");
         client.outbox.backlog() != before
     };
     assert!(publish().await);
@@ -259,11 +263,81 @@ async fn nothing_is_forwarded_after_the_server_has_unsubscribed_a_client() {
     assert_eq!(node.channels.len(), 0);
 }
 
+/// Takes what is queued for a client.
+fn take(client: &Client) -> Vec<String> {
+    let (mut messages, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
+    while let Poll::Ready(Taken::Messages) = client.outbox.poll_take(&mut cx, &mut messages) {}
+    messages.into_iter().map(|message| message.as_text().unwrap().to_owned()).collect()
+}
+
+/// A publication in channel `a` as clients receive it.
+fn pushed(data: u32) -> String {
+    format!("{{\"push\":{{\"channel\":\"a\",\"pub\":{{\"data\":{data}}}}}}}")
+}
+
+/// What is published first is received first, although it is forwarded when this task yields.
+#[tokio::test]
+async fn what_follows_a_publication_is_sent_after_it() {
+    let follow = async |act: &dyn Fn(&Node, &Arc<Client>)| {
+        let config = "[channel]\njoin_leave = true\nforce_push_join_leave = true\n";
+        let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+        let node = &hub.0;
+        let client = connected(node);
+        give(node, Action::Subscribe { channel: "a".into() });
+        changes_are_made(node).await;
+        take(&client);
+        for number in 1..3 {
+            hub.publish("a", number.to_string()).await.unwrap();
+        }
+        act(node, &client);
+        changes_are_made(node).await;
+        tokio::task::yield_now().await;
+        take(&client)
+    };
+    let published = [1, 2].map(pushed);
+    let unsubscribed = follow(&|node, _| give(node, Action::Unsubscribe { channel: "a".into() })).await;
+    assert_eq!(unsubscribed[..2], published);
+    assert!(unsubscribed.len() == 3 && unsubscribed[2].contains("unsubscribe"), "{unsubscribed:?}");
+    let action = || Action::Disconnect { code: 3503, reason: String::new(), except: Vec::new() };
+    assert_eq!(follow(&|node, _| give(node, action())).await, published);
+    let shut_down = follow(&|node, _| {
+        let mut shutting_down = pin!(node.shut_down(Duration::ZERO));
+        let _ = shutting_down.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    });
+    assert_eq!(shut_down.await, published);
+    let joined = follow(&|node, _| {
+        connected(node);
+        give(node, Action::Subscribe { channel: "a".into() });
+    });
+    let joined = joined.await;
+    assert_eq!(joined[..2], published);
+    assert!(joined.len() == 3 && joined[2].contains("join"), "{joined:?}");
+    let lost = follow(&|node, _| node.deliver_history_lost("a")).await;
+    assert_eq!(lost, published);
+}
+
+/// A subscriber without a history receives what is published after it has subscribed.
+#[tokio::test]
+async fn a_subscriber_receives_nothing_that_was_published_before() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let clients = [connected(node), connected(node)];
+    for client in &clients {
+        hub.publish("a", "1").await.unwrap();
+        let subscribed = subscribe(node, client, Request::from_server("a")).await.unwrap();
+        hub.publish("a", "2").await.unwrap();
+        assert!(subscribed.start(Vec::new()).await);
+    }
+    node.settle("a");
+    assert_eq!(take(&clients[0]), [2, 1, 2].map(pushed));
+    assert_eq!(take(&clients[1]), [2].map(pushed));
+}
+
 #[tokio::test]
 async fn a_task_does_not_make_many_deliveries_in_one_turn() {
     let hub = Hub::builder().build().unwrap();
     let client = connected(&hub.0);
-    (0..5_000).for_each(|_| drop(hub.0.channels.add("a", client.clone(), false)));
+    (0..20_000).for_each(|_| drop(hub.0.channels.add("a", client.clone(), false)));
     for (channel, at_least) in [("a", 7), ("b", 0)] {
         let mut all = pin!(async {
             for _ in 0..100 {

@@ -1,15 +1,54 @@
 //! The messages of a send queue in their order. Adding one, taking the first and dropping the oldest droppable one take constant time.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use wireloom::PreparedMessage;
 
-/// Messages in their order. One is in place: most clients wait for one at a time, and hold nothing more while they are idle.
+use super::cost;
+
+/// Messages in their order. One is in place: most clients wait for one at a time, and hold nothing more while they are idle. So is a run,
+/// which all subscribers share that have nothing else.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    first: Option<Waiting>,
+    first: First,
     /// Those after the first; empty if there is no first. Boxed, because most clients have none.
     rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug, Default)]
+enum First {
+    #[default]
+    None,
+    One(Waiting),
+    Run(Arc<Run>),
+}
+
+/// The messages of a burst, for the subscribers that receive all of them.
+#[derive(Debug)]
+pub(crate) struct Run {
+    messages: Vec<PreparedMessage>,
+    kind: Kind,
+    cost: usize,
+}
+
+impl Run {
+    pub(crate) fn new(messages: Vec<PreparedMessage>, may_drop: bool) -> Self {
+        let cost = messages.iter().map(cost).sum();
+        Self { messages, kind: Kind::of(may_drop), cost }
+    }
+
+    /// What its messages take of a queue.
+    pub(super) fn cost(&self) -> usize {
+        self.cost
+    }
+}
+
+/// What messages take of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cost {
+    pub(super) all: usize,
+    pub(super) replies: usize,
 }
 
 #[derive(Debug)]
@@ -25,6 +64,13 @@ pub(super) enum Kind {
     Push,
     /// A push that is dropped where that is the policy for slow clients.
     Droppable,
+}
+
+impl Kind {
+    /// That of a push.
+    pub(super) fn of(may_drop: bool) -> Self {
+        if may_drop { Self::Droppable } else { Self::Push }
+    }
 }
 
 /// Messages by what may happen to them, so that the oldest droppable one is found at once. Numbers give the order of all.
@@ -68,40 +114,88 @@ impl Rest {
 impl Messages {
     pub(super) fn len(&self) -> usize {
         let rest = self.rest.as_ref().map_or(0, |rest| rest.kept.len() + rest.droppable.len());
-        usize::from(self.first.is_some()) + rest
+        self.first().len() + rest
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none()
+        matches!(self.first, First::None)
     }
 
     pub(super) fn capacity(&self) -> usize {
         self.rest.as_ref().map_or(0, |rest| rest.kept.capacity() + rest.droppable.capacity())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.first.iter().chain(self.rest.iter().flat_map(|rest| rest.iter()))
+    fn first(&self) -> &[PreparedMessage] {
+        match &self.first {
+            First::None => &[],
+            First::One(waiting) => std::slice::from_ref(&waiting.message),
+            First::Run(run) => &run.messages,
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PreparedMessage> {
+        let rest = self.rest.iter().flat_map(|rest| rest.iter());
+        self.first().iter().chain(rest.map(|waiting| &waiting.message))
+    }
+
+    pub(super) fn cost(&self) -> Cost {
+        let mut cost = Cost::default();
+        let mut add = |waiting: &Waiting| {
+            let one = self::cost(&waiting.message);
+            cost.all += one;
+            cost.replies += if waiting.kind == Kind::Reply { one } else { 0 };
+        };
+        self.rest.iter().flat_map(|rest| rest.iter()).for_each(&mut add);
+        match &self.first {
+            First::None => {}
+            First::One(waiting) => add(waiting),
+            First::Run(run) => cost.all += run.cost,
+        }
+        cost
     }
 
     pub(super) fn push(&mut self, waiting: Waiting) {
         match self.first {
-            None => self.first = Some(waiting),
-            Some(_) => self.rest.get_or_insert_default().push(waiting),
+            First::None => self.first = First::One(waiting),
+            First::One(_) | First::Run(_) => self.rest.get_or_insert_default().push(waiting),
         }
+    }
+
+    /// Adds a run where there are no messages.
+    pub(super) fn set_run(&mut self, run: Arc<Run>) {
+        debug_assert!(self.is_empty());
+        self.first = First::Run(run);
     }
 
     /// Takes the first one.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
-        let next = self.rest.as_mut().and_then(|rest| rest.pop());
-        std::mem::replace(&mut self.first, next)
+        self.divide_run();
+        let next = self.rest.as_mut().and_then(|rest| rest.pop()).map_or(First::None, First::One);
+        match std::mem::replace(&mut self.first, next) {
+            First::One(waiting) => Some(waiting),
+            First::None | First::Run(_) => None,
+        }
     }
 
     /// Takes the oldest droppable one.
     pub(super) fn remove_droppable(&mut self) -> Option<Waiting> {
-        if self.first.as_ref()?.kind == Kind::Droppable {
-            return self.pop();
+        self.divide_run();
+        match &self.first {
+            First::One(Waiting { kind: Kind::Droppable, .. }) => self.pop(),
+            _ => self.rest.as_mut()?.droppable.pop_front().map(|(_, waiting)| waiting),
         }
-        self.rest.as_mut()?.droppable.pop_front().map(|(_, waiting)| waiting)
+    }
+
+    /// Makes messages of a run.
+    fn divide_run(&mut self) {
+        let First::Run(run) = &self.first else { return };
+        let run = run.clone();
+        let rest = std::mem::take(self).rest;
+        for message in &run.messages {
+            self.push(Waiting { message: message.clone(), kind: run.kind });
+        }
+        let rest = rest.into_iter().flat_map(|mut rest| std::iter::from_fn(move || rest.pop()));
+        rest.for_each(|waiting| self.push(waiting));
     }
 
     /// Takes all but the first `at`.
@@ -124,7 +218,7 @@ impl Messages {
     }
 
     pub(super) fn clear(&mut self) {
-        self.first = None;
+        self.first = First::None;
         if let Some(rest) = &mut self.rest {
             rest.kept.clear();
             rest.droppable.clear();
@@ -136,12 +230,15 @@ impl Messages {
 mod tests {
     use super::*;
 
+    fn texts(messages: &Messages) -> Vec<String> {
+        messages.iter().map(|message| message.as_text().unwrap().to_owned()).collect()
+    }
+
     #[test]
     fn messages_keep_their_order() {
         // What an idle client holds.
         assert_eq!(size_of::<Messages>(), 24);
         let text_of = |one: &Waiting| one.message.as_text().unwrap().to_owned();
-        let texts = |messages: &Messages| messages.iter().map(text_of).collect::<Vec<_>>();
         // Those with odd numbers may be dropped.
         let numbered = |numbers: std::ops::Range<usize>| {
             let mut messages = Messages::default();
@@ -168,6 +265,49 @@ mod tests {
                 assert_eq!(rest.len(), (at..len).filter(|number| number % 2 == 0).count());
                 rest.clear();
                 assert_eq!((rest.len(), rest.pop().is_none()), (0, true));
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_as_its_messages() {
+        let message = |number: usize| PreparedMessage::text(&"x".repeat(number));
+        for (may_drop, len) in [(false, 5), (true, 5), (false, 2), (true, 2)] {
+            let pair = || {
+                let (mut with_run, mut without) = (Messages::default(), Messages::default());
+                with_run.set_run(Arc::new(Run::new((0..2).map(message).collect(), may_drop)));
+                for number in 0..len {
+                    let kind = match number {
+                        0 | 1 => Kind::of(may_drop),
+                        2 => Kind::Reply,
+                        _ => Kind::Droppable,
+                    };
+                    without.push(Waiting { message: message(number), kind });
+                    if number > 1 {
+                        with_run.push(Waiting { message: message(number), kind });
+                    }
+                }
+                [with_run, without]
+            };
+            let all = pair();
+            assert_eq!(all[0].cost(), all[1].cost());
+            assert_eq!(texts(&all[0]), texts(&all[1]));
+            let popped = pair().map(|mut one| {
+                std::iter::from_fn(|| one.pop().map(|waiting| (waiting.message.len(), waiting.kind)))
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(popped[0], popped[1]);
+            let dropped = pair().map(|mut one| {
+                let dropped = std::iter::from_fn(|| one.remove_droppable()).count();
+                (dropped, texts(&one))
+            });
+            assert_eq!(dropped[0], dropped[1]);
+            for at in 0..=len {
+                let parts = pair().map(|mut one| {
+                    let after = one.split_off(at);
+                    ((texts(&one), one.cost()), (texts(&after), after.cost()))
+                });
+                assert_eq!(parts[0], parts[1]);
             }
         }
     }

@@ -91,6 +91,10 @@ impl Session {
         };
         let publication = Publication { data, ..Publication::default() };
         self.publish_message(&channel, publication).await?;
+        // A subscriber receives its own publication before the reply.
+        if self.client.is_subscribed(&channel) {
+            self.node.settle(&channel);
+        }
         Ok(PublishResult {})
     }
 

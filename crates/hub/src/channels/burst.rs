@@ -1,0 +1,407 @@
+//! What is published into a channel until the publishing tasks yield is forwarded together: each subscriber is visited once.
+//!
+//! ```text
+//! append() -> Burst -> fan_out(): for each subscriber -+-> a Run, which those share that receive all of it
+//!                                                      '-> one publication after the other
+//! ```
+//!
+//! Whoever changes the subscribers of a channel, or sends them something else, forwards its burst before.
+
+use std::sync::Arc;
+
+use wireloom::PreparedMessage;
+
+use super::{Channel, Channels, Forwarded, Kept, Latest, OnSlow, Phase, Subscriber, Waiting};
+use crate::batch::Unwritten;
+use crate::client::{Client, Format};
+use crate::encoded::{Encoded, Payload};
+use crate::outbox::{Pushed, Run};
+use crate::protocol::Publication;
+
+/// The length of a burst, in publications, at which it is forwarded at once.
+const BURST_MAX: usize = 64;
+
+/// The length of its payloads, in bytes, at which it is forwarded at once.
+const BURST_LEN_MAX: usize = 128 << 10;
+
+/// The number of deliveries at which it is forwarded at once: as many as a publisher may ask for in one turn.
+const DELIVERIES_MAX: usize = 256 << 10;
+
+/// Publications that are to be forwarded together.
+#[derive(Debug, Default)]
+pub(super) struct Burst {
+    published: Vec<Published>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Published {
+    epoch: String,
+    previous: u64,
+    publication: Arc<Publication>,
+}
+
+/// The outcome of adding a publication to the burst of a channel.
+#[derive(Debug)]
+pub(crate) enum Appended {
+    /// Nothing is left to do: nobody has subscribed, or the burst is due already.
+    Done,
+    /// It is the first one: the burst of this channel is due when the publishing task yields.
+    First(Arc<str>),
+    /// The burst is to be forwarded now.
+    Full,
+}
+
+/// Subscribers that missed a publication, whose subscriptions must end.
+pub(crate) type Lost = Vec<Arc<Client>>;
+
+/// A publication of a burst, and its encodings.
+struct Forwarding<'a> {
+    epoch: &'a str,
+    previous: u64,
+    encoded: Encoded<'a>,
+}
+
+/// A burst that is being forwarded.
+struct FanOut<'a> {
+    all: Vec<Forwarding<'a>>,
+    /// All of it, for each format, and whether it may be dropped.
+    runs: Vec<(Format, bool, Arc<Run>)>,
+    /// Whether each publication has an offset and follows the one before.
+    is_chain: bool,
+    lost: Lost,
+    unwritten: Unwritten,
+}
+
+impl Channels {
+    /// Adds a publication to the burst of its channel.
+    pub(crate) fn append(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> Appended {
+        let mut shard = self.channels.lock(channel);
+        let Some(Channel { burst, subscribers, .. }) = shard.get_mut(channel) else { return Appended::Done };
+        let is_first = burst.is_none();
+        let burst = burst.get_or_insert_default();
+        burst.len += publication.data.len();
+        burst.published.push(Published { epoch: epoch.into(), previous, publication: publication.clone() });
+        let count = burst.published.len();
+        if count >= BURST_MAX || burst.len >= BURST_LEN_MAX || count * subscribers.len() >= DELIVERIES_MAX {
+            return Appended::Full;
+        }
+        match shard.get_key_value(channel) {
+            Some((name, _)) if is_first => Appended::First(name.clone()),
+            _ => Appended::Done,
+        }
+    }
+
+    /// Forwards the burst of a channel to all subscribers. Returns those that missed a publication, and those whose messages are to be
+    /// written.
+    pub(crate) fn fan_out(&self, channel: &str, on_slow: OnSlow<'_>) -> (Lost, Unwritten) {
+        let mut shard = self.channels.lock(channel);
+        let Some(Channel { subscribers, latest, burst, .. }) = shard.get_mut(channel) else {
+            return Default::default();
+        };
+        let Some(burst) = burst.take() else { return Default::default() };
+        let mut fan_out = FanOut::new(channel, latest.as_ref(), &burst);
+        let mut has_deltas = false;
+        for (_, subscriber) in subscribers.iter_mut() {
+            has_deltas |= fan_out.forward(subscriber, on_slow);
+        }
+        let FanOut { lost, unwritten, .. } = fan_out;
+        if !has_deltas {
+            *latest = None;
+        } else if let Some(last) = burst.published.into_iter().rfind(|one| one.publication.offset > 0) {
+            *latest = Some(Latest { epoch: last.epoch, publication: last.publication });
+        }
+        (lost, unwritten)
+    }
+}
+
+impl<'a> FanOut<'a> {
+    fn new(channel: &'a str, latest: Option<&'a Latest>, burst: &'a Burst) -> Self {
+        let mut all: Vec<Forwarding<'a>> = Vec::with_capacity(burst.published.len());
+        let mut base = latest.map(|latest| (&*latest.epoch, &*latest.publication));
+        let mut is_chain = true;
+        for Published { epoch, previous, publication } in &burst.published {
+            let precedes =
+                |&(base_epoch, base): &(&str, &Publication)| base.offset == *previous && base_epoch == epoch;
+            let known = base.filter(precedes).map(|(_, base)| base);
+            let follows = all
+                .last()
+                .is_none_or(|before| before.encoded.publication.offset == *previous && before.epoch == epoch);
+            is_chain &= publication.offset > 0 && follows;
+            if publication.offset > 0 {
+                base = Some((epoch, publication));
+            }
+            let encoded = Encoded::new(channel, known, publication);
+            all.push(Forwarding { epoch, previous: *previous, encoded });
+        }
+        Self { all, runs: Vec::new(), is_chain, lost: Lost::new(), unwritten: Unwritten::default() }
+    }
+
+    /// Forwards the burst to a subscriber. Returns whether that has deltas.
+    fn forward(&mut self, subscriber: &mut Subscriber, on_slow: OnSlow<'_>) -> bool {
+        if let Some(pushed) = self.forward_run(subscriber) {
+            if pushed == Pushed::Unwritten {
+                self.unwritten.push(subscriber.client.clone());
+            }
+            return false;
+        }
+        let mut has_deltas = false;
+        for Forwarding { epoch, previous, encoded } in &mut self.all {
+            if let Phase::Recovering(waiting) = &mut subscriber.phase {
+                let message = encoded.get(subscriber.client.format, subscriber.deltas.without_base());
+                let client = &subscriber.client;
+                let waiting = waiting.get_or_insert_with(|| Box::new(Waiting::new(client.clone())));
+                let publication = encoded.publication.clone();
+                if waiting.keep(Kept { previous: *previous, publication, message }) {
+                    continue;
+                }
+                subscriber.phase = Phase::Lost;
+            }
+            has_deltas |= subscriber.has_deltas();
+            match subscriber.follow(encoded, epoch, *previous, on_slow) {
+                Forwarded::Gap => {
+                    self.lost.push(subscriber.client.clone());
+                    break;
+                }
+                Forwarded::Unwritten => self.unwritten.push(subscriber.client.clone()),
+                Forwarded::Done => {}
+            }
+        }
+        has_deltas
+    }
+
+    /// Forwards the whole burst at once to a subscriber that receives all of it as it was published. Otherwise, or if not all of it
+    /// fits, returns `None`, and nothing was forwarded.
+    fn forward_run(&mut self, subscriber: &mut Subscriber) -> Option<Pushed> {
+        let [first, .., last] = &self.all[..] else { return None };
+        if subscriber.has_deltas() || subscriber.filter.is_some() {
+            return None;
+        }
+        let may_drop = match &subscriber.phase {
+            Phase::Live => true,
+            Phase::Positioned { offset, epoch } => {
+                let follows = self.is_chain && *offset == first.previous && **epoch == first.epoch;
+                if !follows {
+                    return None;
+                }
+                false
+            }
+            Phase::Recovering(_) | Phase::Lost => return None,
+        };
+        let reached = last.encoded.publication.offset;
+        let pushed = subscriber.client.outbox.publish_run(self.run(subscriber.client.format, may_drop))?;
+        if let Phase::Positioned { offset, .. } = &mut subscriber.phase {
+            *offset = reached;
+        }
+        Some(pushed)
+    }
+
+    fn run(&mut self, format: Format, may_drop: bool) -> &Arc<Run> {
+        let known = self.runs.iter().position(|(of, droppable, _)| (*of, *droppable) == (format, may_drop));
+        let index = known.unwrap_or_else(|| {
+            let messages = self.all.iter_mut().map(|one| one.encoded.get(format, Payload::Plain));
+            let messages: Vec<PreparedMessage> = messages.collect();
+            self.runs.push((format, may_drop, Arc::new(Run::new(messages, may_drop))));
+            self.runs.len() - 1
+        });
+        &self.runs[index].2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::task::{Context, Poll, Waker};
+
+    use wireloom::wireloom_ws::{Role, handshake::Negotiated};
+    use wireloom::{Receiver, WebSocket, WebSocketConfig};
+    use wireloom_testing::rng::{Rng, generators};
+
+    use super::super::{Deltas, Start};
+    use super::*;
+    use crate::client::Transport;
+    use crate::config::SlowPolicy;
+    use crate::filter::{Filter, Test};
+    use crate::history::Position;
+    use crate::outbox::{Backlog, Outbox, Taken};
+    use crate::protocol::Encoding;
+
+    /// A subscriber, whose batches nobody writes.
+    struct Member {
+        client: Arc<Client>,
+        key: usize,
+        start: Start,
+        _receiver: Receiver,
+    }
+
+    /// The queue of a member, its messages, and whether it has ended.
+    type Received = (Backlog, Vec<Vec<u8>>, bool);
+
+    struct Room {
+        channels: Channels,
+        members: Vec<Member>,
+        slow: Cell<usize>,
+        lost: Vec<usize>,
+    }
+
+    fn poll_take(client: &Client, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
+        client.outbox.poll_take(&mut Context::from_waker(Waker::noop()), into)
+    }
+
+    impl Room {
+        fn new(rng: &mut Rng) -> Self {
+            let channels = Channels::new();
+            let members = (0..8).map(|_| {
+                let transport = *rng.pick(&[
+                    Transport::WebSocket(Encoding::Json),
+                    Transport::WebSocket(Encoding::Protobuf),
+                    Transport::UniWebSocket,
+                    Transport::Room,
+                ]);
+                let policy =
+                    *rng.pick(&[SlowPolicy::Disconnect, SlowPolicy::DropNewest, SlowPolicy::DropOldest]);
+                let client = Client::new(transport, None, None, Outbox::new(rng.usize(100..2_000), policy));
+                let client = Arc::new(client);
+                let socket = WebSocket::from_transport(
+                    tokio::io::duplex(1).0,
+                    Role::Server,
+                    Negotiated::default(),
+                    None,
+                    WebSocketConfig::default(),
+                    &[],
+                );
+                let (sender, _receiver) = socket.split();
+                client.outbox.open_to_batches(sender);
+                assert!(poll_take(&client, &mut Vec::new()).is_pending());
+                let position = rng.bool().then(|| Position { offset: rng.u64(..3), epoch: "e".into() });
+                let has_deltas = position.is_some() && rng.bool();
+                let filter = Filter::Tag { key: "t".into(), test: Test::Exists };
+                let filter = (!has_deltas && rng.u8(..4) == 0).then(|| Box::new(filter));
+                let deltas = if has_deltas { Deltas::NoBase } else { Deltas::No };
+                let start = Start { position, deltas, filter, join_leave: false };
+                let (_, key) = channels.add("x", client.clone(), has_deltas);
+                Member { client, key, start, _receiver }
+            });
+            let members: Vec<_> = members.collect();
+            let mut room = Self { channels, members, slow: Cell::new(0), lost: Vec::new() };
+            // The others are recovering.
+            (0..6).for_each(|member| room.start(member));
+            room
+        }
+
+        fn start(&mut self, member: usize) {
+            let Member { client, key, start, .. } = &self.members[member];
+            let on_slow = |_| self.slow.set(self.slow.get() + 1);
+            let _ = self.channels.start("x", client, *key, start.clone(), Vec::new(), &on_slow);
+        }
+
+        fn fan_out(&mut self) {
+            let on_slow = |_| self.slow.set(self.slow.get() + 1);
+            let (lost, _) = self.channels.fan_out("x", &on_slow);
+            for client in lost {
+                let member = self.members.iter().position(|one| Arc::ptr_eq(&one.client, &client)).unwrap();
+                self.channels.remove("x", self.members[member].key);
+                self.lost.push(member);
+            }
+        }
+
+        fn finish(mut self) -> (Vec<Received>, usize, Vec<usize>) {
+            (6..8).for_each(|member| self.start(member));
+            self.lost.sort_unstable();
+            let received = self.members.iter().map(|Member { client, .. }| {
+                let backlog = client.outbox.backlog();
+                let mut messages = Vec::new();
+                while let Poll::Ready(Taken::Messages) = poll_take(client, &mut messages) {}
+                let messages = messages.iter().map(|message| message.as_bytes().to_vec()).collect();
+                (backlog, messages, client.outbox.has_ended())
+            });
+            (received.collect(), self.slow.get(), self.lost)
+        }
+    }
+
+    fn publications(rng: &mut Rng) -> Vec<(&'static str, u64, Arc<Publication>)> {
+        let mut offset = rng.u64(..3);
+        let is_odd = rng.u8(..3) == 0;
+        let all = (0..rng.usize(1..12)).map(|number| {
+            let mut publication = Publication::default();
+            publication.data = format!("\"{number} {}\"", "x".repeat(rng.usize(..100))).into();
+            if rng.bool() {
+                publication.tags.insert("t".into(), "1".into());
+            }
+            let odd = if is_odd { rng.u8(..8) } else { 8 };
+            if odd == 0 {
+                // It is in no history.
+                return ("", 0, Arc::new(publication));
+            }
+            // One is missing, or is repeated.
+            offset = if odd == 1 { offset + 1 } else { offset.saturating_sub(u64::from(odd == 2)) };
+            offset += 1;
+            publication.offset = offset;
+            (if odd == 3 { "f" } else { "e" }, offset - 1, Arc::new(publication))
+        });
+        all.collect()
+    }
+
+    #[tokio::test]
+    async fn a_burst_is_as_its_publications() {
+        let (mut runs, mut lost) = (0, 0);
+        for mut rng in generators(2_000) {
+            let publications = publications(&mut rng);
+            let ends: Vec<bool> = publications.iter().map(|_| rng.u8(..6) == 0).collect();
+            let seed = rng.u64(..);
+            let mut rooms = [0; 2].map(|_| Room::new(&mut Rng::with_seed(seed)));
+            for ((epoch, previous, publication), is_end) in publications.iter().zip(ends) {
+                for room in &mut rooms {
+                    room.channels.append("x", epoch, *previous, publication);
+                }
+                rooms[0].fan_out();
+                if is_end {
+                    rooms[1].fan_out();
+                }
+            }
+            rooms[1].fan_out();
+            let [one, other] = rooms.map(Room::finish);
+            assert_eq!(one, other, "{}", rng.seed());
+            runs += usize::from(one.0.iter().any(|(_, messages, _)| messages.len() > 2));
+            lost += one.2.len();
+        }
+        assert!(runs > 0 && lost > 0, "{runs} {lost}");
+    }
+
+    #[test]
+    fn bursts_are_bounded() {
+        let channels = Channels::new();
+        let client = Client::new(Transport::Room, None, None, Outbox::new(1 << 20, SlowPolicy::Disconnect));
+        let client = Arc::new(client);
+        for (subscribers, len, count) in [
+            (1, 0, BURST_MAX),
+            (1, BURST_LEN_MAX, 1),
+            (1, BURST_LEN_MAX / 4, 4),
+            (16 << 10, 0, 16),
+            (256 << 10, 0, 1),
+        ] {
+            while channels.subscribers("x") < subscribers {
+                channels.add("x", client.clone(), false);
+            }
+            let publication =
+                Arc::new(Publication { data: vec![b'1'; len].into(), ..Publication::default() });
+            for number in 1..=count {
+                let appended = channels.append("x", "", 0, &publication);
+                match number {
+                    _ if number == count => assert!(matches!(appended, Appended::Full)),
+                    1 => assert!(matches!(appended, Appended::First(name) if &*name == "x")),
+                    _ => assert!(matches!(appended, Appended::Done)),
+                }
+            }
+            let _ = channels.fan_out("x", &|_| {});
+        }
+        let publication = Arc::new(Publication::default());
+        assert!(matches!(channels.append("y", "", 0, &publication), Appended::Done), "nobody has subscribed");
+    }
+}
