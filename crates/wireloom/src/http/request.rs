@@ -53,6 +53,8 @@ pub(crate) struct RequestConfig {
     pub(crate) origins: OriginPolicy,
     #[cfg(feature = "http2")]
     pub(crate) connect_protocols: Vec<String>,
+    #[cfg(feature = "http2")]
+    pub(crate) streams_max: usize,
 }
 
 impl Default for RequestConfig {
@@ -65,6 +67,8 @@ impl Default for RequestConfig {
             origins: OriginPolicy::default(),
             #[cfg(feature = "http2")]
             connect_protocols: Vec::new(),
+            #[cfg(feature = "http2")]
+            streams_max: 256,
         }
     }
 }

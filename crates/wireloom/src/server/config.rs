@@ -171,6 +171,8 @@ impl ServerConfig {
             origins: self.origins.clone(),
             #[cfg(feature = "http2")]
             connect_protocols: self.connect_protocols.clone(),
+            #[cfg(feature = "http2")]
+            streams_max: self.http2.settings.max_concurrent_streams as usize,
         }
     }
 }

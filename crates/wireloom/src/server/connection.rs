@@ -6,10 +6,11 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::time::{Sleep, sleep};
 #[cfg(feature = "http2")]
 use wireloom_http2::upgrade::PREFACE;
 #[cfg(feature = "http2")]
@@ -43,6 +44,9 @@ const LINGER_LEN: usize = 1 << 20;
 
 /// How often it may.
 const LINGERS_MAX: usize = 64;
+
+/// How often a connection that waits without reading looks whether its socket has an error.
+const ERROR_CHECK: Duration = Duration::from_secs(2);
 
 /// The maximum length of a read for a head, in bytes. Bytes that follow the head stay in memory while the handler runs, so few are read
 /// ahead: the others stay in the socket.
@@ -149,7 +153,10 @@ impl Connection {
                 }
                 #[cfg(feature = "http2")]
                 HeadOutcome::Http2 => return Next::Http2(None),
-                HeadOutcome::End => return Next::End,
+                HeadOutcome::End => {
+                    self.notify_end();
+                    return Next::End;
+                }
                 HeadOutcome::Refused(refusal) => Err(refusal),
             };
             let (mut traits, mut body_reader, handling, head_memory) = match started {
@@ -167,12 +174,13 @@ impl Connection {
                 let Self { io, bytes, bytes_memory, .. } = self;
                 let _head_memory = head_memory;
                 let mut handling = pin!(handling);
+                let mut leaving = Leaving::default();
                 poll_fn(|cx| {
                     // The handler reads the body from the body reader.
                     let taken = body_reader.poll(cx, io, bytes);
                     match handling.as_mut().poll(cx) {
-                        Poll::Pending if taken.is_ready() => {
-                            poll_disconnected(cx, io, bytes, bytes_memory).map(|()| None)
+                        Poll::Pending => {
+                            leaving.poll(cx, taken.is_ready(), io, bytes, bytes_memory).map(|()| None)
                         }
                         handled => handled.map(|(response, panicked)| {
                             // After a panic no other request follows.
@@ -214,6 +222,13 @@ impl Connection {
                 self.bytes = BytesMut::new();
                 self.bytes_memory.set(0);
             }
+        }
+    }
+
+    /// Sends close_notify (RFC 8446 §6.1) where nothing else is to be sent, as far as the transport accepts it at once.
+    fn notify_end(&mut self) {
+        if self.io.buffers_writes() {
+            let _ = self.io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }
 
@@ -366,6 +381,7 @@ impl Connection {
             Ending::Length(len) => len,
             _ => u64::MAX,
         };
+        let mut leaving = Leaving::default();
         loop {
             let Self { io, bytes, bytes_memory, registry, .. } = self;
             let mut flushing = !out.is_empty();
@@ -375,7 +391,8 @@ impl Connection {
                 match polled.unwrap_or(Poll::Ready(Some(Err(HttpError::ConnectionLost)))) {
                     // The head does not wait for the body.
                     Poll::Pending if std::mem::take(&mut flushing) => Poll::Ready(None),
-                    Poll::Pending if taken.is_ready() => poll_disconnected(cx, io, bytes, bytes_memory)
+                    Poll::Pending => leaving
+                        .poll(cx, taken.is_ready(), io, bytes, bytes_memory)
                         .map(|()| Some(Some(Err(HttpError::ConnectionLost)))),
                     next => next.map(Some),
                 }
@@ -678,19 +695,41 @@ fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     settings.next().is_none().then(|| first.to_vec())
 }
 
-/// Ready when the client has disconnected, or shut down its sending side, which cannot be distinguished. Stores the bytes of another
-/// request, and reads nothing after them; where there is no memory for them, the connection ends too.
-fn poll_disconnected(
-    cx: &mut Context<'_>,
-    io: &mut Io,
-    bytes: &mut BytesMut,
-    bytes_memory: &mut Reservation,
-) -> Poll<()> {
-    if bytes.is_empty() && !matches!(ready!(poll_read_at_most(cx, io, bytes, READ_LEN_MAX)), Ok(1..)) {
-        return Poll::Ready(());
-    }
-    match bytes_memory.try_set(bytes.capacity()) {
-        Ok(()) => Poll::Pending,
-        Err(_) => Poll::Ready(()),
+/// Notices that the client leaves while a handler or a body is waited for.
+#[derive(Default)]
+struct Leaving {
+    /// The next look at the socket's error.
+    check: Option<Pin<Box<Sleep>>>,
+}
+
+impl Leaving {
+    /// Ready when the client has disconnected, or shut down its sending side, which cannot be distinguished. Stores the bytes of
+    /// another request; where there is no memory for them, the connection ends too. Nothing is read after them, nor before the body
+    /// `is_taken`: then only an error of the socket tells that the client has left.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        is_taken: bool,
+        io: &mut Io,
+        bytes: &mut BytesMut,
+        bytes_memory: &mut Reservation,
+    ) -> Poll<()> {
+        if is_taken
+            && bytes.is_empty()
+            && !matches!(ready!(poll_read_at_most(cx, io, bytes, READ_LEN_MAX)), Ok(1..))
+        {
+            return Poll::Ready(());
+        }
+        if bytes_memory.try_set(bytes.capacity()).is_err() {
+            return Poll::Ready(());
+        }
+        loop {
+            let check = self.check.get_or_insert_with(|| Box::pin(sleep(ERROR_CHECK)));
+            ready!(check.as_mut().poll(cx));
+            self.check = None;
+            if io.has_error() {
+                return Poll::Ready(());
+            }
+        }
     }
 }

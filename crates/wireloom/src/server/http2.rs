@@ -110,7 +110,7 @@ struct Exchange {
 impl<H: Handler> ConnectionState<H> {
     fn handle_incoming(&self, cx: &mut Context<'_>, mut incoming: Incoming, tasks: &mut JoinSet<()>) {
         let (key, kind, content) = (incoming.key, incoming.kind, incoming.content.take());
-        if !self.account.takes_new_work() {
+        if !self.account.takes_new_work() || (kind == RequestKind::ExtendedConnect && self.is_full(tasks)) {
             // RFC 9113 §8.7: the client may send it again.
             return self.shared.reset(key, ErrorCode::REFUSED_STREAM);
         }
@@ -137,6 +137,14 @@ impl<H: Handler> ConnectionState<H> {
             (_, None) => {}
         }
         self.start(cx, exchange, tasks);
+    }
+
+    /// Whether as many handlers of WebSockets run after the end of their stream as streams may be open. The core counts streams, and
+    /// that of a WebSocket ends with its closing handshake.
+    fn is_full(&self, tasks: &mut JoinSet<()>) -> bool {
+        let handlers_max = 2 * self.origin.config.streams_max;
+        while tasks.len() >= handlers_max && tasks.try_join_next().is_some() {}
+        tasks.len() >= handlers_max
     }
 
     /// Whether the handler is asked about an extended CONNECT.

@@ -56,7 +56,8 @@ use timeouts::until;
 ///
 /// When the client disconnects, the handler is dropped at its current `.await`, and so is a body that it has returned: spawn a
 /// task for work that must finish. Over HTTP/1.1 a client that ends its side of the connection counts as disconnected, as for
-/// most servers, unless more of the request's body or another request is to be read before that.
+/// most servers, unless more of the request's body or another request is to be read before that: then only a reset tells, or TCP keepalive
+/// ([`ServerConfig::tcp_keepalive`]).
 ///
 /// When a handler panics, only its request fails: the client receives 500, over HTTP/1.1 as the last response on its connection;
 /// a body is aborted, and a WebSocket is closed with 1011. [`ServerStats::handlers_panicked`] counts them.

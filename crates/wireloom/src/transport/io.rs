@@ -175,6 +175,12 @@ impl Io {
         }
     }
 
+    /// Whether the socket has an error, which the next read would report: the peer has reset the connection, or no longer answers.
+    #[cfg(feature = "server")]
+    pub(crate) fn has_error(&self) -> bool {
+        self.tcp().is_some_and(|tcp| !matches!(tcp.take_error(), Ok(None)))
+    }
+
     /// Reads into `into`; returns 0 at the end of the stream.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut into = ReadBuf::new(into);

@@ -324,3 +324,30 @@ async fn a_refusal_that_cannot_be_sent_resets_the_stream() {
     peer.flush().await;
     assert_eq!(peer.next(key.id()).await, Received::Reset(ErrorCode::INTERNAL_ERROR));
 }
+
+// The stream of a WebSocket ends with its closing handshake, so that the core no longer counts it.
+#[tokio::test]
+async fn handlers_that_outlive_their_streams_are_bounded() {
+    let mut config = ServerConfig::default();
+    config.http2.settings.max_concurrent_streams = 4;
+    let server = Running::start(config, |request: Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(|mut socket| async move {
+                while let Ok(Some(_)) = socket.recv().await {}
+                std::future::pending().await
+            }),
+            Err(refusal) => refusal,
+        }
+    })
+    .await;
+    let mut peer = Peer::connect(server.address).await;
+    for _ in 0..8 {
+        let key = opened(&mut peer, "/").await;
+        peer.send(key, &masked(0x88, 1000_u16.to_be_bytes()), false).await;
+        assert_eq!(peer.content(key, 4).await, [0x88, 2, 3, 232]);
+        assert_eq!(peer.next(key.id()).await, Received::End);
+        peer.send(key, b"", true).await;
+    }
+    let key = peer.tunnel("/").await;
+    assert_eq!(peer.next(key.id()).await, Received::Reset(ErrorCode::REFUSED_STREAM));
+}

@@ -40,6 +40,11 @@ async fn serve(tls: Option<ServerTls>) -> (SocketAddr, mpsc::UnboundedReceiver<&
                     let _ = report.send("begun");
                     std::future::pending().await
                 }
+                "/unread" => {
+                    let _dropped = Dropped(report.clone());
+                    let _ = report.send("begun");
+                    std::future::pending().await
+                }
                 "/body" => {
                     let (mut sender, body) = Body::channel();
                     tokio::spawn(async move {
@@ -116,6 +121,24 @@ async fn a_handler_and_a_body_are_dropped_when_the_client_leaves_over_tls() {
         let tcp = TcpStream::connect(address).await.unwrap();
         let stream = connector.connect("localhost".try_into().unwrap(), tcp).await.unwrap();
         send_and_leave(stream, &mut reports, request).await;
+    }
+}
+
+// Nothing more is read then: only the socket's error tells.
+#[tokio::test]
+async fn a_reset_is_noticed_where_the_server_does_not_read() {
+    let (address, mut reports) = serve(None).await;
+    for request in [
+        "GET /never HTTP/1.1\r\nHost: a\r\n\r\nG",
+        "GET /body HTTP/1.1\r\nHost: a\r\n\r\nG",
+        "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        assert_eq!(next(&mut reports).await, "begun", "{request}");
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(stream);
+        assert_eq!(next(&mut reports).await, "dropped", "{request}");
     }
 }
 

@@ -216,3 +216,24 @@ async fn closes_with_close_notify_and_takes_clients_that_do_not() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+// RFC 8446 §6.1: without `close_notify`, rustls reports `UnexpectedEof`.
+#[tokio::test]
+async fn an_idle_connection_ends_with_close_notify() {
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let mut config = ServerConfig::default();
+    config.keep_alive_timeout = Duration::from_millis(50);
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls).config(config);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(|_: Request| async { Response::text(200, "hi") }));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.der().to_vec().into()).unwrap();
+    let client = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+    let tcp = TcpStream::connect(address).await.unwrap();
+    let mut stream = connector.connect("localhost".try_into().unwrap(), tcp).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("\r\n\r\nhi"), "{answer}");
+}
