@@ -444,6 +444,19 @@ impl Connector {
         Ok(self.open(url).await?.socket)
     }
 
+    /// The same connector for a server that another one has named, as redirects use it: without the client's certificate, headers other
+    /// than User-Agent, and the host and server name that were set instead of those of the URL.
+    pub fn for_other_origin(&self) -> Self {
+        let mut other = self.clone();
+        other.headers.retain(|(name, _)| is_user_agent(name));
+        (other.host, other.server_name) = (None, None);
+        #[cfg(feature = "tls")]
+        {
+            other.tls = self.tls.without_identity();
+        }
+        other
+    }
+
     /// Opens a WebSocket over a stream that is open already: one of a proxy or a TLS library of your own, of a Unix socket, or of a pipe
     /// in memory. The stream is used as it is, so for a `wss` URL its TLS is done already; the URL is that of the handshake. No
     /// redirect is followed.
@@ -485,14 +498,7 @@ impl Connector {
             let next = target.redirected(location).ok_or(Error::Redirect)?;
             if !next.is_same_origin(&target) {
                 headers.retain(|(name, _)| is_user_agent(name));
-                // They name the server of the URL, and identify the client to it.
-                connector = Cow::Owned(Self {
-                    host: None,
-                    server_name: None,
-                    #[cfg(feature = "tls")]
-                    tls: self.tls.without_identity(),
-                    ..self.clone()
-                });
+                connector = Cow::Owned(self.for_other_origin());
             }
             #[cfg(feature = "tracing")]
             tracing::debug!(from = ?target, to = ?next, "redirected");

@@ -337,6 +337,17 @@ impl Sender {
         self.shared.queued_len()
     }
 
+    /// As [`queued_len`](Self::queued_len), without waiting: `None` while another thread works on this WebSocket, such as one that
+    /// compresses a message.
+    pub fn try_queued_len(&self) -> Option<usize> {
+        self.shared.try_lock().map(|state| state.session.core().queued_len())
+    }
+
+    /// As [`traffic`](Self::traffic), without waiting.
+    pub fn try_traffic(&self) -> Option<Traffic> {
+        self.shared.try_lock().map(|state| state.link.traffic())
+    }
+
     /// Bytes transferred so far in each direction.
     pub fn traffic(&self) -> Traffic {
         self.shared.lock().link.traffic()

@@ -497,3 +497,34 @@ async fn a_server_that_closes_before_its_first_byte_is_tried_again() {
         assert_eq!(connected(&mut socket).await, None);
     }
 }
+
+// A ping that cannot be queued is due again after `confirm_after`. This hung.
+#[test]
+fn pings_that_cannot_be_queued_do_not_keep_the_thread_busy() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("ws://{}/", server.local_addr().unwrap());
+            // It never reads.
+            tokio::spawn(server.serve(|request: Request| async move {
+                let upgrade = request.websocket().unwrap();
+                upgrade.on_open(|socket| async move {
+                    std::future::pending::<()>().await;
+                    drop(socket);
+                })
+            }));
+            let mut policy = quick();
+            policy.confirm_after = Duration::ZERO;
+            let mut socket = Connector::new().reconnecting(url, policy);
+            socket.next().await.unwrap();
+            let mut sender = socket.sender();
+            tokio::spawn(async move { while sender.send(vec![0; 1 << 20]).await.is_ok() {} });
+            let waiting = tokio::time::timeout(Duration::from_millis(300), socket.next()).await;
+            assert!(waiting.is_err(), "{waiting:?}");
+        });
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).expect("the thread is free");
+}

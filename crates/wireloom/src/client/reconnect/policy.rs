@@ -39,7 +39,7 @@ pub struct ReconnectPolicy {
     /// A connection that was open for this time resets delays and the number of attempts. 60 s: one that is lost before
     /// that counts like a refused one.
     pub stable_after: Duration,
-    /// After this time from sending the peer is pinged, to learn which messages have arrived. 1 s.
+    /// After this time from sending the peer is pinged, to learn which messages have arrived. 1 s; at least a millisecond.
     pub confirm_after: Duration,
     /// The connection is lost when that ping has not been answered, and no byte has arrived, for this long. Time in which this end does
     /// not read, or does not run, does not count. 30 s: longer than the pauses of a mobile network.

@@ -73,11 +73,13 @@ async fn the_end_of_a_connection_frees_a_message_of_which_a_part_has_arrived() {
 
 // Compression of a long message locks the state for a while.
 #[tokio::test]
-async fn an_eviction_does_not_wait_for_a_websocket_in_use() {
-    let (_peer, _sender, receiver) = serve(&Memory::new(1 << 30), 1 << 20);
+async fn neither_an_eviction_nor_a_look_waits_for_a_websocket_in_use() {
+    let (_peer, sender, receiver) = serve(&Memory::new(1 << 30), 1 << 20);
     let state = receiver.shared.lock();
     assert!(!receiver.shared.try_evict());
+    assert!(sender.try_queued_len().is_none() && sender.try_traffic().is_none());
     drop(state);
+    assert_eq!((sender.try_queued_len(), sender.try_traffic()), (Some(0), Some(sender.traffic())));
     assert!(receiver.shared.try_evict() && receiver.shared.lock().link.is_closed());
 }
 
