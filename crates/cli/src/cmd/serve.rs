@@ -166,12 +166,14 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
         info!("shutting down; another signal disconnects at once");
         // The hub shuts down before the servers, which would close its connections with a code that does not make
         // clients reconnect elsewhere.
-        tokio::select! {
-            () = hub.shut_down(HUB_GRACE) => {}
-            _ = signals.recv() => {}
+        let again = tokio::select! {
+            () = hub.shut_down(HUB_GRACE) => false,
+            _ = signals.recv() => true,
+        };
+        if !again {
+            handles.iter().for_each(ServerHandle::shut_down);
+            signals.recv().await;
         }
-        handles.iter().for_each(ServerHandle::shut_down);
-        signals.recv().await;
         warn!("disconnecting the remaining clients");
         handles.iter().for_each(ServerHandle::abort);
     });

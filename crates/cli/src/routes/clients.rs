@@ -72,8 +72,12 @@ impl Clients {
 
     fn slowest_of_routes(&self, max: usize) -> Vec<(usize, Value)> {
         let open = self.lock();
-        let queued = open.entries.iter().map(|(_, entry)| (entry.sender.queued_len(), entry));
-        let mut slow: Vec<_> = queued.filter(|(len, _)| *len > 0).collect();
+        // Whatever a WebSocket does at the moment, such as compressing, nobody waits for it here.
+        let queued = open.entries.iter().filter_map(|(_, entry)| {
+            let len = entry.sender.try_queued_len().filter(|len| *len > 0)?;
+            Some((len, entry))
+        });
+        let mut slow: Vec<_> = queued.collect();
         slow.sort_unstable_by_key(|(len, _)| std::cmp::Reverse(*len));
         slow.truncate(max);
         let value = |entry: &Entry, len: usize| {
@@ -82,7 +86,7 @@ impl Clients {
                 "route": entry.route,
                 "protocol": if entry.version == Version::Http2 { "HTTP/2" } else { "HTTP/1.1" },
                 "queued": len,
-                "sent": entry.sender.traffic().bytes_sent,
+                "sent": entry.sender.try_traffic().map(|traffic| traffic.bytes_sent),
             })
         };
         slow.into_iter().map(|(len, entry)| (len, value(entry, len))).collect()

@@ -2,15 +2,17 @@
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
-use std::io;
+use std::future::{Ready, ready};
+use std::io::{self, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, ETAG, HeaderValue, IF_RANGE, LOCATION, RANGE, X_CONTENT_TYPE_OPTIONS};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeek, ReadBuf, Take};
 use tower_http::services::ServeDir;
-use tower_http::services::fs::{Backend, DefaultServeDirFallback, TokioBackend};
+use tower_http::services::fs::{Backend, DefaultServeDirFallback, File};
 use tower_service::Service;
 use wireloom::tower::ServiceHandler;
 use wireloom::{Body, Handler as _, Request, Response};
@@ -78,15 +80,57 @@ fn is_hidden(component: Component<'_>) -> bool {
 
 type Resolving<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 
+/// A file of the length that it had when it was opened: a log may grow while it is sent, and its length was sent before.
+struct Opened {
+    file: Take<tokio::fs::File>,
+    metadata: std::fs::Metadata,
+}
+
+impl AsyncRead for Opened {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.file).poll_read(cx, into)
+    }
+}
+
+impl AsyncSeek for Opened {
+    fn start_seek(mut self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
+        Pin::new(self.file.get_mut()).start_seek(position)
+    }
+
+    fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let position = std::task::ready!(Pin::new(self.file.get_mut()).poll_complete(cx))?;
+        let left = self.metadata.len().saturating_sub(position);
+        self.file.set_limit(left);
+        Poll::Ready(Ok(position))
+    }
+}
+
+impl File for Opened {
+    type Metadata = std::fs::Metadata;
+    type MetadataFuture<'a> = Ready<io::Result<Self::Metadata>>;
+
+    fn metadata(&self) -> Self::MetadataFuture<'_> {
+        ready(Ok(self.metadata.clone()))
+    }
+}
+
 impl Backend for Confined {
-    type File = <TokioBackend as Backend>::File;
+    type File = Opened;
     type Metadata = std::fs::Metadata;
     type OpenFuture = Resolving<Self::File>;
     type MetadataFuture = Resolving<Self::Metadata>;
 
     fn open(&self, path: PathBuf) -> Self::OpenFuture {
         let resolving = self.clone().resolve(path);
-        Box::pin(async move { TokioBackend.open(resolving.await?).await })
+        Box::pin(async move {
+            let file = tokio::fs::File::open(resolving.await?).await?;
+            let metadata = file.metadata().await?;
+            Ok(Opened { file: file.take(metadata.len()), metadata })
+        })
     }
 
     fn metadata(&self, path: PathBuf) -> Self::MetadataFuture {

@@ -187,3 +187,24 @@ async fn a_chat_is_one_command() {
     assert_eq!(connect(&[&server.url("/echo"), "--send", "a", "--count", "1"], "").await.1, "a\n");
     assert!(request(&server, "GET", "/", "").await.1.contains("The lobby"));
 }
+
+// The length is sent before the content.
+#[tokio::test]
+async fn a_file_that_grows_is_sent_with_the_length_that_was_announced() {
+    /// More than the socket buffers hold, so that the end is read after the file has grown.
+    const LEN: usize = 32 << 20;
+    let folder = folder("growing");
+    let path = folder.join("log");
+    std::fs::write(&path, vec![b'a'; LEN]).unwrap();
+    let server = Server::start(&["--dir", folder.to_str().unwrap()]).await;
+    let mut stream = TcpStream::connect(&server.addresses[0]).await.unwrap();
+    stream.write_all(b"GET /log HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = vec![0; 1024];
+    stream.read_exact(&mut answer).await.unwrap();
+    let mut log = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut log, b"more").unwrap();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let start = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+    assert_eq!(answer.len() - start, LEN);
+    assert!(answer[start..].iter().all(|byte| *byte == b'a'));
+}

@@ -179,3 +179,15 @@ async fn a_server_whose_disk_is_full_is_alive_and_not_healthy() {
     // It opens its files again every few seconds.
     server.kill().await;
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_second_signal_disconnects_the_clients_of_the_hub_at_once() {
+    let mut server = Server::start(&["--demo", "--grace", "3600"]).await;
+    // It never answers a Close.
+    let _room = wireloom::connect(&server.url("/rooms/a")).await.unwrap();
+    server.signal("-TERM");
+    server.logged("shutting down").await;
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+}

@@ -20,14 +20,13 @@ const MAX_MESSAGE: u64 = 64 << 20;
 /// Headers of a response over HTTP/1.1.
 const HEADERS_MAX: usize = 1_000;
 
-/// A connector for this URL, with these headers.
+/// A connector for this URL.
 ///
 /// # Errors
 /// An option cannot be used; the text names it.
 pub(super) fn new(
     args: &Connect,
     url: &str,
-    headers: &[(String, String)],
     trace: &Trace,
     journal: Option<&Journal>,
 ) -> Result<Connector, String> {
@@ -47,8 +46,8 @@ pub(super) fn new(
     for name in &args.subprotocol {
         connector = connector.subprotocol(name);
     }
-    for (name, value) in headers {
-        connector = with_header(connector, name, value, !args.is_request());
+    for (name, value) in headers(args) {
+        connector = with_header(connector, &name, &value, !args.is_request());
     }
     if let Some(origin) = &args.origin {
         connector =
@@ -101,7 +100,7 @@ pub(in crate::cmd) fn with_header(
 }
 
 /// The headers to add, with those of `--user`, `--cookie` and `--user-agent`.
-pub(super) fn headers(args: &Connect) -> Vec<(String, String)> {
+fn headers(args: &Connect) -> Vec<(String, String)> {
     let mut headers = args.header.clone();
     if let Some(user) = &args.user {
         let credentials = if user.contains(':') { user.clone() } else { format!("{user}:") };

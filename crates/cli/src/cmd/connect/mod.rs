@@ -90,8 +90,7 @@ async fn connect(args: Connect) -> Exit {
         };
     }
     let journal = Journal::new(&args, output, &notes);
-    let connector = match connector::new(&args, &args.url, &connector::headers(&args), &trace, Some(&journal))
-    {
+    let connector = match connector::new(&args, &args.url, &trace, Some(&journal)) {
         Ok(connector) => connector,
         Err(error) => return usage(error),
     };

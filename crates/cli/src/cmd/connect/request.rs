@@ -125,8 +125,10 @@ async fn send(
     request: Request,
     trace: &Trace,
 ) -> Result<Response, Failure> {
-    let headers = if is_same_origin { connector::headers(args) } else { Vec::new() };
-    let connector = connector::new(args, url, &headers, trace, None).map_err(Failure::Usage)?;
+    let mut connector = connector::new(args, url, trace, None).map_err(Failure::Usage)?;
+    if !is_same_origin {
+        connector = connector.for_other_origin();
+    }
     let mut exchange = if args.route.http2 {
         connector.connect_http2(url).await?.send(request)?
     } else {
