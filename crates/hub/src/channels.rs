@@ -355,7 +355,7 @@ impl Channels {
         for (_, subscriber) in subscribers {
             if subscriber.join_leave
                 && Some(subscriber.client.id) != whose
-                && let Some(message) = shared.get(subscriber.client.format, || reply.clone())
+                && let Some(message) = shared.get(subscriber.client.format(), || reply.clone())
             {
                 match subscriber.client.outbox.publish(message, true) {
                     Pushed::Unwritten => unwritten.push(subscriber.client.clone()),
@@ -423,7 +423,7 @@ impl Subscriber {
             return Forwarded::Done;
         }
         let payload = self.deltas.next(offset > 0, follows);
-        match self.client.outbox.publish(message(self.client.format, payload), may_drop) {
+        match self.client.outbox.publish(message(self.client.format(), payload), may_drop) {
             Pushed::Unwritten => Forwarded::Unwritten,
             Pushed::Queued | Pushed::Ended => Forwarded::Done,
             pushed @ (Pushed::Dropped | Pushed::Overflowed) => {

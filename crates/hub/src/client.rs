@@ -113,11 +113,10 @@ struct Known {
 pub(crate) struct Client {
     pub(crate) id: Uuid,
     pub(crate) transport: Transport,
-    pub(crate) format: Format,
     /// See [`peer`](Self::peer).
     peer: Option<(IpAddr, u16)>,
-    /// The origin of the client's page, if there is one.
-    pub(crate) page: Option<Box<str>>,
+    /// The origin of the client's page, if there is one. Boxed twice, because a pointer to text takes 8 bytes more of those without a page.
+    page: Option<Box<Box<str>>>,
     pub(crate) outbox: Outbox,
     /// Boxed, and `None` for an anonymous client of whom nothing is known.
     known: OnceLock<Option<Box<Known>>>,
@@ -126,8 +125,6 @@ pub(crate) struct Client {
     expires_at: Expiry,
     /// When the task of the connection is to be woken. [`Timers`](crate::timers::Timers) changes it.
     pub(crate) wakes_at: Expiry,
-    /// The number of the connection in [`Timers`](crate::timers::Timers), which sets it.
-    pub(crate) number: u32,
     /// Set once a subscription has had a token that expires.
     has_expiring_subscriptions: AtomicBool,
     /// A [`CleanedUp`].
@@ -234,15 +231,13 @@ impl Client {
         Self {
             id: Uuid::new(),
             transport,
-            format: transport.format(),
             peer: peer.map(|peer| (peer.ip(), peer.port())),
-            page,
+            page: page.map(Box::new),
             outbox,
             known: OnceLock::new(),
             subscriptions: Mutex::default(),
             expires_at: Expiry::default(),
             wakes_at: Expiry::default(),
-            number: 0,
             has_expiring_subscriptions: AtomicBool::new(false),
             cleaned_up: AtomicU8::new(CleanedUp::Nothing as u8),
         }
@@ -254,9 +249,18 @@ impl Client {
         self.peer.map(SocketAddr::from)
     }
 
+    /// The origin of the client's page, if there is one.
+    pub(crate) fn page(&self) -> Option<&str> {
+        self.page.as_deref().map(|page| &**page)
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        self.transport.format()
+    }
+
     /// Whether the server may subscribe it to further channels: a room has one channel.
     pub(crate) fn takes_channels(&self) -> bool {
-        self.format != Format::Bare
+        self.format() != Format::Bare
     }
 
     pub(crate) fn has_connected(&self) -> bool {
@@ -374,7 +378,7 @@ impl Client {
 
     /// A reply or a push as this client receives it; `None` if its format does not have it.
     pub(crate) fn encode(&self, reply: &Reply) -> Option<PreparedMessage> {
-        match self.format {
+        match self.format() {
             Format::Protocol(encoding) => Some(encode(encoding, reply)),
             Format::OneWay => one_way(reply),
             Format::Bare => None,

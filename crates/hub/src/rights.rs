@@ -94,7 +94,7 @@ pub(crate) fn check(
     let by_server = || Ok(Decision::Allowed(Grant { server_side: true, ..Grant::default() }));
     let (Requester::Client(client) | Requester::Granted(client)) = requester else { return by_server() };
     if let Operation::Subscribe { .. } = operation {
-        check_origin(options, client.page.as_deref())?;
+        check_origin(options, client.page())?;
     }
     if let Requester::Granted(_) = requester {
         return by_server();

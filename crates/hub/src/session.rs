@@ -259,7 +259,7 @@ impl Session {
             State::Connected { .. } if !is_reading => {}
             State::Connected { ping: Ping::DueAt(at) } if at.get() <= now => {
                 self.client.send(&Reply::default());
-                let ping = match self.client.format {
+                let ping = match self.client.format() {
                     // The client cannot send a pong.
                     Format::OneWay | Format::Bare => Ping::DueAt((now + config.ping_interval).into()),
                     Format::Protocol(_) => Ping::Missing(Deadline::new(now, config.pong_timeout)),
@@ -298,7 +298,7 @@ impl Session {
 
     /// Handles a message: the commands in it, or the publication that it is in a room.
     pub(crate) async fn handle_message(&mut self, message: OwnedMessage) {
-        match self.client.format {
+        match self.client.format() {
             Format::Protocol(encoding) => self.execute(encoding, message.into_bytes()).await,
             Format::Bare => self.publish_in_room(message).await,
             Format::OneWay => self.begin_one_way(message.as_bytes()).await,
@@ -339,7 +339,7 @@ impl Session {
 
     /// Handles commands that did not arrive over the connection itself.
     pub(crate) async fn handle_commands(&mut self, commands: Bytes) {
-        if let Format::Protocol(encoding) = self.client.format {
+        if let Format::Protocol(encoding) = self.client.format() {
             self.execute(encoding, commands).await;
         }
     }
@@ -508,7 +508,7 @@ impl Session {
         self.emulate_headers(&request.headers);
         let (mut grant, mut subs) = self.authenticate(&request).await?;
         // A room has one channel, whose publications do not name it.
-        if self.client.format == Format::Bare {
+        if self.client.format() == Format::Bare {
             subs.retain(|(channel, _)| request.subs.contains_key(channel));
         }
         let identity = Identity { user: std::mem::take(&mut grant.user).into(), info: grant.info.clone() };
@@ -538,7 +538,7 @@ impl Session {
             ttl: ttl.unwrap_or(0),
             data: grant.data,
             ping: seconds(config.ping_interval),
-            pong: matches!(self.client.format, Format::Protocol(_)),
+            pong: matches!(self.client.format(), Format::Protocol(_)),
             node: self.node.name.clone(),
             session: self.rare.as_ref().and_then(|rare| rare.id.as_deref()).unwrap_or_default().to_owned(),
             ..ConnectResult::default()

@@ -319,7 +319,7 @@ fn followed(command: &SubscribeRequest, options: &ChannelOptions) -> Option<Rete
 fn deltas(client: &Client, command: &SubscribeRequest, options: &ChannelOptions) -> Option<Encoding> {
     followed(command, options)?;
     let delta_type = DeltaType::from_name(&command.delta)?;
-    match client.format {
+    match client.format() {
         Format::Protocol(encoding) if options.allowed_delta_types.contains(&delta_type) => Some(encoding),
         _ => None,
     }

@@ -12,7 +12,7 @@ use crate::random::Uuid;
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: Vec<Arc<Client>>,
-    /// The place of each connection in the heap, by its [number](Client::number).
+    /// The place of each connection in the heap, by the number in its id.
     places: Vec<u32>,
     /// The numbers that no connection has.
     free: Vec<u32>,
@@ -31,11 +31,11 @@ impl Timers {
 
     /// Adds a connection that is not to be woken yet. Its id gets the number by which it is found.
     pub(crate) fn add(&mut self, mut client: Client) -> Arc<Client> {
-        client.number = self.free.pop().unwrap_or_else(|| {
+        let number = self.free.pop().unwrap_or_else(|| {
             self.places.push(0);
             self.places.len() as u32 - 1
         });
-        client.id = client.id.with_number(client.number, &self.key);
+        client.id = client.id.with_number(number, &self.key);
         let client = Arc::new(client);
         self.heap.push(client.clone());
         self.note_place(self.heap.len() - 1);
@@ -55,7 +55,7 @@ impl Timers {
             self.note_place(place);
             self.restore(place);
         }
-        self.free.push(client.number);
+        self.free.push(self.number_of(client));
         // A storm of connections leaves no memory behind.
         if self.heap.is_empty() {
             *self = Self::default();
@@ -91,12 +91,19 @@ impl Timers {
     }
 
     fn place_of(&self, client: &Arc<Client>) -> Option<usize> {
-        let is_here = self.at(client.number).is_some_and(|other| Arc::ptr_eq(client, other));
-        is_here.then(|| self.places[client.number as usize] as usize)
+        let number = self.number_of(client);
+        let is_here = self.at(number).is_some_and(|other| Arc::ptr_eq(client, other));
+        is_here.then(|| self.places[number as usize] as usize)
+    }
+
+    /// The number of a connection in the heap; any number for others.
+    fn number_of(&self, client: &Client) -> u32 {
+        client.id.number(&self.key)
     }
 
     fn note_place(&mut self, place: usize) {
-        self.places[self.heap[place].number as usize] = place as u32;
+        let number = self.number_of(&self.heap[place]);
+        self.places[number as usize] = place as u32;
     }
 
     /// Moves a connection whose time has changed. Returns its new place.

@@ -154,7 +154,7 @@ impl<'a> FanOut<'a> {
         let mut has_deltas = false;
         for Forwarding { epoch, previous, encoded } in &mut self.all {
             if let Phase::Recovering(waiting) = &mut subscriber.phase {
-                let message = encoded.get(subscriber.client.format, subscriber.deltas.without_base());
+                let message = encoded.get(subscriber.client.format(), subscriber.deltas.without_base());
                 let client = &subscriber.client;
                 let waiting = waiting.get_or_insert_with(|| Box::new(Waiting::new(client.clone())));
                 let publication = encoded.publication.clone();
@@ -195,7 +195,7 @@ impl<'a> FanOut<'a> {
             Phase::Recovering(_) | Phase::Lost => return None,
         };
         let reached = last.encoded.publication.offset;
-        let pushed = subscriber.client.outbox.publish_run(self.run(subscriber.client.format, may_drop))?;
+        let pushed = subscriber.client.outbox.publish_run(self.run(subscriber.client.format(), may_drop))?;
         if let Phase::Positioned { offset, .. } = &mut subscriber.phase {
             *offset = reached;
         }

@@ -61,7 +61,7 @@ impl Node {
     }
 
     fn unsubscribe_now(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
-        if client.format == Format::Bare && lock(&client.subscriptions).get(channel).is_some() {
+        if client.format() == Format::Bare && lock(&client.subscriptions).get(channel).is_some() {
             // RFC 6455 §7.4.1: the code for a violation of the server's policy. The end of the connection ends the subscription.
             let reason = code.reason().into();
             return client.outbox.end(Disconnect::Custom { code: 1008, reason });
@@ -163,7 +163,7 @@ impl Node {
     /// Handles a client that can no longer follow a channel. If it subscribed by a command, its subscription ends so
     /// that it subscribes again; otherwise it must reconnect.
     pub(crate) fn lose_position(&self, channel: &str, client: &Arc<Client>) {
-        if matches!(client.format, Format::Protocol(_)) && !client.is_subscribed_by_server(channel) {
+        if matches!(client.format(), Format::Protocol(_)) && !client.is_subscribed_by_server(channel) {
             self.unsubscribe_now(channel, client, UnsubscribeCode::InsufficientState);
         } else {
             client.outbox.end(Disconnect::InsufficientState);

@@ -133,7 +133,7 @@ impl Session {
                 Subscription::Pending(_) => None,
             });
         // Nothing is known of an anonymous client in a room.
-        let is_nameless = self.client.format == Format::Bare && self.client.user().is_empty();
+        let is_nameless = self.client.format() == Format::Bare && self.client.user().is_empty();
         publication.info = (!is_nameless).then(|| self.client.info(info.unwrap_or_default()));
         self.node.publish(channel, publication, skip_history, "").await.map_err(|error| match error {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,

@@ -189,7 +189,7 @@ impl Open {
         // A command that is being executed ends, and undoes what it has begun.
         drop(work);
         clean_up.client.outbox.close_to_batches();
-        let format = clean_up.client.format;
+        let format = clean_up.client.format();
         let closing = async {
             if let Writer::Idle(mut sender) = writer {
                 close(&mut sender, format, &reason).await;
@@ -353,7 +353,7 @@ mod tests {
             size_of::<Client>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 456, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 440, "{sizes:?}");
     }
 
     /// Clients that wait for the backend hold as much each.
