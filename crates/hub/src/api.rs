@@ -252,7 +252,14 @@ impl Hub {
 
     /// Asks the gate about an operation of the backend; returns the channel.
     fn check<'a>(&self, channel: &'a str, operation: Operation<'_>) -> Result<&'a str, Failure> {
-        match rights::check(&self.0.settings(), &self.0.clock, Requester::Backend, channel, operation) {
+        match rights::check(
+            &self.0.settings(),
+            &self.0.clock,
+            &self.0.warnings,
+            Requester::Backend,
+            channel,
+            operation,
+        ) {
             Ok(_) => Ok(channel),
             Err(code) => Err(Failure::Refused(code)),
         }

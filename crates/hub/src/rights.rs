@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tracing::warn;
 use wireloom::OriginPolicy;
 
 use crate::auth::TokenError;
 use crate::client::Client;
-use crate::clock::Clock;
+use crate::clock::{Clock, WarningLimit};
 use crate::config::{Access, ChannelOptions, HubConfig};
 use crate::protocol::ErrorCode;
 use crate::proxy::Overrides;
@@ -64,13 +65,14 @@ pub(crate) struct Grant {
     pub(crate) overrides: Overrides,
 }
 
-/// Checks an operation.
+/// Checks an operation. A refusal whose cause is a setting that the client cannot know is logged.
 ///
 /// # Errors
 /// The code with which the command is refused.
 pub(crate) fn check(
     settings: &Settings,
     clock: &Clock,
+    warnings: &WarningLimit,
     requester: Requester<'_>,
     channel: &str,
     operation: Operation<'_>,
@@ -84,6 +86,9 @@ pub(crate) fn check(
     }
     let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
     if !settings.allows_name(channel) {
+        if warnings.may_warn(clock.now()) {
+            warn!(channel, "a channel may not have this name; see channel_regex of its namespace");
+        }
         return Err(ErrorCode::BadRequest);
     }
     match operation {
@@ -94,7 +99,16 @@ pub(crate) fn check(
     let by_server = || Ok(Decision::Allowed(Grant { server_side: true, ..Grant::default() }));
     let (Requester::Client(client) | Requester::Granted(client)) = requester else { return by_server() };
     if let Operation::Subscribe { .. } = operation {
-        check_origin(options, client.page())?;
+        let page = client.page();
+        if !allows_page(options, page) {
+            if warnings.may_warn(clock.now()) {
+                warn!(
+                    channel,
+                    page, "a page may not subscribe; see allowed_origins of the channel's namespace"
+                );
+            }
+            return Err(ErrorCode::PermissionDenied);
+        }
     }
     if let Requester::Granted(_) = requester {
         return by_server();
@@ -175,12 +189,11 @@ fn names_user(config: &HubConfig, options: &ChannelOptions, channel: &str, user:
     Some(!user.is_empty() && users.split(',').any(|one| one == user))
 }
 
-fn check_origin(options: &ChannelOptions, origin: Option<&str>) -> Result<(), ErrorCode> {
+fn allows_page(options: &ChannelOptions, page: Option<&str>) -> bool {
     let origins = &options.allowed_origins;
-    let is_allowed = origins.is_empty()
+    origins.is_empty()
         || origins.iter().any(|allowed| allowed == "*")
-        || OriginPolicy::listed(origins).allows_page(origin, "");
-    if is_allowed { Ok(()) } else { Err(ErrorCode::PermissionDenied) }
+        || OriginPolicy::listed(origins).allows_page(page, "")
 }
 
 /// The grant of a subscription's token.

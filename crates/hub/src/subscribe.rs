@@ -194,7 +194,14 @@ pub(crate) fn check_granted(node: &Node, clients: &[Arc<Client>], channel: &str)
     let operation = Operation::Subscribe { token: "" };
     let mut more = 0;
     for client in clients.iter().filter(|client| client.takes_channels()) {
-        rights::check(&settings, &node.clock, Requester::Granted(client), channel, operation)?;
+        rights::check(
+            &settings,
+            &node.clock,
+            &node.warnings,
+            Requester::Granted(client),
+            channel,
+            operation,
+        )?;
         let subscriptions = lock(&client.subscriptions);
         if subscriptions.get(channel).is_some() {
             continue;
@@ -232,7 +239,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
     if !token.is_empty() {
         settings.verifier.prepare_subscribe(token).await;
     }
-    let decision = rights::check(&settings, &node.clock, requester, channel, operation)?;
+    let decision = rights::check(&settings, &node.clock, &node.warnings, requester, channel, operation)?;
     let by_default = match decision {
         Decision::Allowed(grant) => return Ok(request.granted.clone().unwrap_or(grant)),
         Decision::Application { by_default } => by_default,

@@ -16,6 +16,7 @@ use crate::events::Host as _;
 use crate::hub::Hub;
 use crate::outbox::Taken;
 use crate::protocol::{Disconnect, Encoding, Publication};
+use crate::rights::{self, Operation, Requester};
 use crate::shards::lock;
 use crate::subscribe::{Request, subscribe};
 
@@ -236,6 +237,37 @@ async fn a_refused_subscription_of_the_server_is_logged() {
     );
     assert_eq!(lines, [expected]);
     assert_eq!(hub.stats().refused, [(102, 1)].into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_names_the_setting_in_the_log_once_a_second() {
+    const CONFIG: &str = "channel.subscribe = \"anyone\"\n\
+        [[namespace]]\nname = \"team\"\nsubscribe = \"anyone\"\nchannel_regex = '^[0-9]+$'\n\
+        [[namespace]]\nname = \"page\"\nsubscribe = \"anyone\"\nallowed_origins = [\"https://a.example\"]\n";
+    const NAME: &str =
+        r#"a channel may not have this name; see channel_regex of its namespace channel="team:x""#;
+    const PAGE: &str = "a page may not subscribe; see allowed_origins of the channel's namespace \
+        channel=\"page:1\" page=\"https://b.example\"";
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let hub = Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).build().unwrap();
+    let node = &hub.0;
+    let page = "https://b.example".into();
+    let client = node.accept(Transport::WebSocket(Encoding::Json), None, Some(page)).unwrap();
+    client.connect(Identity { user: "7".into(), ..Identity::default() });
+    let mut expected = Vec::new();
+    for (channel, line) in [("team:1", None), ("team:x", Some(NAME)), ("page:1", Some(PAGE)), ("x", None)] {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        for _ in 0..3 {
+            let (settings, operation) = (node.settings(), Operation::Subscribe { token: "" });
+            let requester = Requester::Client(&client);
+            let checked =
+                rights::check(&settings, &node.clock, &node.warnings, requester, channel, operation);
+            assert_eq!(checked.is_err(), line.is_some(), "{channel}");
+        }
+        expected.extend(line);
+        assert_eq!(*lock(&log.0), expected);
+    }
 }
 
 #[tokio::test]

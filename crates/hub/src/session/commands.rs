@@ -76,7 +76,14 @@ impl Session {
     /// Asks the gate about an operation of this client.
     fn check(&self, channel: &str, operation: Operation<'_>) -> Result<Decision, ErrorCode> {
         let requester = Requester::Client(&self.client);
-        rights::check(&self.node.settings(), &self.node.clock, requester, channel, operation)
+        rights::check(
+            &self.node.settings(),
+            &self.node.clock,
+            &self.node.warnings,
+            requester,
+            channel,
+            operation,
+        )
     }
 
     async fn publish(&mut self, request: PublishRequest) -> Result<PublishResult, Refusal> {
