@@ -58,6 +58,15 @@ impl Refresh {
     }
 }
 
+impl State {
+    /// Whether a request is missing: the runtime of the task exists, but nothing runs it.
+    fn is_overdue(&self, every: Duration) -> bool {
+        let is_over = |of: Duration, since: Instant| since.elapsed() > of.saturating_add(TIMEOUT);
+        self.asked.is_some_and(|at| is_over(INTERVAL_MIN, at))
+            && self.fetched.is_none_or(|at| is_over(every, at))
+    }
+}
+
 impl Drop for Refresh {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
@@ -157,10 +166,13 @@ impl RemoteKeys {
         lock(&self.state).keys.iter().any(|key| key.common.key_id.as_deref() == Some(id))
     }
 
-    /// Starts the task that fetches the keys again, unless there is one with this interval.
+    /// Starts the task that fetches the keys again, unless there is one with this interval which does so.
     fn refresh_every(self: &Arc<Self>, every: Duration) {
-        if lock(&self.state).refresh.is_running(every) {
-            return;
+        {
+            let state = lock(&self.state);
+            if state.refresh.is_running(every) && !state.is_overdue(every) {
+                return;
+            }
         }
         let task = tokio::spawn(refresh(Arc::downgrade(self), every)).abort_handle();
         let refresh = Refresh { every: Some(every), task: Some(task) };
@@ -276,26 +288,30 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_ended_with_its_runtime_starts_again() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let keys = Arc::new(RemoteKeys::new(&url).unwrap());
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let fetch = async || {
-            let listener = TcpListener::from_std(listener.try_clone().unwrap()).unwrap();
-            answer(&mut listener.accept().await.unwrap().0).await;
-        };
-        runtime().block_on(async { tokio::join!(keys.prepare("rsa", Duration::ZERO), fetch()) });
-        {
-            // The shortest interval has passed.
-            let mut state = lock(&keys.state);
-            state.asked = state.asked.map(|at| at - INTERVAL_MIN);
+    fn a_refresh_whose_runtime_has_ended_or_stands_still_starts_again() {
+        for is_kept in [false, true] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            let keys = Arc::new(RemoteKeys::new(&url).unwrap());
+            let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let fetch = async || {
+                let listener = TcpListener::from_std(listener.try_clone().unwrap()).unwrap();
+                answer(&mut listener.accept().await.unwrap().0).await;
+            };
+            let first = runtime();
+            first.block_on(async { tokio::join!(keys.prepare("rsa", Duration::ZERO), fetch()) });
+            let _kept = is_kept.then_some(first);
+            {
+                let mut state = lock(&keys.state);
+                let before = |at: Option<Instant>| at.map(|at| at - INTERVAL_MIN - TIMEOUT);
+                (state.asked, state.fetched) = (before(state.asked), before(state.fetched));
+            }
+            runtime().block_on(async {
+                keys.prepare("rsa", Duration::ZERO).await;
+                tokio::time::timeout(Duration::from_secs(10), fetch()).await.unwrap();
+            });
         }
-        runtime().block_on(async {
-            keys.prepare("rsa", Duration::ZERO).await;
-            tokio::time::timeout(Duration::from_secs(10), fetch()).await.unwrap();
-        });
     }
 
     #[tokio::test]
