@@ -24,7 +24,7 @@ pub(crate) fn spawn(
 /// and of tokio.
 #[cfg(test)]
 mod model {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::Ordering;
     use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
@@ -34,6 +34,8 @@ mod model {
     thread_local! {
         /// shuttle runs all tasks of an execution on one thread.
         static IS_SHUTTLE: Cell<bool> = const { Cell::new(false) };
+        /// Tasks that [`spawn`] has spawned in this execution.
+        static SPAWNED: RefCell<Vec<shuttle::future::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
     }
 
     /// While this exists, primitives that this thread makes are shuttle's.
@@ -47,7 +49,14 @@ mod model {
             let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             let _entered = runtime.enter();
             let _model = Self::enter();
-            shuttle::check_random(test, schedules);
+            let test_and_tasks = move || {
+                test();
+                // Those that continue without the test. One that never ends is a deadlock.
+                while let Some(task) = SPAWNED.with_borrow_mut(Vec::pop) {
+                    let _ = shuttle::future::block_on(task);
+                }
+            };
+            shuttle::check_random(test_and_tasks, schedules);
         }
 
         fn enter() -> Self {
@@ -188,7 +197,10 @@ mod model {
 
     pub(crate) fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         if Model::is_entered() {
-            AbortHandle::Shuttle(shuttle::future::spawn(future).abort_handle())
+            let task = shuttle::future::spawn(future);
+            let handle = AbortHandle::Shuttle(task.abort_handle());
+            SPAWNED.with_borrow_mut(|spawned| spawned.push(task));
+            handle
         } else {
             AbortHandle::Tokio(runtime.spawn(future).abort_handle())
         }

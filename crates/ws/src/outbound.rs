@@ -7,7 +7,7 @@ use crate::deflate::{Compressor, DeflateConfig, DeflateParams, DeflatePool};
 use crate::end::{Cause, End, Initiator};
 use crate::error::{Error, Misuse};
 use crate::event::Event;
-use crate::frame::{CONTROL_LEN_MAX, Header};
+use crate::frame::{CONTROL_LEN_MAX, FIN, Header};
 use crate::keys::MaskKeys;
 use crate::limits::PONGS_QUEUED_LEN_MAX;
 use crate::opcode::{Kind, Opcode};
@@ -411,7 +411,9 @@ impl Outbound {
     /// nothing was queued: call one of the other sends. `payload` must be UTF-8 if it is sent as text; this is not checked.
     #[inline(always)]
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
-        self.is_open() && self.sender.append_message(kind, payload, batch_len_max)
+        // Payloads queued by reference are not counted: the caller flushes them first.
+        let len_max = batch_len_max.min(self.sender.append_len_max());
+        self.is_open() && self.sender.queue.append(FIN | kind.opcode() as u8, payload, len_max)
     }
 
     /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or

@@ -3,7 +3,7 @@
 use crate::close::CloseFrame;
 use crate::deflate::{Compressor, DeflatePool};
 use crate::error::Misuse;
-use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog};
+use crate::frame::{HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
 use crate::limits::Limits;
 use crate::mask;
@@ -107,14 +107,11 @@ impl Sender {
         Ok(())
     }
 
-    /// See [`Outbound::append_message`](crate::Outbound::append_message).
+    /// The fast path appends to a shorter queue, in bytes: to none while payloads are processed, or a message is under way in fragments.
     #[inline(always)]
-    pub(crate) fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
-        // Payloads queued by reference are not counted: the caller flushes them first.
-        let len_max = batch_len_max.min(self.append_len_max as usize);
-        self.processing.is_none()
-            && self.fragmented.is_none()
-            && self.queue.append(FIN | kind.opcode() as u8, payload, len_max)
+    pub(crate) fn append_len_max(&self) -> usize {
+        let is_plain = self.processing.is_none() && self.fragmented.is_none();
+        if is_plain { self.append_len_max as usize } else { 0 }
     }
 
     /// Sends a message in one frame; a long payload is queued by reference.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::pin::Pin;
 #[cfg(feature = "hyper")]
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 use wireloom_ws::Role;
@@ -23,7 +23,7 @@ use crate::registry::Registry;
 use crate::transport::Io;
 #[cfg(feature = "http2")]
 use crate::transport::Transport;
-use crate::websocket::{Driven, Ending, IoUring, SharedConfig, WebSocket, WebSocketConfig};
+use crate::websocket::{Driven, IoUring, SharedConfig, WebSocket, WebSocketConfig};
 
 /// The server that hands the connection over after the response.
 #[derive(Clone, Debug)]
@@ -224,7 +224,7 @@ where
             registration.open(&shared);
         }
         let driven = Driven::new(&shared, run(socket));
-        Box::pin(Registered { serving: Serving::Handler { driven }, registration })
+        Box::pin(Registered { driven, registration })
     }
 
     #[cfg(feature = "hyper")]
@@ -250,21 +250,8 @@ pin_project! {
     /// Serves a WebSocket, then closes its transport. The WebSocket is registered with the server until then.
     struct Registered<F> {
         #[pin]
-        serving: Serving<F>,
+        driven: Driven<F>,
         registration: Option<Registration>,
-    }
-}
-
-pin_project! {
-    #[project = ServingProjection]
-    enum Serving<F> {
-        /// The future of the handler runs.
-        Handler {
-            #[pin]
-            driven: Driven<F>,
-        },
-        /// The handler has returned.
-        Returned { ending: Pin<Box<Ending>> },
     }
 }
 
@@ -272,16 +259,6 @@ impl<F: Future<Output = ()>> Future for Registered<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut serving = self.project().serving;
-        loop {
-            match serving.as_mut().project() {
-                ServingProjection::Handler { mut driven } => {
-                    ready!(driven.as_mut().poll(cx));
-                    let ending = driven.take_ending();
-                    serving.set(Serving::Returned { ending });
-                }
-                ServingProjection::Returned { ending } => return ending.as_mut().poll(cx),
-            }
-        }
+        self.project().driven.poll_ended(cx)
     }
 }

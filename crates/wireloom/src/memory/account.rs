@@ -4,6 +4,8 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use tokio::runtime::Handle;
+
 use super::eviction::Evict;
 use super::group::Group;
 use super::reservation::{GRANULE, Reservation};
@@ -58,9 +60,12 @@ impl Account {
         Self(Some(inner))
     }
 
-    /// Whether the connection belongs to a server, whose memory is limited.
-    pub(crate) fn is_of_server(&self) -> bool {
-        self.0.is_some()
+    /// The runtime of the server; without one, that of this thread.
+    pub(crate) fn runtime(&self) -> Option<Handle> {
+        match &self.0 {
+            None => Handle::try_current().ok(),
+            Some(inner) => inner.memory.runtime(),
+        }
     }
 
     /// The counters of slow peers of the server.

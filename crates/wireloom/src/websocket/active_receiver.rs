@@ -40,8 +40,6 @@ const POOLED_MAX: usize = 8;
 /// The state of a receiver whose connection is not idle.
 pub(super) struct ActiveReceiver {
     pub(super) reader: Reader,
-    /// The value of `Shared::has_more_buffered` that was stored last.
-    pub(super) more_buffered: bool,
     /// The length of the last message in bytes, at most `u32::MAX`. The next message is expected to be as long: this decides how
     /// it is read, and how long an allocation it may take from the thread.
     pub(super) last_len: u32,
@@ -146,12 +144,17 @@ impl ReceiverSlot {
         unused
     }
 
-    /// A task takes the place of a receiver that was dropped. False if there is none, or another task has it: one that came second would
-    /// take the place of the first, which nothing would wake again.
-    pub(super) fn hand_over(&mut self) -> bool {
-        let Self::Dropped(active) = self else { return false };
-        *self = active.take().map_or(Self::Idle(0), Self::Waiting);
-        true
+    /// Whether the receiver was dropped, and no task has its place: one that came second would take the place of the first, which nothing
+    /// would wake again.
+    pub(super) fn is_dropped(&self) -> bool {
+        matches!(self, Self::Dropped(_))
+    }
+
+    /// A task takes the place of a receiver that was dropped.
+    pub(super) fn hand_over(&mut self) {
+        if let Self::Dropped(active) = self {
+            *self = active.take().map_or(Self::Idle(0), Self::Waiting);
+        }
     }
 
     /// The server is out of memory, and has closed the connection: frees memory.
@@ -194,7 +197,6 @@ impl ActiveReceiver {
     pub(super) fn new(inbound: Inbound, last_len: u32) -> Box<Self> {
         Box::new(Self {
             reader: Reader::new(inbound),
-            more_buffered: false,
             last_len,
             failed: None,
             timer: Timer::Unset,

@@ -27,7 +27,7 @@ pub(super) fn instant_at(time: Duration) -> Option<Instant> {
 }
 
 /// A timer for one deadline at a time. Without tokio's timers, a deadline is noticed when the timer is polled for another reason.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) enum Timer {
     #[default]
     Unset,
@@ -59,8 +59,9 @@ impl Timer {
     }
 }
 
-/// Whether the runtime of this thread has timers.
-pub(super) fn has_timers() -> bool {
+/// Whether a runtime has timers.
+pub(super) fn has_timers(runtime: &Handle) -> bool {
+    let _entered = runtime.enter();
     sleep_until(Instant::now()).is_some()
 }
 

@@ -186,7 +186,7 @@ impl<'m> Submission<'m> {
         if messages.is_empty() || !state.can_write_prepared() {
             return None;
         }
-        let core = state.session.core();
+        let core = &state.session.core;
         let compresses = core.is_compressed();
         let known = self.last.as_ref().filter(|(of, _)| !compresses && are_same(of, messages));
         let frames = match known {
@@ -331,6 +331,6 @@ impl<'m> Direct<'m> {
         let Frames { range, len, .. } = self.frames.clone();
         let sent = self.state.finish_prepared(&frames[range], len, written)?;
         flush_now(&mut self.state)?;
-        Ok(Delivery { sent, queued_len: self.state.session.core().queued_len() })
+        Ok(Delivery { sent, queued_len: self.state.session.core.queued_len() })
     }
 }

@@ -20,8 +20,6 @@ use std::cell::{Cell, RefCell};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::linger::Linger;
-use crate::memory::Account;
 use crate::sync::{self, AbortHandle};
 
 /// Whether the batch will be flushed, and by what.
@@ -56,9 +54,6 @@ impl Flush {
 thread_local! {
     /// The connection whose future this thread polls, by address; 0 for none.
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
-
-    /// The transport of that connection, when it was dropped during the current poll.
-    pub(super) static LINGER: Cell<Option<Box<Linger>>> = const { Cell::new(None) };
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
     /// Boxes, because they are passed in registers.
@@ -124,36 +119,23 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
 }
 
 /// Finds a flusher for this connection: the future that is driven on this thread, or a new `task`, which is told whether it runs in
-/// parallel to the thread that sends. `Idle` outside of a runtime and in one
-/// that shuts down: then the futures of the sender and the receiver flush while they are polled.
-pub(super) fn schedule<F>(id: usize, task: impl FnOnce(bool) -> F) -> Flush
+/// parallel to the thread that sends. `Idle` without a runtime and in one that shuts down: then the futures of the sender and the receiver
+/// flush while they are polled.
+pub(super) fn schedule<F>(
+    id: usize,
+    runtime: impl FnOnce() -> Option<Handle>,
+    task: impl FnOnce(bool) -> F,
+) -> Flush
 where
     F: Future<Output = ()> + Send + 'static,
 {
     if is_driven(id) {
         return Flush::AtPollEnd;
     }
-    let Ok(runtime) = Handle::try_current() else { return Flush::Idle };
+    let Some(runtime) = runtime() else { return Flush::Idle };
     // The future of `block_on` runs beside the workers.
     let is_parallel =
         tokio::task::try_id().is_none() && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
     let flush = Flush::InTask(sync::spawn(&runtime, task(is_parallel)));
     if flush.is_due() { flush } else { Flush::Idle }
-}
-
-/// Lets the transport of an ended connection linger: in the connection's future if this thread drives it, otherwise, on a server,
-/// in a spawned task. Elsewhere the transport is closed at once, because a client's runtime may have no timers.
-pub(super) fn linger(id: usize, account: &Account, linger: Linger) {
-    if is_driven(id) {
-        let _ = LINGER.try_with(|slot| slot.set(Some(Box::new(linger))));
-    } else if account.is_of_server() {
-        spawn_linger(linger);
-    }
-}
-
-/// Lets the transport of an ended connection linger in a spawned task. It is closed at once outside of a runtime.
-pub(super) fn spawn_linger(linger: Linger) {
-    if let Ok(runtime) = Handle::try_current() {
-        runtime.spawn(linger);
-    }
 }

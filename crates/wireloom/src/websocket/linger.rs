@@ -1,7 +1,6 @@
 //! Closing without a reset: after the end of the writing side, the peer's bytes are read and dropped until it has closed too. A
 //! socket that is closed with unread bytes is reset, and the peer may lose the bytes that it has not read yet (RFC 9112 §9.6 for HTTP).
 
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::time::Instant;
@@ -15,36 +14,36 @@ const READ_LEN: usize = 4 << 10;
 /// Reads per poll, so that a fast peer does not keep the thread.
 const READS_MAX: usize = 16;
 
-/// Ready when the peer has closed or reset the connection, or at the deadline, if there is one.
-pub(crate) struct Linger {
-    io: Io,
+/// The end of a transport that is not used any more.
+#[derive(Debug)]
+pub(super) struct Linger {
+    is_shut_down: bool,
+    /// `None` if the clock cannot represent it: it never passes.
     deadline: Option<Instant>,
     timer: Timer,
 }
 
 impl Linger {
-    pub(super) fn new(io: Io, deadline: Option<Instant>) -> Self {
-        Self { io, deadline, timer: Timer::Unset }
+    pub(super) fn new(is_shut_down: bool, deadline: Option<Instant>) -> Self {
+        Self { is_shut_down, deadline, timer: Timer::Unset }
     }
-}
 
-impl Future for Linger {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
+    /// Ends the writing side. Ready when the peer has closed the connection too, or has reset it, or at the deadline.
+    pub(super) fn poll(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<()> {
+        // A transport that encrypts may have to wait for room.
+        self.is_shut_down = self.is_shut_down || io.poll_shutdown(cx).is_ready();
         let mut bytes = [0; READ_LEN];
         let mut reads_left = READS_MAX;
         while reads_left > 0 {
-            match this.io.poll_read(cx, &mut bytes) {
+            match io.poll_read(cx, &mut bytes) {
                 Poll::Ready(Ok(1..)) => reads_left -= 1,
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => break,
+                Poll::Ready(_) if self.is_shut_down => return Poll::Ready(()),
+                Poll::Ready(_) | Poll::Pending => break,
             }
         }
         // After the reads: bytes that arrived in time are read although this is polled late.
-        if let Some(deadline) = this.deadline
-            && this.timer.poll(deadline, cx).is_ready()
+        if let Some(deadline) = self.deadline
+            && self.timer.poll(deadline, cx).is_ready()
         {
             return Poll::Ready(());
         }
@@ -59,6 +58,7 @@ impl Future for Linger {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use std::future::poll_fn;
     use std::time::Duration;
 
     use tokio::io::AsyncWriteExt as _;
@@ -71,9 +71,9 @@ mod tests {
         let (mut peer, transport) = tokio::io::duplex(2 * READ_LEN);
         peer.write_all(&[7; 2 * READ_LEN]).await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(1);
-        let mut linger = Linger::new(Io::Other(Box::new(transport)), Some(deadline));
+        let (mut linger, mut io) = (Linger::new(true, Some(deadline)), Io::Other(Box::new(transport)));
         tokio::time::advance(Duration::from_secs(60)).await;
-        (&mut linger).await;
+        poll_fn(|cx| linger.poll(&mut io, cx)).await;
         // There is room again.
         let written = tokio::time::timeout(Duration::from_secs(1), peer.write_all(&[7; 2 * READ_LEN])).await;
         written.expect("the bytes were read").unwrap();

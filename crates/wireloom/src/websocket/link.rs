@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
+use tokio::time::Instant;
+
 use super::clock;
 use super::config::SlowPeer;
-use super::flush::Flush;
+use super::flush::{self, Flush};
+use super::linger::Linger;
 use super::session::Session;
 use super::slow::Slow;
 #[cfg(feature = "http2")]
@@ -61,8 +64,8 @@ enum LinkEnd {
     ShutDown,
     /// Nothing can be written; the peer is still read.
     WriteFailed(WebSocketError),
-    /// Nothing is read or written.
-    Closed(WebSocketError),
+    /// Neither half reads or writes. The transport may linger before it is dropped.
+    Closed(WebSocketError, Option<Linger>),
 }
 
 impl Link {
@@ -84,13 +87,18 @@ impl Link {
     pub(super) fn write_error(&self) -> Option<&WebSocketError> {
         match self.end.as_deref() {
             None | Some(LinkEnd::ShutDown) => None,
-            Some(LinkEnd::WriteFailed(error) | LinkEnd::Closed(error)) => Some(error),
+            Some(LinkEnd::WriteFailed(error) | LinkEnd::Closed(error, _)) => Some(error),
         }
     }
 
-    /// Whether nothing is read or written any more.
+    /// Whether neither half reads or writes any more.
     pub(super) fn is_closed(&self) -> bool {
-        matches!(self.end.as_deref(), Some(LinkEnd::Closed(_)))
+        matches!(self.end.as_deref(), Some(LinkEnd::Closed(..)))
+    }
+
+    /// Whether the transport is only needed until the peer has closed it.
+    pub(super) fn is_lingering(&self) -> bool {
+        matches!(self.end.as_deref(), Some(LinkEnd::Closed(_, Some(_))))
     }
 
     /// A write has failed. Returns the first reason that nothing can be written.
@@ -103,10 +111,31 @@ impl Link {
         error
     }
 
-    /// The transport is no longer used: for this reason, unless writing has failed before.
+    /// Neither half uses the transport any more: for this reason, unless writing has failed before.
     pub(super) fn close(&mut self, error: WebSocketError) {
-        let first = self.write_error().cloned();
-        self.end = Some(Box::new(LinkEnd::Closed(first.unwrap_or(error))));
+        if !self.is_closed() {
+            let first = self.write_error().cloned();
+            self.end = Some(Box::new(LinkEnd::Closed(first.unwrap_or(error), None)));
+        }
+    }
+
+    /// As [`close`](Self::close), but the transport is shut down, and lingers until this deadline, if there is one.
+    pub(super) fn linger(&mut self, error: WebSocketError, deadline: Option<Instant>) {
+        let is_shut_down = matches!(self.end.as_deref(), Some(LinkEnd::ShutDown));
+        let linger = Linger::new(is_shut_down, deadline);
+        self.end = Some(Box::new(LinkEnd::Closed(error, Some(linger))));
+    }
+
+    /// Ready when the transport is not needed any more. Every end wakes the task.
+    pub(super) fn poll_ended(&mut self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
+        let waker = self.register(Some((waiter, cx)));
+        let Some(LinkEnd::Closed(_, linger)) = self.end.as_deref_mut() else { return Poll::Pending };
+        if let Some(lingering) = linger {
+            ready!(lingering.poll(&mut self.io, &mut Context::from_waker(&waker)));
+            *linger = None;
+            self.wake_waiting();
+        }
+        Poll::Ready(())
     }
 
     /// Ends the writing side.
@@ -116,8 +145,11 @@ impl Link {
         }
     }
 
-    /// Removes the transport.
+    /// Removes the transport, also one that lingers.
     pub(super) fn take_io(&mut self) -> Io {
+        if let Some(LinkEnd::Closed(_, linger)) = self.end.as_deref_mut() {
+            *linger = None;
+        }
         std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())))
     }
 
@@ -178,14 +210,15 @@ impl Link {
                 Poll::Ready(Ok(0)) => break self.poll_flush_io(task),
                 Poll::Ready(Ok(len)) => {
                     total += len;
-                    session.transmitted(len, deferred);
+                    session.core.transmitted_with(len, |payload| deferred.drop_later(payload));
                 }
                 Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
                 Poll::Pending => break Poll::Pending,
             }
         };
         self.count_written(total, session);
-        session.return_buffer();
+        // The transport is full, or the queue is empty: the connection holds no more than the queue.
+        flush::put_buffer(session.core.take_buffer());
         written
     }
 
@@ -196,7 +229,7 @@ impl Link {
         session: &mut Session,
     ) -> Poll<io::Result<usize>> {
         let mut slices: [&[u8]; SLICES_FEW] = [&[]; SLICES_FEW];
-        let count = session.poll_transmit(&mut slices);
+        let count = session.core.poll_transmit(&mut slices);
         if count == 0 {
             return Poll::Ready(Ok(0));
         }
@@ -204,7 +237,7 @@ impl Link {
             return self.poll_write(task, &slices[..count]);
         }
         let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
-        let count = session.poll_transmit(&mut slices);
+        let count = session.core.poll_transmit(&mut slices);
         self.poll_write(task, &slices[..count])
     }
 

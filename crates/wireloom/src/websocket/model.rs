@@ -14,6 +14,8 @@ use tokio::sync::watch;
 use wireloom_ws::Role;
 use wireloom_ws::handshake::Negotiated;
 
+#[cfg(feature = "server")]
+use super::Driven;
 use super::{Receiver, Sender, WebSocket};
 use crate::sync::Model;
 use crate::transport::Io;
@@ -214,5 +216,32 @@ fn a_sender_that_waits_is_woken_when_another_task_has_flushed() {
             assert_eq!(rest, b"\x88\x00");
         });
         wait_for_both(client, serving);
+    });
+}
+
+// By two tasks, while the server waits for its end.
+#[cfg(feature = "server")]
+#[test]
+fn the_end_of_a_websocket_that_was_passed_on_is_seen() {
+    Model::explore(SCHEDULES, || {
+        let (mut peer, end) = pipe(PIPE_LEN);
+        let socket = open(end);
+        let shared = socket.shared().clone();
+        let (mut sender, receiver) = socket.split();
+        let mut driven = Box::pin(Driven::new(&shared, std::future::ready(())));
+        let serving = spawn(poll_fn(move |cx| driven.as_mut().poll_ended(cx)));
+        let sending = spawn(async move { send_somehow(&mut sender).await });
+        let receiving = spawn(async move { drop(receiver) });
+        let client = spawn(async move {
+            let mut sent = Vec::new();
+            peer.read_to_end(&mut sent).await.unwrap();
+            assert!(sent.ends_with(b"\x88\x02\x03\xe9"));
+        });
+        block_on(async {
+            sending.await.unwrap();
+            receiving.await.unwrap();
+            client.await.unwrap();
+            serving.await.unwrap();
+        });
     });
 }

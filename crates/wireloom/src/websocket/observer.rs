@@ -46,7 +46,7 @@ pub enum ObserverEvent {
     Error(WebSocketError),
     /// The closing handshake has begun, or there will be none; with the code and reason of the peer's Close frame if that was first.
     CloseBegun(End),
-    /// The connection has ended.
+    /// The connection has ended. The last event, also of a WebSocket that is dropped while open.
     CloseDone(End),
 }
 
@@ -84,8 +84,18 @@ pub(super) struct NotificationQueue {
     events: VecDeque<ObserverEvent>,
     /// A thread delivers the events until there is none.
     is_delivering: bool,
-    /// [`ObserverEvent::CloseBegun`] was queued.
-    close_begun: bool,
+    close: CloseEvents,
+}
+
+/// The events of the end that were queued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
+enum CloseEvents {
+    #[default]
+    None,
+    /// [`ObserverEvent::CloseBegun`].
+    Begun,
+    /// [`ObserverEvent::CloseDone`] too.
+    Done,
 }
 
 impl NotificationQueue {
@@ -113,58 +123,53 @@ impl NotificationQueue {
         }
     }
 
-    /// Whether the end of the connection has not been queued yet.
+    /// Whether the event of the closing handshake has not been queued yet.
     pub(super) fn begin_close(&mut self) -> bool {
-        !std::mem::replace(&mut self.close_begun, true)
+        let is_first = self.close == CloseEvents::None;
+        if is_first {
+            self.close = CloseEvents::Begun;
+        }
+        is_first
+    }
+
+    /// The connection has ended: nothing follows.
+    pub(super) fn push_end(&mut self, end: End) {
+        if self.close < CloseEvents::Done {
+            self.close = CloseEvents::Done;
+            self.push(ObserverEvent::CloseDone(end));
+        }
     }
 
     /// Whether events wait and no thread delivers them.
     pub(super) fn is_waiting(&self) -> bool {
         !self.events.is_empty() && !self.is_delivering
     }
-}
 
-/// Delivers all events, unless another thread does, or this one in an outer call. `with_queue` locks the state for a moment.
-pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NotificationQueue))) {
-    let mut started = None;
-    with_queue(&mut |queue| {
-        if queue.is_waiting() {
-            queue.is_delivering = true;
-            started = Some(queue.observer.clone());
-        }
-    });
-    let Some(observer) = started else { return };
-    let delivering = Delivering(&with_queue);
-    loop {
-        let mut next = None;
-        // Dropped while the state is not locked, which an observer that holds a sender locks.
-        let mut last = None;
-        with_queue(&mut |queue| {
-            next = queue.events.pop_front();
-            match next {
-                Some(ObserverEvent::CloseDone(_)) => last = queue.observer.take(),
-                Some(_) => {}
-                None => queue.is_delivering = false,
-            }
-        });
-        let Some(event) = next else { break };
-        notify(observer.as_ref(), &event);
-        drop(last);
+    /// This thread delivers all events, with this observer. `None` if none waits, or another thread delivers them, or this one in an
+    /// outer call.
+    pub(super) fn begin_delivery(&mut self) -> Option<Option<Observer>> {
+        let is_waiting = self.is_waiting();
+        self.is_delivering |= is_waiting;
+        is_waiting.then(|| self.observer.clone())
     }
-    std::mem::forget(delivering);
-}
 
-/// When an observer panics, the events behind that one are delivered by the next call.
-struct Delivering<'a, F: Fn(&mut dyn FnMut(&mut NotificationQueue))>(&'a F);
+    /// The next event to deliver; after the last one nothing is delivered any more. With that of the end comes the observer, to be dropped
+    /// after it, while nothing is locked.
+    pub(super) fn next_delivery(&mut self) -> Option<(ObserverEvent, Option<Observer>)> {
+        let event = self.events.pop_front();
+        self.is_delivering = event.is_some();
+        let ends = matches!(event, Some(ObserverEvent::CloseDone(_)));
+        Some((event?, self.observer.take_if(|_| ends)))
+    }
 
-impl<F: Fn(&mut dyn FnMut(&mut NotificationQueue))> Drop for Delivering<'_, F> {
-    fn drop(&mut self) {
-        (self.0)(&mut |queue| queue.is_delivering = false);
+    /// The observer has panicked: the other events are delivered by the next call.
+    pub(super) fn cancel_delivery(&mut self) {
+        self.is_delivering = false;
     }
 }
 
 /// Traces an event, and passes it to the observer if there is one.
-fn notify(observer: Option<&Observer>, event: &ObserverEvent) {
+pub(super) fn notify(observer: Option<&Observer>, event: &ObserverEvent) {
     #[cfg(feature = "tracing")]
     trace(event);
     if let Some(observer) = observer {

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use wireloom_ws::{Cause, End, Event, Step};
@@ -11,13 +11,14 @@ use wireloom_ws::{Cause, End, Event, Step};
 use super::active_receiver::{
     ActiveReceiver, CONTROLS_PER_PAYMENT, DeliveryMode, MESSAGE_COST, MESSAGES_PER_PAYMENT, ReceiverSlot,
 };
-use super::clock::Timer;
+use super::clock::{self, Timer};
 use super::link::{self, Traffic, Waiter};
 use super::message::{Message, OwnedMessage};
 use super::observer::ObserverEvent;
 use super::session::{Session, with_codecs};
-use super::state::{Remaining, Shared, State};
+use super::state::{Shared, State};
 use crate::error::WebSocketError;
+use crate::sync;
 use crate::transport::buffer;
 
 /// After a longer message another one of its length is expected. The read for its header is short then, and the rest of the message
@@ -36,8 +37,8 @@ const READ_AFTER_TIMEOUT_LEN: u64 = 4 << 20;
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
 ///
 /// A connection that is only sent to needs no receiver: when it is dropped while a [`Sender`](super::Sender) lives, a task of the runtime
-/// takes its place. It drops the messages that arrive, and ends with the connection or with the last sender. (Outside of a tokio runtime
-/// nothing receives then, and only a failing write shows that the peer has left.)
+/// takes its place. It drops the messages that arrive, and ends with the connection or with the last sender. (Outside of a tokio runtime, a
+/// client receives nothing then, and only a failing write shows that the peer has left.)
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
     /// The state, while it is [taken](ReceiverSlot). Boxed, so that futures that hold a receiver are small and cheap to move.
@@ -121,7 +122,7 @@ impl Receiver {
 
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
-        self.shared.lock().session.core().end().cloned()
+        self.shared.lock().session.core.end().cloned()
     }
 
     /// Bytes transferred so far in each direction.
@@ -137,7 +138,7 @@ impl Receiver {
             return false;
         }
         active.messages_left -= 1;
-        active.report_more(&self.shared);
+        self.shared.set_more_buffered(active.reader.has_input());
         true
     }
 
@@ -147,7 +148,7 @@ impl Receiver {
         let active = self.active.as_mut().filter(|active| active.messages_left > 0)?;
         let message = active.reader.next_owned()?;
         active.messages_left -= 1;
-        active.report_more(&self.shared);
+        self.shared.set_more_buffered(active.reader.has_input());
         Some(message)
     }
 
@@ -228,16 +229,6 @@ fn poll_found(
 }
 
 impl ActiveReceiver {
-    /// Reports whether further messages are buffered.
-    #[inline(always)]
-    fn report_more(&mut self, shared: &Shared) {
-        let has_more = self.reader.has_input();
-        if has_more != self.more_buffered {
-            self.more_buffered = has_more;
-            shared.set_more_buffered(has_more);
-        }
-    }
-
     /// Ready when the connection has a share of the processor left. One connection must not keep a worker from the others, however much
     /// it has buffered.
     #[inline]
@@ -361,9 +352,7 @@ impl ActiveReceiver {
             // Answers to control frames need a flusher. The next read flushes them, unless it comes after a message.
             drop(shared.lock());
         }
-        let has_more = found && has_more;
-        self.more_buffered = has_more;
-        shared.set_more_buffered(has_more);
+        shared.set_more_buffered(found && has_more);
         found
     }
 
@@ -412,7 +401,7 @@ impl ActiveReceiver {
     fn fail(&mut self, shared: &Shared, error: wireloom_ws::Error) {
         let mut state = shared.lock();
         self.queue_frames(&mut state.session);
-        state.session.handle_error(error);
+        state.session.core.handle_error(clock::now(), error);
         self.failed = Some(Box::new(error.into()));
     }
 
@@ -441,7 +430,7 @@ impl ActiveReceiver {
 
     /// Ready when a read is done; with `None` at the end of the transport.
     fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State, mode: DeliveryMode) -> PolledRead {
-        if state.session.core().has_read_end() {
+        if state.session.core.has_read_end() {
             // The queue is written first. Reading would find the end again, without a pause.
             return Poll::Pending;
         }
@@ -526,12 +515,10 @@ impl ActiveReceiver {
         state.slot = ReceiverSlot::Ended;
         state.link.unregister_receiver(&mut state.deferred);
         self.timer = Timer::Unset;
-        if state.link.write_error() == Some(&WebSocketError::Closed) {
-            // Both halves were dropped, and the transport lingers: nothing has failed.
-            return;
-        }
-        if self.failed.is_none() {
-            self.failed = match state.session.core().end().map(|end| &end.cause) {
+        // Otherwise both halves were dropped, and the transport lingers: nothing has failed.
+        let was_used = state.link.write_error() != Some(&WebSocketError::Closed);
+        if was_used && self.failed.is_none() {
+            self.failed = match state.session.core.end().map(|end| &end.cause) {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
                 Some(Cause::Error(error)) => Some((*error).into()),
                 Some(Cause::Silence) => Some(WebSocketError::KeepaliveTimeout),
@@ -542,12 +529,9 @@ impl ActiveReceiver {
         if let Some(error) = &self.failed {
             state.session.queue_traced(ObserverEvent::Error((**error).clone()));
         }
-        state.queue_notifications();
-        if let Some(end) = state.session.core().end().cloned() {
-            state.session.queue_traced(ObserverEvent::CloseDone(end));
-        }
+        state.session.queue_end();
         // After the close timeout, what the peer has not read is lost: senders that wait for it get an error.
-        let is_written = !state.session.core().wants_write() && !state.link.is_full();
+        let is_written = !state.session.core.wants_write() && !state.link.is_full();
         state.close_link(if is_written { WebSocketError::Closed } else { WebSocketError::ConnectionLost });
         state.wake();
     }
@@ -599,45 +583,50 @@ impl Drop for Receiver {
     /// No message is returned any more: those that are sent from now on are written at once. Senders keep the connection.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
-        let remaining = self.shared.drop_half();
         let taken = self.active.take();
-        let mut state = self.shared.lock();
-        let unused = if state.link.is_closed() || remaining == Remaining::Nothing {
-            // It would be held as long as there is a sender.
-            taken.or(state.slot.replace(ReceiverSlot::Ended))
-        } else {
-            state.drop_receiver(taken)
-        };
-        // At the end of a poll that is driven, the connection may have no half any more.
-        let is_driven = state.is_driven();
+        let unused = self.shared.lock().drop_receiver(taken);
+        drop(unused);
+        self.shared.drop_half();
+        receive_in_task(&self.shared);
+    }
+}
+
+/// Spawns a task that takes the place of a receiver that was dropped, if no task has it: it drops messages, answers pings, watches deadlines,
+/// and keeps the transport while that lingers. Without a runtime nothing receives.
+pub(super) fn receive_in_task(shared: &Arc<Shared>) {
+    let mut state = shared.lock();
+    // A future that is driven calls this at the end of its poll: the connection may have no half any more.
+    if !state.slot.is_dropped() || state.is_driven() {
+        return;
+    }
+    if state.link.is_closed() && !state.link.is_lingering() {
+        let unused = state.slot.replace(ReceiverSlot::Ended);
+        state.session.queue_end();
+        state.drop_io(WebSocketError::Closed);
         drop(state);
         drop(unused);
-        if !is_driven {
-            discard_in_task(&self.shared);
-        }
+    } else if let Some(runtime) = state.runtime() {
+        state.slot.hand_over();
+        drop(state);
+        sync::spawn(&runtime, discard_all(shared.clone()));
     }
 }
 
-/// Spawns a task that receives in the place of a receiver that was dropped while senders live, if no task does: messages are dropped, pings
-/// answered, deadlines watched, and the connection ends when the peer leaves. Outside of a runtime nothing receives.
-pub(super) fn discard_in_task(shared: &Arc<Shared>) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current()
-        && shared.lock().slot.hand_over()
-    {
-        runtime.spawn(discard_all(Arc::downgrade(shared)));
-    }
-}
-
-/// Ready when the connection has ended, or all senders are dropped, whose end wakes this.
-async fn discard_all(shared: Weak<Shared>) {
+/// Receives until the connection has ended, and its transport is not needed any more.
+async fn discard_all(shared: Arc<Shared>) {
     let mut active = None;
     poll_fn(|cx| {
-        let Some(shared) = shared.upgrade() else { return Poll::Ready(()) };
+        if !shared.has_halves() {
+            // Ends it once all is written.
+            let _ = shared.poll_ended(Waiter::Receiver, cx);
+        }
         // The messages that one poll drops are paid for as those that are received.
         while let Ok(true) = ready!(poll_found(&shared, &mut active, cx, DeliveryMode::Discarded)) {}
         Poll::Ready(())
     })
     .await;
+    poll_fn(|cx| shared.poll_ended(Waiter::Receiver, cx)).await;
+    shared.lock().drop_io(WebSocketError::Closed);
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use super::flush::{BATCH_LEN_MAX, COPIED_LEN_MAX};
 use super::link::{Traffic, Waiter};
 use super::message::Payload;
 use super::observer::ObserverEvent;
-use super::receiver::discard_in_task;
-use super::state::{Remaining, Shared, State};
+use super::receiver::receive_in_task;
+use super::state::{Shared, State};
 use crate::error::WebSocketError;
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
@@ -120,7 +120,7 @@ impl Sender {
     /// Writes the queue without waiting, unless further messages that arrived together will be answered in the same write.
     fn write_batch(&self, state: &mut State) -> Result<Sent, WebSocketError> {
         if self.shared.has_more_buffered()
-            && state.session.core().queued_len() < BATCH_LEN_MAX
+            && state.session.core.queued_len() < BATCH_LEN_MAX
             && state.is_flush_due()
         {
             return Ok(Sent::Done);
@@ -221,7 +221,7 @@ impl Sender {
         poll_fn(|cx| {
             let mut state = self.shared.lock();
             if end.is_none() {
-                state.session.ping(payload)?;
+                state.session.core.send_ping(clock::now(), payload)?;
             }
             // Under the same lock: before the unlock, a queue without a flusher gets a task.
             state.poll_flush_to(&mut end, Some((self.waiter, cx)))
@@ -231,12 +231,12 @@ impl Sender {
 
     /// The number of pings that this end has sent, including keepalive pings.
     pub fn pings_sent(&self) -> u32 {
-        self.shared.lock().session.core().pings_sent()
+        self.shared.lock().session.core.pings_sent()
     }
 
     /// The number of the newest ping that was answered, counted from 1. Everything sent before that ping has arrived.
     pub fn pings_answered(&self) -> u32 {
-        self.shared.lock().session.core().pings_answered()
+        self.shared.lock().session.core.pings_answered()
     }
 
     /// Begins the closing handshake: the Close frame is sent after the queued messages. The receiver returns the messages that
@@ -323,7 +323,7 @@ impl Sender {
 
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
-        self.shared.lock().session.core().end().cloned()
+        self.shared.lock().session.core.end().cloned()
     }
 
     /// The round-trip time that the last answered ping has measured, by [`ping`](Self::ping) or by keepalive
@@ -340,7 +340,7 @@ impl Sender {
     /// As [`queued_len`](Self::queued_len), without waiting: `None` while another thread works on this WebSocket, such as one that
     /// compresses a message.
     pub fn try_queued_len(&self) -> Option<usize> {
-        self.shared.try_lock().map(|state| state.session.core().queued_len())
+        self.shared.try_lock().map(|state| state.session.core.queued_len())
     }
 
     /// As [`traffic`](Self::traffic), without waiting.
@@ -365,11 +365,11 @@ impl Sender {
             return Poll::Ready(Err(error.clone()));
         }
         // The other policies do not wait.
-        if !matches!(state.slow_peer(), SlowPeer::Wait { .. }) || !state.session.core().is_congested() {
+        if !matches!(state.slow_peer(), SlowPeer::Wait { .. }) || !state.session.core.is_congested() {
             return Poll::Ready(Ok(()));
         }
         match state.poll_flush(Some((self.waiter, cx))) {
-            Poll::Pending if !state.session.core().is_congested() => Poll::Ready(Ok(())),
+            Poll::Pending if !state.session.core.is_congested() => Poll::Ready(Ok(())),
             flushed => flushed,
         }
     }
@@ -401,9 +401,9 @@ impl Drop for Sender {
         if let Waiter::Sender(number) = self.waiter {
             self.shared.lock().link.remove_sender(number);
         }
-        if self.shared.drop_half() == Remaining::Unwritten {
+        if self.shared.drop_half() {
             // The receiver was dropped before, maybe outside of the runtime.
-            discard_in_task(&self.shared);
+            receive_in_task(&self.shared);
         }
     }
 }
@@ -549,7 +549,7 @@ fn try_queue(
     if let Some(error) = state.link.write_error() {
         return Poll::Ready(Err(Box::new(error.clone())));
     }
-    let is_slow = if waits { state.session.core().is_congested() } else { state.is_slow() };
+    let is_slow = if waits { state.session.core.is_congested() } else { state.is_slow() };
     if is_slow {
         return Poll::Pending;
     }
@@ -589,7 +589,7 @@ fn queue_after_flush(
 /// Queues a message. A long one is written from where it is if it cannot be queued by reference, as one that is compressed.
 #[inline]
 fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
-    let is_compressed = |state: &State| state.session.core().prepared_window_bits(message.len()).is_some();
+    let is_compressed = |state: &State| state.session.core.prepared_window_bits(message.len()).is_some();
     match message {
         _ if message.len() <= COPIED_LEN_MAX => state.session.put(message),
         Payload::Prepared(_) => state.session.put(message),
@@ -602,7 +602,7 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
 }
 
 pub(super) fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
-    let was_open = state.session.core().is_open();
+    let was_open = state.session.core.is_open();
     state.session.close(code, reason)?;
     if was_open {
         // The deadline has changed. A sink asks again and again: it may be polled by the task of the receiver.

@@ -9,7 +9,7 @@ use wireloom_ws::deflate::DeflatePool;
 use wireloom_ws::{CloseCode, Error, Event, Kind, Misuse, Outbound, Pong, PreparedFrame};
 
 use super::clock;
-use super::flush::{self, BATCH_LEN_MAX};
+use super::flush;
 use super::message::Payload;
 use super::observer::{NotificationQueue, Observer, ObserverEvent};
 use crate::guard::Deferred;
@@ -27,7 +27,7 @@ const COMPRESSION_COST_MAX: usize = 16 * TURN;
 
 /// The sending half of a connection.
 pub(super) struct Session {
-    core: Outbound,
+    pub(super) core: Outbound,
     going_away: GoingAway,
     /// The round-trip time of the last ping that was answered, in microseconds; 0 before.
     latency_us: u32,
@@ -121,19 +121,7 @@ impl Session {
         Self { core, going_away, latency_us: 0, activity, read_buffer_kib: 0, rare }
     }
 
-    /// The core. Only the methods here change it.
-    #[inline]
-    pub(super) fn core(&self) -> &Outbound {
-        &self.core
-    }
-
     // Sending.
-
-    /// Appends a message to a batch that is sure to be written.
-    #[inline(always)]
-    pub(super) fn append(&mut self, kind: Kind, payload: &[u8]) -> bool {
-        self.core.append_message(kind, payload, BATCH_LEN_MAX)
-    }
 
     /// Queues a message.
     #[inline]
@@ -210,10 +198,6 @@ impl Session {
         Ok(frames.len())
     }
 
-    pub(super) fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.core.send_ping(clock::now(), payload)
-    }
-
     /// What compression has cost since the last call, in bytes that are produced otherwise.
     pub(super) fn take_compression_cost(&mut self) -> usize {
         self.core.take_compressed_len().saturating_mul(COMPRESSION_COST).min(COMPRESSION_COST_MAX)
@@ -268,29 +252,7 @@ impl Session {
         self.rare.as_ref().map_or(0, |rare| rare.dropped)
     }
 
-    // The queue, for the link.
-
-    /// The slices to write next; see [`Outbound::poll_transmit`].
-    #[inline]
-    pub(super) fn poll_transmit<'a>(&'a mut self, slices: &mut [&'a [u8]]) -> usize {
-        self.core.poll_transmit(slices)
-    }
-
-    /// `len` bytes of the queue were written.
-    #[inline]
-    pub(super) fn transmitted(&mut self, len: usize, deferred: &mut Deferred) {
-        self.core.transmitted_with(len, |payload| deferred.drop_later(payload));
-    }
-
-    /// The transport is full, or the queue is empty: the connection holds no more than the queue.
-    pub(super) fn return_buffer(&mut self) {
-        flush::put_buffer(self.core.take_buffer());
-    }
-
-    /// Nothing is written any more: drops the queue.
-    pub(super) fn drop_queue(&mut self, deferred: &mut Deferred) {
-        self.core.handle_write_failed(clock::now(), |payload| deferred.drop_later(payload));
-    }
+    // What was transferred.
 
     /// The transport has accepted bytes, after it `was_full` or not.
     pub(super) fn handle_written(&mut self, was_full: bool) {
@@ -299,8 +261,6 @@ impl Session {
             self.core.handle_activity(clock::now());
         }
     }
-
-    // What has arrived.
 
     /// A read has brought `len` bytes. False if that was the end of the transport.
     pub(super) fn handle_read(&mut self, len: usize) -> bool {
@@ -315,22 +275,12 @@ impl Session {
         true
     }
 
-    /// Nothing more arrives.
-    pub(super) fn handle_eof(&mut self) {
-        self.core.handle_eof();
-    }
-
     /// A control frame has arrived.
     pub(super) fn handle_control(&mut self, event: &mut Event<'_>) {
         self.core.handle_event(clock::now(), event);
         if let Event::Pong(Pong { round_trip: Some(round_trip), .. }) = event {
             self.latency_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).max(1);
         }
-    }
-
-    /// The peer broke a rule or a limit.
-    pub(super) fn handle_error(&mut self, error: Error) {
-        self.core.handle_error(clock::now(), error);
     }
 
     /// The round-trip time of the last ping that was answered.
@@ -458,7 +408,17 @@ impl Session {
         }
     }
 
-    /// Queues events for the frames that were queued, and for the end of the connection. True if events have to be delivered.
+    /// Queues the event of a connection that has ended.
+    pub(super) fn queue_end(&mut self) {
+        self.queue_notifications();
+        if let Some(end) = self.core.end().cloned()
+            && let Some(queue) = self.traced()
+        {
+            queue.push_end(end);
+        }
+    }
+
+    /// Queues events for the frames that were queued, and for the closing handshake once it has begun. True if events have to be delivered.
     pub(super) fn queue_notifications(&mut self) -> bool {
         let mut end = self.core.end().cloned();
         let queue = if end.is_some() { self.traced() } else { self.notifications() };

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -20,9 +20,8 @@ use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Role,
 use super::active_receiver::{ActiveReceiver, ReceiverSlot};
 use super::clock;
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
-use super::flush;
+use super::flush::{self, BATCH_LEN_MAX};
 use super::interned::{Kept, interned};
-use super::linger::Linger;
 use super::link::{self, Link, Waiter};
 use super::observer::{self, NotificationQueue};
 use super::session::Session;
@@ -119,6 +118,10 @@ impl Shared {
         self.state.with(run)
     }
 
+    fn with_notifications<T>(&self, run: impl FnOnce(&mut NotificationQueue) -> Option<T>) -> Option<T> {
+        self.state.with(|state| run(state.session.notifications()?))
+    }
+
     /// Appends a message to a batch that is sure to be written, while the receiver has buffered more messages.
     #[inline(always)]
     pub(super) fn append(&self, kind: Kind, payload: &[u8]) -> bool {
@@ -127,12 +130,14 @@ impl Shared {
         }
         // Nothing here is observed or needs a flusher.
         let state = &mut *self.state.lock_plain();
-        state.link.is_flush_due() && !state.link.is_full() && state.session.append(kind, payload)
+        state.link.is_flush_due()
+            && !state.link.is_full()
+            && state.session.core.append_message(kind, payload, BATCH_LEN_MAX)
     }
 
     /// Bytes that are queued for writing. Nothing else happens.
     pub(super) fn queued_len(&self) -> usize {
-        self.state.with(|state| state.session.core().queued_len())
+        self.state.with(|state| state.session.core.queued_len())
     }
 
     /// What compression has cost since the last call, in bytes that are produced otherwise.
@@ -145,19 +150,13 @@ impl Shared {
         self.halves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A half is dropped. The last one sends the Close frame; a task writes what the transport does not accept at once.
-    pub(super) fn drop_half(self: &Arc<Self>) -> Remaining {
-        if self.halves.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return Remaining::Halves;
+    /// A half is dropped. True if it was the last one, which sends the Close frame.
+    pub(super) fn drop_half(&self) -> bool {
+        let is_last = self.halves.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.lock().close_dropped();
         }
-        let is_written = self.lock().close_dropped();
-        match Handle::try_current() {
-            Ok(runtime) if !is_written && clock::has_timers() => {
-                sync::spawn(&runtime, write_rest(self.clone()));
-                Remaining::Unwritten
-            }
-            _ => Remaining::Nothing,
-        }
+        is_last
     }
 
     /// Whether the receiver or a sender lives.
@@ -165,22 +164,20 @@ impl Shared {
         self.halves.load(Ordering::Acquire) > 0
     }
 
-    /// Ready when the connection has ended, or its halves are dropped and the queue is written; then perhaps with its transport, which lingers.
-    pub(super) fn poll_ended(&self, cx: &Context<'_>) -> Poll<Option<Linger>> {
+    /// Ready when the transport is not needed any more. Once both halves are dropped, this writes the queue.
+    pub(super) fn poll_ended(&self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         // The half that is dropped last queues a Close frame, unless there was one.
-        let is_dropped = !self.has_halves() && !state.session.core().is_open();
-        let is_written = is_dropped && state.poll_flush(Some((Waiter::Driver, cx))).is_ready();
-        // After a failed write, the owner of the receiver still reads the bytes that have arrived.
-        if state.link.is_closed() || is_dropped && state.link.write_error().is_some() {
-            return Poll::Ready(None);
+        let is_dropped = !self.has_halves() && !state.session.core.is_open();
+        if is_dropped && !state.link.is_closed() && state.poll_flush(Some((waiter, cx))).is_ready() {
+            state.end_dropped();
         }
-        if is_written {
-            return Poll::Ready(state.end_dropped());
+        let has_lingered = state.link.is_lingering();
+        ready!(state.link.poll_ended(waiter, cx));
+        if is_dropped || has_lingered {
+            state.drop_io(WebSocketError::Closed);
         }
-        // Woken by every end, and by the drop of the last half. It registers again when it is woken for another reason.
-        state.link.register(Some((Waiter::Driver, cx)));
-        Poll::Pending
+        Poll::Ready(())
     }
 
     /// A number for another sender.
@@ -224,7 +221,7 @@ impl Shared {
     pub(super) fn take_receiver(&self) -> Option<Box<ActiveReceiver>> {
         self.state.with(|state| {
             let State { slot, session, config, send_queue, .. } = state;
-            let idle = || IdleInbound::new(session.core().role(), &config.core);
+            let idle = || IdleInbound::new(session.core.role(), &config.core);
             let mut active = slot.take(|last_len| ActiveReceiver::from_idle(idle(), last_len))?;
             active.account = send_queue.account().clone();
             Some(active)
@@ -263,9 +260,10 @@ impl Shared {
         if !state.link.is_closed() {
             state.session.close_dropped();
             let _ = state.poll_flush(None);
-            let io = state.take_io(WebSocketError::ConnectionLost);
-            state.deferred.drop_later(Box::new(io));
+        } else if !state.link.is_lingering() {
+            return;
         }
+        state.drop_io(WebSocketError::ConnectionLost);
     }
 
     /// Counts the memory of this WebSocket in the account of its connection, which may close it to free memory.
@@ -280,7 +278,7 @@ impl Shared {
         // One that is in use is not idle.
         let Some(mut state) = self.try_lock() else { return };
         state.count_read_buffer();
-        if state.session.release_if_idle() && state.session.core().is_compressed() {
+        if state.session.release_if_idle() && state.session.core.is_compressed() {
             state.wake();
         }
     }
@@ -307,29 +305,18 @@ impl Guardable for State {
     #[inline]
     fn before_unlock(&mut self) {
         self.session.return_codec(self.send_queue.account());
-        if self.session.core().wants_write() && !self.link.is_flush_due() {
+        if self.session.core.wants_write() && !self.link.is_flush_due() {
             self.schedule();
         }
-        if self.session.is_observed() || !self.session.core().is_open() {
+        if self.session.is_observed() || !self.session.core.is_open() {
             self.queue_notifications();
         }
     }
 }
 
-/// What remains of a connection when a half is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Remaining {
-    /// Other halves.
-    Halves,
-    /// A task that writes what the transport has not accepted yet.
-    Unwritten,
-    Nothing,
-}
-
-/// Keeps a connection whose halves are dropped until its queue is written, or it has ended.
-async fn write_rest(shared: Arc<Shared>) {
-    let waiter = Waiter::Sender(shared.next_sender());
-    let _ = poll_fn(|cx| shared.lock().poll_flush(Some((waiter, cx)))).await;
+/// Keeps a connection until its transport is not needed any more.
+async fn linger_in_task(shared: Arc<Shared>) {
+    poll_fn(|cx| shared.poll_ended(Waiter::FlushTask, cx)).await;
 }
 
 async fn flush_in_task(shared: Weak<Shared>, is_parallel: bool) {
@@ -359,14 +346,28 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
     }
 }
 
+/// Delivers the events that are queued.
 fn notify_observer(shared: &Shared) {
-    observer::deliver_all(|act: &mut dyn FnMut(&mut NotificationQueue)| {
-        shared.state.with(|state| {
+    let Some(observer) = shared.with_notifications(NotificationQueue::begin_delivery) else { return };
+    let delivering = Delivering(shared);
+    while let Some((event, last)) = shared.with_notifications(NotificationQueue::next_delivery) {
+        observer::notify(observer.as_ref(), &event);
+        drop(last);
+    }
+    std::mem::forget(delivering);
+}
+
+/// Dropped when an observer panics.
+struct Delivering<'a>(&'a Shared);
+
+impl Drop for Delivering<'_> {
+    fn drop(&mut self) {
+        self.0.state.with(|state| {
             if let Some(queue) = state.session.notifications() {
-                act(queue);
+                queue.cancel_delivery();
             }
         });
-    });
+    }
 }
 
 pub(super) struct State {
@@ -384,7 +385,7 @@ pub(super) struct State {
 impl State {
     /// Whether messages can be sent.
     pub(super) fn is_open(&self) -> bool {
-        self.session.core().is_open() && self.link.write_error().is_none()
+        self.session.core.is_open() && self.link.write_error().is_none()
     }
 
     /// The server shuts down.
@@ -422,9 +423,9 @@ impl State {
         self.shared.as_ptr().addr()
     }
 
-    /// Whether the connection is registered with a server, which waits for its end.
-    pub(super) fn is_of_server(&self) -> bool {
-        self.send_queue.account().is_of_server()
+    /// The runtime for tasks of the connection.
+    pub(super) fn runtime(&self) -> Option<Handle> {
+        self.send_queue.account().runtime()
     }
 
     /// Whether this thread polls the future that is driven.
@@ -439,9 +440,10 @@ impl State {
 
     /// Finds a flusher; false if there is none.
     fn schedule(&mut self) -> bool {
-        let Self { link, shared, .. } = self;
+        let Self { link, shared, send_queue, .. } = self;
         let task = |is_parallel| flush_in_task(shared.clone(), is_parallel);
-        link.schedule(|| flush::schedule(shared.as_ptr().addr(), task))
+        let runtime = || Handle::try_current().ok().or_else(|| send_queue.account().runtime());
+        link.schedule(|| flush::schedule(shared.as_ptr().addr(), runtime, task))
     }
 
     /// The future that flushed has ended or was dropped.
@@ -453,7 +455,7 @@ impl State {
 
     /// The end of a poll of the future that flushes.
     pub(super) fn flush_driven(&mut self, cx: &Context<'_>) {
-        if self.link.has_flusher() || self.session.core().wants_write() {
+        if self.link.has_flusher() || self.session.core.wants_write() {
             let _ = self.poll_flush(Some((Waiter::Driver, cx)));
         }
         self.count_read_buffer();
@@ -467,7 +469,7 @@ impl State {
         if let Some(error) = self.link.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        if self.link.is_flushed() && !self.session.core().wants_write() {
+        if self.link.is_flushed() && !self.session.core.wants_write() {
             return Poll::Ready(Ok(()));
         }
         let was_full = self.link.is_full();
@@ -494,7 +496,7 @@ impl State {
         end: &mut Option<u64>,
         task: Option<(Waiter, &Context<'_>)>,
     ) -> Poll<Result<(), WebSocketError>> {
-        let queued_end = self.link.traffic().bytes_sent + self.session.core().queued_len() as u64;
+        let queued_end = self.link.traffic().bytes_sent + self.session.core.queued_len() as u64;
         let is_first = end.is_none();
         let end = *end.get_or_insert(queued_end);
         let flushed = self.poll_flush(task);
@@ -508,8 +510,8 @@ impl State {
 
     /// Called while the transport is full: ready when the peer has been slow for too long.
     fn poll_slow(&mut self, task: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), WebSocketError>> {
-        let queued_len = self.session.core().queued_len();
-        let held = self.session.core().queue_memory_len() + self.link.buffered_len_max();
+        let queued_len = self.session.core.queued_len();
+        let held = self.session.core.queue_memory_len() + self.link.buffered_len_max();
         if self.send_queue.try_set(held).is_err() {
             // The transport is full and accepts no Close frame.
             self.reset(WebSocketError::Overloaded);
@@ -522,7 +524,7 @@ impl State {
 
     /// Whether a message that is sent now would wait for too long.
     pub(super) fn is_slow(&self) -> bool {
-        self.session.core().is_congested() || self.link.is_overdue()
+        self.session.core.is_congested() || self.link.is_overdue()
     }
 
     /// Sends a message whose payload is written from where it is; bytes that the transport does not accept are queued.
@@ -559,7 +561,7 @@ impl State {
 
     /// Whether prepared frames may be written to the socket from where they are: nothing is queued, and no one observes or waits.
     pub(super) fn can_write_prepared(&self) -> bool {
-        self.session.core().can_write_prepared()
+        self.session.core.can_write_prepared()
             && self.link.write_error().is_none()
             && self.link.socket().is_some()
             && self.link.is_flushed()
@@ -588,7 +590,7 @@ impl State {
             self.fail_write(&error);
             return Ok(0);
         }
-        if total == len && !self.session.core().is_compressed() {
+        if total == len && !self.session.core.is_compressed() {
             // Nothing is left, and there is no window that it changes.
             return Ok(frames.len());
         }
@@ -661,7 +663,8 @@ impl State {
 
     /// Nothing is written any more: drops the queue.
     fn drop_queue(&mut self) {
-        self.session.drop_queue(&mut self.deferred);
+        let Self { session, deferred, .. } = self;
+        session.core.handle_write_failed(clock::now(), |payload| deferred.drop_later(payload));
         self.link.end_flush(false);
         self.send_queue.set(0);
     }
@@ -672,18 +675,23 @@ impl State {
         let _ = self.session.close(CloseCode::TRY_AGAIN_LATER, "out of memory");
         let flushed = self.poll_flush(None);
         self.slot.overload();
-        let mut io = self.take_io(WebSocketError::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
-            let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
-            let (id, account) = (self.id(), self.send_queue.account().clone());
-            let linger = Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER));
-            // It may drop the transport.
-            self.deferred.call(move || flush::linger(id, &account, linger));
+            self.linger(WebSocketError::Overloaded, Some(Instant::now() + OVERLOADED_LINGER));
+            if let (Some(shared), Some(runtime)) = (self.shared.upgrade(), self.runtime()) {
+                self.deferred.call(move || {
+                    sync::spawn(&runtime, linger_in_task(shared));
+                });
+            }
         } else {
             // Unread output holds memory of the kernel.
-            io.abandon();
-            self.deferred.drop_later(Box::new(io));
+            self.reset(WebSocketError::Overloaded);
         }
+    }
+
+    /// Ends reading and writing. The transport is kept until the peer has closed it, and the caller finds a task for that.
+    fn linger(&mut self, why: WebSocketError, deadline: Option<Instant>) {
+        self.link.linger(why.clone(), deadline);
+        self.fail(why);
     }
 
     /// Removes the transport: no more reads and writes.
@@ -695,7 +703,9 @@ impl State {
 
     /// Ends reading and writing.
     pub(super) fn fail(&mut self, error: WebSocketError) {
-        self.session.handle_eof();
+        // A Close frame of this end is reported before it counts as unanswered.
+        self.session.queue_notifications();
+        self.session.core.handle_eof();
         self.close_link(error);
         self.wake();
     }
@@ -710,10 +720,7 @@ impl State {
     /// Ends a connection whose peer is too slow.
     pub(super) fn disconnect_slow(&mut self) {
         #[cfg(feature = "tracing")]
-        tracing::debug!(
-            queued = self.session.core().queued_len(),
-            "the peer is too slow and is disconnected"
-        );
+        tracing::debug!(queued = self.session.core.queued_len(), "the peer is too slow and is disconnected");
         if let Some(counters) = self.send_queue.account().slow_peers() {
             counters.disconnected.fetch_add(1, Ordering::Relaxed);
         }
@@ -736,10 +743,10 @@ impl State {
         if self.link.is_closed() {
             return true;
         }
-        match self.session.core().transport() {
+        match self.session.core.transport() {
             Transport::Open => false,
             // The transport itself still buffers frames, as TLS does. The close timeout ends that.
-            _ if self.link.is_full() && self.session.core().poll_timeout().is_some() => false,
+            _ if self.link.is_full() && self.session.core.poll_timeout().is_some() => false,
             Transport::ShutdownWrite => {
                 self.link.shut_down(cx);
                 false
@@ -751,37 +758,46 @@ impl State {
         }
     }
 
-    /// Both halves are dropped: queues the Close frame. False if that, or what was sent before, is not written yet.
-    fn close_dropped(&mut self) -> bool {
+    /// Both halves are dropped: queues the Close frame, and ends the connection unless a task can continue with it.
+    fn close_dropped(&mut self) {
+        if self.link.is_closed() {
+            return;
+        }
         if self.link.write_error().is_none() {
             self.session.close_dropped();
         }
-        if !self.link.is_closed() {
-            // The task that receives has another deadline, and the server waits for this.
-            self.wake();
+        // The task that receives has another deadline, and the server waits for this.
+        self.wake();
+        let is_written = self.poll_flush(None).is_ready();
+        let has_task = || self.runtime().is_some_and(|runtime| clock::has_timers(&runtime));
+        if is_written && !self.lingers() || !has_task() {
+            self.drop_io(WebSocketError::Closed);
+        } else if is_written {
+            self.end_dropped();
         }
-        self.poll_flush(None).is_ready()
     }
 
-    /// Ends a connection whose halves are dropped: returns the transport if it lingers.
-    fn end_dropped(&mut self) -> Option<Linger> {
-        let linger = self.shut_down_dropped();
-        let io = self.take_io(WebSocketError::Closed);
+    /// Whether the transport of a connection whose halves are dropped has to linger: that of a server, whose end would reset the connection,
+    /// and a stream of HTTP/2, which drops the frames that its connection has not written.
+    fn lingers(&self) -> bool {
+        (self.session.core.role() == Role::Server || self.link.is_tunnel())
+            && self.link.write_error().is_none()
+            && self.session.core.poll_timeout().is_some()
+    }
+
+    /// The end of a connection whose halves are dropped, and whose queue is written.
+    fn end_dropped(&mut self) {
+        if self.lingers() {
+            self.linger(WebSocketError::Closed, self.session.poll_timeout());
+        } else {
+            self.drop_io(WebSocketError::Closed);
+        }
+    }
+
+    /// Ends reading and writing, and drops the transport.
+    pub(super) fn drop_io(&mut self, why: WebSocketError) {
+        let io = self.take_io(why);
         self.deferred.drop_later(Box::new(io));
-        linger
-    }
-
-    /// The end of a connection that was dropped while it could write.
-    fn shut_down_dropped(&mut self) -> Option<Linger> {
-        let is_client = self.session.core().role() == Role::Client;
-        let written = self.link.poll_write_all(None, &mut self.session, &mut self.deferred);
-        if !written.is_ready() || is_client && !self.link.is_tunnel() {
-            return None;
-        }
-        self.link.shut_down(&mut Context::from_waker(Waker::noop()));
-        self.session.core().poll_timeout()?;
-        // `None` if the clock cannot represent it: it never passes.
-        Some(Linger::new(self.link.take_io(), self.session.poll_timeout()))
     }
 
     /// Queues the events of the session, and delivers them after the unlock.
@@ -796,18 +812,7 @@ impl State {
 }
 
 impl Drop for State {
-    /// Both halves were dropped, and [`Shared::drop_half`] has written what the transport accepts.
     fn drop(&mut self) {
-        if self.link.write_error().is_none()
-            && let Some(linger) = self.shut_down_dropped()
-        {
-            if self.session.core().role() == Role::Client {
-                // Dropping a stream of HTTP/2 resets it, and drops the frames that its connection has not written.
-                flush::spawn_linger(linger);
-            } else {
-                flush::linger(self.id(), self.send_queue.account(), linger);
-            }
-        }
         self.slot = ReceiverSlot::Ended;
         self.count_read_buffer();
         // A task that waits to flush ends.

@@ -186,14 +186,20 @@ async fn a_handler_that_drops_its_socket_with_unread_bytes_resets_nobody() {
     tokio::time::timeout(Duration::from_secs(9), serving).await.expect("it ends").unwrap().unwrap();
 }
 
-/// A handler that passes its WebSockets on.
-fn pass_on(passed: tokio::sync::mpsc::UnboundedSender<wireloom::WebSocket>) -> impl wireloom::Handler {
+/// A handler that passes its WebSockets on, and returns or not.
+fn pass_on(
+    passed: tokio::sync::mpsc::UnboundedSender<wireloom::WebSocket>,
+    returns: bool,
+) -> impl wireloom::Handler {
     move |request: wireloom::Request| {
         let passed = passed.clone();
         async move {
             match request.websocket() {
                 Ok(upgrade) => upgrade.on_open(async move |socket| {
                     let _ = passed.send(socket);
+                    if !returns {
+                        std::future::pending::<()>().await;
+                    }
                 }),
                 Err(refusal) => refusal,
             }
@@ -243,6 +249,149 @@ async fn a_dropped_websocket_counts_until_its_peer_has_closed() {
     }
 }
 
+// Another task has it.
+#[tokio::test]
+async fn a_websocket_that_was_dropped_while_its_handler_runs_counts_until_its_peer_has_closed() {
+    for len in [0, 16 << 20] {
+        let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
+        let finish = std::sync::Arc::new(tokio::sync::Notify::new());
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let (address, handle) = (server.local_addr().unwrap(), server.handle());
+        let finished = finish.clone();
+        let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+            let (passed, finished) = (passed.clone(), finished.clone());
+            async move {
+                match request.websocket() {
+                    Ok(upgrade) => upgrade.on_open(async move |socket| {
+                        let _ = passed.send(socket);
+                        finished.notified().await;
+                    }),
+                    Err(refusal) => refusal,
+                }
+            }
+        }));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        let mut socket = sockets.recv().await.unwrap();
+        socket.feed(vec![7; len]).await.unwrap();
+        drop(socket);
+        let mut read = Vec::new();
+        stream.read_to_end(&mut read).await.unwrap();
+        assert!(read.ends_with(b"\x88\x02\x03\xe9") && read.len() > len, "{len}");
+        finish.notify_one();
+        // Much less than the close timeout.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(handle.stats().websockets_open, 1, "{len}");
+        handle.shut_down();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!serving.is_finished(), "{len}");
+        drop(stream);
+        tokio::time::timeout(Duration::from_secs(5), serving).await.expect("it ends").unwrap().unwrap();
+    }
+}
+
+// Its owner is a thread without a runtime, and sends more than the socket accepts: the task of the server writes the rest.
+#[tokio::test]
+async fn a_websocket_that_is_dropped_outside_of_the_runtime_is_written_until_the_close_timeout() {
+    const LEN: usize = 32 << 20;
+    for reads in [true, false] {
+        let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
+        let mut config = wireloom::ServerConfig::default();
+        config.websocket.core.close_timeout = Duration::from_secs(1);
+        let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+        let (address, handle) = (server.local_addr().unwrap(), server.handle());
+        tokio::spawn(server.serve(pass_on(passed, true)));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        let (mut sender, receiver) = sockets.recv().await.unwrap().split();
+        let owner = std::thread::spawn(move || {
+            assert!(sender.try_send(vec![7; LEN]).unwrap());
+            drop((sender, receiver));
+        });
+        owner.join().unwrap();
+        if reads {
+            let mut read = Vec::new();
+            stream.read_to_end(&mut read).await.unwrap();
+            assert!(read.ends_with(b"\x88\x02\x03\xe9") && read.len() > LEN);
+            drop(stream);
+        }
+        // Much less than the time for which a slow peer may stall.
+        let ending = async {
+            while handle.stats().connections_open > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), ending).await.expect("it has ended");
+    }
+}
+
+// Its transport lingers in a task of its own.
+#[tokio::test]
+async fn a_websocket_that_was_dropped_ends_with_its_server() {
+    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let serving = tokio::spawn(server.serve(pass_on(passed, false)));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+    drop(sockets.recv().await.unwrap());
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).await.unwrap();
+    assert!(read.ends_with(b"\x88\x02\x03\xe9"));
+    stream.write_all(b"dropped").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    stream.write_all(b"dropped").await.expect("it lingers");
+    serving.abort();
+    // Much less than the close timeout.
+    let refused = async {
+        while stream.write_all(b"refused").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), refused).await.expect("the transport is closed");
+}
+
+// The connection's own task waits for the peer.
+#[tokio::test]
+async fn a_handler_that_drops_its_websocket_needs_no_other_task() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for returns in [false, true] {
+        let (release, is_released) = tokio::sync::oneshot::channel::<()>();
+        let is_released = std::sync::Mutex::new(Some(is_released));
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+            let is_released = is_released.lock().unwrap().take().unwrap();
+            async move {
+                match request.websocket() {
+                    Ok(upgrade) => upgrade.on_open(async move |socket| {
+                        let _ = is_released.await;
+                        drop(socket);
+                        if !returns {
+                            std::future::pending::<()>().await;
+                        }
+                    }),
+                    Err(refusal) => refusal,
+                }
+            }
+        }));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let before = tasks();
+        release.send(()).unwrap();
+        let mut read = Vec::new();
+        stream.read_to_end(&mut read).await.unwrap();
+        assert_eq!(read, b"\x88\x02\x03\xe9");
+        assert_eq!(tasks(), before, "{returns}");
+        serving.abort();
+        let _ = serving.await;
+    }
+}
+
 // It is driven twice: by the server, and within that by its handler.
 #[tokio::test]
 async fn a_websocket_that_its_handler_drives_counts_until_its_peer_has_closed() {
@@ -286,7 +435,7 @@ async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
     config.connections_per_address_max = Some(2);
     let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
-    let serving = tokio::spawn(server.serve(pass_on(passed)));
+    let serving = tokio::spawn(server.serve(pass_on(passed, true)));
     let url = format!("ws://{address}/");
     let (mut first, mut second) =
         (wireloom::connect(&url).await.unwrap(), wireloom::connect(&url).await.unwrap());
@@ -326,7 +475,7 @@ async fn what_has_arrived_on_a_websocket_that_was_passed_on_is_read_after_a_fail
         let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let (address, handle) = (server.local_addr().unwrap(), server.handle());
-        tokio::spawn(server.serve(pass_on(passed)));
+        tokio::spawn(server.serve(pass_on(passed, true)));
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
         let mut head = Vec::new();
@@ -370,7 +519,7 @@ async fn a_websocket_that_its_handler_has_passed_on_ends_with_its_server() {
     let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
-    let serving = tokio::spawn(server.serve(pass_on(passed)));
+    let serving = tokio::spawn(server.serve(pass_on(passed, true)));
     let mut client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
     let mut kept = sockets.recv().await.unwrap();
     handle.abort();

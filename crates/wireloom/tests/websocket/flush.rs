@@ -73,11 +73,14 @@ struct Scripted(Arc<Mutex<Script>>);
 #[derive(Default)]
 struct Script {
     input: VecDeque<u8>,
+    /// The peer has ended its side.
+    has_ended: bool,
     reader: Option<Waker>,
     /// Bytes that it accepts until it is full.
     room: usize,
     writer: Option<Waker>,
     written: Vec<u8>,
+    is_shut_down: bool,
 }
 
 impl Scripted {
@@ -87,6 +90,11 @@ impl Scripted {
         let reader = script.reader.take();
         drop(script);
         reader.into_iter().for_each(Waker::wake);
+    }
+
+    fn end(&self) {
+        self.0.lock().unwrap().has_ended = true;
+        self.arrive(&[]);
     }
 
     fn make_room(&self, room: usize) {
@@ -111,7 +119,7 @@ impl Scripted {
 impl AsyncRead for Scripted {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut script = self.0.lock().unwrap();
-        if script.input.is_empty() {
+        if script.input.is_empty() && !script.has_ended {
             script.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -139,7 +147,14 @@ impl AsyncWrite for Scripted {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// As TLS does, which writes an alert.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut script = self.0.lock().unwrap();
+        if script.room == 0 {
+            script.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        script.is_shut_down = true;
         Poll::Ready(Ok(()))
     }
 }
@@ -191,7 +206,55 @@ async fn the_tasks_of_a_full_transport_end_when_the_rest_is_written() {
     transport.make_room(100);
     settle().await;
     assert_eq!(transport.written(), b"\x81\x05first\x88\x02\x03\xe9");
+    transport.end();
+    settle().await;
     assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
+// The peer may close its side first.
+#[tokio::test]
+async fn a_transport_that_lingers_is_shut_down_once_it_has_room() {
+    for (peer_ends_first, driven) in [(false, false), (false, true), (true, false), (true, true)] {
+        let transport = Scripted::default();
+        transport.make_room(b"\x88\x02\x03\xe9".len());
+        let socket = open(transport.clone());
+        if driven {
+            socket.drive(async |socket| drop(socket)).await;
+        } else {
+            drop(socket);
+        }
+        if peer_ends_first {
+            transport.end();
+        }
+        settle().await;
+        assert_eq!(transport.written(), b"\x88\x02\x03\xe9");
+        assert!(!transport.0.lock().unwrap().is_shut_down);
+        transport.make_room(1);
+        settle().await;
+        assert!(transport.0.lock().unwrap().is_shut_down, "{peer_ends_first} {driven}");
+        transport.end();
+        settle().await;
+        // Nothing has it any more.
+        assert_eq!(Arc::strong_count(&transport.0), 1, "{peer_ends_first} {driven}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_is_dropped_with_an_empty_queue_needs_no_task() {
+    let transport = Scripted::default();
+    transport.make_room(100);
+    let client = WebSocket::from_transport(
+        transport.clone(),
+        Role::Client,
+        Default::default(),
+        None,
+        Default::default(),
+        &[],
+    );
+    drop(client);
+    assert_eq!(transport.written().len(), 8);
+    assert_eq!(Arc::strong_count(&transport.0), 1);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
 
 // The task that flushed has ended with its runtime. (So would a timer; nothing here has a deadline.)

@@ -190,7 +190,54 @@ async fn a_websocket_that_is_dropped_with_a_full_queue_has_not_failed() {
     let mut read = Vec::new();
     stream.read_to_end(&mut read).await.unwrap();
     assert!(read.ends_with(b"\x88\x02\x03\xe9") && read.len() > LEN);
+    drop(stream);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let expected = [">> Binary 16777216", "> Binary 16777216", "> Close 2", "closing 1001 by Local"];
+    let expected = [
+        ">> Binary 16777216",
+        "> Binary 16777216",
+        "> Close 2",
+        "closing 1001 by Local",
+        "closed 1006 by Local",
+    ];
     assert_eq!(*events.lock().unwrap(), expected);
+}
+
+/// The ways to drop a WebSocket.
+const DROPS: [fn(WebSocket); 4] = [
+    |socket| drop(socket),
+    |socket| {
+        let (sender, receiver) = socket.split();
+        drop(receiver);
+        drop(sender);
+    },
+    |socket| {
+        let (sender, receiver) = socket.split();
+        drop(sender);
+        drop(receiver);
+    },
+    |socket| std::thread::spawn(move || drop(socket)).join().unwrap(),
+];
+
+#[tokio::test]
+async fn the_end_of_a_websocket_that_is_dropped_while_open_is_reported_once() {
+    for (role, drop_it) in
+        [Role::Client, Role::Server].into_iter().flat_map(|role| DROPS.map(|way| (role, way)))
+    {
+        for driven in [false, true] {
+            let (mut peer, transport) = tokio::io::duplex(1 << 10);
+            let (config, events) = watched(Delivery::Messages);
+            let socket = open(transport, role, config);
+            if driven {
+                socket.drive(async |socket| drop_it(socket)).await;
+            } else {
+                drop_it(socket);
+            }
+            let mut close = [0; 4];
+            peer.read_exact(&mut close).await.unwrap();
+            drop(peer);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let expected = ["> Close 2", "closing 1001 by Local", "closed 1006 by Local"];
+            assert_eq!(*events.lock().unwrap(), expected, "{role:?} {driven}");
+        }
+    }
 }
