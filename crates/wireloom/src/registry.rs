@@ -355,9 +355,13 @@ impl Drop for Registration {
             self.registry.count_panic();
         }
         self.registry.count_end(member.is_open);
-        // The task of the WebSocket was aborted after its handler had passed the WebSocket on.
-        if let Some(socket) = member.socket.and_then(|socket| socket.upgrade()) {
-            socket.abort();
+        // The task of the WebSocket was aborted after its handler had passed the WebSocket on, where it may be in use.
+        let socket = member.socket.and_then(|socket| socket.upgrade());
+        let busy = visit(socket.into_iter().collect(), Shared::try_abort);
+        if !busy.is_empty()
+            && let Some(runtime) = self.account.runtime()
+        {
+            runtime.spawn(visit_all(busy, Shared::try_abort));
         }
     }
 }

@@ -72,8 +72,9 @@ impl Channel {
 
 /// A request whose body is collected ends with [`HttpError::Overloaded`], which is answered with 503.
 impl Evict for Shared {
-    fn evict(&self) {
+    fn evict(&self) -> bool {
         self.lock().discard(HttpError::Overloaded);
+        true
     }
 }
 

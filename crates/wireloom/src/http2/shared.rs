@@ -157,12 +157,13 @@ impl Shared {
 
 impl Evict for Shared {
     /// Ends the connection with ENHANCE_YOUR_CALM, and frees what was not read.
-    fn evict(&self) {
+    fn evict(&self) -> bool {
         self.command(|state| {
             state.core.abort(ErrorCode::ENHANCE_YOUR_CALM, b"out of memory");
             state.fail(HttpError::StreamReset(ErrorCode::ENHANCE_YOUR_CALM));
             state.slots.lose_unread(&mut state.core, &mut state.deferred);
         });
+        true
     }
 
     fn abort(&self) {

@@ -265,13 +265,25 @@ impl Inner {
             self.is_evicted.store(true, Ordering::Release);
             (chosen.clone(), target)
         };
-        self.memory.evicted.fetch_add(1, Ordering::Relaxed);
-        let is_done = target.try_evict();
+        let is_done = self.evict_target(&*target);
         self.memory.wake_waiting();
         if let Some(group) = &self.group {
             group.wake();
         }
         Some((chosen, is_done))
+    }
+
+    /// Evicts what was chosen; false if it is in use.
+    pub(super) fn evict_target(&self, target: &dyn Evict) -> bool {
+        let is_done = target.evict();
+        self.memory.evicted.fetch_add(u64::from(is_done), Ordering::Relaxed);
+        is_done
+    }
+
+    /// The target was in use for too long.
+    pub(super) fn cancel_eviction(&self) {
+        let _target = lock(&self.target);
+        self.is_evicted.store(false, Ordering::Release);
     }
 }
 

@@ -336,8 +336,9 @@ mod tests {
     struct Holder(Mutex<Reservation>);
 
     impl Evict for Holder {
-        fn evict(&self) {
+        fn evict(&self) -> bool {
             lock(&self.0).set(0);
+            true
         }
     }
 

@@ -26,11 +26,12 @@ impl Guardable for Eviction {
 }
 
 impl Evict for Guarded<Eviction> {
-    fn evict(&self) {
+    fn evict(&self) -> bool {
         let mut guard = self.lock();
         let Eviction { is_evicted, waker, deferred } = &mut *guard;
         *is_evicted = true;
         deferred.wake(waker);
+        true
     }
 }
 

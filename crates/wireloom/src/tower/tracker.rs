@@ -131,8 +131,8 @@ mod tests {
     struct Holder(Mutex<Option<Reservation>>);
 
     impl Evict for Holder {
-        fn evict(&self) {
-            self.0.lock().unwrap().take();
+        fn evict(&self) -> bool {
+            self.0.lock().unwrap().take().is_some()
         }
     }
 

@@ -256,14 +256,12 @@ impl Shared {
     /// Ends a WebSocket whose server has ended, or that counts as lost, although the application may keep both halves: with the Close frame
     /// of one that is dropped, if the transport accepts that at once.
     pub(crate) fn abort(&self) {
-        let mut state = self.lock();
-        if !state.link.is_closed() {
-            state.session.close_dropped();
-            let _ = state.poll_flush(None);
-        } else if !state.link.is_lingering() {
-            return;
-        }
-        state.drop_io(WebSocketError::ConnectionLost);
+        self.lock().abort();
+    }
+
+    /// As [`abort`](Self::abort). False if the WebSocket is in use for a while.
+    pub(crate) fn try_abort(&self) -> bool {
+        self.try_lock().map(|mut state| state.abort()).is_some()
     }
 
     /// Counts the memory of this WebSocket in the account of its connection, which may close it to free memory.
@@ -286,11 +284,7 @@ impl Shared {
 
 /// Closes with 1013 and frees the send queue and the message that is arriving, whether or not its task is polled.
 impl Evict for Shared {
-    fn evict(&self) {
-        self.lock().overload();
-    }
-
-    fn try_evict(&self) -> bool {
+    fn evict(&self) -> bool {
         self.try_lock().map(|mut state| state.overload()).is_some()
     }
 }
@@ -792,6 +786,16 @@ impl State {
         } else {
             self.drop_io(WebSocketError::Closed);
         }
+    }
+
+    fn abort(&mut self) {
+        if !self.link.is_closed() {
+            self.session.close_dropped();
+            let _ = self.poll_flush(None);
+        } else if !self.link.is_lingering() {
+            return;
+        }
+        self.drop_io(WebSocketError::ConnectionLost);
     }
 
     /// Ends reading and writing, and drops the transport.

@@ -12,7 +12,7 @@ use wireloom_ws::{CloseCode, Role};
 
 use super::*;
 use crate::memory::{Evict as _, Memory};
-use crate::registry::{Phase, Registry};
+use crate::registry::{Phase, Registration, Registry};
 use crate::transport::Transport;
 use crate::websocket::{Sender, WebSocket, WebSocketConfig};
 
@@ -76,26 +76,25 @@ async fn the_end_of_a_connection_frees_a_message_of_which_a_part_has_arrived() {
 async fn neither_an_eviction_nor_a_look_waits_for_a_websocket_in_use() {
     let (_peer, sender, receiver) = serve(&Memory::new(1 << 30), 1 << 20);
     let state = receiver.shared.lock();
-    assert!(!receiver.shared.try_evict());
+    assert!(!receiver.shared.evict());
     assert!(sender.try_queued_len().is_none() && sender.try_traffic().is_none());
     drop(state);
     assert_eq!((sender.try_queued_len(), sender.try_traffic()), (Some(0), Some(sender.traffic())));
-    assert!(receiver.shared.try_evict() && receiver.shared.lock().link.is_closed());
+    assert!(receiver.shared.evict() && receiver.shared.lock().link.is_closed());
 }
 
-// One of them compresses a long message.
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_a_websocket_in_use() {
-    let registry = Registry::new();
-    let open = || {
-        let (peer, transport) = duplex(1 << 10);
-        let socket = connect(transport, Role::Server, Negotiated::default());
-        let registration = registry.admit([192, 0, 2, 1].into(), None).unwrap();
-        registration.open(socket.shared());
-        (peer, socket, registration)
-    };
-    let [(mut peer_of_busy, busy, _first), (mut peer, _socket, _second)] = [open(), open()];
-    let shared = busy.shared().clone();
+/// A WebSocket that is registered with a server, and its peer.
+fn register(registry: &Arc<Registry>) -> (DuplexStream, WebSocket, Registration) {
+    let (peer, transport) = duplex(1 << 10);
+    let socket = connect(transport, Role::Server, Negotiated::default());
+    let registration = registry.admit([192, 0, 2, 1].into(), None).unwrap();
+    registration.open(socket.shared());
+    (peer, socket, registration)
+}
+
+/// Locks the state on another thread, until the function that is returned is called. That returns false if it was called too late.
+fn lock_elsewhere(socket: &WebSocket) -> impl FnOnce() -> bool + use<> {
+    let shared = socket.shared().clone();
     let (locked, is_locked) = std::sync::mpsc::channel();
     let (release, is_released) = std::sync::mpsc::channel();
     let using = std::thread::spawn(move || {
@@ -104,14 +103,38 @@ async fn a_shutdown_does_not_wait_for_a_websocket_in_use() {
         is_released.recv_timeout(Duration::from_secs(20)).is_ok()
     });
     is_locked.recv().unwrap();
+    move || {
+        let _ = release.send(());
+        using.join().unwrap()
+    }
+}
+
+// One of them compresses a long message.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_websocket_in_use() {
+    let registry = Registry::new();
+    let [(mut peer_of_busy, busy, _first), (mut peer, _socket, _second)] =
+        [register(&registry), register(&registry)];
+    let release = lock_elsewhere(&busy);
     registry.enter(Phase::Draining);
     let mut opcode = [0];
     peer.read_exact(&mut opcode).await.unwrap();
     assert_eq!(opcode, [0x88]);
-    let _ = release.send(());
-    assert!(using.join().unwrap(), "the shutdown has waited");
+    assert!(release(), "the shutdown has waited");
     peer_of_busy.read_exact(&mut opcode).await.unwrap();
     assert_eq!(opcode, [0x88]);
+}
+
+// The WebSocket was passed on, and compresses a long message.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_server_does_not_wait_for_a_websocket_in_use() {
+    let (mut peer, socket, registration) = register(&Registry::new());
+    let release = lock_elsewhere(&socket);
+    drop(registration);
+    assert!(release(), "the end has waited");
+    let mut sent = Vec::new();
+    peer.read_to_end(&mut sent).await.unwrap();
+    assert_eq!(sent, b"\x88\x02\x03\xe9");
 }
 
 // The closing handshake has begun: when it would have begun by itself does not matter any more.
