@@ -163,10 +163,9 @@ impl Scheduler {
         }
     }
 
-    /// Puts an incremental stream that has sent a frame, and is still ready, behind the others of its list.
+    /// Puts an incremental stream that has sent a frame, and is still ready, behind the others of its list. `priority` is that of the stream.
     #[inline]
-    pub(crate) fn rotate(&mut self, slab: &mut Slab, slot: u32) {
-        let priority = slab.get(slot).priority();
+    pub(crate) fn rotate(&mut self, slab: &mut Slab, slot: u32, priority: Priority) {
         let list = &mut self.ready[priority.index()];
         if priority.incremental && list.tail != slot {
             list.unlink(slab, slot);
@@ -225,8 +224,9 @@ mod tests {
         for _ in 0..frames {
             let Some(slot) = scheduler.next() else { break };
             order.push(slab.get(slot).id.get());
-            scheduler.pass_turn(slab.get(slot).priority());
-            scheduler.rotate(slab, slot);
+            let priority = slab.get(slot).priority();
+            scheduler.pass_turn(priority);
+            scheduler.rotate(slab, slot, priority);
         }
         order
     }
@@ -300,7 +300,8 @@ mod tests {
                 }
                 2 => {
                     if let Some(slot) = scheduler.next() {
-                        scheduler.rotate(&mut slab, slot);
+                        let priority = slab.get(slot).priority();
+                        scheduler.rotate(&mut slab, slot, priority);
                     }
                 }
                 kind => {

@@ -263,14 +263,15 @@ impl Streams {
         }
         stream.send_delta = spend(stream.send_delta, len);
         self.send.window -= i64::from(len);
-        self.send.scheduler.pass_turn(stream.priority());
+        let priority = stream.priority();
+        self.send.scheduler.pass_turn(priority);
         if left == 0 {
             self.send.scheduler.remove(&mut self.slab, slot);
         } else if stream_window == i64::from(len) {
             self.send.scheduler.remove(&mut self.slab, slot);
             self.send.stall.block(&mut self.slab, &mut self.send.scheduler, slot, now);
         } else {
-            self.send.scheduler.rotate(&mut self.slab, slot);
+            self.send.scheduler.rotate(&mut self.slab, slot, priority);
         }
         let writable = has_room.then(|| StreamKey::new(slot, id));
         NextFrame::Data { id, len, end_stream, trailers, writable }
