@@ -28,7 +28,8 @@ const COMPRESSION_COST_MAX: usize = 16 * TURN;
 /// The sending half of a connection.
 pub(super) struct Session {
     pub(super) core: Outbound,
-    going_away: GoingAway,
+    /// The server shuts down: the Close frame is sent when the messages that have been read are answered.
+    pub(super) close_requested: bool,
     /// The round-trip time of the last ping that was answered, in microseconds; 0 before.
     latency_us: u32,
     activity: Activity,
@@ -50,17 +51,6 @@ struct Rare {
     dropped: u64,
     /// The memory of the compressor between two messages, once it is worth counting.
     window: Option<Reservation>,
-}
-
-/// Whether a server that shuts down has closed this connection. Messages that arrive after its Close frame are read and dropped
-/// until the peer's Close frame or the close timeout: closing a socket with unread bytes would reset the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GoingAway {
-    No,
-    /// The Close frame is sent when the messages that have been read are answered.
-    Requested,
-    /// The Close frame has been sent; messages that arrive are dropped.
-    Discarding,
 }
 
 /// Whether bytes have been transferred lately.
@@ -117,8 +107,8 @@ impl Session {
         let rare = observer.map(|observer| {
             Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
         });
-        let (going_away, activity) = (GoingAway::No, Activity::default());
-        Self { core, going_away, latency_us: 0, activity, read_buffer_kib: 0, rare }
+        let (close_requested, activity) = (false, Activity::default());
+        Self { core, close_requested, latency_us: 0, activity, read_buffer_kib: 0, rare }
     }
 
     // Sending.
@@ -311,22 +301,12 @@ impl Session {
         self.rare.get_or_insert_default().on_drop = Some(code);
     }
 
-    /// The server shuts down. False if that was known.
-    pub(super) fn request_close(&mut self) -> bool {
-        let is_first = self.going_away == GoingAway::No;
-        if is_first {
-            self.going_away = GoingAway::Requested;
-        }
-        is_first
-    }
-
     /// Queues the Close frame if that was requested; false if not.
     #[inline]
     pub(super) fn go_away(&mut self) -> bool {
-        if self.going_away != GoingAway::Requested {
+        if !std::mem::take(&mut self.close_requested) {
             return false;
         }
-        self.going_away = GoingAway::Discarding;
         // The code and reason are this crate's own.
         let _ = self.close(CloseCode::GOING_AWAY, "the server is shutting down");
         true

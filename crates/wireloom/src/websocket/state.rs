@@ -48,7 +48,8 @@ pub(crate) struct Shared {
     /// The receiver has buffered messages that it has not returned, so a batch may be delayed until they are answered. This
     /// decides when a batch is written, never whether.
     more_buffered: AtomicBool,
-    /// A server that shuts down has sent its Close frame: messages that arrive are dropped.
+    /// A server that shuts down has sent its Close frame. Messages that arrive are read and dropped until the peer's Close frame or the
+    /// close timeout: closing a socket with unread bytes would reset the connection.
     is_discarding: AtomicBool,
     senders: AtomicU32,
     /// The receiver and the senders that live.
@@ -384,9 +385,8 @@ impl State {
 
     /// The server shuts down.
     fn request_close(&mut self) {
-        if self.session.request_close() {
-            self.wake();
-        }
+        self.session.close_requested = true;
+        self.wake();
     }
 
     fn begin_going_away(&mut self) {
