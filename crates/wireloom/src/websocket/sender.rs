@@ -77,9 +77,7 @@ impl Sender {
             let message = message.into();
             let mut state = self.shared.lock();
             let Poll::Ready(queued) = queue(&mut state, true, |state| put(state, &message)) else { break };
-            if queued.map_err(|error| *error)? {
-                notify_written(&mut state, &message);
-            }
+            queued.map_err(|error| *error)?;
             count += 1;
         }
         flush_now(&mut self.shared.lock())?;
@@ -111,9 +109,7 @@ impl Sender {
         let Poll::Ready(queued) = queue(state, true, |state| put(state, message)) else {
             return Ok(Sent::Full);
         };
-        if queued? {
-            notify_written(state, message);
-        }
+        queued?;
         Ok(self.write_batch(state)?)
     }
 
@@ -135,8 +131,7 @@ impl Sender {
         cx: &Context<'_>,
         message: &Payload<'_>,
     ) -> Poll<Result<bool, WebSocketError>> {
-        let put = |state: &mut State| put(state, message).map(|()| notify_written(state, message));
-        self.poll_queue(cx, true, put)
+        self.poll_queue(cx, true, |state| put(state, message))
     }
 
     /// The second half of [`send`](Self::send).
@@ -376,15 +371,11 @@ impl Sender {
 
     pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), WebSocketError> {
         let mut state = self.shared.lock();
-        let queued = match queue(&mut state, true, |state| put(state, message)) {
-            Poll::Ready(queued) => queued.map_err(|error| *error)?,
+        match queue(&mut state, true, |state| put(state, message)) {
+            Poll::Ready(queued) => queued.map(drop).map_err(|error| *error),
             // Another sender has used the room since, or the caller did not wait for it.
-            Poll::Pending => put(&mut state, message).map(|()| true)?,
-        };
-        if queued {
-            notify_written(&mut state, message);
+            Poll::Pending => Ok(put(&mut state, message)?),
         }
-        Ok(())
     }
 }
 
@@ -586,7 +577,7 @@ fn queue_after_flush(
     }
 }
 
-/// Queues a message. A long one is written from where it is if it cannot be queued by reference, as one that is compressed.
+/// Queues a message, and reports it. A long one is written from where it is if it cannot be queued by reference, as one that is compressed.
 #[inline]
 fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
     let is_compressed = |state: &State| state.session.core.prepared_window_bits(message.len()).is_some();
@@ -598,7 +589,9 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
             let (kind, payload) = message.parts();
             state.send_borrowed(kind, payload)
         }
-    }
+    }?;
+    notify_written(state, message);
+    Ok(())
 }
 
 pub(super) fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), WebSocketError> {
