@@ -74,13 +74,13 @@ pub(crate) struct Scheduler {
     blocked: List,
     /// Bit n: `ready[n]` is not empty.
     bitmap: u16,
-    /// Bit u: the incremental group of urgency u has the next turn.
-    turns: u8,
+    /// By urgency: whether the incremental group has the next turn.
+    incremental_next: [bool; 8],
 }
 
 impl Scheduler {
     pub(crate) const fn new() -> Self {
-        Self { ready: [List::EMPTY; 16], blocked: List::EMPTY, bitmap: 0, turns: 0 }
+        Self { ready: [List::EMPTY; 16], blocked: List::EMPTY, bitmap: 0, incremental_next: [false; 8] }
     }
 
     /// Whether no stream is ready.
@@ -147,7 +147,7 @@ impl Scheduler {
         }
         let urgency = self.bitmap.trailing_zeros() / 2;
         let pair = self.bitmap >> (2 * urgency) & 0b11;
-        let incremental = pair == 0b10 || (pair == 0b11 && self.turns >> urgency & 1 != 0);
+        let incremental = pair == 0b10 || (pair == 0b11 && self.incremental_next[urgency as usize]);
         Some(self.ready[(2 * urgency) as usize + usize::from(incremental)].head)
     }
 
@@ -155,12 +155,7 @@ impl Scheduler {
     /// been its last: a group of many short streams is no reason for the other to wait.
     #[inline]
     pub(crate) fn pass_turn(&mut self, priority: Priority) {
-        let turn = 1 << (priority.index() / 2);
-        if priority.incremental {
-            self.turns &= !turn;
-        } else {
-            self.turns |= turn;
-        }
+        self.incremental_next[priority.index() / 2] = !priority.incremental;
     }
 
     /// Puts an incremental stream that has sent a frame, and is still ready, behind the others of its list. `priority` is that of the stream.
