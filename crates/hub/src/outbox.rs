@@ -254,8 +254,9 @@ impl Outbox {
         if kind != Kind::Reply && pushes_len + cost > queue.len_max() && pushes_len > 0 {
             let (policy, may_drop) = (queue.policy, kind == Kind::Droppable);
             match policy {
-                SlowPolicy::DropNewest if may_drop => return Pushed::Dropped,
                 SlowPolicy::DropOldest if may_drop && queue.make_room(cost) => pushed = Pushed::Dropped,
+                // Also where the others cannot be dropped: they must not be, or a batch is writing them.
+                SlowPolicy::DropOldest | SlowPolicy::DropNewest if may_drop => return Pushed::Dropped,
                 _ => {
                     let ended = queue.end(Disconnect::Slow);
                     drop(queue);
@@ -593,6 +594,25 @@ mod tests {
         for policy in [SlowPolicy::DropOldest, SlowPolicy::DropNewest, SlowPolicy::Disconnect] {
             assert_eq!(full(policy).push(text("3")), Pushed::Overflowed, "{policy:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn drops_a_publication_that_nothing_makes_room_for() {
+        let len_max = MESSAGE_COST + 1;
+        let outbox = Outbox::new(len_max, SlowPolicy::DropOldest);
+        assert_eq!(outbox.push(text("1")), Pushed::Queued);
+        assert_eq!(outbox.publish(text("2"), true), Pushed::Dropped);
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
+        // A batch writes all that could be dropped.
+        let (socket, _peer) = open(1 << 10);
+        let outbox = Outbox::new(len_max, SlowPolicy::DropOldest);
+        outbox.open_to_batches(socket.split().0);
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        assert_eq!(outbox.publish(text("1"), true), Pushed::Unwritten);
+        let Batch { sender, messages, .. } = outbox.begin_batch().unwrap();
+        assert_eq!(outbox.publish(text("2"), true), Pushed::Dropped);
+        outbox.end_batch(sender, messages, 0, 0);
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
     }
 
     #[test]
