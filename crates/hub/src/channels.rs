@@ -18,7 +18,7 @@ pub(crate) use self::left::Left;
 use crate::batch::Unwritten;
 use crate::client::{Active, Client, Format, Subscription};
 use crate::config::namespace_of;
-use crate::encoded::{Encoded, Payload, Shared};
+use crate::encoded::{Payload, Shared};
 use crate::engine::Membership;
 use crate::filter::Filter;
 use crate::history::Position;
@@ -115,6 +115,7 @@ struct Waiting {
 /// A publication that is kept while the history is read. It is encoded where it is published, once for all that keep it.
 #[derive(Debug)]
 struct Kept {
+    epoch: Arc<str>,
     previous: u64,
     publication: Arc<Publication>,
     message: PreparedMessage,
@@ -282,8 +283,8 @@ impl Channels {
         // A publication that arrived while the history was read may already be part of it.
         let mut has_gap = false;
         let kept = waiting.map(|mut waiting| std::mem::take(&mut waiting.kept)).unwrap_or_default();
-        for Kept { previous, publication, message } in kept {
-            match subscriber.forward(&publication, previous, |_, _| message, on_slow) {
+        for Kept { epoch, previous, publication, message } in kept {
+            match subscriber.follow(&publication, &epoch, previous, |_, _| message, on_slow) {
                 Forwarded::Gap => {
                     has_gap = true;
                     break;
@@ -373,32 +374,11 @@ impl Subscriber {
         self.deltas != Deltas::No
     }
 
-    /// Forwards a publication, if the subscription follows the history with its epoch.
+    /// Forwards a publication of the history with this epoch, unless the subscriber already has it.
     fn follow(
         &mut self,
-        encoded: &mut Encoded<'_>,
-        epoch: &str,
-        previous: u64,
-        on_slow: OnSlow<'_>,
-    ) -> Forwarded {
-        let publication = encoded.publication;
-        match &self.phase {
-            // The reply to its command will inform the client.
-            Phase::Recovering(_) | Phase::Lost => Forwarded::Done,
-            Phase::Positioned { epoch: own, .. } if publication.offset > 0 && **own != epoch => {
-                Forwarded::Gap
-            }
-            _ => {
-                let message = |format, payload| encoded.get(format, payload);
-                self.forward(publication, previous, message, on_slow)
-            }
-        }
-    }
-
-    /// Forwards a publication, unless the subscriber already has it.
-    fn forward(
-        &mut self,
         publication: &Publication,
+        epoch: &str,
         previous: u64,
         message: impl FnOnce(Format, Payload) -> PreparedMessage,
         on_slow: OnSlow<'_>,
@@ -406,7 +386,12 @@ impl Subscriber {
         let offset = publication.offset;
         let mut follows = false;
         let may_drop = match &mut self.phase {
-            Phase::Positioned { offset: reached, .. } if offset > 0 => {
+            // The reply to its command will inform the client.
+            Phase::Recovering(_) | Phase::Lost => return Forwarded::Done,
+            Phase::Positioned { offset: reached, epoch: own } if offset > 0 => {
+                if **own != epoch {
+                    return Forwarded::Gap;
+                }
                 if offset <= *reached {
                     return Forwarded::Done;
                 }
@@ -417,7 +402,7 @@ impl Subscriber {
                 *reached = offset;
                 false
             }
-            _ => true,
+            Phase::Live | Phase::Positioned { .. } => true,
         };
         if self.filter.as_ref().is_some_and(|filter| !filter.fits(&publication.tags)) {
             return Forwarded::Done;
@@ -528,6 +513,29 @@ mod tests {
                 let expected = if is_complete { Started::Following } else { Started::Gap };
                 assert_eq!((started, client.outbox.has_ended()), (expected, false), "{len} {more}");
             }
+        }
+    }
+
+    /// The history may have been removed before or after it was read.
+    #[test]
+    fn a_publication_that_was_kept_belongs_to_the_history_that_was_read() {
+        for (epoch, offset, expected) in [
+            ("a", 0, Started::Following),
+            ("a", 1, Started::Following),
+            ("a", 2, Started::Following),
+            ("b", 0, Started::Gap),
+            ("b", 1, Started::Gap),
+            ("b", 2, Started::Gap),
+        ] {
+            let (channels, client) = (Channels::new(), client());
+            let (_, key) = channels.add("x", client.clone(), false);
+            let publication = Publication { data: "1".into(), offset: 1, ..Publication::default() };
+            publish(&channels, "x", "a", 0, &Arc::new(publication));
+            let position = Some(Position { offset, epoch: epoch.into() });
+            let start = Start { position, ..Start::default() };
+            let (started, _) = channels.start("x", &client, key, start, Vec::new(), &|_| {});
+            assert_eq!(started, expected, "{epoch} {offset}");
+            assert_eq!(client.outbox.backlog().queued > 0, (epoch, offset) == ("a", 0));
         }
     }
 

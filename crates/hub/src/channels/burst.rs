@@ -158,13 +158,16 @@ impl<'a> FanOut<'a> {
                 let client = &subscriber.client;
                 let waiting = waiting.get_or_insert_with(|| Box::new(Waiting::new(client.clone())));
                 let publication = encoded.publication.clone();
-                if waiting.keep(Kept { previous: *previous, publication, message }) {
+                let epoch = Arc::from(*epoch);
+                if waiting.keep(Kept { epoch, previous: *previous, publication, message }) {
                     continue;
                 }
                 subscriber.phase = Phase::Lost;
             }
             has_deltas |= subscriber.has_deltas();
-            match subscriber.follow(encoded, epoch, *previous, on_slow) {
+            let publication = encoded.publication;
+            let message = |format, payload| encoded.get(format, payload);
+            match subscriber.follow(publication, epoch, *previous, message, on_slow) {
                 Forwarded::Gap => {
                     self.lost.push(subscriber.client.clone());
                     break;
