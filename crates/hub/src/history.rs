@@ -71,7 +71,8 @@ pub struct Recovery {
 
 /// The publications of a channel in memory.
 ///
-/// Invariant: the offsets in `kept` are consecutive, and the last one is `top`; `len` is the sum of their costs.
+/// Invariant: the offsets in `kept` are consecutive, and the last one is `top`; `len` is the sum of their costs. None outlives a newer
+/// one, because offsets stay consecutive.
 #[derive(Debug)]
 pub(crate) struct Log {
     epoch: String,
@@ -108,17 +109,21 @@ impl Log {
         kept: impl IntoIterator<Item = (Arc<Publication>, Duration)>,
         now: Duration,
     ) -> Self {
-        let kept: VecDeque<_> =
-            kept.into_iter().map(|(publication, expires_at)| Kept { publication, expires_at }).collect();
-        let len = kept.iter().map(Kept::cost).sum();
-        Self {
-            epoch: position.epoch,
-            top: position.offset,
-            kept,
-            len,
-            used_at: now,
-            position_ttl: POSITION_TTL,
+        let mut log = Self::new(position.epoch, now);
+        log.top = position.offset;
+        for (publication, expires_at) in kept {
+            log.push(Kept { publication, expires_at });
         }
+        log
+    }
+
+    /// Adds the newest publication. Older ones that would expire later have another TTL.
+    fn push(&mut self, newest: Kept) {
+        for older in self.kept.iter_mut().rev().take_while(|older| older.expires_at > newest.expires_at) {
+            older.expires_at = newest.expires_at;
+        }
+        self.len += newest.cost();
+        self.kept.push_back(newest);
     }
 
     pub(crate) fn epoch(&self) -> &str {
@@ -155,11 +160,9 @@ impl Log {
         self.first() + excess.count() as u64
     }
 
-    /// The offset of the oldest publication that has not expired. A publication never outlives an older one, because
-    /// offsets stay consecutive.
+    /// The offset of the oldest publication that has not expired.
     pub(crate) fn first_unexpired(&self, now: Duration) -> u64 {
-        let last = self.kept.iter().rposition(|kept| kept.expires_at <= now);
-        self.first() + last.map_or(0, |last| last as u64 + 1)
+        self.first() + self.kept.partition_point(|kept| kept.expires_at <= now) as u64
     }
 
     /// Drops the publications before an offset.
@@ -209,9 +212,7 @@ impl Log {
         publication.offset = self.top;
         let publication = Arc::new(publication);
         let expires_at = now.saturating_add(retention.ttl);
-        let kept = Kept { publication: publication.clone(), expires_at };
-        self.len += kept.cost();
-        self.kept.push_back(kept);
+        self.push(Kept { publication: publication.clone(), expires_at });
         while self.kept.len() > retention.size {
             self.drop_oldest();
         }
@@ -315,6 +316,23 @@ mod tests {
         assert!(!log.recover(&at(0), RecoveryMode::Stream, 100, S * 11).recovered);
         assert!(log.recover(&at(1), RecoveryMode::Stream, 100, S * 11).recovered);
         assert!(log.recover(&at(3), RecoveryMode::Stream, 100, S * 1000).recovered, "nothing was missed");
+    }
+
+    /// The option may have been changed.
+    #[test]
+    fn a_publication_never_outlives_a_newer_one() {
+        let mut log = Log::new("e".into(), S);
+        let ttls = [10, 10, 3, 5, 1];
+        for ttl in ttls {
+            let retention = Retention { size: 10, ttl: S * ttl, position_ttl: POSITION_TTL };
+            log.append(Publication::default(), retention, S);
+        }
+        let expiries = |log: &Log| log.kept_from(0).map(|(_, expires_at)| expires_at).collect::<Vec<_>>();
+        assert_eq!(expiries(&log), [S * 2; 5]);
+        assert_eq!([1, 2].map(|now| log.first_unexpired(S * now)), [1, 6]);
+        let kept = ttls.map(|ttl| (Arc::new(Publication::default()), S * (ttl + 1)));
+        let restored = Log::restore(at(5), kept, S);
+        assert_eq!(expiries(&restored), [S * 2; 5]);
     }
 
     #[test]
