@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redb::{Database, StorageBackend};
+use redb::StorageBackend;
 use tokio::sync::oneshot;
 use wireloom_testing::rng::{Rng, generators};
 
 use super::events::DiskQueue;
-use super::file;
+use super::file::{self, Store};
 use super::writer::{Job, Writer};
 use crate::engine::logs::Decision;
 use crate::engine::{Engine as _, EngineError, EventQueue as _, Lease, MemoryEngine};
@@ -109,7 +109,7 @@ impl Disk {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    fn open(&self) -> Result<Database, String> {
+    fn open(&self) -> Result<Store, String> {
         self.evict();
         file::guarded(|| file::open_backend(self.clone()))
     }

@@ -1,6 +1,6 @@
 //! The queue of events in a file of redb, beside that of histories. One thread reads and changes it.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use redb::{Database, ReadableTable, ReadableTableMetadata as _, TableDefinition,
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
-use super::file;
+use super::file::Store;
 use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent};
 use crate::engine::status::Status;
 use crate::engine::{EngineError, EngineFuture, EngineHealth};
@@ -32,7 +32,7 @@ pub(super) const FILE: &str = "events.redb";
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Opens the file, or creates it.
-pub(super) type Open = Arc<dyn Fn() -> Result<Database, String> + Send + Sync>;
+pub(super) type Open = Arc<dyn Fn() -> Result<Store, String> + Send + Sync>;
 
 /// A call, which is carried out within a transaction. Its answer is sent after the commit.
 type Call = Box<dyn FnOnce(&WriteTransaction) -> Result<Answer, redb::Error> + Send>;
@@ -67,7 +67,7 @@ struct Thread {
 /// ```
 enum File {
     New,
-    Open(Database),
+    Open(Store),
     Closed,
 }
 
@@ -78,28 +78,24 @@ fn unavailable(reason: impl std::fmt::Display) -> EngineError {
 impl File {
     /// The open file, or what is to be done before it is used: there is one process at a time, so that a file that this one has not
     /// used is what the process before has left.
-    fn database(&mut self, open: &Open) -> Result<&Database, String> {
+    fn store(&mut self, open: &Open) -> Result<&Store, String> {
         let opened = match self {
-            Self::Open(database) => return Ok(database),
+            Self::Open(store) => return Ok(store),
             Self::Closed => open()?,
             Self::New => {
-                let database = open()?;
-                file::guarded(|| report_lost(&database))?;
-                database
+                let store = open()?;
+                store.call(report_lost)?;
+                store
             }
         };
         *self = Self::Open(opened);
-        self.database(open)
+        self.store(open)
     }
 
     /// After an error, redb does not use a file any more.
     fn close(&mut self) {
         if let Self::Open(_) = self {
-            let open = std::mem::replace(self, Self::Closed);
-            let _ = file::guarded(|| {
-                drop(open);
-                Ok::<_, String>(())
-            });
+            *self = Self::Closed;
         }
     }
 }
@@ -169,7 +165,14 @@ impl DiskQueue {
                 thread.insert(Thread { jobs, handle }).jobs.clone()
             }
         };
-        jobs.try_send(job).map_err(|_| unavailable("the disk is too slow"))
+        jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => unavailable("the disk is too slow"),
+            TrySendError::Disconnected(_) => {
+                let stopped = unavailable("the thread has stopped");
+                self.status.failed(&stopped.to_string());
+                stopped
+            }
+        })
     }
 
     fn call<'a, T: Send + 'static>(
@@ -200,16 +203,14 @@ impl DiskQueue {
 /// Carries out calls in one transaction. After a failure, all have failed, and the file is opened again.
 fn run_batch(open: &Open, file: &mut File, status: &Status, batch: Vec<Job>) {
     let (calls, failures): (Vec<_>, Vec<_>) = batch.into_iter().map(|job| (job.call, job.failed)).unzip();
-    let committed = file.database(open).and_then(|database| {
-        let run = || -> Result<Vec<Answer>, redb::Error> {
-            let write = database.begin_write()?;
-            let answers: Result<Vec<_>, _> = calls.into_iter().map(|call| call(&write)).collect();
-            let answers = answers?;
-            write.commit()?;
-            Ok(answers)
-        };
-        file::guarded(run)
-    });
+    let run = |database: &Database| -> Result<Vec<Answer>, redb::Error> {
+        let write = database.begin_write()?;
+        let answers: Result<Vec<_>, _> = calls.into_iter().map(|call| call(&write)).collect();
+        let answers = answers?;
+        write.commit()?;
+        Ok(answers)
+    };
+    let committed = file.store(open).and_then(|store| store.call(run));
     match committed {
         Ok(answers) => {
             if status.succeeded() {

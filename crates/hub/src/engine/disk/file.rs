@@ -142,11 +142,43 @@ pub(super) fn guarded<T, E: Display>(act: impl FnOnce() -> Result<T, E>) -> Resu
     }
 }
 
+/// An open file. All calls of redb are guarded, and so is its `drop`, which commits; then there is none.
+pub(super) struct Store(Option<Database>);
+
+impl Store {
+    pub(super) fn call<T, E: Display>(
+        &self,
+        act: impl FnOnce(&Database) -> Result<T, E>,
+    ) -> Result<T, String> {
+        let database = self.0.as_ref().ok_or("it is closed")?;
+        guarded(|| act(database))
+    }
+
+    fn call_mut<T, E: Display>(
+        &mut self,
+        act: impl FnOnce(&mut Database) -> Result<T, E>,
+    ) -> Result<T, String> {
+        let database = self.0.as_mut().ok_or("it is closed")?;
+        guarded(|| act(database))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let database = self.0.take();
+        // If it fails, the file is repaired when it is opened.
+        let _ = guarded(|| {
+            drop(database);
+            Ok::<_, String>(())
+        });
+    }
+}
+
 /// Opens a file, or creates it.
-pub(super) fn open(path: &Path) -> Result<Database, DiskError> {
+pub(super) fn open(path: &Path) -> Result<Store, DiskError> {
     check_len(path)?;
     let mut failure = None;
-    let opening = || -> Result<Database, DatabaseError> {
+    let opening = || -> Result<Store, DatabaseError> {
         let mut options = std::fs::OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
         open_backend(FileBackend::new(file)?)
@@ -160,12 +192,12 @@ pub(super) fn open(path: &Path) -> Result<Database, DiskError> {
 }
 
 /// Opens a file. One that was not closed is written again first, as it is read, because a sync of it may have failed.
-pub(super) fn open_backend(backend: impl StorageBackend) -> Result<Database, DatabaseError> {
+pub(super) fn open_backend(backend: impl StorageBackend) -> Result<Store, DatabaseError> {
     let backend = Flagged(backend);
     if backend.flags()?.is_some_and(|flags| flags & RECOVERY_REQUIRED != 0) {
         backend.write_again()?;
     }
-    Database::builder().create_with_backend(backend)
+    Database::builder().create_with_backend(backend).map(|database| Store(Some(database)))
 }
 
 /// A file whose head says that it was not closed, once a sync of it has failed. What was written before can be read then, also by the next
@@ -500,10 +532,10 @@ pub(super) fn check(path: &Path) -> Result<FileReport, DiskError> {
     let was_open = was_open(path).map_err(missing)?;
     let mut database = open(path)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let found = guarded(|| {
+    let found = database.call_mut(|database| {
         // Its result is not whether the file was closed: pages that the last commit has freed are a difference, too.
         database.check_integrity().map_err(redb::Error::from)?;
-        load(&database, now)
+        load(database, now)
     });
     let content = found.map_err(|reason| DiskError::Damaged { path: path.into(), reason })?;
     // Closing truncates the file to what it needs.

@@ -180,7 +180,10 @@ impl DiskEngine {
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         jobs.try_send(job).map_err(|error| match error {
             TrySendError::Full(_) => EngineError::Unavailable("the disk is too slow".into()),
-            TrySendError::Disconnected(_) => stopped(),
+            TrySendError::Disconnected(_) => {
+                self.status.failed(&stopped().to_string());
+                stopped()
+            }
         })
     }
 
@@ -416,6 +419,47 @@ mod tests {
             let report = DiskEngine::check(directory.path()).unwrap();
             assert_eq!((report.publications, report.is_repaired), (2, is_repaired));
         }
+    }
+
+    /// redb panics on some damage, also where a file is closed because of it.
+    #[tokio::test]
+    async fn a_damaged_file_stops_no_thread() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || DiskEngine::open(directory.path(), MemoryEngine::new(1_000));
+        let engine = open().unwrap();
+        for number in (0..100).map(|number| number.to_string()) {
+            publish(&engine, &number, "1").await;
+            engine.events.open("node", &number, &[b'x'; 200]).await.unwrap();
+        }
+        drop(engine);
+        let paths = [FILE, events::FILE].map(|name| directory.path().join(name));
+        let whole = paths.each_ref().map(|path| std::fs::read(path).unwrap());
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut failures = [0; 2];
+        for _ in 0..100 {
+            for (path, whole) in paths.iter().zip(&whole) {
+                let mut damaged = whole.clone();
+                // The head is whole.
+                for page in damaged.chunks_mut(4_096).skip(1) {
+                    if rng.u8(..8) == 0 {
+                        rng.fill(page);
+                    }
+                }
+                std::fs::write(path, damaged).unwrap();
+            }
+            failures[0] += usize::from(open().is_err());
+            let path = paths[1].clone();
+            let opened = move || file::open(&path).map_err(|error| error.to_string());
+            let queue = events::DiskQueue::new(Arc::new(opened));
+            if queue.renew("node").await.is_err() {
+                failures[1] += 1;
+                assert!(queue.health().failure.is_some());
+                std::fs::write(&paths[1], &whole[1]).unwrap();
+                queue.renew("node").await.unwrap();
+                assert_eq!(queue.health().failure, None);
+            }
+        }
+        assert!(failures.iter().all(|count| *count >= 5), "{failures:?}");
     }
 
     #[tokio::test]

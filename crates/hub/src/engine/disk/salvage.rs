@@ -101,7 +101,7 @@ pub(super) fn salvage(path: &Path) -> Result<Salvaged, DiskError> {
             Change::Replace { channel, log, keys }
         });
         let changes: Vec<_> = changes.collect();
-        guarded(|| file::write(&new, &changes)).map_err(failed)?;
+        new.call(|new| file::write(new, &changes)).map_err(failed)?;
     }
     drop(new);
     // The damaged file is locked until the new one has taken its place, so that no server opens it meanwhile.

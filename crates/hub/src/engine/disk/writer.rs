@@ -11,12 +11,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redb::Database;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{error, info, warn};
 
 use super::BATCH_MAX;
-use super::file::{self, Change, Content, Key, Remembered, Replacement, guarded};
+use super::file::{self, Change, Content, Key, Remembered, Replacement, Store};
 use crate::engine::logs::Decision;
 use crate::engine::status::Status;
 use crate::engine::{EngineError, IDEMPOTENCY_TTL, MemoryEngine};
@@ -32,7 +31,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 const KEYS_MAX: usize = 100_000;
 
 /// Opens the file again.
-pub(super) type Open = Box<dyn FnMut() -> Result<Database, String> + Send>;
+pub(super) type Open = Box<dyn FnMut() -> Result<Store, String> + Send>;
 
 /// A command for the writer.
 pub(super) enum Job {
@@ -74,7 +73,7 @@ pub(super) struct Writer {
 }
 
 enum File {
-    Open(Database),
+    Open(Store),
     Closed { reason: String, retry_at: Duration, delay: Duration },
 }
 
@@ -110,9 +109,9 @@ struct Plan {
 
 impl Writer {
     /// Loads all histories into memory. `open` opens the file again after a failure.
-    pub(super) fn load(memory: Arc<MemoryEngine>, database: Database, open: Open) -> Result<Self, String> {
+    pub(super) fn load(memory: Arc<MemoryEngine>, store: Store, open: Open) -> Result<Self, String> {
         let now = memory.now();
-        let Content { logs, keys, unreadable } = guarded(|| file::load(&database, now))?;
+        let Content { logs, keys, unreadable } = store.call(|database| file::load(database, now))?;
         if unreadable > 0 {
             warn!(
                 publications = unreadable,
@@ -126,7 +125,7 @@ impl Writer {
         expiries.sort_unstable();
         let keys = Keys { positions: keys, expiries: expiries.into() };
         let (uncertain, overdue, status) = Default::default();
-        Ok(Self { memory, open, file: File::Open(database), keys, uncertain, overdue, status })
+        Ok(Self { memory, open, file: File::Open(store), keys, uncertain, overdue, status })
     }
 
     pub(super) fn status(&self) -> Arc<Status> {
@@ -148,8 +147,8 @@ impl Writer {
         if let File::Open(_) = self.file {
             self.add_drops(&mut batch);
         }
-        let database = match &self.file {
-            File::Open(database) => database,
+        let store = match &self.file {
+            File::Open(store) => store,
             File::Closed { reason, .. } => {
                 let refusal = EngineError::Unavailable(reason.clone());
                 batch
@@ -162,7 +161,10 @@ impl Writer {
         let plan = self.plan(batch, now);
         let effects = plan.jobs.iter().flat_map(|job| &job.effects);
         let changes: Vec<_> = effects.map(|effect| effect.change.clone()).collect();
-        let written = if changes.is_empty() { Ok(()) } else { guarded(|| file::write(database, &changes)) };
+        let written = match changes.is_empty() {
+            true => Ok(()),
+            false => store.call(|database| file::write(database, &changes)),
+        };
         match written {
             Ok(()) => plan.jobs.into_iter().for_each(|job| self.apply(job, now)),
             Err(reason) => {
@@ -318,12 +320,7 @@ impl Writer {
         if self.status.failed(reason) {
             error!(reason, "histories cannot be written; publications are refused until they can");
         }
-        let closed = File::Closed { reason: reason.to_owned(), retry_at: now + delay, delay };
-        let open = std::mem::replace(&mut self.file, closed);
-        let _ = guarded(|| {
-            drop(open);
-            Ok::<_, String>(())
-        });
+        self.file = File::Closed { reason: reason.to_owned(), retry_at: now + delay, delay };
     }
 
     /// Opens the file again, and makes it agree with memory.
@@ -334,25 +331,25 @@ impl Writer {
         }
         let delay = (*delay * 2).min(RETRY_AFTER_MAX);
         match self.reopen() {
-            Ok(database) => {
+            Ok(store) => {
                 info!("histories are written again");
                 self.status.succeeded();
                 self.uncertain.clear();
-                self.file = File::Open(database);
+                self.file = File::Open(store);
             }
             Err(reason) => self.close(&reason, now, delay),
         }
     }
 
-    fn reopen(&mut self) -> Result<Database, String> {
-        let database = guarded(|| (self.open)())?;
+    fn reopen(&mut self) -> Result<Store, String> {
+        let store = (self.open)()?;
         // The file was removed or set aside: everything is written into the new one.
-        if guarded(|| file::is_empty(&database))? {
+        if store.call(file::is_empty)? {
             self.uncertain.extend(self.memory.logs().channels());
         }
         let changes = self.replacements();
-        guarded(|| file::write(&database, &changes))?;
-        Ok(database)
+        store.call(|database| file::write(database, &changes))?;
+        Ok(store)
     }
 
     /// The content of the uncertain channels in memory: everything that was acknowledged.
