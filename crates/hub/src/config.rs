@@ -637,9 +637,17 @@ fn check_origins(origins: &[String]) -> Result<(), ConfigError> {
 mod duration {
     use super::{Deserialize as _, Deserializer, Duration};
 
+    /// A hundred years: times after such an interval are still times.
+    const MAX: Duration = Duration::from_secs(36_525 * 24 * 3_600);
+
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(from)?;
-        humantime::parse_duration(&text).map_err(serde::de::Error::custom)
+        match humantime::parse_duration(&text) {
+            Ok(duration) if duration > MAX => {
+                Err(serde::de::Error::custom(format_args!("{text:?} is longer than 100 years")))
+            }
+            parsed => parsed.map_err(serde::de::Error::custom),
+        }
     }
 
     pub(super) fn serialize<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
@@ -808,6 +816,8 @@ mod tests {
             ("[client]\nping = 1", "unknown field `ping`"),
             ("[client]\nping_interval = \"0s\"", "client.ping_interval must not be 0"),
             ("[client]\nping_interval = \"5 parsecs\"", "parsecs"),
+            ("[client]\nping_interval = \"18446744073709551615s\"", "longer than 100 years"),
+            ("[channel]\nhistory_size = 1\nhistory_ttl = \"36525days 1ns\"", "longer than 100 years"),
             ("[client]\nconnections_max = 0", "client.connections_max must not be 0"),
             ("[client]\nqueue_time_max = \"0s\"", "client.queue_time_max must not be 0"),
             ("[client]\nping_interval = \"5s\"", "shorter"),

@@ -120,7 +120,7 @@ pub(crate) fn rendered(value: &Value) -> String {
 pub fn reference() -> String {
     let mut page = String::from(
         "# Hub: all settings\n\nThe file of `wireloom serve --hub FILE`, by section, with defaults; `wireloom hub config` prints the same. \
-         Times are texts such as\n`\"25s\"`; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. Each setting can also be given by an environment \
+         Times are texts such as\n`\"25s\"`, at most 100 years; sizes are bytes, or texts such as `\"64K\"`, `\"1G\"`. Each setting can also be given by an environment \
          variable: `WIRELOOM_HUB_`, the\nsection and the name, as `WIRELOOM_HUB_CLIENT_ANONYMOUS=true`; it replaces the one of the file. Variables that Kubernetes makes \
          for a Service\nnamed `wireloom-hub`, such as `WIRELOOM_HUB_SERVICE_HOST`, are left out.\n\n\
          A `[[namespace]]` has a `name` and the settings of `[channel]`, which is the namespace of channels without a colon.\n",

@@ -261,7 +261,9 @@ impl Session {
                 self.client.send(&Reply::default());
                 let ping = match self.client.format() {
                     // The client cannot send a pong.
-                    Format::OneWay | Format::Bare => Ping::DueAt((now + config.ping_interval).into()),
+                    Format::OneWay | Format::Bare => {
+                        Ping::DueAt(now.saturating_add(config.ping_interval).into())
+                    }
                     Format::Protocol(_) => Ping::Missing(Deadline::new(now, config.pong_timeout)),
                 };
                 self.state = State::Connected { ping };
@@ -430,7 +432,7 @@ impl Session {
                 // An unsolicited pong is ignored.
                 if let Ping::Missing(_) = ping {
                     let interval = self.node.settings().config.client.ping_interval;
-                    *ping = Ping::DueAt((self.node.clock.now() + interval).into());
+                    *ping = Ping::DueAt(self.node.clock.now().saturating_add(interval).into());
                 }
                 Ok(())
             }
@@ -527,7 +529,7 @@ impl Session {
         let config = &settings.config.client;
         let now = self.node.clock.now();
         self.client.set_expires_at(grant.expires_at);
-        self.state = State::Connected { ping: Ping::DueAt((now + config.ping_interval).into()) };
+        self.state = State::Connected { ping: Ping::DueAt(now.saturating_add(config.ping_interval).into()) };
         // Where the backend renews connections, clients need not.
         let expires_at = grant.expires_at.filter(|_| settings.proxies.refresh.is_none());
         let ttl = expires_at.map(|at| seconds(at.saturating_sub(now)));

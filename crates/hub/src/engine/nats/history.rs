@@ -47,7 +47,7 @@ struct Stored {
 
 impl Stored {
     fn has_expired(&self, retention: Retention, now: Duration) -> bool {
-        self.at + retention.ttl <= now
+        self.at.saturating_add(retention.ttl) <= now
     }
 }
 
