@@ -574,13 +574,13 @@ impl HubConfig {
         format!("{namespace}{separator}#{user}")
     }
 
-    /// The user whose personal channel this is.
-    pub(crate) fn owner<'a>(&self, channel: &'a str) -> Option<&'a str> {
+    /// The user whose personal channel this is, by the options of the channel: `#7,8` may be a channel of the users 7 and 8.
+    pub(crate) fn owner<'a>(&self, channel: &'a str, options: &ChannelOptions) -> Option<&'a str> {
         if !self.client.personal_channel {
             return None;
         }
-        let prefix = self.personal_channel("");
-        channel.strip_prefix(&*prefix)
+        let owner = channel.strip_prefix(&*self.personal_channel(""))?;
+        (!options.allow_user_limited_channels || !owner.contains(',')).then_some(owner)
     }
 
     /// The options of a channel; `None` when its namespace does not exist.

@@ -177,9 +177,7 @@ fn may_subscribe(access: Access, client: &Client) -> bool {
 /// Whether a channel that names users, such as `chat:x#7,42`, names this one; `None` for other channels. A personal channel names its
 /// owner and nobody else.
 fn names_user(config: &HubConfig, options: &ChannelOptions, channel: &str, user: &str) -> Option<bool> {
-    if let Some(owner) = config.owner(channel)
-        && (!options.allow_user_limited_channels || owner == user)
-    {
+    if let Some(owner) = config.owner(channel, options) {
         return Some(!user.is_empty() && owner == user);
     }
     if !options.allow_user_limited_channels {
@@ -217,4 +215,28 @@ fn by_token(
     }
     let (info, expires_at) = (claims.info(), clock.expiry(claims.expires_at()));
     Ok(Grant { info, expires_at, ..Grant::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Identity, Transport};
+    use crate::hub::Hub;
+    use crate::protocol::Encoding;
+
+    #[tokio::test]
+    async fn a_user_whose_id_has_a_comma_is_not_those_users() {
+        let config = HubConfig::from_toml(
+            "[client]\npersonal_channel = true\n[channel]\nallow_user_limited_channels = true\n",
+        );
+        let node = Hub::builder().config(config.unwrap()).build().unwrap().0;
+        for (user, expected) in [("7", true), ("8", true), ("7,8", false), ("9", false)] {
+            let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+            client.connect(Identity { user: user.into(), ..Identity::default() });
+            let operation = Operation::Subscribe { token: "" };
+            let decision =
+                check(&node.settings(), &node.clock, Requester::Client(&client), "#7,8", operation);
+            assert_eq!(decision.is_ok(), expected, "{user}: {decision:?}");
+        }
+    }
 }

@@ -648,8 +648,7 @@ impl Session {
         if config.client.personal_channel && !grant.user.is_empty() {
             let channel = config.personal_channel(&grant.user);
             let options = config.channel_options(&channel);
-            // `#7,8` is a channel of the users 7 and 8.
-            if !(grant.user.contains(',') && options.is_some_and(|one| one.allow_user_limited_channels)) {
+            if options.is_none_or(|options| config.owner(&channel, options).is_some()) {
                 grant.channels.push(channel);
             }
         }
