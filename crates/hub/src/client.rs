@@ -94,6 +94,32 @@ pub(crate) enum Format {
 
 /// The user of a connection.
 #[derive(Clone, Debug, Default, PartialEq)]
+/// The page of a client in a browser: its origin; or the host alone, if the browser sends no origin because it is that of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Page(Box<str>);
+
+impl Page {
+    pub(crate) fn with_origin(origin: &str) -> Self {
+        Self(origin.into())
+    }
+
+    /// A page of the origin that its request is sent to.
+    pub(crate) fn of_host(host: &str) -> Self {
+        Self(format!("//{host}").into())
+    }
+
+    /// Its origin, or `//` and the host.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Its origin. A host alone may have either scheme: a proxy may have ended TLS.
+    pub(crate) fn origins(&self) -> impl Iterator<Item = String> {
+        let schemes: &[_] = if self.0.starts_with("//") { &["https:", "http:"] } else { &[""] };
+        schemes.iter().map(|scheme| format!("{scheme}{}", self.0))
+    }
+}
+
 pub(crate) struct Identity {
     /// Empty for an anonymous client.
     pub(crate) user: Box<str>,
@@ -115,8 +141,8 @@ pub(crate) struct Client {
     pub(crate) transport: Transport,
     /// See [`peer`](Self::peer).
     peer: Option<(IpAddr, u16)>,
-    /// The origin of the client's page, if there is one. Boxed twice, because a pointer to text takes 8 bytes more of those without a page.
-    page: Option<Box<Box<str>>>,
+    /// The client's page, if there is one. Boxed twice, because a pointer to text takes 8 bytes more of those without a page.
+    page: Option<Box<Page>>,
     pub(crate) outbox: Outbox,
     /// Boxed, and `None` for an anonymous client of whom nothing is known.
     known: OnceLock<Option<Box<Known>>>,
@@ -225,7 +251,7 @@ impl Client {
     pub(crate) fn new(
         transport: Transport,
         peer: Option<SocketAddr>,
-        page: Option<Box<str>>,
+        page: Option<Page>,
         outbox: Outbox,
     ) -> Self {
         Self {
@@ -249,9 +275,9 @@ impl Client {
         self.peer.map(SocketAddr::from)
     }
 
-    /// The origin of the client's page, if there is one.
-    pub(crate) fn page(&self) -> Option<&str> {
-        self.page.as_deref().map(|page| &**page)
+    /// The client's page, if there is one.
+    pub(crate) fn page(&self) -> Option<&Page> {
+        self.page.as_deref()
     }
 
     pub(crate) fn format(&self) -> Format {

@@ -7,7 +7,7 @@ use tracing::warn;
 use wireloom::OriginPolicy;
 
 use crate::auth::TokenError;
-use crate::client::Client;
+use crate::client::{Client, Page};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{Access, ChannelOptions, HubConfig};
 use crate::protocol::ErrorCode;
@@ -102,6 +102,7 @@ pub(crate) fn check(
         let page = client.page();
         if !allows_page(options, page) {
             if warnings.may_warn(clock.now()) {
+                let page = page.map(Page::text);
                 warn!(
                     channel,
                     page, "a page may not subscribe; see allowed_origins of the channel's namespace"
@@ -187,11 +188,13 @@ fn names_user(config: &HubConfig, options: &ChannelOptions, channel: &str, user:
     Some(!user.is_empty() && users.split(',').any(|one| one == user))
 }
 
-fn allows_page(options: &ChannelOptions, page: Option<&str>) -> bool {
+fn allows_page(options: &ChannelOptions, page: Option<&Page>) -> bool {
     let origins = &options.allowed_origins;
-    origins.is_empty()
-        || origins.iter().any(|allowed| allowed == "*")
-        || OriginPolicy::listed(origins).allows_page(page, "")
+    let is_listed = |page: &Page| {
+        let listed = OriginPolicy::listed(origins);
+        page.origins().any(|origin| listed.allows_page(Some(&origin), ""))
+    };
+    origins.is_empty() || origins.iter().any(|allowed| allowed == "*") || page.is_none_or(is_listed)
 }
 
 /// The grant of a subscription's token.
@@ -234,8 +237,8 @@ mod tests {
             let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
             client.connect(Identity { user: user.into(), ..Identity::default() });
             let operation = Operation::Subscribe { token: "" };
-            let decision =
-                check(&node.settings(), &node.clock, Requester::Client(&client), "#7,8", operation);
+            let (settings, requester) = (node.settings(), Requester::Client(&client));
+            let decision = check(&settings, &node.clock, &node.warnings, requester, "#7,8", operation);
             assert_eq!(decision.is_ok(), expected, "{user}: {decision:?}");
         }
     }

@@ -7,7 +7,7 @@ use prost::Message as _;
 use tracing::warn;
 use wireloom::{Body, IoUring, Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
-use crate::client::Transport;
+use crate::client::{Page, Transport};
 use crate::config::namespace_of;
 use crate::hub::Hub;
 use crate::protocol::{self, Commands, EmulationRequest, Encoding};
@@ -102,7 +102,7 @@ impl Hub {
         if let Err(refusal) = self.check_page(&upgrade) {
             return refusal;
         }
-        let page = upgrade.request().origin().map(Box::from);
+        let page = upgrade.request().origin().map(Page::with_origin);
         let headers = self.forwarded(upgrade.request().headers());
         let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
         // Clients that only receive have JSON alone.
@@ -148,7 +148,7 @@ impl Hub {
             );
         }
         let node = self.0.clone();
-        let page = upgrade.request().origin().map(Box::from);
+        let page = upgrade.request().origin().map(Page::with_origin);
         let headers = self.forwarded(upgrade.request().headers());
         let room = Box::new(Room { channel, token });
         upgrade.on_open(move |socket| transport::bare(node, socket, peer, page, headers, room))
@@ -196,7 +196,10 @@ impl Hub {
             // Fetch §4.8: a page of another origin asks before it sends a body of these types.
             ("OPTIONS", _) => Ok(preflight()),
             (_, Some(transport)) => {
-                let page = origin.as_deref().map(Box::from);
+                let page = match &origin {
+                    Some(origin) => Some(Page::with_origin(origin)),
+                    None => own_page(request),
+                };
                 self.open_stream(request, transport, page).await
             }
             (_, None) => self.emulate(request).await,
@@ -213,7 +216,7 @@ impl Hub {
         &self,
         request: &mut Request,
         transport: Transport,
-        page: Option<Box<str>>,
+        page: Option<Page>,
     ) -> Result<Response, Response> {
         let sent = match (request.method(), transport) {
             ("POST", _) => self.body(request, 1).await?,
@@ -317,6 +320,14 @@ impl Hub {
         }
         Response::text(403, "this page may not connect; see allowed_origins\n")
     }
+}
+
+/// The page that has made a request without `Origin`, if a browser says that there is one. Fetch §3.1: it sends no `Origin` with a GET to the
+/// page's own origin.
+fn own_page(request: &Request) -> Option<Page> {
+    let host = request.header("host").and_then(|host| std::str::from_utf8(host).ok());
+    let is_own = request.header("sec-fetch-site").is_some_and(|site| site == b"same-origin");
+    is_own.then(|| Page::of_host(host.unwrap_or_default()))
 }
 
 /// The encoding of a request's body, and of the response.

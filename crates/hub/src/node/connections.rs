@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::Node;
 use super::publications::charge;
-use crate::client::{Client, Subscription, Transport};
+use crate::client::{Client, Page, Subscription, Transport};
 use crate::concurrently::concurrently;
 use crate::events::Host;
 use crate::hooks::DisconnectEvent;
@@ -42,7 +42,7 @@ impl Node {
         &self,
         transport: Transport,
         peer: Option<SocketAddr>,
-        page: Option<Box<str>>,
+        page: Option<Page>,
     ) -> Result<Arc<Client>, Disconnect> {
         self.start();
         self.start_waking();

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::Node;
-use crate::client::{Client, Identity, Transport};
+use crate::client::{Client, Identity, Page, Transport};
 use crate::config::HubConfig;
 use crate::connecting::RECENT_MAX;
 use crate::engine::{Action, Control, Delivery as _, EngineError};
@@ -252,7 +252,7 @@ async fn a_refusal_names_the_setting_in_the_log_once_a_second() {
     let _guard = tracing::subscriber::set_default(log.clone());
     let hub = Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).build().unwrap();
     let node = &hub.0;
-    let page = "https://b.example".into();
+    let page = Page::with_origin("https://b.example");
     let client = node.accept(Transport::WebSocket(Encoding::Json), None, Some(page)).unwrap();
     client.connect(Identity { user: "7".into(), ..Identity::default() });
     let mut expected = Vec::new();

@@ -18,7 +18,7 @@ use wireloom::{Body, BodySender, PreparedMessage, Response};
 use super::clean_up::CleanUp;
 use super::progress::while_accepted;
 use super::work::Work;
-use crate::client::{Client, Transport};
+use crate::client::{Client, Page, Transport};
 use crate::node::Node;
 use crate::outbox::Taken;
 use crate::protocol::{ConnectRequest, Disconnect, DisconnectPush, Encoding, Push, Reply};
@@ -94,7 +94,7 @@ pub(crate) fn stream(
     node: Arc<Node>,
     transport: Transport,
     peer: SocketAddr,
-    page: Option<Box<str>>,
+    page: Option<Page>,
     first: First,
     headers: Headers,
 ) -> Response {

@@ -17,7 +17,7 @@ use wireloom::{CloseCode, OwnedMessage, PreparedMessage, Receiver, Sender, WebSo
 use super::clean_up::CleanUp;
 use super::progress::while_accepted;
 use super::work::Work;
-use crate::client::{Client, Format, Transport};
+use crate::client::{Client, Format, Page, Transport};
 use crate::node::Node;
 use crate::outbox::Taken;
 use crate::protocol::Disconnect;
@@ -56,7 +56,7 @@ pub(crate) fn protocol(
     socket: WebSocket,
     transport: Transport,
     peer: Option<SocketAddr>,
-    page: Option<Box<str>>,
+    page: Option<Page>,
     headers: Headers,
 ) -> impl Future<Output = ()> + Send {
     serve(node, socket, transport, peer, page, headers, None)
@@ -67,7 +67,7 @@ pub(crate) fn bare(
     node: Arc<Node>,
     socket: WebSocket,
     peer: Option<SocketAddr>,
-    page: Option<Box<str>>,
+    page: Option<Page>,
     headers: Headers,
     room: Box<Room>,
 ) -> impl Future<Output = ()> + Send {
@@ -82,7 +82,7 @@ fn serve(
     socket: WebSocket,
     transport: Transport,
     peer: Option<SocketAddr>,
-    page: Option<Box<str>>,
+    page: Option<Page>,
     headers: Headers,
     room: Option<Box<Room>>,
 ) -> impl Future<Output = ()> + Send {

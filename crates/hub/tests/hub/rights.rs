@@ -212,6 +212,42 @@ async fn pages_of_other_origins_are_refused() {
     }
 }
 
+/// Browsers send no `Origin` with a GET to the page's own origin.
+#[tokio::test]
+async fn a_namespace_refuses_own_pages_that_are_not_listed() {
+    let config = format!(
+        "{CONFIG}\n[[namespace]]\nname = \"strict\"\nallowed_origins = [\"https://good.example\"]\n\
+         [[namespace]]\nname = \"own\"\nallowed_origins = [\"https://localhost:8000\"]\n"
+    );
+    let served = Served::start(&config, |hub| hub).await;
+    for (channel, site, is_allowed) in [
+        ("strict:x", None, true),
+        ("strict:x", Some("none"), true),
+        ("strict:x", Some("same-origin"), false),
+        ("own:x", Some("same-origin"), true),
+        ("chat:x", Some("same-origin"), true),
+    ] {
+        let claims = json!({ "sub": "7", "channels": [channel] });
+        let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).unwrap();
+        let connect = json!({ "token": token }).to_string();
+        let connect = percent_encoding::utf8_percent_encode(&connect, percent_encoding::NON_ALPHANUMERIC);
+        let url = http(&served, &format!("/connection/uni_http_stream?cf_connect={connect}"));
+        let connector = Connector::new().host("localhost:8000");
+        let connector = match site {
+            Some(site) => connector.header("Sec-Fetch-Site", site),
+            None => connector,
+        };
+        let mut body = connector.request(Request::get(url)).await.unwrap().body;
+        let pushed = body.chunk().await.unwrap().unwrap();
+        let pushed: Value = serde_json::from_slice(&pushed).unwrap();
+        assert_eq!(
+            pushed["connect"]["subs"][channel].is_object(),
+            is_allowed,
+            "{channel} {site:?}: {pushed}"
+        );
+    }
+}
+
 /// DNS rebinding: a page lets its own name resolve to this server, so that its `Origin`, if it is sent, and `Host` agree.
 #[tokio::test]
 async fn names_that_a_page_can_rebind_are_refused() {
