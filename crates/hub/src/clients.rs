@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::client::Client;
 use crate::connecting::Connecting;
-use crate::engine::Control;
+use crate::engine::{Action, Control};
 use crate::opened::Opened;
 use crate::protocol::Disconnect;
 use crate::random::Uuid;
@@ -21,6 +21,8 @@ pub(crate) struct Clients {
     /// The connections whose end is reported to the backend.
     opened: HashMap<Uuid, Opened>,
     connecting: Connecting,
+    /// The commands of the server API for connections whose answer to `connect` is not queued yet, although their user is known.
+    unanswered: HashMap<Uuid, Vec<Control>>,
     is_closed: bool,
 }
 
@@ -112,13 +114,32 @@ impl Clients {
             }
             own.push(client.clone());
         }
+        self.unanswered.insert(client.id, Vec::new());
         Ok(missed)
+    }
+
+    /// The answer of a connection to `connect` is queued. Returns the commands that waited for it; once there are none, none wait any more.
+    pub(crate) fn take_unanswered(&mut self, client: &Client) -> Vec<Control> {
+        let waiting = self.unanswered.get_mut(&client.id).map(std::mem::take).unwrap_or_default();
+        if waiting.is_empty() {
+            self.end_unanswered(client.id);
+        }
+        waiting
+    }
+
+    fn end_unanswered(&mut self, client: Uuid) {
+        self.unanswered.remove(&client);
+        // A storm of connections leaves no memory behind.
+        if self.unanswered.is_empty() {
+            self.unanswered = HashMap::new();
+        }
     }
 
     /// Removes a connection. Returns what its end is reported for.
     pub(crate) fn remove(&mut self, client: &Arc<Client>) -> Option<Opened> {
         self.timers.remove(client);
         self.connecting.end(client.id);
+        self.end_unanswered(client.id);
         if let Some(own) = self.by_user.get_mut(client.user()) {
             own.remove(client);
             if own.all.is_empty() {
@@ -143,9 +164,22 @@ impl Clients {
         &self.opened
     }
 
-    /// Notes a command that disconnects a user.
-    pub(crate) fn note_disconnect(&mut self, control: &Control) {
-        self.connecting.keep(control);
+    /// The connections on which a command of the server API is to be carried out now. All may be disconnected. Other commands are for those
+    /// that have connected, and wait where the answer to that is not queued yet.
+    pub(crate) fn commanded(&mut self, control: &Control) -> Vec<Arc<Client>> {
+        let mut clients = self.of(&control.user, &control.client);
+        if let Action::Disconnect { .. } = &control.action {
+            self.connecting.keep(control);
+            return clients;
+        }
+        clients.retain(|client| match self.unanswered.get_mut(&client.id) {
+            Some(waiting) => {
+                waiting.push(control.clone());
+                false
+            }
+            None => !self.connecting.contains(client.id),
+        });
+        clients
     }
 
     /// No connection is added any more.

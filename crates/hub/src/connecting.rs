@@ -34,6 +34,11 @@ impl Connecting {
         *self.accepted_after.entry(self.read).or_default() += 1;
     }
 
+    /// Whether the user of a connection is not known yet.
+    pub(crate) fn contains(&self, client: Uuid) -> bool {
+        self.clients.contains_key(&client)
+    }
+
     /// The user of a connection is known, or it has ended before.
     pub(crate) fn end(&mut self, client: Uuid) {
         let Some(accepted_after) = self.clients.remove(&client) else { return };

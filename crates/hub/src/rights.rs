@@ -111,12 +111,12 @@ pub(crate) fn check(
             return Err(ErrorCode::PermissionDenied);
         }
     }
-    if let Requester::Granted(_) = requester {
-        return by_server();
-    }
     // A client without an identity has not passed `connect`.
     if !client.has_connected() {
         return Err(ErrorCode::PermissionDenied);
+    }
+    if let Requester::Granted(_) = requester {
+        return by_server();
     }
     match operation {
         Operation::Subscribe { token } => {

@@ -553,6 +553,7 @@ impl Session {
             let may_recover = recovered_len <= CONNECT_QUEUES_MAX * config.queue_len_max;
             let request = subscribe::Request { may_recover, ..subscribe::Request::granted(command, grant) };
             let subscription = match subscribe::subscribe(&self.node, &self.client, request).await {
+        self.node.answered(&self.client);
                 Ok(subscription) => subscription,
                 // It is named twice, such as in `channels` and in `subs`.
                 Err(refusal) if refusal.code == ErrorCode::AlreadySubscribed.code() => continue,
@@ -728,6 +729,8 @@ mod tests {
     use crate::engine::{Action, Control, Delivery as _};
     use crate::hub::Hub;
     use crate::protocol::ClientInfo;
+    use std::task::{Context, Poll, Waker};
+
     use crate::token::TokenClaims;
 
     #[test]
@@ -846,6 +849,82 @@ mod tests {
         let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
         let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
         let pause = Duration::from_secs(3_600);
+    /// What was sent to a client.
+    fn sent(client: &Client) -> Vec<serde_json::Value> {
+        let mut messages = Vec::new();
+        let _ = client.outbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut messages);
+        messages.iter().map(|message| serde_json::from_slice(message.as_bytes()).unwrap()).collect()
+    }
+
+    /// Until all other tasks wait.
+    async fn settle() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// A backend may send them before it answers who the client is.
+    #[tokio::test]
+    async fn a_client_that_has_not_connected_receives_no_commands_of_the_server_api() {
+        let config = HubConfig::from_toml("[client]\nanonymous = true\n").unwrap();
+        let node = Hub::builder().config(config).build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        for action in [Action::Subscribe { channel: "a".into() }, Action::Refresh { expire_at: Some(1) }] {
+            let client = client.id.to_string();
+            node.deliver_control(&Control { user: String::new(), client, action });
+        }
+        settle().await;
+        assert!(sent(&client).is_empty());
+        let granted = subscribe::Request::from_server("a");
+        let refused = subscribe::subscribe(&node, &client, granted).await.map(drop);
+        assert_eq!(refused.unwrap_err().code, ErrorCode::PermissionDenied.code());
+        session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
+        assert!(!client.is_subscribed("a"));
+        assert_eq!(client.expires_at(), None);
+    }
+
+    /// The engine is slow.
+    #[tokio::test]
+    async fn commands_of_the_server_api_follow_the_answer_to_connect() {
+        const CHANNELS: usize = 16;
+        let expire_at = Some(Clock::new().system_now().as_secs() + 3_600);
+        let hub = Hub::builder().on_connect(|_| async {
+            let channels = (0..CHANNELS).map(|number| number.to_string()).collect();
+            Ok(ConnectGrant { user: "7".into(), channels, ..ConnectGrant::default() })
+        });
+        let node = hub.build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        let control = |action| {
+            node.deliver_control(&Control { user: "7".into(), client: String::new(), action });
+        };
+        {
+            let mut connecting = std::pin::pin!(session.handle_message("{\"id\":1,\"connect\":{}}".into()));
+            let begun = poll_fn(|cx| Poll::Ready(connecting.as_mut().poll(cx))).await;
+            assert!(begun.is_pending() && client.has_connected());
+            control(Action::Subscribe { channel: "late".into() });
+            control(Action::Unsubscribe { channel: "0".into() });
+            control(Action::Refresh { expire_at });
+            settle().await;
+            connecting.await;
+        }
+        settle().await;
+        let messages = sent(&client);
+        let connected = &messages[0]["connect"]["subs"];
+        assert_eq!(connected.as_object().map(serde_json::Map::len), Some(CHANNELS), "{messages:?}");
+        let is_pushed = |channel: &str, kind: &str| {
+            messages[1..].iter().any(|one| one["push"]["channel"] == channel && one["push"][kind].is_object())
+        };
+        assert!(is_pushed("late", "subscribe") && is_pushed("0", "unsubscribe"), "{messages:?}");
+        assert!(messages[1..].iter().any(|one| one["push"]["refresh"].is_object()), "{messages:?}");
+        assert_eq!(["0", "1", "late"].map(|one| client.is_subscribed(one)), [false, true, true]);
+        assert!(client.expires_at().is_some());
+        // Nothing waits any more.
+        control(Action::Unsubscribe { channel: "1".into() });
+        assert!(!client.is_subscribed("1"));
+    }
+
         let timeout = async |session: &mut Session, pause| {
             tokio::time::sleep_until(node.clock.instant(session.poll_timeout(true))).await;
             tokio::time::advance(pause).await;

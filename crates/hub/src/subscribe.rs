@@ -489,6 +489,7 @@ mod tests {
         let hub = Hub::builder().build().unwrap();
         let node = &hub.0;
         let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        client.connect(Identity::default());
         let mut all = pin!(async {
             for number in 0..16 {
                 let request = Request::from_server(&number.to_string());

@@ -7,6 +7,7 @@ use super::publications::retention;
 use crate::batch::{FanOut, Unwritten, fan_out_later};
 use crate::changes::Change;
 use crate::channels::Appended;
+use crate::client::Client;
 use crate::clock::seconds;
 use crate::engine::{Action, Control, Delivery, Membership};
 use crate::history::Retention;
@@ -24,6 +25,43 @@ impl Node {
     /// Forwards the burst of a channel, before its subscribers change or are sent something else.
     pub(crate) fn settle(&self, channel: &str) {
         self.write_later(self.fan_out(channel));
+    }
+
+    /// Carries out the commands of the server API that have waited until the answer of a connection to `connect` is queued.
+    pub(crate) fn answered(&self, client: &Arc<Client>) {
+        loop {
+            let waiting = lock(&self.clients).take_unanswered(client);
+            if waiting.is_empty() {
+                return;
+            }
+            waiting.iter().for_each(|control| self.carry_out(control, client));
+        }
+    }
+
+    fn carry_out(&self, control: &Control, client: &Arc<Client>) {
+        match &control.action {
+            Action::Subscribe { .. } if !client.takes_channels() => {}
+            Action::Disconnect { .. } => {
+                if let Some(reason) = control.ends(client) {
+                    self.end(client, reason);
+                }
+            }
+            Action::Unsubscribe { channel } => {
+                self.unsubscribe(channel, client, UnsubscribeCode::Server);
+            }
+            Action::Subscribe { channel } => {
+                self.change(&mut lock(&self.changes), channel, client, Change::Subscribe);
+            }
+            Action::Refresh { expire_at } => {
+                let expires_at = self.clock.expiry(expire_at.and_then(crate::proxy::expiry));
+                client.set_expires_at(expires_at);
+                let ttl = expires_at.map_or(0, |at| seconds(at.saturating_sub(self.clock.now())));
+                let refresh = RefreshPush { expires: expires_at.is_some(), ttl };
+                client.push(Push { refresh: Some(refresh), ..Push::default() });
+                // A room receives no push, and may expire earlier now.
+                client.outbox.wake();
+            }
+        }
     }
 }
 
@@ -71,33 +109,7 @@ impl Delivery for Node {
     fn deliver_control(&self, control: &Control) {
         // Each command is read once, in the order of their log, and concerns the connections that exist then. Those whose user is not known
         // yet compare the order later.
-        if let Action::Disconnect { .. } = &control.action {
-            lock(&self.clients).note_disconnect(control);
-        }
-        for client in self.clients_of(&control.user, &control.client) {
-            match &control.action {
-                Action::Subscribe { .. } if !client.takes_channels() => {}
-                Action::Disconnect { .. } => {
-                    if let Some(reason) = control.ends(&client) {
-                        self.end(&client, reason);
-                    }
-                }
-                Action::Unsubscribe { channel } => {
-                    self.unsubscribe(channel, &client, UnsubscribeCode::Server);
-                }
-                Action::Subscribe { channel } => {
-                    self.change(&mut lock(&self.changes), channel, &client, Change::Subscribe);
-                }
-                Action::Refresh { expire_at } => {
-                    let expires_at = self.clock.expiry(expire_at.and_then(crate::proxy::expiry));
-                    client.set_expires_at(expires_at);
-                    let ttl = expires_at.map_or(0, |at| seconds(at.saturating_sub(self.clock.now())));
-                    let refresh = RefreshPush { expires: expires_at.is_some(), ttl };
-                    client.push(Push { refresh: Some(refresh), ..Push::default() });
-                    // A room receives no push, and may expire earlier now.
-                    client.outbox.wake();
-                }
-            }
-        }
+        let clients = lock(&self.clients).commanded(control);
+        clients.iter().for_each(|client| self.carry_out(control, client));
     }
 }

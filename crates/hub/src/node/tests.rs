@@ -25,6 +25,7 @@ fn connected(node: &Node) -> Arc<Client> {
     let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
     client.connect(Identity { user: "7".into(), ..Identity::default() });
     assert!(node.identify(&client));
+    node.answered(&client);
     client
 }
 
@@ -123,6 +124,7 @@ async fn a_command_that_is_no_longer_kept_ends_those_who_were_connecting() {
     let is_ended = |client: Arc<Client>, user: &str| {
         client.connect(Identity { user: user.into(), ..Identity::default() });
         assert!(node.identify(&client));
+        node.answered(&client);
         client.outbox.has_ended()
     };
     let (one, anonymous, in_time, other) = (accept(), accept(), accept(), accept());
@@ -207,6 +209,7 @@ async fn a_room_sees_at_once_that_it_expires() {
     let client = node.accept(Transport::Room, None, None).unwrap();
     client.connect(Identity { user: "7".into(), ..Identity::default() });
     assert!(node.identify(&client));
+    node.answered(&client);
     let polls = Arc::<AtomicUsize>::default();
     let (polled, waiting) = (polls.clone(), client.clone());
     let task = tokio::spawn(poll_fn(move |cx| {
