@@ -11,7 +11,9 @@ use crate::clock::Expiry;
 use crate::hooks::{Failure, Refusal};
 use crate::opened::Opened;
 use crate::outbox::Outbox;
-use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, ErrorCode, Push, Reply};
+use crate::protocol::{
+    self, ClientInfo, ConnectPush, ConnectResult, Disconnect, Encoding, ErrorCode, Push, Reply,
+};
 use crate::random::Uuid;
 use crate::shards::lock;
 use crate::subscriptions::Subscriptions;
@@ -92,8 +94,6 @@ pub(crate) enum Format {
     Bare,
 }
 
-/// The user of a connection.
-#[derive(Clone, Debug, Default, PartialEq)]
 /// The page of a client in a browser: its origin; or the host alone, if the browser sends no origin because it is that of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page(Box<str>);
@@ -120,6 +120,8 @@ impl Page {
     }
 }
 
+/// The user of a connection.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Identity {
     /// Empty for an anonymous client.
     pub(crate) user: Box<str>,
@@ -340,6 +342,13 @@ impl Client {
             Subscription::Pending(_) => None,
         });
         expiries.min()
+    }
+
+    /// When the token of the connection or of a subscription expires first, and the reason with which the connection ends then.
+    pub(crate) fn first_expiry(&self) -> Option<(Duration, Disconnect)> {
+        let connection = self.expires_at().map(|at| (at, Disconnect::Expired));
+        let subscriptions = self.subscriptions_expire_at().map(|at| (at, Disconnect::SubscriptionExpired));
+        connection.into_iter().chain(subscriptions).min_by_key(|(at, _)| *at)
     }
 
     /// The subscriptions that the backend renews, and when they expire.

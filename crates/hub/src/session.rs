@@ -17,6 +17,7 @@ use wireloom::OwnedMessage;
 use crate::auth::TokenError;
 use crate::client::{Client, Format, Identity};
 use crate::clock::{Deadline, Nanos, seconds};
+use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
 use crate::encoded::publication_of;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
@@ -28,6 +29,7 @@ use crate::protocol::{
 };
 use crate::proxy::{Caller, Headers, RefreshOutcome, expiry};
 use crate::rights::Grant;
+use crate::settings::Settings;
 use crate::shards::lock;
 use crate::subscribe;
 
@@ -97,6 +99,9 @@ pub(crate) async fn charge_publications(publications: &[Arc<Publication>]) {
 
 /// The shortest time between two requests to the backend for a renewal.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The number of subscriptions of a connection that the backend is asked to renew at the same time.
+const RENEWALS_MAX: usize = 16;
 
 /// The recovered publications in the reply to `connect`, in lengths of the send queue. After the channel that exceeds this, others do
 /// not recover: this reply cannot be sent in parts.
@@ -183,7 +188,7 @@ impl Session {
             State::Connected { ping: Ping::DueAt(at) } => at.get(),
             State::Connected { ping: Ping::Missing(deadline) } => deadline.at(),
         };
-        [self.expires_at(), self.renewal_at()].into_iter().flatten().fold(ping, Duration::min)
+        self.renewal_at().map_or(ping, |at| at.min(ping))
     }
 
     /// When the backend is to be asked to renew the connection or a subscription; `None` if it renews neither.
@@ -208,6 +213,13 @@ impl Session {
             && self.renewal_at().is_some_and(|at| at <= self.node.clock.now())
     }
 
+    /// The same as [`renew`](Self::renew) if it has something to do. A session that is never idle is renewed, too.
+    pub(crate) async fn renew_if_due(&mut self) {
+        if self.needs_renewal() {
+            Box::pin(self.renew()).await;
+        }
+    }
+
     /// Asks the backend to renew what has expired. If it fails, it is asked again until the grace period is over.
     pub(crate) async fn renew(&mut self) {
         let settings = self.node.settings();
@@ -223,26 +235,12 @@ impl Session {
                 Err(failure) => drop(self.client.fail(failure)),
             }
         }
-        let Some(endpoint) = &proxies.sub_refresh else { return };
-        for (channel, _) in self.client.renewed_by_backend().into_iter().filter(|(_, at)| *at <= now) {
-            match self.caller().sub_refresh(endpoint, config, &channel).await {
-                Ok(RefreshOutcome { expired: true, .. }) => {
-                    self.node.unsubscribe(&channel, &self.client, UnsubscribeCode::Expired);
-                }
-                Ok(outcome) => {
-                    let expires_at = self.node.clock.expiry(expiry(outcome.expire_at));
-                    self.client.set_subscription_expiry(&channel, expires_at);
-                }
-                Err(failure) => drop(self.client.fail(failure)),
-            }
-        }
-    }
-
-    /// The time at which the grace period of an expired token ends: the connection's, or that of one of its
-    /// subscriptions.
-    fn expires_at(&self) -> Option<Duration> {
-        let expiries = self.client.subscriptions_expire_at().into_iter().chain(self.client.expires_at());
-        expiries.min().map(|at| at.saturating_add(self.node.settings().config.client.expired_grace))
+        let due = self.client.renewed_by_backend().into_iter().filter(|(_, at)| *at <= now);
+        let renewals = due.map(|(channel, _)| {
+            let (node, settings) = (self.node.clone(), settings.clone());
+            renew_subscription(node, settings, self.client.clone(), self.headers().clone(), channel)
+        });
+        concurrently(RENEWALS_MAX, renewals).await;
     }
 
     pub(crate) fn handle_timeout(&mut self, is_reading: bool) {
@@ -254,7 +252,6 @@ impl Session {
                 if stale.is_over(now, config.stale_after) {
                     self.end(Disconnect::Stale);
                 }
-                return;
             }
             State::Connected { .. } if !is_reading => {}
             State::Connected { ping: Ping::DueAt(at) } if at.get() <= now => {
@@ -275,23 +272,12 @@ impl Session {
             }
             State::Connected { .. } => {}
         }
-        self.check_expiry(now);
     }
 
     /// The time that a callback has set, until the server extends it: a token does not.
     fn granted_until(&self) -> Option<Duration> {
         let until = self.rare.as_ref()?.granted_until?;
         self.client.expires_at().is_some_and(|at| at <= until).then_some(until)
-    }
-
-    /// Ends the connection if the grace period of an expired token is over.
-    fn check_expiry(&self, now: Duration) {
-        let expired_grace = self.node.settings().config.client.expired_grace;
-        if self.client.expires_at().is_some_and(|at| at.saturating_add(expired_grace) <= now) {
-            self.end(Disconnect::Expired);
-        } else if self.expires_at().is_some_and(|at| at <= now) {
-            self.end(Disconnect::SubscriptionExpired);
-        }
     }
 
     fn end(&self, reason: Disconnect) {
@@ -314,6 +300,7 @@ impl Session {
             // RFC 6455 §7.4.1: the code for a message that is too big.
             return self.end(Disconnect::Custom { code: 1009, reason: "message too long".into() });
         }
+        self.renew_if_due().await;
         if let Err(refusal) = self.publish_message(&channel, publication_of(message)).await {
             self.node.metrics.refused.increment(refusal.code);
             self.end(end_of(&refusal));
@@ -357,8 +344,7 @@ impl Session {
         let per_s = f64::from(self.node.settings().config.client.commands_per_s_max);
         for command in commands {
             self.replies_fit().await;
-            // A batch may take long, and deadlines are not checked elsewhere during it.
-            self.check_expiry(self.node.clock.now());
+            self.renew_if_due().await;
             if self.client.outbox.has_ended() {
                 return;
             }
@@ -553,7 +539,6 @@ impl Session {
             let may_recover = recovered_len <= CONNECT_QUEUES_MAX * config.queue_len_max;
             let request = subscribe::Request { may_recover, ..subscribe::Request::granted(command, grant) };
             let subscription = match subscribe::subscribe(&self.node, &self.client, request).await {
-        self.node.answered(&self.client);
                 Ok(subscription) => subscription,
                 // It is named twice, such as in `channels` and in `subs`.
                 Err(refusal) if refusal.code == ErrorCode::AlreadySubscribed.code() => continue,
@@ -568,6 +553,7 @@ impl Session {
             established.push(subscription);
         }
         self.client.send(&Reply { id, connect: Some(result), ..Reply::default() });
+        self.node.answered(&self.client);
         for subscription in established {
             subscription.start(Vec::new()).await;
         }
@@ -679,6 +665,27 @@ impl Session {
     }
 }
 
+/// Asks the backend to renew a subscription.
+async fn renew_subscription(
+    node: Arc<Node>,
+    settings: Arc<Settings>,
+    client: Arc<Client>,
+    headers: Headers,
+    channel: Arc<str>,
+) {
+    let Some(endpoint) = &settings.proxies.sub_refresh else { return };
+    let caller = Caller { client: &client, headers: &headers };
+    match caller.sub_refresh(endpoint, &settings.config, &channel).await {
+        Ok(RefreshOutcome { expired: true, .. }) => {
+            node.unsubscribe(&channel, &client, UnsubscribeCode::Expired);
+        }
+        Ok(outcome) => {
+            client.set_subscription_expiry(&channel, node.clock.expiry(expiry(outcome.expire_at)));
+        }
+        Err(failure) => drop(client.fail(failure)),
+    }
+}
+
 /// The end of a connection that is refused what it cannot do without, or that cannot receive the refusal.
 fn end_of(refusal: &Refusal) -> Disconnect {
     match refusal.code {
@@ -722,6 +729,8 @@ impl From<Disconnect> for Denied {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
     use crate::client::Transport;
     use crate::clock::Clock;
@@ -729,8 +738,6 @@ mod tests {
     use crate::engine::{Action, Control, Delivery as _};
     use crate::hub::Hub;
     use crate::protocol::ClientInfo;
-    use std::task::{Context, Poll, Waker};
-
     use crate::token::TokenClaims;
 
     #[test]
@@ -842,13 +849,6 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_pause_of_this_process_ends_no_connection() {
-        let hub = Hub::builder().config(HubConfig::from_toml("[client]\nanonymous = true\n").unwrap());
-        let node = hub.build().unwrap().0;
-        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
-        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
-        let pause = Duration::from_secs(3_600);
     /// What was sent to a client.
     fn sent(client: &Client) -> Vec<serde_json::Value> {
         let mut messages = Vec::new();
@@ -925,6 +925,13 @@ mod tests {
         assert!(!client.is_subscribed("1"));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_of_this_process_ends_no_connection() {
+        let hub = Hub::builder().config(HubConfig::from_toml("[client]\nanonymous = true\n").unwrap());
+        let node = hub.build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        let pause = Duration::from_secs(3_600);
         let timeout = async |session: &mut Session, pause| {
             tokio::time::sleep_until(node.clock.instant(session.poll_timeout(true))).await;
             tokio::time::advance(pause).await;

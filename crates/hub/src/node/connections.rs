@@ -68,6 +68,21 @@ impl Node {
         false
     }
 
+    /// When a connection ends if nothing is renewed, which is `expired_grace` after a token expires, and the reason.
+    pub(crate) fn ends_at(&self, client: &Client) -> Option<(Duration, Disconnect)> {
+        let (at, reason) = client.first_expiry()?;
+        Some((at.saturating_add(self.settings().config.client.expired_grace), reason))
+    }
+
+    /// Ends a connection whose grace period is over, whatever its session does.
+    pub(crate) fn end_expired(&self, client: &Client) {
+        if let Some((at, reason)) = self.ends_at(client)
+            && at <= self.clock.now()
+        {
+            client.outbox.end(reason);
+        }
+    }
+
     /// Registers the user of a connection; returns false if the user has too many connections.
     pub(crate) fn identify(&self, client: &Arc<Client>) -> bool {
         let user_max = self.settings().config.client.connections_per_user_max;

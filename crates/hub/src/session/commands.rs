@@ -166,9 +166,11 @@ impl Session {
         let config = &settings.config;
         let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
         let (pace, now) = (&mut self.rare.get_or_insert_default().pace, self.node.clock.now());
-        let wait = pace.delay(options, config.client.queue_len_max, len, now);
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+        let paced_until = now.saturating_add(pace.delay(options, config.client.queue_len_max, len, now));
+        while self.node.clock.now() < paced_until {
+            let wakes_at = self.renewal_at().map_or(paced_until, |at| at.min(paced_until));
+            tokio::time::sleep_until(self.node.clock.instant(wakes_at)).await;
+            self.renew_if_due().await;
         }
         Ok(())
     }

@@ -159,13 +159,13 @@ async fn run(
     let mut messages = Vec::new();
     let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
     loop {
-        let is_idle = set_timer(node, &work, timer.as_mut(), true);
+        set_timer(node, client, &work, timer.as_mut(), true);
         tokio::select! {
             biased;
             taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
                 Taken::Messages => {
                     let sending = output.send(node, client, framing.join(&mut messages));
-                    if let Err(reason) = while_working(node, &mut work, timer.as_mut(), sending).await {
+                    if let Err(reason) = while_working(node, client, &mut work, timer.as_mut(), sending).await {
                         return reason;
                     }
                     // Between two writes the client is read once: its queue may never be empty again before it has unsubscribed.
@@ -179,36 +179,36 @@ async fn run(
             },
             () = output.body.closed() => return Disconnect::ConnectionClosed,
             () = proceed(&mut work, inbox.as_mut()) => {}
-            () = timer.as_mut(), if is_idle => work.handle_timeout(true),
+            () = timer.as_mut() => work.handle_timeout(true),
         }
     }
 }
 
-/// Sets the timer to the deadline of a session. Returns whether the session is idle; a busy one has no deadline.
-fn set_timer(node: &Node, work: &Work, mut timer: Pin<&mut Sleep>, is_reading: bool) -> bool {
-    let Work::Idle(session) = work else { return false };
-    let deadline = node.clock.instant(session.poll_timeout(is_reading));
+/// Ends a connection that has expired, and sets the timer to its next deadline.
+fn set_timer(node: &Node, client: &Client, work: &Work, mut timer: Pin<&mut Sleep>, is_reading: bool) {
+    node.end_expired(client);
+    let deadline = node.clock.instant(work.poll_timeout(node, client, is_reading));
     if timer.deadline() != deadline {
         timer.as_mut().reset(deadline);
     }
-    true
 }
 
 /// Waits for a write. A command goes on meanwhile: others may wait for what it holds, or for what it is the next to get.
 async fn while_working<T>(
     node: &Node,
+    client: &Client,
     work: &mut Work,
     mut timer: Pin<&mut Sleep>,
     writing: impl Future<Output = T>,
 ) -> T {
     let mut writing = pin!(writing);
     loop {
-        let is_idle = set_timer(node, work, timer.as_mut(), false);
+        set_timer(node, client, work, timer.as_mut(), false);
         tokio::select! {
             biased;
             () = proceed(work, None) => {}
             written = writing.as_mut() => return written,
-            () = timer.as_mut(), if is_idle => work.handle_timeout(false),
+            () = timer.as_mut() => work.handle_timeout(false),
         }
     }
 }

@@ -133,6 +133,7 @@ impl Open {
     /// One step; an error at the end of the connection. A command goes on while a write waits for the client: others may wait for what it
     /// holds, or for what it is the next to get.
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
+        self.clean_up.node.end_expired(&self.clean_up.client);
         self.work.poll_busy(cx);
         let was_writing = matches!(self.writer, Writer::Busy(_));
         let is_writing = self.writer.poll(cx)?.is_pending();
@@ -159,10 +160,9 @@ impl Open {
                 return Poll::Ready(read);
             }
         }
-        let Work::Idle(session) = &self.work else { return Poll::Pending };
         let CleanUp { node, client, .. } = &self.clean_up;
         // The outbox has the waker: of this task, or of the write, which looks for the end of the connection there.
-        if !node.is_due(client, session.poll_timeout(!is_writing)) {
+        if !node.is_due(client, self.work.poll_timeout(node, client, !is_writing)) {
             return Poll::Pending;
         }
         // Charged to the turn of the task: a write that has not seen that the connection ends does so in the next one.
@@ -412,6 +412,63 @@ mod tests {
             }
         };
         assert_eq!(tokio::time::timeout(Duration::from_secs(60), ended).await, Ok(Disconnect::Expired));
+    }
+
+    /// Its publications are paced, so that it always has another one to send.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_of_a_room_that_publishes_all_the_time_expires() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let config = HubConfig::from_toml(
+            "[client]\nanonymous = true\nexpired_grace = \"1s\"\n[[namespace]]\nname = \"rooms\"\n\
+             subscribe = \"anyone\"\npublish = \"anyone\"\npublications_per_s_max = 100\n",
+        );
+        let node = Hub::builder().config(config.unwrap()).build().unwrap().0;
+        let (peer, transport) = tokio::io::duplex(64 << 10);
+        let over = |transport, role| {
+            let config = WebSocketConfig::default();
+            WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[])
+        };
+        let room = Box::new(Room { channel: "rooms:x".into(), token: String::new() });
+        let socket = over(transport, Role::Server);
+        let serving = tokio::spawn(bare(node.clone(), socket, None, None, Headers::NONE, room));
+        let (mut sender, mut receiver) = over(peer, Role::Client).split();
+        let sending = tokio::spawn(async move { while sender.send("x").await.is_ok() {} });
+        assert!(receiver.recv_owned().await.unwrap().is_some());
+        let now = node.clock.now();
+        node.all_clients()[0].set_expires_at(Some(now + SECOND));
+        let reading = async { while let Ok(Some(_)) = receiver.recv_owned().await {} };
+        assert_eq!(tokio::time::timeout(60 * SECOND, reading).await, Ok(()));
+        assert!(node.clock.now() - now < 5 * SECOND);
+        serving.await.unwrap();
+        sending.abort();
+    }
+
+    /// Such as one that asks a backend which does not answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_expires_during_a_command() {
+        let node = Hub::builder().build().unwrap().0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        let (_peer, transport) = tokio::io::duplex(16);
+        let config = WebSocketConfig::default();
+        let socket =
+            WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
+        let (sender, receiver) = socket.split();
+        let clean_up = CleanUp::new(&node, &client);
+        let mut open = Open { writer: Writer::Idle(sender), receiver, clean_up, work: Work::Idle(session) };
+        open.work.begin(|_| future::pending());
+        let expires_at = node.clock.now() + Duration::from_secs(60);
+        client.set_expires_at(Some(expires_at));
+        let ended = async {
+            loop {
+                if let Err(reason) = poll_fn(|cx| open.poll_step(cx)).await {
+                    return reason;
+                }
+            }
+        };
+        assert_eq!(tokio::time::timeout(Duration::from_secs(600), ended).await, Ok(Disconnect::Expired));
+        let late = node.clock.now() - (expires_at + node.settings().config.client.expired_grace);
+        assert!(late < Duration::from_secs(2), "{late:?}");
     }
 
     /// What is queued is more than the connection accepts, and the client reads while it is ended.

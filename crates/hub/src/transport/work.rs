@@ -2,7 +2,10 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use crate::client::Client;
+use crate::node::Node;
 use crate::session::Session;
 
 /// The state of a session's task.
@@ -34,6 +37,16 @@ impl Work {
         {
             *self = Self::Idle(session);
         }
+    }
+
+    /// The next time to call [`handle_timeout`](Self::handle_timeout) or to end the connection, since 1970. A busy session has no other
+    /// deadline.
+    pub(super) fn poll_timeout(&self, node: &Node, client: &Client, is_reading: bool) -> Duration {
+        let session = match self {
+            Self::Idle(session) => session.poll_timeout(is_reading),
+            Self::Busy(_) => Duration::MAX,
+        };
+        node.ends_at(client).map_or(session, |(at, _)| at.min(session))
     }
 
     /// What is due at a session's deadline.

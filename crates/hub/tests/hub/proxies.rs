@@ -327,6 +327,39 @@ async fn a_backend_renews_connections_and_subscriptions() {
     stays.call("ping", json!({})).await;
 }
 
+/// A client that always has another publication to send, by the client protocol and in a room: each is paced for longer than an expired
+/// token is accepted.
+#[tokio::test]
+async fn a_client_that_is_never_idle_is_renewed() {
+    let backend = Backend::start(|call| match &*call.path {
+        "/connect" => json!({ "result": { "user": "7", "expire_at": now() + 1 } }),
+        _ => json!({ "result": { "expire_at": now() + 600 } }),
+    })
+    .await;
+    let options = "[client]\nexpired_grace = \"3s\"\nqueue_len_max = 1600\n[[namespace]]\nname = \"rooms\"\n\
+        subscribe = \"client\"\npublish = \"client\"\npublication_bytes_per_s_max = 800\n";
+    let config = backend.config(&["connect", "refresh"]) + options;
+    let served = Served::start(&config, |hub| hub).await;
+    let data = "x".repeat(4_000);
+    let mut socket = wireloom::connect(&served.url).await.unwrap();
+    socket.send(r#"{"id":1,"connect":{}}"#).await.unwrap();
+    for id in 2..5 {
+        let publish = json!({ "id": id, "publish": { "channel": "rooms:x", "data": data } });
+        socket.send(&publish.to_string()).await.unwrap();
+    }
+    let mut room = wireloom::connect(&served.url.replace("/connection/websocket", "/rooms/y")).await.unwrap();
+    for _ in 0..3 {
+        room.send(&data).await.unwrap();
+    }
+    for (socket, count) in [(&mut socket, 4), (&mut room, 3)] {
+        for _ in 0..count {
+            let received = tokio::time::timeout(Duration::from_secs(30), socket.recv_owned()).await.unwrap();
+            assert!(received.unwrap().is_some(), "{:?}", socket.end());
+        }
+    }
+    assert_eq!(backend.calls("/refresh").len(), 2);
+}
+
 #[tokio::test]
 async fn rooms_and_event_streams_ask_the_same_backend() {
     let backend = Backend::start(|call| match call.cookie.as_deref() {
