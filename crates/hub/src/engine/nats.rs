@@ -257,7 +257,7 @@ impl NatsEngine {
         let start = || async {
             let subject = format!("wl.live.*.{}", encoded(channel));
             let messages = self.nats.client.subscribe(subject).await.map_err(unavailable)?;
-            self.nats.confirm_subscriptions().await;
+            self.nats.confirm_subscriptions().await?;
             let receiver: Arc<dyn Delivery> = self.receiver.clone();
             let following = follower.clone().run(self.nats.clone(), Arc::downgrade(&receiver), messages);
             Ok(tokio::spawn(following).abort_handle())

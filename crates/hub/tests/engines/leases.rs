@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wireloom_hub::engine::{Engine, Lease, RedisEngine};
+use wireloom_hub::engine::{Engine, EngineError, Lease, RedisEngine};
 use wireloom_hub::{Hub, HubConfig};
 
 use crate::attacks::{nats_engine, until};
@@ -98,6 +98,41 @@ async fn renew(engine: &dyn Engine, node: &str) -> (u64, Option<Vec<(String, u64
         Lease::Renewed { number, others } => (number, others),
         Lease::Lost => panic!("{node} is not lost"),
     }
+}
+
+/// The server may not have received the subscription.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_that_nats_does_not_confirm_is_refused() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let engine = nats_engine(link.port).await;
+    engine.subscribe("a").await.unwrap();
+    link.set(LinkState::Stalled);
+    let refused = engine.subscribe("b").await;
+    assert!(matches!(refused, Err(EngineError::Unavailable(_))), "{refused:?}");
+    link.set(LinkState::Clear);
+    engine.subscribe("b").await.unwrap();
+}
+
+/// Its node may crash before it renews its lease for the first time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_open_has_a_lease() {
+    let (Some(nats), Some(redis)) = (Nats::start(), Redis::start()) else { return };
+    let over_redis =
+        async || RedisEngine::connect(&format!("redis://127.0.0.1:{}", redis.port)).await.unwrap();
+    let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
+    let (three, four) = (over_redis().await, over_redis().await);
+    for (opens, looks) in [(&one as &dyn Engine, &two as &dyn Engine), (&three, &four)] {
+        for node in ["first", "next"] {
+            opens.events().unwrap().open(node, "key", b"{}").await.unwrap();
+            let (_, others) = renew(looks, "other").await;
+            let others: Vec<_> = others.unwrap().into_iter().map(|(name, _)| name).collect();
+            assert!(others.iter().any(|name| name == node), "{}: {others:?}", opens.name());
+        }
+    }
+    // It is renewed as any other.
+    let before = renew(&one, "next").await.0;
+    assert!(renew(&one, "next").await.0 > before);
 }
 
 /// A node that can write and not read is not lost, and takes nobody else for lost.

@@ -127,6 +127,21 @@ impl NatsEngine {
         Ok(Parts { open, leases, consumer })
     }
 
+    /// Makes the lease of a node that has not renewed it yet: others look for what is open on nodes that have one.
+    async fn begin_lease(&self, leases: &kv::Store, node: &str) -> Result<(), EngineError> {
+        if lock(&self.lease).as_ref().is_some_and(|own| own.node == node) {
+            return Ok(());
+        }
+        match leases.update(node, row(node, b"0"), 0).await {
+            Err(error) if error.kind() != kv::UpdateErrorKind::WrongLastRevision => Err(unavailable(error)),
+            // It may be known to others from before.
+            Ok(_) | Err(_) => {
+                *lock(&self.lease) = Some(OwnLease::of(node));
+                Ok(())
+            }
+        }
+    }
+
     /// Renews the lease of a node. If the others cannot be read, they are missing, and the reason is returned beside them: a node that can
     /// write is not lost.
     async fn renew_lease(&self, node: &str) -> Result<(Lease, Result<(), EngineError>), EngineError> {
@@ -204,7 +219,8 @@ impl EventQueue for NatsEngine {
     fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()> {
         Box::pin(async move {
             let parts = self.parts().await?;
-            let open = &parts.open;
+            let Parts { open, leases, .. } = &*parts;
+            self.begin_lease(leases, node).await?;
             open.put(open_key(node, key), row(key, event)).await.map_err(unavailable).map(drop)
         })
     }

@@ -29,7 +29,7 @@ impl Announcements {
     pub(super) async fn subscribe(nats: &Nats, name: &str) -> Result<Self, EngineError> {
         let nodes = nats.client.subscribe(format!("{NODES}.*")).await.map_err(unavailable)?;
         let inbox = nats.client.subscribe(inbox(name)).await.map_err(unavailable)?;
-        nats.confirm_subscriptions().await;
+        nats.confirm_subscriptions().await?;
         Ok(Self { nodes, inbox })
     }
 

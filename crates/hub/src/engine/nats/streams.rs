@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use async_nats::client::RequestErrorKind;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, connection};
 use base64::Engine as _;
@@ -190,10 +191,14 @@ impl Nats {
     /// Waits until the server has processed this node's earlier subscriptions. The server handles the commands of a
     /// connection in order, and answers this request itself, because its subject has no subscribers.
     ///
-    /// Without an answer the connection is about to be lost; the client repeats its subscriptions on the next one.
-    pub(super) async fn confirm_subscriptions(&self) {
-        if self.is_connected() {
-            let _no_responders = self.client.request(UNUSED_SUBJECT, Bytes::new()).await;
+    /// Without a connection there is nothing to wait for: the client repeats its subscriptions on the next one.
+    pub(super) async fn confirm_subscriptions(&self) -> Result<(), EngineError> {
+        if !self.is_connected() {
+            return Ok(());
+        }
+        match self.client.request(UNUSED_SUBJECT, Bytes::new()).await {
+            Err(error) if error.kind() != RequestErrorKind::NoResponders => Err(unavailable(error)),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
