@@ -720,7 +720,8 @@ impl Leaving {
         {
             return Poll::Ready(());
         }
-        if bytes_memory.try_set(bytes.capacity()).is_err() {
+        // Before, they are the buffer of the body.
+        if is_taken && bytes_memory.try_set(bytes.capacity()).is_err() {
             return Poll::Ready(());
         }
         loop {

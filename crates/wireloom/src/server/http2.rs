@@ -142,7 +142,7 @@ impl<H: Handler> ConnectionState<H> {
     /// Whether as many handlers of WebSockets run after the end of their stream as streams may be open. The core counts streams, and
     /// that of a WebSocket ends with its closing handshake.
     fn is_full(&self, tasks: &mut JoinSet<()>) -> bool {
-        let handlers_max = 2 * self.origin.config.streams_max;
+        let handlers_max = self.origin.config.streams_max.saturating_mul(2);
         while tasks.len() >= handlers_max && tasks.try_join_next().is_some() {}
         tasks.len() >= handlers_max
     }
