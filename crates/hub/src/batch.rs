@@ -13,8 +13,18 @@ use crate::shards::lock;
 /// The maximum number of connections that one task writes to. Further tasks can run on other workers.
 const TASK_LEN: usize = 128;
 
+/// The number of visits of subscribers that count as a unit of the budget of a task.
+const VISITS_PER_UNIT: usize = 512;
+
 /// The number of connections that are written to at once: their messages stay in the processor's caches meanwhile.
 const FANOUT_LEN: usize = 64;
+
+/// Charges work to the turn of the task, in units of tokio's budget: others should not wait for all that this task has to do.
+pub(crate) async fn charge(units: usize) {
+    for _ in 0..units {
+        consume_budget().await;
+    }
+}
 
 thread_local! {
     /// What was published by this thread, and no task has begun to write.
@@ -34,10 +44,21 @@ struct Work {
     clients: Vec<Arc<Client>>,
 }
 
-/// The burst of a channel that is to be forwarded.
-struct DueBurst {
-    node: Weak<dyn FanOut>,
-    channel: Arc<str>,
+/// The burst of a channel that is to be forwarded. Where its task does not run, because its runtime has ended, dropping it does: nobody
+/// else would, and the next publications would join it.
+struct DueBurst(Option<(Weak<dyn FanOut>, Arc<str>)>);
+
+impl DueBurst {
+    fn forward(&mut self) -> Unwritten {
+        let due = self.0.take().and_then(|(node, channel)| Some((node.upgrade()?, channel)));
+        due.map(|(node, channel)| node.fan_out(&channel)).unwrap_or_default()
+    }
+}
+
+impl Drop for DueBurst {
+    fn drop(&mut self) {
+        self.forward().clients.iter().for_each(|client| client.outbox.wake());
+    }
 }
 
 /// What has channels.
@@ -48,23 +69,31 @@ pub(crate) trait FanOut: Send + Sync {
 
 /// Has a task of this runtime forward the burst of a channel, and write it, when the publishing task yields.
 pub(crate) fn fan_out_later(node: Weak<dyn FanOut>, channel: Arc<str>, runtime: &Handle) {
-    Work { bursts: vec![DueBurst { node, channel }], clients: Vec::new() }.do_later(runtime);
+    Work { bursts: vec![DueBurst(Some((node, channel)))], clients: Vec::new() }.do_later(runtime);
 }
 
 /// Connections whose queued messages a batch must write. What holds a lock returns them: nothing is written where they are collected.
 #[derive(Debug, Default)]
 #[must_use = "their messages are queued until a batch writes them"]
-pub(crate) struct Unwritten(Vec<Arc<Client>>);
+pub(crate) struct Unwritten {
+    clients: Vec<Arc<Client>>,
+    /// What collecting them has cost, in deliveries.
+    cost: usize,
+}
 
 impl Unwritten {
     pub(crate) fn push(&mut self, client: Arc<Client>) {
-        self.0.push(client);
+        self.clients.push(client);
+    }
+
+    pub(crate) fn charge(&mut self, deliveries: usize) {
+        self.cost += deliveries;
     }
 
     /// Has a task of this runtime write the messages, when the publishing task yields. The calling thread, which may be one of the
     /// engine's, writes nothing.
     pub(crate) fn write_later(self, runtime: &Handle) {
-        Work { bursts: Vec::new(), clients: self.0 }.do_later(runtime);
+        Work { bursts: Vec::new(), clients: self.clients }.do_later(runtime);
     }
 }
 
@@ -107,12 +136,11 @@ impl Work {
 
     async fn run(self) {
         let Self { bursts, mut clients } = self;
-        for DueBurst { node, channel } in bursts {
-            if let Some(node) = node.upgrade() {
-                clients.append(&mut node.fan_out(&channel).0);
-            }
+        for mut burst in bursts {
+            let mut unwritten = burst.forward();
+            clients.append(&mut unwritten.clients);
             spawn_writes(&mut clients);
-            consume_budget().await;
+            charge(1 + unwritten.cost / VISITS_PER_UNIT).await;
         }
         spawn_writes(&mut clients);
         write(&clients);
@@ -163,8 +191,17 @@ mod tests {
 
     /// A hub, and a WebSocket that receives from it.
     async fn subscribed() -> (Hub, WebSocket) {
+        let hub = hub();
+        let socket = subscribe(&hub).await;
+        (hub, socket)
+    }
+
+    fn hub() -> Hub {
         let config = "[client]\nanonymous = true\n[[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\n";
-        let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+        Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap()
+    }
+
+    async fn subscribe(hub: &Hub) -> WebSocket {
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}/rooms/x", server.local_addr().unwrap());
         let answering = hub.clone();
@@ -178,7 +215,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        (hub, socket)
+        socket
     }
 
     fn deliver(hub: &Hub) {
@@ -224,5 +261,19 @@ mod tests {
                 assert_eq!(received.unwrap().unwrap().unwrap().as_bytes(), b"1", "{is_dropped}");
             });
         }
+    }
+
+    // A hub may outlive the runtime of its first connection.
+    #[test]
+    fn a_burst_is_forwarded_although_its_runtime_has_ended() {
+        let first = Builder::new_current_thread().enable_all().build().unwrap();
+        let (hub, _connected) = first.block_on(subscribed());
+        drop(first);
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let mut socket = subscribe(&hub).await;
+            deliver(&hub);
+            let received = tokio::time::timeout(Duration::from_secs(10), socket.recv_owned()).await;
+            assert_eq!(received.unwrap().unwrap().unwrap().as_bytes(), b"1");
+        });
     }
 }

@@ -46,6 +46,8 @@ struct Channel {
     latest: Option<Latest>,
     /// What is to be forwarded; boxed, because few channels have it.
     burst: Option<Box<Burst>>,
+    /// The number of subscribers, at the last burst, for which each publication is filtered or compared.
+    costly: usize,
     /// How long it counts without subscribers, because a client published into it.
     counts_until: Option<Duration>,
 }
@@ -55,7 +57,7 @@ type Epoch = Arc<String>;
 
 #[derive(Debug)]
 struct Latest {
-    epoch: String,
+    epoch: Arc<str>,
     publication: Arc<Publication>,
 }
 

@@ -38,7 +38,7 @@ use crate::sessions::Sessions;
 use crate::settings::Settings;
 
 pub use self::publications::PublishError;
-pub(crate) use self::publications::{charge, retention};
+pub(crate) use self::publications::retention;
 
 /// Everything that the connections of a node share.
 #[derive(Debug)]

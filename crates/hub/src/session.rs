@@ -15,13 +15,14 @@ use bytes::Bytes;
 use wireloom::OwnedMessage;
 
 use crate::auth::TokenError;
+use crate::batch::charge;
 use crate::client::{Client, Format, Identity};
 use crate::clock::{Deadline, Nanos, seconds};
 use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
 use crate::encoded::publication_of;
 use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
-use crate::node::{Node, charge};
+use crate::node::Node;
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
     Command, Commands, ConnectRequest, ConnectResult, DecodeError, Disconnect, Encoding, ErrorCode,

@@ -27,6 +27,9 @@ const BURST_LEN_MAX: usize = 128 << 10;
 /// The number of deliveries at which it is forwarded at once: as many as a publisher may ask for in one turn.
 const DELIVERIES_MAX: usize = 256 << 10;
 
+/// The same for subscribers for which each publication is filtered or compared: the lock of the channel is held meanwhile.
+const COSTLY_MAX: usize = 4 << 10;
+
 /// Publications that are to be forwarded together.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
@@ -36,7 +39,7 @@ pub(super) struct Burst {
 
 #[derive(Debug)]
 struct Published {
-    epoch: String,
+    epoch: Arc<str>,
     previous: u64,
     publication: Arc<Publication>,
 }
@@ -57,7 +60,7 @@ pub(crate) type Lost = Vec<Arc<Client>>;
 
 /// A publication of a burst, and its encodings.
 struct Forwarding<'a> {
-    epoch: &'a str,
+    epoch: &'a Arc<str>,
     previous: u64,
     encoded: Encoded<'a>,
 }
@@ -83,13 +86,16 @@ impl Channels {
         publication: &Arc<Publication>,
     ) -> Appended {
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { burst, subscribers, .. }) = shard.get_mut(channel) else { return Appended::Done };
+        let Some(Channel { burst, subscribers, costly, .. }) = shard.get_mut(channel) else {
+            return Appended::Done;
+        };
         let is_first = burst.is_none();
         let burst = burst.get_or_insert_default();
         burst.len += publication.data.len();
         burst.published.push(Published { epoch: epoch.into(), previous, publication: publication.clone() });
         let count = burst.published.len();
-        if count >= BURST_MAX || burst.len >= BURST_LEN_MAX || count * subscribers.len() >= DELIVERIES_MAX {
+        let is_full = count >= BURST_MAX || burst.len >= BURST_LEN_MAX;
+        if is_full || count * subscribers.len() >= DELIVERIES_MAX || count * *costly >= COSTLY_MAX {
             return Appended::Full;
         }
         match shard.get_key_value(channel) {
@@ -102,15 +108,18 @@ impl Channels {
     /// written.
     pub(crate) fn fan_out(&self, channel: &str, on_slow: OnSlow<'_>) -> (Lost, Unwritten) {
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, latest, burst, .. }) = shard.get_mut(channel) else {
+        let Some(Channel { subscribers, latest, burst, costly, .. }) = shard.get_mut(channel) else {
             return Default::default();
         };
         let Some(burst) = burst.take() else { return Default::default() };
         let mut fan_out = FanOut::new(channel, latest.as_ref(), &burst);
         let mut has_deltas = false;
+        *costly = 0;
         for (_, subscriber) in subscribers.iter_mut() {
+            *costly += usize::from(subscriber.filter.is_some() || subscriber.has_deltas());
             has_deltas |= fan_out.forward(subscriber, on_slow);
         }
+        fan_out.unwritten.charge(subscribers.len() + *costly * burst.published.len());
         let FanOut { lost, unwritten, .. } = fan_out;
         if !has_deltas {
             *latest = None;
@@ -127,15 +136,16 @@ impl<'a> FanOut<'a> {
         let mut base = latest.map(|latest| (&*latest.epoch, &*latest.publication));
         let mut is_chain = true;
         for Published { epoch, previous, publication } in &burst.published {
-            let precedes =
-                |&(base_epoch, base): &(&str, &Publication)| base.offset == *previous && base_epoch == epoch;
+            let precedes = |&(base_epoch, base): &(&str, &Publication)| {
+                base.offset == *previous && *base_epoch == **epoch
+            };
             let known = base.filter(precedes).map(|(_, base)| base);
             let follows = all
                 .last()
                 .is_none_or(|before| before.encoded.publication.offset == *previous && before.epoch == epoch);
             is_chain &= publication.offset > 0 && follows;
             if publication.offset > 0 {
-                base = Some((epoch, publication));
+                base = Some((&**epoch, &**publication));
             }
             let encoded = Encoded::new(channel, known, publication);
             all.push(Forwarding { epoch, previous: *previous, encoded });
@@ -158,7 +168,7 @@ impl<'a> FanOut<'a> {
                 let client = &subscriber.client;
                 let waiting = waiting.get_or_insert_with(|| Box::new(Waiting::new(client.clone())));
                 let publication = encoded.publication.clone();
-                let epoch = Arc::from(*epoch);
+                let epoch = Arc::clone(epoch);
                 if waiting.keep(Kept { epoch, previous: *previous, publication, message }) {
                     continue;
                 }
@@ -189,7 +199,7 @@ impl<'a> FanOut<'a> {
         let may_drop = match &subscriber.phase {
             Phase::Live => true,
             Phase::Positioned { offset, epoch } => {
-                let follows = self.is_chain && *offset == first.previous && **epoch == first.epoch;
+                let follows = self.is_chain && *offset == first.previous && epoch.as_str() == &**first.epoch;
                 if !follows {
                     return None;
                 }

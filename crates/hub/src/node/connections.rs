@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::Node;
-use super::publications::charge;
+use crate::batch::charge;
 use crate::client::{Client, Page, Subscription, Transport};
 use crate::concurrently::concurrently;
 use crate::events::Host;

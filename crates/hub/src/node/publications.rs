@@ -1,6 +1,7 @@
 //! Publishing, and reading what was published.
 
 use super::Node;
+use crate::batch::charge;
 use crate::config::ChannelOptions;
 use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Retention};
@@ -9,13 +10,6 @@ use crate::protocol::Publication;
 /// The number of deliveries that cost one unit of tokio's budget for one turn of a task, which is 128. Most of their cost is that of tasks
 /// that forward and write.
 const DELIVERIES_PER_UNIT: usize = 2 << 10;
-
-/// Charges work to the turn of the task, in units of tokio's budget: others should not wait for all that this task has to do.
-pub(crate) async fn charge(units: usize) {
-    for _ in 0..units {
-        tokio::task::coop::consume_budget().await;
-    }
-}
 
 /// Why a publication failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
