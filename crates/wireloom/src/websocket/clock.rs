@@ -1,5 +1,6 @@
 //! The time that the protocol core is given, and timers for it. One epoch for the process, so that no WebSocket has to keep its own.
 
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::LazyLock;
 use std::task::{Context, Poll};
@@ -61,8 +62,12 @@ impl Timer {
 
 /// Whether a runtime has timers.
 pub(super) fn has_timers(runtime: &Handle) -> bool {
-    let _entered = runtime.enter();
-    sleep_until(Instant::now()).is_some()
+    // A thread that ends may have dropped what tokio needs to enter one.
+    let asked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let _entered = runtime.enter();
+        sleep_until(Instant::now()).is_some()
+    }));
+    asked.unwrap_or(false)
 }
 
 /// `None` without tokio's timers.
