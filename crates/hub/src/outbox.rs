@@ -491,8 +491,11 @@ impl Queue {
         self.len - self.replies_len
     }
 
-    /// Drops the oldest droppable messages until `cost` fits; returns false if it does not fit even then.
+    /// Drops the oldest droppable messages until `cost` fits; returns false, and drops none, if it does not fit even then.
     fn make_room(&mut self, cost: usize) -> bool {
+        if self.pushes_len() - self.waiting.droppable_cost() + cost > self.len_max() {
+            return false;
+        }
         while self.pushes_len() + cost > self.len_max() {
             let Some(oldest) = self.waiting.remove_droppable() else { return false };
             self.len -= self::cost(&oldest.message);
@@ -603,6 +606,12 @@ mod tests {
         assert_eq!(outbox.push(text("1")), Pushed::Queued);
         assert_eq!(outbox.publish(text("2"), true), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
+        // Nothing is dropped in vain.
+        let outbox = Outbox::new(3 * len_max, SlowPolicy::DropOldest);
+        assert_eq!(outbox.push(text("1")), Pushed::Queued);
+        assert_eq!(outbox.publish(text("2"), true), Pushed::Queued);
+        assert_eq!(outbox.publish(text(&"3".repeat(2 * len_max)), true), Pushed::Dropped);
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into(), "2".into()]));
         // A batch writes all that could be dropped.
         let (socket, _peer) = open(1 << 10);
         let outbox = Outbox::new(len_max, SlowPolicy::DropOldest);

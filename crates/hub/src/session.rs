@@ -302,6 +302,9 @@ impl Session {
             return self.end(Disconnect::Custom { code: 1009, reason: "message too long".into() });
         }
         self.renew_if_due().await;
+        if self.client.outbox.has_ended() {
+            return;
+        }
         if let Err(refusal) = self.publish_message(&channel, publication_of(message)).await {
             self.node.metrics.refused.increment(refusal.code);
             self.end(end_of(&refusal));

@@ -78,24 +78,35 @@ impl Kind {
 struct Rest {
     kept: VecDeque<(u64, Waiting)>,
     droppable: VecDeque<(u64, Waiting)>,
+    droppable_cost: usize,
     /// The number of the next one.
     next: u64,
 }
 
 impl Rest {
     fn push(&mut self, waiting: Waiting) {
-        let queue = if waiting.kind == Kind::Droppable { &mut self.droppable } else { &mut self.kept };
+        let queue = if waiting.kind == Kind::Droppable {
+            self.droppable_cost += cost(&waiting.message);
+            &mut self.droppable
+        } else {
+            &mut self.kept
+        };
         queue.push_back((self.next, waiting));
         self.next += 1;
     }
 
     fn pop(&mut self) -> Option<Waiting> {
-        let queue = match (self.kept.front(), self.droppable.front()) {
-            (Some((kept, _)), Some((droppable, _))) if droppable < kept => &mut self.droppable,
-            (None, _) => &mut self.droppable,
-            (Some(_), _) => &mut self.kept,
-        };
-        queue.pop_front().map(|(_, waiting)| waiting)
+        match (self.kept.front(), self.droppable.front()) {
+            (Some((kept, _)), Some((droppable, _))) if droppable < kept => self.pop_droppable(),
+            (None, _) => self.pop_droppable(),
+            (Some(_), _) => self.kept.pop_front().map(|(_, waiting)| waiting),
+        }
+    }
+
+    fn pop_droppable(&mut self) -> Option<Waiting> {
+        let (_, waiting) = self.droppable.pop_front()?;
+        self.droppable_cost -= cost(&waiting.message);
+        Some(waiting)
     }
 
     fn iter(&self) -> impl Iterator<Item = &Waiting> {
@@ -154,6 +165,16 @@ impl Messages {
         cost
     }
 
+    /// What those that may be dropped take of a queue.
+    pub(super) fn droppable_cost(&self) -> usize {
+        let first = match &self.first {
+            First::One(Waiting { kind: Kind::Droppable, message }) => cost(message),
+            First::Run(run) if run.kind == Kind::Droppable => run.cost,
+            First::None | First::One(_) | First::Run(_) => 0,
+        };
+        first + self.rest.as_ref().map_or(0, |rest| rest.droppable_cost)
+    }
+
     pub(super) fn push(&mut self, waiting: Waiting) {
         match self.first {
             First::None => self.first = First::One(waiting),
@@ -182,7 +203,7 @@ impl Messages {
         self.divide_run();
         match &self.first {
             First::One(Waiting { kind: Kind::Droppable, .. }) => self.pop(),
-            _ => self.rest.as_mut()?.droppable.pop_front().map(|(_, waiting)| waiting),
+            _ => self.rest.as_mut()?.pop_droppable(),
         }
     }
 
@@ -222,6 +243,7 @@ impl Messages {
         if let Some(rest) = &mut self.rest {
             rest.kept.clear();
             rest.droppable.clear();
+            rest.droppable_cost = 0;
         }
     }
 }
@@ -256,6 +278,9 @@ mod tests {
                 assert_eq!((texts(&before), texts(&after)), (all[..at].to_vec(), all[at..].to_vec()));
                 assert_eq!((before.len(), after.is_empty()), (at, at == len));
                 before.append(&mut after);
+                let odd: Vec<_> = before.iter().enumerate().filter(|(number, _)| number % 2 == 1).collect();
+                let cost_of_odd: usize = odd.into_iter().map(|(_, message)| cost(message)).sum();
+                assert_eq!(before.droppable_cost(), cost_of_odd);
                 assert_eq!((texts(&before), after.len()), (all.clone(), 0));
                 let mut rest = numbered(at..len);
                 let dropped = std::iter::from_fn(|| rest.remove_droppable().as_ref().map(text_of));
@@ -263,6 +288,7 @@ mod tests {
                     dropped.eq((at..len).filter(|number| number % 2 == 1).map(|number| number.to_string()))
                 );
                 assert_eq!(rest.len(), (at..len).filter(|number| number % 2 == 0).count());
+                assert_eq!(rest.droppable_cost(), 0);
                 rest.clear();
                 assert_eq!((rest.len(), rest.pop().is_none()), (0, true));
             }
@@ -291,6 +317,7 @@ mod tests {
             };
             let all = pair();
             assert_eq!(all[0].cost(), all[1].cost());
+            assert_eq!(all[0].droppable_cost(), all[1].droppable_cost());
             assert_eq!(texts(&all[0]), texts(&all[1]));
             let popped = pair().map(|mut one| {
                 std::iter::from_fn(|| one.pop().map(|waiting| (waiting.message.len(), waiting.kind)))

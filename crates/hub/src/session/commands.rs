@@ -171,6 +171,9 @@ impl Session {
             let wakes_at = self.renewal_at().map_or(paced_until, |at| at.min(paced_until));
             tokio::time::sleep_until(self.node.clock.instant(wakes_at)).await;
             self.renew_if_due().await;
+            if self.client.outbox.has_ended() {
+                return Err(ErrorCode::TokenExpired);
+            }
         }
         Ok(())
     }

@@ -136,7 +136,8 @@ impl NatsEngine {
             Err(error) if error.kind() != kv::UpdateErrorKind::WrongLastRevision => Err(unavailable(error)),
             // It may be known to others from before.
             Ok(_) | Err(_) => {
-                *lock(&self.lease) = Some(OwnLease::of(node));
+                // Unless it was renewed meanwhile: then more is known of it.
+                lock(&self.lease).get_or_insert_with(|| OwnLease::of(node));
                 Ok(())
             }
         }
