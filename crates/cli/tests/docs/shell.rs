@@ -91,8 +91,8 @@ fn shortened(command: &str, address: &str) -> String {
     }
     // The server of this test has no WebSocket at `/`.
     command = command.replace(&format!("{address}/ "), &format!("{address}/echo "));
-    // A second is too short to compare servers.
-    command = command.replace("--fail-if-slower 5%", "");
+    // A second is too short to compare servers, and other tests may need the machine.
+    command = command.replace("--fail-if-slower 5%", "").replace("p99<250ms", "p99<60s");
     // The rest of the line needs a program that may be missing.
     command.split(" | jq ").next().unwrap().to_owned()
 }
