@@ -50,8 +50,7 @@ step_simulation() { WIRELOOM_SEED=random WIRELOOM_ROUNDS=100 cargo test --locked
 
 step_doc() { cargo test --locked --workspace --doc --no-fail-fast; }
 
-# The example brings the features of dependencies that the step clippy has checked them with.
-step_rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --lib --bins --example receive; }
+step_rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps; }
 
 # The HTTP/2 core has no features.
 step_nostd() { cargo test --locked -p wireloom-ws --no-default-features --lib --tests --no-fail-fast; }

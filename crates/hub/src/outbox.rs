@@ -96,8 +96,8 @@ enum Writer {
     Task,
     /// A batch. `is_due`: a batch has been scheduled.
     Batch { is_due: bool },
-    /// A batch, now.
-    Writing,
+    /// A batch, now. `is_awaited`: the connection's task goes on when it is done.
+    Writing { is_awaited: bool },
     /// The connection's task, once it runs: the transport has not accepted all bytes of a batch.
     Stalled,
 }
@@ -110,6 +110,10 @@ pub(crate) struct Backlog {
     /// Written so far.
     pub(crate) written: u64,
 }
+
+/// A batch writes the messages.
+#[derive(Debug, PartialEq)]
+pub(crate) struct InBatch;
 
 /// What the connection's task takes from an outbox.
 #[derive(Debug, PartialEq)]
@@ -273,7 +277,7 @@ impl Outbox {
         {
             return if std::mem::replace(is_due, true) { pushed } else { Pushed::Unwritten };
         }
-        if let Writer::Writing = queue.writer {
+        if let Writer::Writing { .. } = queue.writer {
             // The task writes it after the batch.
             return pushed;
         }
@@ -291,7 +295,7 @@ impl Outbox {
         let Writer::Batch { is_due } = &mut queue.writer else { return None };
         *is_due = false;
         let sender = queue.sender.take()?;
-        queue.writer = Writer::Writing;
+        queue.writer = Writer::Writing { is_awaited: false };
         let messages = std::mem::take(&mut queue.waiting);
         queue.in_batch = messages.len() as u32;
         Some(Batch { outbox: self, sender, messages })
@@ -318,7 +322,10 @@ impl Outbox {
         if queue.waiting.is_empty() && messages.capacity() <= CAPACITY_KEPT {
             std::mem::swap(&mut queue.waiting, &mut messages);
         }
-        let is_open = matches!(queue.writer, Writer::Writing);
+        let (is_open, is_awaited) = match queue.writer {
+            Writer::Writing { is_awaited } => (true, is_awaited),
+            _ => (false, false),
+        };
         let session = queue.wakes_session();
         let mut closed = None;
         if is_open {
@@ -333,6 +340,8 @@ impl Outbox {
                 // The task limits the time for the rest, and handles errors of the connection.
                 queue.writer = Writer::Stalled;
             }
+            task = queue.task.take();
+        } else if is_awaited {
             task = queue.task.take();
         }
         drop(queue);
@@ -387,12 +396,25 @@ impl Outbox {
     /// Moves the first queued messages to `into`, or registers the task if there are none. Ready without messages after a
     /// batch has stalled: then its bytes must be flushed.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
+        self.poll_take_after_batch(cx, into).unwrap_or(Poll::Pending)
+    }
+
+    /// The same, which says whether a batch writes at the moment: the task is woken when it is done.
+    ///
+    /// # Errors
+    /// A batch writes.
+    pub(crate) fn poll_take_after_batch(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<PreparedMessage>,
+    ) -> Result<Poll<Taken>, InBatch> {
         let mut queue = lock(&self.queue);
-        if let Writer::Writing = queue.writer {
+        if let Writer::Writing { is_awaited } = &mut queue.writer {
+            *is_awaited = true;
             let old = queue.register(cx);
             drop(queue);
             drop(old);
-            return Poll::Pending;
+            return Err(InBatch);
         }
         let is_stalled = matches!(queue.writer, Writer::Stalled);
         if !is_stalled {
@@ -418,10 +440,10 @@ impl Outbox {
                 drop(queue);
                 session.wake();
             }
-            return Poll::Ready(Taken::Messages);
+            return Ok(Poll::Ready(Taken::Messages));
         }
         if let Some(end) = queue.ended() {
-            return Poll::Ready(Taken::End(end.clone()));
+            return Ok(Poll::Ready(Taken::End(end.clone())));
         }
         if queue.sender.is_some() {
             queue.writer = Writer::Batch { is_due: false };
@@ -429,7 +451,7 @@ impl Outbox {
         let old = queue.register(cx);
         drop(queue);
         drop(old);
-        Poll::Pending
+        Ok(Poll::Pending)
     }
 }
 

@@ -148,7 +148,10 @@ impl Open {
         let CleanUp { node, client, .. } = &self.clean_up;
         if !is_writing {
             let mut messages = Vec::new();
-            match client.outbox.poll_take(cx, &mut messages) {
+            let taken = client.outbox.poll_take_after_batch(cx, &mut messages);
+            // What a batch writes, such as a message of the client's own, leaves before the answer to its Close, which may be next.
+            let Ok(taken) = taken else { return Poll::Pending };
+            match taken {
                 Poll::Ready(Taken::Messages) => {
                     self.writer.begin(node, client, messages);
                     return Poll::Ready(Ok(()));
