@@ -61,7 +61,7 @@ impl Drop for DueBurst {
     }
 }
 
-/// What has channels.
+/// A node, which has channels.
 pub(crate) trait FanOut: Send + Sync {
     /// Forwards the burst of a channel to its subscribers.
     fn fan_out(&self, channel: &str) -> Unwritten;

@@ -72,7 +72,7 @@ impl Clients {
 
     fn slowest_of_routes(&self, max: usize) -> Vec<(usize, Value)> {
         let open = self.lock();
-        // Whatever a WebSocket does at the moment, such as compressing, nobody waits for it here.
+        // Without waiting: a WebSocket may be compressing a long message.
         let queued = open.entries.iter().filter_map(|(_, entry)| {
             let len = entry.sender.try_queued_len().filter(|len| *len > 0)?;
             Some((len, entry))

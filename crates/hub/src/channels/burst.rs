@@ -1,11 +1,11 @@
-//! What is published into a channel until the publishing tasks yield is forwarded together: each subscriber is visited once.
+//! Publications of a channel are collected until the publishing tasks yield, and forwarded together: each subscriber is visited once.
 //!
 //! ```text
 //! append() -> Burst -> fan_out(): for each subscriber -+-> a Run, which those share that receive all of it
 //!                                                      '-> one publication after the other
 //! ```
 //!
-//! Whoever changes the subscribers of a channel, or sends them something else, forwards its burst before.
+//! A burst is forwarded before the subscribers of its channel change, or are sent something else.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ struct Forwarding<'a> {
 }
 
 /// A burst that is being forwarded.
-struct FanOut<'a> {
+struct Forwarder<'a> {
     all: Vec<Forwarding<'a>>,
     /// All of it, for each format, and whether it may be dropped.
     runs: Vec<(Format, bool, Arc<Run>)>,
@@ -112,7 +112,7 @@ impl Channels {
             return Default::default();
         };
         let Some(burst) = burst.take() else { return Default::default() };
-        let mut fan_out = FanOut::new(channel, latest.as_ref(), &burst);
+        let mut fan_out = Forwarder::new(channel, latest.as_ref(), &burst);
         let mut has_deltas = false;
         *costly = 0;
         for (_, subscriber) in subscribers.iter_mut() {
@@ -120,7 +120,7 @@ impl Channels {
             has_deltas |= fan_out.forward(subscriber, on_slow);
         }
         fan_out.unwritten.charge(subscribers.len() + *costly * burst.published.len());
-        let FanOut { lost, unwritten, .. } = fan_out;
+        let Forwarder { lost, unwritten, .. } = fan_out;
         if !has_deltas {
             *latest = None;
         } else if let Some(last) = burst.published.into_iter().rfind(|one| one.publication.offset > 0) {
@@ -130,7 +130,7 @@ impl Channels {
     }
 }
 
-impl<'a> FanOut<'a> {
+impl<'a> Forwarder<'a> {
     fn new(channel: &'a str, latest: Option<&'a Latest>, burst: &'a Burst) -> Self {
         let mut all: Vec<Forwarding<'a>> = Vec::with_capacity(burst.published.len());
         let mut base = latest.map(|latest| (&*latest.epoch, &*latest.publication));

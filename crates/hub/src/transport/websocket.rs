@@ -149,7 +149,7 @@ impl Open {
         if !is_writing {
             let mut messages = Vec::new();
             let taken = client.outbox.poll_take_after_batch(cx, &mut messages);
-            // What a batch writes, such as a message of the client's own, leaves before the answer to its Close, which may be next.
+            // The next message may be a Close, which is answered after the messages that a batch writes.
             let Ok(taken) = taken else { return Poll::Pending };
             match taken {
                 Poll::Ready(Taken::Messages) => {
