@@ -41,7 +41,7 @@ struct Due {
 #[derive(Default)]
 struct Work {
     bursts: Vec<DueBurst>,
-    clients: Vec<Arc<Client>>,
+    unwritten: Unwritten,
 }
 
 /// The burst of a channel that is to be forwarded. Where its task does not run, because its runtime has ended, dropping it does: nobody
@@ -57,7 +57,7 @@ impl DueBurst {
 
 impl Drop for DueBurst {
     fn drop(&mut self) {
-        self.forward().clients.iter().for_each(|client| client.outbox.wake());
+        drop(self.forward());
     }
 }
 
@@ -69,10 +69,12 @@ pub(crate) trait FanOut: Send + Sync {
 
 /// Has a task of this runtime forward the burst of a channel, and write it, when the publishing task yields.
 pub(crate) fn fan_out_later(node: Weak<dyn FanOut>, channel: Arc<str>, runtime: &Handle) {
-    Work { bursts: vec![DueBurst(Some((node, channel)))], clients: Vec::new() }.do_later(runtime);
+    Work { bursts: vec![DueBurst(Some((node, channel)))], ..Work::default() }.do_later(runtime);
 }
 
 /// Connections whose queued messages a batch must write. What holds a lock returns them: nothing is written where they are collected.
+/// Where no batch does, because its runtime has ended, dropping this leaves them to the tasks of the connections: they are due already,
+/// and the next messages would wait with them.
 #[derive(Debug, Default)]
 #[must_use = "their messages are queued until a batch writes them"]
 pub(crate) struct Unwritten {
@@ -93,18 +95,44 @@ impl Unwritten {
     /// Has a task of this runtime write the messages, when the publishing task yields. The calling thread, which may be one of the
     /// engine's, writes nothing.
     pub(crate) fn write_later(self, runtime: &Handle) {
-        Work { bursts: Vec::new(), clients: self.clients }.do_later(runtime);
+        Work { unwritten: self, ..Work::default() }.do_later(runtime);
+    }
+
+    fn append(&mut self, mut more: Self) {
+        self.clients.append(&mut more.clients);
+    }
+
+    /// Leaves as many as one task writes to.
+    fn spawn_writes(&mut self) {
+        while self.clients.len() > TASK_LEN {
+            let clients = self.clients.split_off(self.clients.len() - TASK_LEN);
+            let rest = Self { clients, cost: 0 };
+            tokio::spawn(async move { rest.write() });
+        }
+    }
+
+    fn write(mut self) {
+        for some in self.clients.chunks(FANOUT_LEN) {
+            outbox::write_all(some.iter().map(|client| &client.outbox));
+        }
+        self.clients.clear();
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        self.clients.iter().for_each(|client| client.outbox.wake());
     }
 }
 
 impl Work {
     fn is_empty(&self) -> bool {
-        self.bursts.is_empty() && self.clients.is_empty()
+        self.bursts.is_empty() && self.unwritten.clients.is_empty()
     }
 
     fn append(&mut self, mut more: Self) {
         self.bursts.append(&mut more.bursts);
-        self.clients.append(&mut more.clients);
+        self.unwritten.append(more.unwritten);
     }
 
     fn do_later(self, runtime: &Handle) {
@@ -135,15 +163,16 @@ impl Work {
     }
 
     async fn run(self) {
-        let Self { bursts, mut clients } = self;
+        let Self { bursts, mut unwritten } = self;
         for mut burst in bursts {
-            let mut unwritten = burst.forward();
-            clients.append(&mut unwritten.clients);
-            spawn_writes(&mut clients);
-            charge(1 + unwritten.cost / VISITS_PER_UNIT).await;
+            let forwarded = burst.forward();
+            let cost = forwarded.cost;
+            unwritten.append(forwarded);
+            unwritten.spawn_writes();
+            charge(1 + cost / VISITS_PER_UNIT).await;
         }
-        spawn_writes(&mut clients);
-        write(&clients);
+        unwritten.spawn_writes();
+        unwritten.write();
     }
 }
 
@@ -159,20 +188,6 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         drop(self.take());
-    }
-}
-
-/// Leaves as many as one task writes to.
-fn spawn_writes(clients: &mut Vec<Arc<Client>>) {
-    while clients.len() > TASK_LEN {
-        let rest = clients.split_off(clients.len() - TASK_LEN);
-        tokio::spawn(async move { write(&rest) });
-    }
-}
-
-fn write(clients: &[Arc<Client>]) {
-    for some in clients.chunks(FANOUT_LEN) {
-        outbox::write_all(some.iter().map(|client| &client.outbox));
     }
 }
 
@@ -218,8 +233,8 @@ mod tests {
         socket
     }
 
-    fn deliver(hub: &Hub) {
-        let publication = Arc::new(Publication { data: "1".into(), ..Publication::default() });
+    fn deliver(hub: &Hub, len: usize) {
+        let publication = Arc::new(Publication { data: vec![b'1'; len].into(), ..Publication::default() });
         hub.0.deliver_publication("rooms:x", "", 0, &publication);
     }
 
@@ -231,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn the_thread_that_delivers_writes_nothing() {
         let (hub, mut socket) = subscribed().await;
-        std::thread::scope(|scope| scope.spawn(|| deliver(&hub)).join().unwrap());
+        std::thread::scope(|scope| scope.spawn(|| deliver(&hub, 1)).join().unwrap());
         assert!(is_unwritten(&hub));
         assert_eq!(socket.recv_owned().await.unwrap().unwrap().as_bytes(), b"1");
     }
@@ -241,7 +256,7 @@ mod tests {
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
         let leave_with_batch = |runtime: &Runtime| {
             let (hub, socket) = runtime.block_on(subscribed());
-            runtime.block_on(async { deliver(&hub) });
+            runtime.block_on(async { deliver(&hub, 1) });
             assert!(is_unwritten(&hub));
             (hub, socket)
         };
@@ -256,24 +271,37 @@ mod tests {
             }
             runtime().block_on(async {
                 let (hub, mut socket) = subscribed().await;
-                deliver(&hub);
+                deliver(&hub, 1);
                 let received = tokio::time::timeout(Duration::from_secs(10), socket.recv_owned()).await;
                 assert_eq!(received.unwrap().unwrap().unwrap().as_bytes(), b"1", "{is_dropped}");
             });
         }
     }
 
-    // A hub may outlive the runtime of its first connection.
+    /// A hub may outlive the runtime in which it was first used, which may end before or after it was to write.
     #[test]
-    fn a_burst_is_forwarded_although_its_runtime_has_ended() {
-        let first = Builder::new_current_thread().enable_all().build().unwrap();
-        let (hub, _connected) = first.block_on(subscribed());
-        drop(first);
-        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-            let mut socket = subscribe(&hub).await;
-            deliver(&hub);
-            let received = tokio::time::timeout(Duration::from_secs(10), socket.recv_owned()).await;
-            assert_eq!(received.unwrap().unwrap().unwrap().as_bytes(), b"1");
-        });
+    fn what_is_due_is_sent_although_its_runtime_has_ended() {
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        // The burst is due, or the connection is.
+        for (len, ends_before) in [(1, true), (1, false), (128 << 10, true), (128 << 10, false)] {
+            let (first, second, hub) = (runtime(), runtime(), hub());
+            first.block_on(async { hub.0.start() });
+            let mut socket = second.block_on(subscribe(&hub));
+            if ends_before {
+                drop(first);
+                second.block_on(async { deliver(&hub, len) });
+            } else {
+                first.block_on(async { deliver(&hub, len) });
+                drop(first);
+            }
+            second.block_on(async {
+                for len in [len, 1] {
+                    let received = tokio::time::timeout(Duration::from_secs(10), socket.recv_owned()).await;
+                    let received = received.map(|received| received.unwrap().unwrap().as_bytes().len());
+                    assert_eq!(received, Ok(len), "{len} {ends_before}");
+                    deliver(&hub, 1);
+                }
+            });
+        }
     }
 }

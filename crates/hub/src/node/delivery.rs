@@ -15,7 +15,7 @@ use crate::protocol::{Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::shards::lock;
 
 impl Node {
-    /// Writes queued messages. A node without a runtime has no connections.
+    /// Has queued messages written, by the connections' own tasks where there is no runtime yet.
     pub(crate) fn write_later(&self, unwritten: Unwritten) {
         if let Some(runtime) = self.runtime.get() {
             unwritten.write_later(runtime);

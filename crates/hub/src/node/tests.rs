@@ -15,7 +15,8 @@ use crate::engine::{Action, Control, Delivery as _, EngineError};
 use crate::events::Host as _;
 use crate::hub::Hub;
 use crate::outbox::Taken;
-use crate::protocol::{Disconnect, Encoding, Publication};
+use crate::protocol::{Disconnect, Encoding, Publication, SubscribeRequest};
+use crate::proxy::Headers;
 use crate::rights::{self, Operation, Requester};
 use crate::shards::lock;
 use crate::subscribe::{Request, subscribe};
@@ -406,4 +407,43 @@ async fn a_lost_lease_ends_connections_that_are_older_than_the_reports_of_their_
     assert!(subscribed.is_subscribed("a"));
     node.end_opened();
     assert_eq!([&subscribed, &other].map(|client| client.outbox.has_ended()), [true, false]);
+}
+
+/// The gap of a subscription is found by one task and ended by that, which may be late: the client may have subscribed again.
+#[tokio::test]
+async fn a_subscription_with_a_gap_is_ended_and_no_later_one() {
+    let config = "[channel]\nsubscribe = \"anyone\"\nhistory_size = 10\nhistory_ttl = \"1m\"\n";
+    let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+    let node = &hub.0;
+    let client = connected(node);
+    let begin = async || {
+        let command =
+            SubscribeRequest { channel: "a".into(), positioned: true, ..SubscribeRequest::default() };
+        subscribe(node, &client, Request::from_client(command, &Headers::NONE)).await.unwrap()
+    };
+    let miss = || {
+        let publication = Arc::new(Publication { offset: 9, ..Publication::default() });
+        node.channels.append("a", "other", 8, &publication);
+        node.channels.fan_out("a", &|_| {}).0
+    };
+    for (ends_itself, is_pending) in [(true, true), (true, false), (false, true), (false, false)] {
+        assert!(begin().await.start(Vec::new()).await);
+        let mut lost = [miss(), miss()].concat();
+        if ends_itself {
+            node.unsubscribe_by_client("a", &client).await.unwrap();
+        } else {
+            node.lose_position("a", &lost.remove(0));
+        }
+        assert!(!client.is_subscribed("a"));
+        let mut next = Some(begin().await);
+        if !is_pending {
+            assert!(next.take().unwrap().start(Vec::new()).await);
+        }
+        lost.iter().for_each(|client| node.lose_position("a", client));
+        if let Some(next) = next {
+            assert!(next.start(Vec::new()).await, "{ends_itself}");
+        }
+        assert!(client.is_subscribed("a"), "{ends_itself} {is_pending}");
+        node.unsubscribe_by_client("a", &client).await.unwrap();
+    }
 }
