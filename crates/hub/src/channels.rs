@@ -16,14 +16,14 @@ pub(crate) use self::burst::Appended;
 use self::burst::Burst;
 pub(crate) use self::left::Left;
 use crate::batch::Unwritten;
-use crate::client::{Active, Client, Format, Subscription};
+use crate::client::{Client, Format};
 use crate::config::namespace_of;
 use crate::encoded::{Payload, Shared};
 use crate::engine::Membership;
 use crate::filter::Filter;
 use crate::history::Position;
 use crate::outbox::{Pushed, cost};
-use crate::protocol::{Join, Leave, Publication, Push, Reply, UnsubscribeCode, UnsubscribePush};
+use crate::protocol::{Join, Leave, Publication, Push, Reply};
 use crate::random::Uuid;
 use crate::shards::{Shards, lock};
 
@@ -104,6 +104,8 @@ enum Phase {
     Live,
     /// Publications are forwarded as they arrive, and each must follow the previous one.
     Positioned { offset: u64, epoch: Epoch },
+    /// It has missed one. Whoever has set this ends the subscription; nothing is forwarded meanwhile.
+    Gap,
 }
 
 /// Publications that are kept while the history is read. They have room in the outbox of the client, which this gives back.
@@ -146,6 +148,9 @@ impl Drop for Waiting {
     }
 }
 
+/// Clients whose subscription has a [gap](Phase::Gap): it is to be ended.
+pub(crate) type Lost = Vec<Arc<Client>>;
+
 /// The outcome of forwarding a publication to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Forwarded {
@@ -153,7 +158,7 @@ enum Forwarded {
     Done,
     /// It is queued, and a batch must write it.
     Unwritten,
-    /// The subscriber has missed the previous one: its subscription must end.
+    /// The subscriber has missed the previous one: the caller must have its subscription ended.
     Gap,
 }
 
@@ -279,8 +284,13 @@ impl Channels {
         });
         let waiting = match std::mem::replace(&mut subscriber.phase, phase) {
             Phase::Recovering(waiting) => waiting,
-            Phase::Lost if needs_history => return (Started::Gap, unwritten),
-            Phase::Lost | Phase::Live | Phase::Positioned { .. } => return (Started::Following, unwritten),
+            Phase::Lost if needs_history => {
+                subscriber.phase = Phase::Gap;
+                return (Started::Gap, unwritten);
+            }
+            Phase::Lost | Phase::Live | Phase::Positioned { .. } | Phase::Gap => {
+                return (Started::Following, unwritten);
+            }
         };
         // A publication that arrived while the history was read may already be part of it.
         let mut has_gap = false;
@@ -321,19 +331,29 @@ impl Channels {
 
     /// Handles the removal of a history: returns every subscriber that follows it. Subscribers that are reading it will
     /// not start.
-    pub(crate) fn lose_history(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
+    pub(crate) fn lose_history(&self, channel: &str) -> Lost {
         let mut shard = self.channels.lock(channel);
-        let Some(Channel { subscribers, latest, .. }) = shard.get_mut(channel) else { return Vec::new() };
+        let Some(Channel { subscribers, latest, .. }) = shard.get_mut(channel) else { return Lost::new() };
         *latest = None;
-        let mut positioned = Vec::new();
-        for (key, subscriber) in subscribers.iter_mut() {
+        let mut lost = Lost::new();
+        for (_, subscriber) in subscribers.iter_mut() {
             match subscriber.phase {
                 Phase::Recovering(_) => subscriber.phase = Phase::Lost,
-                Phase::Positioned { .. } => positioned.push((subscriber.client.clone(), key)),
-                Phase::Lost | Phase::Live => {}
+                Phase::Positioned { .. } => {
+                    subscriber.phase = Phase::Gap;
+                    lost.push(subscriber.client.clone());
+                }
+                Phase::Lost | Phase::Live | Phase::Gap => {}
             }
         }
-        positioned
+        lost
+    }
+
+    /// Whether the subscriber with this key has missed a publication.
+    pub(crate) fn has_gap(&self, channel: &str, key: usize) -> bool {
+        let shard = self.channels.lock(channel);
+        let subscriber = shard.get(channel).and_then(|channel| channel.subscribers.get(key));
+        subscriber.is_some_and(|subscriber| matches!(subscriber.phase, Phase::Gap))
     }
 
     /// Announces a client that joined or left to the subscribers that asked for it. Returns those whose messages are to be written.
@@ -388,16 +408,15 @@ impl Subscriber {
         let offset = publication.offset;
         let mut follows = false;
         let may_drop = match &mut self.phase {
-            // The reply to its command will inform the client.
-            Phase::Recovering(_) | Phase::Lost => return Forwarded::Done,
+            // The reply to its command, or the end of the subscription, will inform the client.
+            Phase::Recovering(_) | Phase::Lost | Phase::Gap => return Forwarded::Done,
             Phase::Positioned { offset: reached, epoch: own } if offset > 0 => {
-                if **own != epoch {
-                    return Forwarded::Gap;
-                }
-                if offset <= *reached {
+                let is_same = **own == epoch;
+                if is_same && offset <= *reached {
                     return Forwarded::Done;
                 }
-                if previous > *reached {
+                if !is_same || previous > *reached {
+                    self.phase = Phase::Gap;
                     return Forwarded::Gap;
                 }
                 follows = *reached == previous;
@@ -438,22 +457,6 @@ impl Deltas {
         *self = if has_offset { Self::Following } else { Self::NoBase };
         payload
     }
-}
-
-/// Ends a client's subscription for the server; returns the state that the caller must undo. A pending subscription is
-/// undone by the task that establishes it.
-pub(crate) fn end_subscription(
-    channels: &Channels,
-    channel: &str,
-    client: &Client,
-    code: UnsubscribeCode,
-) -> Option<Active> {
-    let subscription = lock(&client.subscriptions).remove(channel)?;
-    let unsubscribe = UnsubscribePush { code: code.code(), reason: code.reason().into() };
-    client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
-    let Subscription::Active(active) = subscription else { return None };
-    channels.remove(channel, active.key());
-    Some(active)
 }
 
 #[cfg(test)]

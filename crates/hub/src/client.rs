@@ -398,12 +398,6 @@ impl Client {
         matches!(lock(&self.subscriptions).get(channel), Some(Subscription::Active(_)))
     }
 
-    /// Whether the server made the client's subscription to a channel.
-    pub(crate) fn is_subscribed_by_server(&self, channel: &str) -> bool {
-        let subscriptions = lock(&self.subscriptions);
-        matches!(subscriptions.get(channel), Some(Subscription::Active(active)) if active.server_side)
-    }
-
     /// Sends the answer to a command, or a part of it; on bare connections it does nothing.
     pub(crate) fn send(&self, reply: &Reply) {
         if let Some(message) = self.encode(reply) {

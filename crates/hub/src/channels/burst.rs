@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use wireloom::PreparedMessage;
 
-use super::{Channel, Channels, Forwarded, Kept, Latest, OnSlow, Phase, Subscriber, Waiting};
+use super::{Channel, Channels, Forwarded, Kept, Latest, Lost, OnSlow, Phase, Subscriber, Waiting};
 use crate::batch::Unwritten;
-use crate::client::{Client, Format};
+use crate::client::Format;
 use crate::encoded::{Encoded, Payload};
 use crate::outbox::{Pushed, Run};
 use crate::protocol::Publication;
@@ -54,9 +54,6 @@ pub(crate) enum Appended {
     /// The burst is to be forwarded now.
     Full,
 }
-
-/// Subscribers that missed a publication, whose subscriptions must end.
-pub(crate) type Lost = Vec<Arc<Client>>;
 
 /// A publication of a burst, and its encodings.
 struct Forwarding<'a> {
@@ -205,7 +202,7 @@ impl<'a> Forwarder<'a> {
                 }
                 false
             }
-            Phase::Recovering(_) | Phase::Lost => return None,
+            Phase::Recovering(_) | Phase::Lost | Phase::Gap => return None,
         };
         let reached = last.encoded.publication.offset;
         let pushed = subscriber.client.outbox.publish_run(self.run(subscriber.client.format(), may_drop))?;
@@ -238,7 +235,7 @@ mod tests {
 
     use super::super::{Deltas, Start};
     use super::*;
-    use crate::client::Transport;
+    use crate::client::{Client, Transport};
     use crate::config::SlowPolicy;
     use crate::filter::{Filter, Test};
     use crate::history::Position;

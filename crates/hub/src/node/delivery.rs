@@ -69,9 +69,7 @@ impl FanOut for Node {
     fn fan_out(&self, channel: &str) -> Unwritten {
         let on_slow = |pushed| self.note_pushed(pushed);
         let (lost, unwritten) = self.channels.fan_out(channel, &on_slow);
-        for client in lost {
-            self.lose_position(channel, &client);
-        }
+        lost.iter().for_each(|client| self.lose_position(channel, client));
         unwritten
     }
 }
@@ -97,9 +95,7 @@ impl Delivery for Node {
 
     fn deliver_history_lost(&self, channel: &str) {
         self.settle(channel);
-        for (client, _) in self.channels.lose_history(channel) {
-            self.lose_position(channel, &client);
-        }
+        self.channels.lose_history(channel).iter().for_each(|client| self.lose_position(channel, client));
     }
 
     fn deliver_from_node(&self, message: &[u8]) {

@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 
 use super::Node;
 use crate::changes::{Change, Changes, Key};
-use crate::channels::end_subscription;
 use crate::client::{Active, Client, Format, Subscription};
 use crate::engine::Membership;
 use crate::opened::Opened;
-use crate::protocol::{Disconnect, ErrorCode, UnsubscribeCode};
+use crate::protocol::{Disconnect, ErrorCode, Push, UnsubscribeCode, UnsubscribePush};
 use crate::shards::lock;
 
 impl Node {
@@ -57,10 +56,6 @@ impl Node {
     /// not forwarded.
     pub(crate) fn unsubscribe(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
         self.settle(channel);
-        self.unsubscribe_now(channel, client, code);
-    }
-
-    fn unsubscribe_now(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
         if client.format() == Format::Bare && lock(&client.subscriptions).get(channel).is_some() {
             // RFC 6455 §7.4.1: the code for a violation of the server's policy. The end of the connection ends the subscription.
             let reason = code.reason().into();
@@ -70,10 +65,24 @@ impl Node {
         if code == UnsubscribeCode::Server {
             changes.cancel_subscribes(&Key::new(channel, client));
         }
-        if let Some(active) = end_subscription(&self.channels, channel, client, code) {
-            let (code, reason) = (code.code(), code.reason());
-            self.change(&mut changes, channel, client, Change::Leave { active, code, reason });
-        }
+        self.end_subscription(&mut changes, channel, client, code);
+    }
+
+    fn end_subscription(
+        &self,
+        changes: &mut Changes,
+        channel: &str,
+        client: &Arc<Client>,
+        code: UnsubscribeCode,
+    ) {
+        let Some(ended) = lock(&client.subscriptions).remove(channel) else { return };
+        let (code, reason) = (code.code(), code.reason());
+        let unsubscribe = UnsubscribePush { code, reason: reason.into() };
+        client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
+        // The task that establishes a pending one undoes it.
+        let Subscription::Active(active) = ended else { return };
+        self.channels.remove(channel, active.key());
+        self.change(changes, channel, client, Change::Leave { active, code, reason });
     }
 
     /// Ends a subscription that the client gives up. What follows is done also if the caller does not wait for it.
@@ -160,12 +169,23 @@ impl Node {
         });
     }
 
-    /// Handles a client that can no longer follow a channel. If it subscribed by a command, its subscription ends so
-    /// that it subscribes again; otherwise it must reconnect.
+    /// Handles a subscription with a gap: if the client made it by a command, it ends so that the client subscribes again; otherwise the
+    /// client must reconnect.
     pub(crate) fn lose_position(&self, channel: &str, client: &Arc<Client>) {
-        if matches!(client.format(), Format::Protocol(_)) && !client.is_subscribed_by_server(channel) {
-            self.unsubscribe_now(channel, client, UnsubscribeCode::InsufficientState);
+        // Subscriptions of open connections end while this is locked: the one that is found is that of the subscriber.
+        let mut changes = lock(&self.changes);
+        let (key, server_side) = match lock(&client.subscriptions).get(channel) {
+            Some(Subscription::Active(active)) => (active.key(), active.server_side),
+            Some(Subscription::Pending(_)) | None => return,
+        };
+        // The client may have subscribed again.
+        if !self.channels.has_gap(channel, key) {
+            return;
+        }
+        if matches!(client.format(), Format::Protocol(_)) && !server_side {
+            self.end_subscription(&mut changes, channel, client, UnsubscribeCode::InsufficientState);
         } else {
+            drop(changes);
             client.outbox.end(Disconnect::InsufficientState);
         }
     }

@@ -426,9 +426,11 @@ async fn a_subscription_with_a_gap_is_ended_and_no_later_one() {
         node.channels.append("a", "other", 8, &publication);
         node.channels.fan_out("a", &|_| {}).0
     };
-    for (ends_itself, is_pending) in [(true, true), (true, false), (false, true), (false, false)] {
+    for number in 0..8 {
+        let [ends_itself, is_pending, is_removed] = [1, 2, 4].map(|bit| number & bit > 0);
         assert!(begin().await.start(Vec::new()).await);
-        let mut lost = [miss(), miss()].concat();
+        let lose = || if is_removed { node.channels.lose_history("a") } else { miss() };
+        let mut lost = [lose(), miss()].concat();
         if ends_itself {
             node.unsubscribe_by_client("a", &client).await.unwrap();
         } else {
@@ -441,9 +443,9 @@ async fn a_subscription_with_a_gap_is_ended_and_no_later_one() {
         }
         lost.iter().for_each(|client| node.lose_position("a", client));
         if let Some(next) = next {
-            assert!(next.start(Vec::new()).await, "{ends_itself}");
+            assert!(next.start(Vec::new()).await, "{number}");
         }
-        assert!(client.is_subscribed("a"), "{ends_itself} {is_pending}");
+        assert!(client.is_subscribed("a"), "{number}");
         node.unsubscribe_by_client("a", &client).await.unwrap();
     }
 }
