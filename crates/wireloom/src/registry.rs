@@ -33,6 +33,8 @@ pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
 #[repr(u8)]
 pub(crate) enum Phase {
     Serving,
+    /// No connection is accepted; those that are open are served.
+    NotAccepting,
     Draining,
     Aborted,
 }
@@ -140,7 +142,8 @@ impl Registry {
     pub(crate) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Serving,
-            1 => Phase::Draining,
+            1 => Phase::NotAccepting,
+            2 => Phase::Draining,
             _ => Phase::Aborted,
         }
     }
@@ -166,6 +169,9 @@ impl Registry {
     pub(crate) fn enter(self: &Arc<Self>, phase: Phase) {
         if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
             self.phase_changed.notify_waiters();
+        }
+        if phase < Phase::Draining {
+            return;
         }
         let busy = visit(self.sockets(), Shared::try_request_close);
         match tokio::runtime::Handle::try_current() {
@@ -337,7 +343,7 @@ impl Registration {
         }
         socket.set_account(&self.account);
         self.account.subtract_idle(CONNECTION_KIB - WEBSOCKET_KIB);
-        if self.registry.phase() > Phase::Serving {
+        if self.registry.phase() >= Phase::Draining {
             socket.go_away();
         }
     }

@@ -205,7 +205,7 @@ impl<L: Listener> Server<L> {
                 registry.wait_below(config.connections_max).await;
                 listener.accept().await
             };
-            let (transport, peer) = match until(&registry, Phase::Draining, accepting).await {
+            let (transport, peer) = match until(&registry, Phase::NotAccepting, accepting).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) if is_temporary(&error) => {
                     failures.count(&registry, &error);
@@ -236,6 +236,7 @@ impl<L: Listener> Server<L> {
         }
         // New connections are refused at once.
         drop(listener);
+        let _ = until(&registry, Phase::Draining, registry.wait_empty()).await;
         let drained = tokio::time::timeout(config.shutdown_grace, registry.wait_empty());
         let _ = until(&registry, Phase::Aborted, drained).await;
         registry.abort();
@@ -500,6 +501,12 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
+    /// Stops accepting, as the first step of a shutdown. Open connections are served, those over HTTP/1.1 up to their next response;
+    /// [`Server::serve`] returns when all have ended.
+    pub fn stop_accepting(&self) {
+        self.registry.enter(Phase::NotAccepting);
+    }
+
     /// Stops accepting, closes WebSockets with 1001, finishes requests, and aborts the remaining connections after
     /// [`ServerConfig::shutdown_grace`].
     pub fn shut_down(&self) {

@@ -558,3 +558,36 @@ async fn a_half_of_an_ended_websocket_delays_no_shutdown() {
     let served = tokio::time::timeout(Duration::from_secs(5), serving).await;
     served.expect("nothing is open").unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_server_that_no_longer_accepts_serves_its_connections_on() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let serving = tokio::spawn(server.serve(|request: wireloom::Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(|mut socket| async move {
+                while let Ok(Some(message)) = socket.recv().await {
+                    let message = message.as_bytes().to_vec();
+                    socket.send(message).await.unwrap();
+                }
+            }),
+            Err(_) => wireloom::Response::text(200, "hello\n"),
+        }
+    }));
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    let mut open = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+    handle.stop_accepting();
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    open.send(&b"a"[..]).await.unwrap();
+    assert_eq!(open.recv().await.unwrap().unwrap().as_bytes(), b"a");
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    idle.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 ") && response.ends_with("hello\n"), "{response}");
+    assert!(!serving.is_finished());
+    handle.shut_down();
+    assert!(open.recv().await.unwrap().is_none());
+    serving.await.unwrap().unwrap();
+}
