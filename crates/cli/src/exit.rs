@@ -39,8 +39,9 @@ Exit codes:
      output cannot be written, or the program of --exec failed
   6  timed out: connecting, the handshake, or the response
   7  TLS failed: the certificate is not trusted, or there is no protocol in common
-  130, 143  SIGINT or SIGTERM ended a load, whose result up to then is printed, or connect before
-     its connection was open or the response complete
+  130, 143  SIGINT or SIGTERM ended a load, whose result up to then is printed; serve before it
+     listened; connect before its connection was open or the response complete; or, the second time,
+     a command whose output nobody reads
 "
     };
 }

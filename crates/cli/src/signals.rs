@@ -4,8 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crate::exit::Exit;
+
+/// How long a command may take to end by itself after the second signal.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// SIGINT or SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,21 +69,39 @@ impl Signals {
     }
 }
 
-/// Becomes true at the first signal: for code outside of a runtime.
+/// Becomes true at the first signal: for code outside of a runtime. The second ends the process, as [`end_at_second`] does.
 ///
 /// # Errors
 /// Signals cannot be received.
 pub(crate) fn flag() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let received = flag.clone();
+    watch(move || received.store(true, Ordering::Relaxed))?;
+    Ok(flag)
+}
+
+/// Ends the process soon after the second signal, for a command whose only thread may wait without an end: as long as nobody reads the
+/// output, for example.
+///
+/// # Errors
+/// Signals cannot be received.
+pub(crate) fn end_at_second() -> io::Result<()> {
+    watch(|| {})
+}
+
+/// Watches the signals in a thread, which calls `first` at the first of them.
+fn watch(first: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let mut signals = {
         let _entered = runtime.enter();
         Signals::new()?
     };
-    let flag = Arc::new(AtomicBool::new(false));
-    let received = flag.clone();
     thread::spawn(move || {
         runtime.block_on(signals.recv());
-        received.store(true, Ordering::Relaxed);
+        first();
+        let second = runtime.block_on(signals.recv());
+        thread::sleep(EXIT_TIMEOUT);
+        std::process::exit(second.exit() as i32);
     });
-    Ok(flag)
+    Ok(())
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 use wireloom::{
-    DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls,
-    SlowPeer,
+    DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, SlowPeer,
 };
 
 use self::admin::AdminListener;
@@ -31,6 +30,9 @@ mod hub;
 
 /// How long the clients of the hub may take to leave before all connections are closed.
 const HUB_GRACE: Duration = Duration::from_secs(2);
+
+/// How long the process may take to end once nothing is served: a call to a file system may never return.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &Serve) -> Exit {
     if let (Some(ping), Some(dead_after)) = (args.websocket.ping, args.websocket.dead_after)
@@ -60,8 +62,12 @@ pub(crate) fn run(args: &Serve) -> Exit {
     }
     allocator::configure();
     builder.on_thread_park(allocator::before_park);
-    let served = builder.enable_all().build().map_err(|error| error.to_string().into());
-    match served.and_then(|runtime| runtime.block_on(serve(args))) {
+    let served = builder.enable_all().build().map_err(|error| error.to_string().into()).and_then(|runtime| {
+        let served = runtime.block_on(serve(args));
+        runtime.shutdown_timeout(EXIT_TIMEOUT);
+        served
+    });
+    match served {
         Ok(()) => Exit::Success,
         Err(Failure(exit, reason)) => {
             match args.log {
@@ -93,7 +99,12 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     config.tap = recording::start(&args.record, Side::Server).map_err(unusable)?;
     #[cfg(feature = "opentelemetry")]
     let traces = crate::traces::start()?;
-    let (hub, has_rooms) = hub::build(args).await?;
+    // Before the hub, which may wait for its broker: without a handler the first process of a container ignores signals.
+    let mut signals = Signals::new().map_err(|error| error.to_string())?;
+    let (hub, has_rooms) = tokio::select! {
+        built = hub::build(args) => built?,
+        signal = signals.recv() => return Err(Failure(signal.exit(), "interrupted before it listened".to_owned())),
+    };
     let routes = Arc::new(Routes::new(args, hub.clone()).map_err(unusable)?);
     let mut servers = Vec::new();
     let mut listening = Vec::new();
@@ -108,24 +119,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
         add(server_at(&address, &config).await?, false)?;
     }
     if args.tls {
-        for (option, file) in [("--cert", &args.cert), ("--key", &args.key)] {
-            if let Some(file) = file {
-                // The library reports only the kind of an error. Opening the file here gives the reason.
-                std::fs::File::open(file)
-                    .map_err(|error| unusable(format!("{option} {}: {error}", file.display())))?;
-            }
-        }
-        connector::check_key_log().map_err(unusable)?;
-        let tls = match (&args.cert, &args.key) {
-            (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key).map_err(|error| {
-                let (cert, key) = (cert.display(), key.display());
-                unusable(format!("--cert {cert} with --key {key}: {error}"))
-            })?,
-            _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"])
-                .map(|(tls, _)| tls)
-                .map_err(|error| format!("cannot make a certificate: {error}"))?,
-        }
-        .log_secrets();
+        let tls = connector::server_tls(args.cert.as_deref(), args.key.as_deref()).map_err(unusable)?;
         for address in &args.tls_listen {
             add(server_at(address, &config).await?.tls(tls.clone()), true)?;
         }
@@ -146,7 +140,6 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
         admin = Some(Server::new(AdminListener::new(listener)));
     }
     let admin_handle = admin.as_ref().map(Server::handle);
-    let mut signals = Signals::new().map_err(|error| error.to_string())?;
     hub::reload_on_hangup(&hub, args).map_err(|error| error.to_string())?;
     match args.log {
         // The standard output may be closed.
@@ -164,6 +157,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     tokio::spawn(async move {
         signals.recv().await;
         info!("shutting down; another signal disconnects at once");
+        handles.iter().for_each(ServerHandle::stop_accepting);
         // The hub shuts down before the servers, which would close its connections with a code that does not make
         // clients reconnect elsewhere.
         let again = tokio::select! {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::process::{DEADLINE, Server, WIRELOOM, connect, connect_command, finish, folder, signal};
+use crate::process::{DEADLINE, Server, WIRELOOM, connect, connect_command, end_by, finish, folder, signal};
 
 /// A server that answers each connection with these bytes once a request head has arrived, then with `rest`, byte by byte. The heads
 /// that it received can be read from the channel.
@@ -552,7 +552,7 @@ fn prints_versions_and_help() {
 }
 
 /// Accepts the next WebSocket, and nothing that follows.
-async fn accept_silently(listener: &TcpListener) -> TcpStream {
+pub(crate) async fn accept_silently(listener: &TcpListener) -> TcpStream {
     use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeLimits, ServerHandshake};
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
@@ -662,13 +662,7 @@ async fn signals_end_it_while_a_message_is_being_sent() {
             break;
         }
     }
-    signal(&child, "-INT");
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    if child.id().is_some() {
-        signal(&child, "-INT");
-    }
-    let status = timeout(Duration::from_secs(8), child.wait()).await.expect("the second signal ends it");
-    assert_eq!(status.unwrap().code(), Some(0));
+    assert_eq!(end_by(&mut child, "-INT").await, Some(0));
     writer.abort();
 }
 
@@ -702,6 +696,19 @@ async fn a_flood_of_messages_delays_neither_signals_nor_close() {
         flood.abort();
         drop(reader);
         timeout(DEADLINE, child.wait()).await.unwrap().unwrap();
+    }
+}
+
+// As with `connect … | less`: nothing else can be done while the output is written.
+#[tokio::test]
+async fn the_second_signal_ends_it_although_nobody_reads_the_output() {
+    let server = Server::start(&[]).await;
+    let source = "/source?size=1000";
+    for args in [&[&*server.url(source), "--recv-only"][..], &[&server.url(source).replace("ws:", "http:")]] {
+        let mut child = connect_command(args).spawn().unwrap();
+        // Messages arrive, and more than the pipe holds follows.
+        child.stdout.as_mut().unwrap().read_u8().await.unwrap();
+        assert_eq!(end_by(&mut child, "-TERM").await, Some(143), "{args:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::process::{DEADLINE, Server, WIRELOOM, connect};
+use crate::process::{DEADLINE, Server, WIRELOOM, connect, folder};
 
 const SCHEMA: &str = include_str!("../../../../docs/src/guides/inspect.schema.json");
 
@@ -305,6 +305,35 @@ fn following_ends_at_a_signal_with_everything_that_was_read() {
         assert_eq!(table, printed(&["--stats", path.to_str().unwrap()]));
     }
     std::fs::remove_file(&path).unwrap();
+}
+
+// Another program has the pipe open and writes nothing.
+#[cfg(unix)]
+#[test]
+fn following_a_silent_pipe_ends_at_a_signal() {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let folder = folder("pipe");
+    let path = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let mut child = Command::new(WIRELOOM)
+        .args(["inspect", "--follow", path.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    pipe.write_all(&std::fs::read(capture("plain.pcap")).unwrap()).unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("tcp open"));
+    let (pid, (ended, has_ended)) = (Pid::from_child(&child), std::sync::mpsc::channel());
+    kill_process(pid, Signal::TERM).unwrap();
+    std::thread::spawn(move || ended.send(child.wait().unwrap()));
+    let status = has_ended.recv_timeout(DEADLINE).unwrap_or_else(|_| {
+        kill_process(pid, Signal::KILL).unwrap();
+        panic!("the signal ends it");
+    });
+    assert_eq!(status.code(), Some(0));
+    drop(pipe);
 }
 
 #[test]

@@ -208,6 +208,19 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
 }
 
+/// Sends a signal again and again until the process has ended.
+pub(crate) async fn end_by(child: &mut Child, name: &str) -> Option<i32> {
+    let ended = async {
+        loop {
+            signal(child, name);
+            if let Ok(status) = timeout(Duration::from_millis(100), child.wait()).await {
+                return status.unwrap().code();
+            }
+        }
+    };
+    timeout(DEADLINE, ended).await.expect("signals end it")
+}
+
 /// A new folder for the files of a test, which is removed when this is dropped.
 pub(crate) struct Folder(tempfile::TempDir);
 

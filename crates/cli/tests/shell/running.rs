@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use wireloom::{ClientTls, Connector};
 
-use crate::process::{DEADLINE, Server, WIRELOOM, connect, folder};
+use crate::process::{DEADLINE, Server, WIRELOOM, connect, folder, signal};
 
 /// Writes a new certificate and its key to the files, and returns the certificate.
 fn renew(certificate: &Path, key: &Path) -> Vec<u8> {
@@ -190,4 +190,74 @@ async fn a_second_signal_disconnects_the_clients_of_the_hub_at_once() {
     server.logged("shutting down").await;
     server.signal("-TERM");
     assert_eq!(server.exit_code().await, Some(0));
+}
+
+// Its clients would reconnect to the server that they are to leave.
+#[cfg(unix)]
+#[tokio::test]
+async fn it_stops_listening_before_the_clients_of_the_hub_have_left() {
+    /// The clients have twice as long.
+    const OBSERVED: Duration = Duration::from_secs(1);
+    loop {
+        let mut server = Server::start(&["--grace", "1h", "--close-timeout", "1h"]).await;
+        // It never answers a Close.
+        let _room = wireloom::connect(&server.url("/rooms/a")).await.unwrap();
+        let idle = tokio::net::TcpStream::connect(&server.addresses[0]).await.unwrap();
+        let signalled = Instant::now();
+        server.signal("-TERM");
+        server.logged("shutting down").await;
+        while signalled.elapsed() < OBSERVED
+            && tokio::net::TcpStream::connect(&server.addresses[0]).await.is_ok()
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let is_listening = tokio::net::TcpStream::connect(&server.addresses[0]).await.is_ok();
+        let observed = signalled.elapsed();
+        let is_closed = idle.try_read(&mut [0]).is_ok();
+        server.signal("-TERM");
+        assert_eq!(server.exit_code().await, Some(0));
+        // This process may have been stopped meanwhile.
+        if observed < OBSERVED.mul_f64(1.5) {
+            assert!(!is_listening, "after {observed:?}");
+            assert!(!is_closed, "connections are served until the clients have left");
+            break;
+        }
+        drop(idle);
+    }
+}
+
+// As from a network file system that has failed. The file of `--hub` is a pipe that nobody writes into.
+#[cfg(unix)]
+#[tokio::test]
+async fn it_ends_while_a_file_is_read_without_an_end() {
+    let folder = folder("stalled");
+    let file = folder.join("hub.toml");
+    std::fs::write(&file, "").unwrap();
+    let mut server = Server::start(&["--workers", "4", "--hub", file.to_str().unwrap()]).await;
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    server.signal("-HUP");
+    // Opened once the server reads.
+    let writer = tokio::task::spawn_blocking(move || std::fs::OpenOptions::new().write(true).open(file));
+    let _silent = timeout(DEADLINE, writer).await.expect("the server reads it").unwrap().unwrap();
+    server.signal("-TERM");
+    server.logged("stopped").await;
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
+// The first process of a container is ended by signals only if it handles them.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_signal_ends_it_while_it_waits_for_its_broker() {
+    let broker = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nats = format!("nats://{}", broker.local_addr().unwrap());
+    let mut child = tokio::process::Command::new(WIRELOOM)
+        .args(["serve", "--listen", "127.0.0.1:0", "--nats", &nats])
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let _silent = timeout(DEADLINE, broker.accept()).await.unwrap().unwrap();
+    signal(&child, "-TERM");
+    let status = timeout(DEADLINE, child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(status.code(), Some(143), "{status}");
 }

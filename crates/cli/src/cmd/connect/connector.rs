@@ -1,5 +1,6 @@
 //! Makes a [`Connector`] from the arguments.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use wireloom::wireloom_ws::handshake::HandshakeLimits;
-use wireloom::{ClientTls, Connector, DeflateConfig, Keepalive, Proxy, WebSocketConfig};
+use wireloom::{ClientTls, Connector, DeflateConfig, Keepalive, Proxy, ServerTls, WebSocketConfig};
 
 use super::journal::Journal;
 use super::trace::Trace;
@@ -166,35 +167,59 @@ pub(in crate::cmd) fn port(url: &str) -> Option<u16> {
     }
 }
 
+/// # Errors
+/// A file cannot be used; the text names its option.
 pub(in crate::cmd) fn tls(args: &Tls) -> Result<ClientTls, String> {
-    // The library reports only the kind of an error. Opening the file here gives the reason.
-    let check = |option: &str, path: &Path| {
-        File::open(path).map(drop).map_err(|error| format!("{option} {}: {error}", path.display()))
-    };
     check_key_log()?;
     let mut tls = ClientTls::default().log_secrets();
     if args.insecure {
         tls = tls.insecure();
     }
     if let Some(file) = &args.cacert {
-        check("--cacert", file)?;
+        check_file("--cacert", file)?;
         tls = tls.with_root_file(file).map_err(|error| format!("--cacert {}: {error}", file.display()))?;
     }
     if let (Some(cert), Some(key)) = (&args.cert, &args.key) {
-        check("--cert", cert)?;
-        check("--key", key)?;
-        tls = tls
-            .with_identity(cert, key)
-            .map_err(|error| format!("--cert {} with --key {}: {error}", cert.display(), key.display()))?;
+        check_file("--cert", cert)?;
+        check_file("--key", key)?;
+        tls = tls.with_identity(cert, key).map_err(|error| unusable_pair(cert, key, &error))?;
     }
     Ok(tls)
+}
+
+/// The certificate of a server and its key, or a pair that is made for this run.
+///
+/// # Errors
+/// A file cannot be used; the text names its option.
+pub(in crate::cmd) fn server_tls(cert: Option<&Path>, key: Option<&Path>) -> Result<ServerTls, String> {
+    check_key_log()?;
+    let tls = match (cert, key) {
+        (Some(cert), Some(key)) => {
+            check_file("--cert", cert)?;
+            check_file("--key", key)?;
+            ServerTls::from_pem_files(cert, key).map_err(|error| unusable_pair(cert, key, &error))?
+        }
+        _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"])
+            .map(|(tls, _)| tls)
+            .map_err(|error| format!("cannot make a certificate: {error}"))?,
+    };
+    Ok(tls.log_secrets())
+}
+
+/// Opens a file for the reason why it cannot be read: the library reports only the kind of an error.
+fn check_file(option: &str, path: &Path) -> Result<(), String> {
+    File::open(path).map(drop).map_err(|error| format!("{option} {}: {error}", path.display()))
+}
+
+fn unusable_pair(cert: &Path, key: &Path, error: &dyn Display) -> String {
+    format!("--cert {} with --key {}: {error}", cert.display(), key.display())
 }
 
 /// Checks that the file of SSLKEYLOGFILE can be written, which rustls only logs.
 ///
 /// # Errors
 /// It cannot; the text names it.
-pub(in crate::cmd) fn check_key_log() -> Result<(), String> {
+fn check_key_log() -> Result<(), String> {
     let Some(path) = std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()) else { return Ok(()) };
     let opened = File::options().append(true).create(true).open(&path);
     opened.map(drop).map_err(|error| format!("SSLKEYLOGFILE {}: {error}", Path::new(&path).display()))

@@ -32,10 +32,29 @@ impl Read for Follow {
             if self.is_interrupted.load(Ordering::Relaxed) {
                 return Ok(0);
             }
+            if !is_readable(&self.file)? {
+                continue;
+            }
             match self.file.read(buffer)? {
                 0 if !buffer.is_empty() => thread::sleep(INTERVAL),
                 len => return Ok(len),
             }
         }
     }
+}
+
+/// Waits up to [`INTERVAL`] for bytes or the end: a signal does not interrupt the reading of a pipe that a program has open.
+#[cfg(unix)]
+fn is_readable(file: &File) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let interval = Timespec { tv_sec: 0, tv_nsec: INTERVAL.subsec_nanos().into() };
+    match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&interval)) {
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        ready => Ok(ready? > 0),
+    }
+}
+
+#[cfg(not(unix))]
+fn is_readable(_: &File) -> io::Result<bool> {
+    Ok(true)
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
-use wireloom::{
-    DeflateConfig, OriginPolicy, Request, Response, Server, ServerConfig, ServerHandle, ServerTls,
-};
+use wireloom::{DeflateConfig, OriginPolicy, Request, Response, Server, ServerConfig, ServerHandle};
 
 use super::notes::Notes;
 use super::{Failure, interruption, not_bound, usage};
@@ -162,22 +160,12 @@ async fn serving(
     let mut server = Server::new(listener).config(config);
     let is_tls = has_scheme(url, "wss");
     if is_tls {
-        server = server.tls(tls(args)?);
+        let (cert, key) = (args.tls.cert.as_deref(), args.tls.key.as_deref());
+        server = server.tls(connector::server_tls(cert, key).map_err(usage)?);
     }
     let scheme = if is_tls { "wss" } else { "ws" };
     routes.notes.listening(&format!("{scheme}://{address}{resource}"));
     Ok((server.handle(), Box::pin(server.serve(handler))))
-}
-
-/// The certificate of `--cert`, or one that is made for this run.
-fn tls(args: &Listen) -> Result<ServerTls, Failure> {
-    let tls = match (&args.tls.cert, &args.tls.key) {
-        (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key)
-            .map_err(|error| usage(format!("--cert with --key: {error}")))?,
-        _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"]).map_err(not_bound)?.0,
-    };
-    connector::check_key_log().map_err(usage)?;
-    Ok(tls.log_secrets())
 }
 
 impl Routes {
@@ -193,7 +181,7 @@ impl Routes {
             return Response::text(403, "the origin is not allowed; see --allow-origin\n");
         }
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
-            return Response::text(503, "as many WebSockets are open as may be\n");
+            return Response::text(503, "--max-connections WebSockets are open\n");
         };
         let peer = request.peer().to_string();
         // Before the handshake is answered, so that the client learns of a failure.
@@ -207,8 +195,8 @@ impl Routes {
                         Err(error) => error.to_string(),
                     },
                 );
-                self.notes.failed(&peer, &format!("what it is to be joined to cannot be reached: {why}"));
-                return Response::text(502, "what this leads to cannot be reached\n");
+                self.notes.failed(&peer, &format!("TO cannot be reached: {why}"));
+                return Response::text(502, "the endpoint behind this WebSocket cannot be reached\n");
             }
         };
         let routes = self.clone();

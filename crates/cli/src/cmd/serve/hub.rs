@@ -1,6 +1,7 @@
 //! The hub of `wireloom serve`.
 
 use std::io;
+use std::sync::Arc;
 
 use tracing::{error, info};
 use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine, RedisEngine};
@@ -77,10 +78,13 @@ fn config(args: &Serve) -> Result<HubConfig, String> {
 pub(super) fn reload_on_hangup(hub: &Hub, args: &Serve) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangups = signal(SignalKind::hangup())?;
-    let (hub, args) = (hub.clone(), args.clone());
+    let (hub, args) = (hub.clone(), Arc::new(args.clone()));
     tokio::spawn(async move {
         while hangups.recv().await.is_some() {
-            match config(&args).and_then(|config| hub.reload(config).map_err(|error| error.to_string())) {
+            let args = args.clone();
+            // A file system may be slow, or never answer.
+            let Ok(config) = tokio::task::spawn_blocking(move || config(&args)).await else { return };
+            match config.and_then(|config| hub.reload(config).map_err(|error| error.to_string())) {
                 Ok(()) => info!("the configuration of channels was loaded again"),
                 Err(error) => {
                     error!("the configuration of channels stays as it was: {}", in_one_line(&error))
