@@ -115,6 +115,10 @@ impl Endpoint {
     pub(crate) fn is_websocket(&self) -> bool {
         matches!(self, Self::WebSocket(_))
     }
+
+    fn is_tls(&self) -> bool {
+        matches!(self, Self::WebSocket(url) if has_scheme(url, "wss"))
+    }
 }
 
 impl Listen {
@@ -122,6 +126,8 @@ impl Listen {
     pub(crate) fn conflict(&self) -> Option<&'static str> {
         let from_websocket = self.address.is_websocket();
         let to_websocket = self.to.as_ref().is_some_and(Endpoint::is_websocket);
+        let has_identity = self.tls.cert.is_some();
+        let checks_server = self.tls.insecure || self.tls.cacert.is_some() || self.tls.sni.is_some();
         match (from_websocket, to_websocket) {
             (true, true) => Some("ADDRESS and TO are both WebSockets; one of them is a stream of bytes"),
             (false, false) => {
@@ -129,8 +135,17 @@ impl Listen {
             }
             (true, false) if !self.header.is_empty() => Some("--header needs a URL as TO"),
             (true, false) if self.http2 => Some("--http2 needs a URL as TO: both versions are accepted here"),
+            (true, false) if checks_server => Some("--insecure, --cacert and --sni need a URL as TO"),
+            (true, false) if has_identity && !self.address.is_tls() => {
+                Some("--cert and --key need a wss:// URL as ADDRESS")
+            }
             (false, true) if !self.allow_origin.is_empty() => {
                 Some("--allow-origin needs WebSockets at ADDRESS")
+            }
+            (false, true)
+                if (has_identity || checks_server) && !self.to.as_ref().is_some_and(Endpoint::is_tls) =>
+            {
+                Some("--cert, --key, --insecure, --cacert and --sni need a wss:// URL as TO")
             }
             _ => None,
         }
@@ -198,6 +213,19 @@ mod tests {
             &["ws+unix:/run/ws", "--exec", "cat"],
             &["tcp:127.0.0.1:0", "wss://example.com/tunnel", "--http2", "-H", "a: b"],
             &["unix:/run/socket", "ws+unix:/run/ws:/echo"],
+            &["wss://127.0.0.1:0", "tcp:127.0.0.1:1", "--cert", "c", "--key", "k"],
+            &[
+                "tcp:127.0.0.1:1",
+                "wss://127.0.0.1:1/",
+                "--cert",
+                "c",
+                "--key",
+                "k",
+                "--cacert",
+                "a",
+                "--sni",
+                "n",
+            ],
         ] {
             assert_eq!(listen(args).conflict(), None, "{args:?}");
         }
@@ -209,6 +237,13 @@ mod tests {
             &["127.0.0.1:8080", "--http2"],
             &["127.0.0.1:8080", "-H", "a: b"],
             &["tcp:127.0.0.1:1", "ws://127.0.0.1:1/", "--allow-origin", "*"],
+            &["127.0.0.1:8443", "tcp:127.0.0.1:1", "--cert", "c", "--key", "k"],
+            &["ws://127.0.0.1:8443", "--cert", "c", "--key", "k"],
+            &["wss://127.0.0.1:0", "tcp:127.0.0.1:1", "--insecure"],
+            &["wss://127.0.0.1:0", "tcp:127.0.0.1:1", "--cacert", "a"],
+            &["wss://127.0.0.1:0", "tcp:127.0.0.1:1", "--sni", "n"],
+            &["tcp:127.0.0.1:1", "ws://127.0.0.1:1/", "--cert", "c", "--key", "k"],
+            &["tcp:127.0.0.1:1", "ws://127.0.0.1:1/", "--insecure"],
         ] {
             assert!(listen(args).conflict().is_some(), "{args:?}");
         }

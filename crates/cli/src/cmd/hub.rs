@@ -14,15 +14,18 @@ pub(crate) use configuration::{read, with_environment};
 pub(crate) fn run(command: &HubCommand) -> Exit {
     match command {
         HubCommand::Check(args) => check(args),
-        HubCommand::Token(args) => print_made(configuration::token(args)),
+        HubCommand::Token(args) => print_made(configuration::token(args).map(|token| (token, Exit::Success))),
         HubCommand::Config(args) => print_made(configuration::config(args)),
     }
 }
 
-/// Prints the output of a command, or why there is none.
-fn print_made(output: Result<String, String>) -> Exit {
+/// Prints the output of a command and returns its exit code, or prints why there is none.
+fn print_made(output: Result<(String, Exit), String>) -> Exit {
     match output {
-        Ok(text) => print(text.as_bytes()),
+        Ok((text, exit)) => match print(text.as_bytes()) {
+            Exit::Success => exit,
+            failed => failed,
+        },
         Err(error) => {
             terminal::print_error(error);
             Exit::NoConnection

@@ -96,6 +96,10 @@ fn configurations_are_explained_checked_and_converted() {
     assert!(errors.contains("not converted: admin.enabled") && !errors.contains("Centrifugo 5"), "{errors}");
     std::fs::write(&file, r#"{"token_hmac_secret_key":"s","namespaces":[{"name":"chat","presence":true}]}"#)
         .unwrap();
-    let (_, _, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
+    let (code, _, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
     assert!(errors.contains("not converted: namespaces") && errors.contains("Centrifugo 5"), "{errors}");
+    assert_eq!(code, 5);
+    std::fs::write(&file, r#"{"http_api":{"key":7}}"#).unwrap();
+    let (code, _, errors) = run(&["hub", "config", "--from-centrifugo", file.to_str().unwrap()]);
+    assert!(code == 5 && errors.contains("the result needs a change"), "{code}: {errors}");
 }

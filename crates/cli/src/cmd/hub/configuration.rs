@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use wireloom_hub::{ConfigError, HubConfig, TokenClaims, convert_centrifugo, settings};
 
 use crate::args::{ConfigCommand, Token};
+use crate::exit::Exit;
 use crate::terminal;
 
 /// Reads a configuration and the environment.
@@ -39,7 +40,8 @@ pub(super) fn token(args: &Token) -> Result<String, String> {
     Ok(token + "\n")
 }
 
-pub(super) fn config(args: &ConfigCommand) -> Result<String, String> {
+/// A text about configurations, and [`Exit::Broken`] for a converted one that needs a change.
+pub(super) fn config(args: &ConfigCommand) -> Result<(String, Exit), String> {
     if let Some(file) = &args.from_centrifugo {
         let named = |error: &dyn Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
@@ -47,26 +49,29 @@ pub(super) fn config(args: &ConfigCommand) -> Result<String, String> {
         for path in &converted.unknown {
             terminal::print_error(format_args!("not converted: {path}"));
         }
-        if converted.looks_like_version_5() {
+        let is_version_5 = converted.looks_like_version_5();
+        if is_version_5 {
             terminal::print_error(
                 "this looks like a configuration of Centrifugo 5; only those of version 6 are converted: convert it to one first \
                  (https://centrifugal.dev/docs/getting-started/migration_v6)",
             );
         }
         // What was converted may be incomplete, such as an endpoint that the other file names elsewhere.
-        if let Err(error) = HubConfig::from_toml(&converted.toml) {
+        let parsed = HubConfig::from_toml(&converted.toml);
+        if let Err(error) = &parsed {
             terminal::print_error(format_args!("the result needs a change: {error}"));
         }
-        return Ok(converted.toml);
+        let is_usable = parsed.is_ok() && !is_version_5;
+        return Ok((converted.toml, if is_usable { Exit::Success } else { Exit::Broken }));
     }
     match &args.file {
         Some(file) => {
             let config = read(file)?;
             // Keys are read when a hub is made.
             wireloom_hub::Hub::builder().config(config).build().map_err(|error| error.to_string())?;
-            Ok(format!("{}: this can be used\n", file.display()))
+            Ok((format!("{}: this can be used\n", file.display()), Exit::Success))
         }
-        None => Ok(explained()),
+        None => Ok((explained(), Exit::Success)),
     }
 }
 
