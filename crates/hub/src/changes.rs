@@ -1,7 +1,7 @@
 //! The order of the changes of subscriptions that take time, by connection and channel: those that the server makes, joins and leaves.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -21,9 +21,12 @@ pub(crate) struct Key {
     channel: String,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
+    client: Arc<Client>,
     changes: VecDeque<Change>,
+    /// Cleared if the task is dropped, because its runtime ends.
+    has_task: bool,
     /// The subscription that is being made has been ended before it was listed.
     is_cancelled: bool,
 }
@@ -38,7 +41,7 @@ pub(crate) enum Change {
     Leave {
         active: Active,
         code: u32,
-        reason: &'static str,
+        reason: Arc<str>,
     },
     /// Somebody waits for the changes before this one.
     Made(oneshot::Sender<()>),
@@ -55,19 +58,36 @@ impl Key {
 }
 
 impl Changes {
-    /// Adds a change behind those that were asked for before. Returns whether they have no task yet: the caller must start it.
+    /// Adds a change behind those that were asked for before. Returns whether they have no task: the caller must start it.
     #[must_use]
-    pub(crate) fn push(&mut self, key: &Key, change: Change) -> bool {
-        match self.waiting.entry(key.clone()) {
-            Entry::Occupied(mut waiting) => {
-                waiting.get_mut().changes.push_back(change);
-                false
-            }
-            Entry::Vacant(begun) => {
-                begun.insert(Waiting::default()).changes.push_back(change);
-                true
-            }
+    pub(crate) fn push(&mut self, key: &Key, client: &Arc<Client>, change: Change) -> bool {
+        let new = || Waiting {
+            client: client.clone(),
+            changes: VecDeque::new(),
+            has_task: false,
+            is_cancelled: false,
+        };
+        let waiting = self.waiting.entry(key.clone()).or_insert_with(new);
+        waiting.changes.push_back(change);
+        !std::mem::replace(&mut waiting.has_task, true)
+    }
+
+    /// The task of these was dropped.
+    pub(crate) fn abandon(&mut self, key: &Key) {
+        if let Some(waiting) = self.waiting.get_mut(key) {
+            waiting.has_task = false;
         }
+    }
+
+    /// Those that have no task: the caller must start it.
+    #[must_use]
+    pub(crate) fn resume(&mut self) -> Vec<(Key, Arc<Client>)> {
+        let resumed = self.waiting.iter_mut().filter(|(_, waiting)| !waiting.has_task);
+        let resumed = resumed.map(|(key, waiting)| {
+            waiting.has_task = true;
+            (key.clone(), waiting.client.clone())
+        });
+        resumed.collect()
     }
 
     /// Resolves when the changes that were asked for before have been made; `None` if there are none.

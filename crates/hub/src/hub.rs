@@ -21,7 +21,8 @@ use crate::settings::Settings;
 
 /// Channels, their subscribers and their histories. Clones are handles to the same hub.
 ///
-/// Its background tasks run in the tokio runtime in which it is first used, which should go on for as long as the hub is used.
+/// Its background tasks run in the tokio runtime in which it is first used, and once that has ended, in the next one. The connections
+/// to NATS or Redis end with the first one, which should go on for as long as the hub is used.
 ///
 /// ```
 /// use wireloom::Server;

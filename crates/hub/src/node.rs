@@ -1,6 +1,6 @@
 //! The state of a node: its connections, its channels, and its side of the engine.
 //!
-//! Layers: `publications` → `figures` → `presence` → `subscriptions` → `connections` → `delivery`, `cluster`.
+//! Layers: `runtimes`, `publications` → `figures` → `presence` → `subscriptions` → `connections` → `delivery`, `cluster`.
 
 mod cluster;
 mod connections;
@@ -8,6 +8,7 @@ mod delivery;
 mod figures;
 mod presence;
 mod publications;
+mod runtimes;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
@@ -16,9 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::calls::Calls;
@@ -39,6 +38,7 @@ use crate::settings::Settings;
 
 pub use self::publications::PublishError;
 pub(crate) use self::publications::retention;
+use self::runtimes::Runtimes;
 
 /// Everything that the connections of a node share.
 #[derive(Debug)]
@@ -68,13 +68,11 @@ pub(crate) struct Node {
     clients: Mutex<Clients>,
     /// Another connection is to be woken next.
     next_has_changed: Arc<Notify>,
-    /// The task that wakes connections.
-    waking: Mutex<Option<JoinHandle<()>>>,
     /// How many subscriptions have been begun.
     subscribes: AtomicU64,
     changes: Mutex<Changes>,
-    /// The runtime of the first connection. Engines may deliver from other threads, and need it to spawn tasks.
-    runtime: OnceLock<Handle>,
+    engine_has_started: OnceLock<()>,
+    runtimes: Runtimes,
     this: Weak<Node>,
 }
 
@@ -106,10 +104,10 @@ impl Node {
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
             next_has_changed: Arc::default(),
-            waking: Mutex::default(),
             subscribes: AtomicU64::new(0),
             changes: Mutex::default(),
-            runtime: OnceLock::new(),
+            engine_has_started: OnceLock::new(),
+            runtimes: Runtimes::default(),
             this: this.clone(),
         })
     }
@@ -131,29 +129,38 @@ impl Node {
         self.settings().config.channel_options(channel).cloned()
     }
 
-    /// Starts the background tasks, in the runtime of the first connection.
+    /// Starts the engine, and the background tasks.
     pub(crate) fn start(&self) {
-        self.runtime.get_or_init(|| {
+        self.engine_has_started.get_or_init(|| {
             if let Some(node) = self.this.upgrade() {
                 let delivery: Arc<dyn Delivery> = node;
                 self.engine.start(Arc::downgrade(&delivery));
-                let host: Weak<dyn Host> = self.this.clone();
-                self.events.start(&host);
-                tokio::spawn(maintain(self.this.clone()));
-                tokio::spawn(presence::refresh_presence(self.this.clone()));
             }
-            Handle::current()
         });
+        self.start_tasks();
     }
 
+    /// Starts the background tasks, unless they run: the runtime that they were in may have ended.
+    fn start_tasks(&self) {
+        if self.runtimes.begin() {
+            let host: Weak<dyn Host> = self.this.clone();
+            self.events.start(&host);
+            tokio::spawn(maintain(self.this.clone()));
+            tokio::spawn(presence::refresh_presence(self.this.clone()));
+            tokio::spawn(connections::wake_clients(self.this.clone()));
+        }
+    }
+
+    /// Spawns a task, which is dropped where its runtime ends, or there is none.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = self.runtime.get() {
+        self.start_tasks();
+        if let Some(runtime) = self.runtimes.get() {
             runtime.spawn(task);
         }
     }
 }
 
-/// Drops expired publications, every second.
+/// Drops expired publications, and makes the changes that have no task any more, every second.
 async fn maintain(node: Weak<Node>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -165,5 +172,6 @@ async fn maintain(node: Weak<Node>) {
         }
         node.engine.maintain();
         node.idempotency.expire(node.clock.now());
+        node.resume_changes();
     }
 }

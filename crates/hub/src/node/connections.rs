@@ -4,13 +4,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-
 use super::Node;
 use crate::batch::charge;
+use crate::changes::Change;
 use crate::client::{Client, Page, Subscription, Transport};
-use crate::concurrently::concurrently;
 use crate::events::Host;
 use crate::hooks::DisconnectEvent;
 use crate::metrics::SlowClient;
@@ -20,23 +17,10 @@ use crate::protocol::Disconnect;
 use crate::settings::Settings;
 use crate::shards::lock;
 
-/// The maximum number of subscriptions of a connection that are ended at the same time.
-const LEAVES_MAX: usize = 64;
-
 /// The maximum number of connections that are woken while no other connection can be added.
 const WOKEN_MAX: usize = 256;
 
 impl Node {
-    /// Starts [`wake_clients`] in the runtime of this connection, unless it runs: the runtime that it was in may have ended.
-    fn start_waking(&self) {
-        let mut waking = lock(&self.waking);
-        if waking.as_ref().is_none_or(JoinHandle::is_finished)
-            && let Ok(runtime) = Handle::try_current()
-        {
-            *waking = Some(runtime.spawn(wake_clients(self.this.clone())));
-        }
-    }
-
     /// Adds a connection. An error if there are too many, or the hub is shutting down.
     pub(crate) fn accept(
         &self,
@@ -45,7 +29,6 @@ impl Node {
         page: Option<Page>,
     ) -> Result<Arc<Client>, Disconnect> {
         self.start();
-        self.start_waking();
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
@@ -102,41 +85,44 @@ impl Node {
         client.outbox.end(reason);
     }
 
-    /// Ends all subscriptions of a connection, which cannot subscribe any more.
+    /// Ends all subscriptions of a connection, which cannot subscribe any more. Returns when what follows from that is done, which is so
+    /// also if the caller does not wait for it.
     pub(crate) async fn leave_all(&self, client: &Arc<Client>, reason: &Disconnect) {
+        for channel in self.end_all(client, reason) {
+            self.changes_made(&channel, client).await;
+        }
+    }
+
+    /// The same, without waiting. Returns the channels.
+    fn end_all(&self, client: &Arc<Client>, reason: &Disconnect) -> Vec<Arc<str>> {
         client.outbox.end(reason.clone());
         let subscriptions = lock(&client.subscriptions).take();
-        let (Some(node), Some(runtime), false) =
-            (self.this.upgrade(), self.runtime.get(), subscriptions.is_empty())
-        else {
-            return;
-        };
         let (code, reason): (u32, Arc<str>) = (reason.code().into(), reason.reason().into());
-        let client = client.clone();
-        let leaves = subscriptions.into_iter().filter_map(move |(channel, subscription)| {
+        let ended = subscriptions.into_iter().filter_map(|(channel, subscription)| {
             let Subscription::Active(active) = subscription else { return None };
-            let (node, client, reason) = (node.clone(), client.clone(), reason.clone());
-            Some(async move {
-                node.channels.remove(&channel, active.key());
-                node.changes_made(&channel, &client).await;
-                node.leave(&channel, &client, active, code, &reason).await;
-            })
+            self.channels.remove(&channel, active.key());
+            let reason = reason.clone();
+            self.change(lock(&self.changes), &channel, client, Change::Leave { active, code, reason });
+            Some(channel)
         });
-        // In a task of its own, because that of the connection may be dropped halfway.
-        let leaving = runtime.spawn(concurrently(LEAVES_MAX, leaves));
-        // An error: the runtime ends.
-        let _ = leaving.await;
+        ended.collect()
     }
 
     /// Removes a connection that has ended.
     pub(crate) async fn forget(&self, client: &Arc<Client>, reason: Disconnect) {
         self.leave_all(client, &reason).await;
+        self.remove(client, &reason);
+        if let (true, Some(hook)) = (client.has_connected(), &self.hooks.disconnect) {
+            hook(DisconnectEvent { client: client.id.to_string(), user: client.user().into(), reason }).await;
+        }
+    }
+
+    /// The same without waiting, and without informing the application.
+    pub(crate) fn remove(&self, client: &Arc<Client>, reason: &Disconnect) {
+        self.end_all(client, reason);
         let opened = lock(&self.clients).remove(client);
         if let Some(opened) = opened {
             self.events.end(opened, reason.code().into(), reason.reason());
-        }
-        if let (true, Some(hook)) = (client.has_connected(), &self.hooks.disconnect) {
-            hook(DisconnectEvent { client: client.id.to_string(), user: client.user().into(), reason }).await;
         }
     }
 
@@ -190,7 +176,7 @@ impl Node {
 }
 
 /// Wakes the tasks of connections whose time has come. It looks once a second at least: the machine may have been suspended.
-async fn wake_clients(node: Weak<Node>) {
+pub(super) async fn wake_clients(node: Weak<Node>) {
     loop {
         let Some(node) = node.upgrade() else { return };
         let now = node.clock.now();

@@ -15,10 +15,10 @@ use crate::protocol::{Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::shards::lock;
 
 impl Node {
-    /// Has queued messages written, by the connections' own tasks where there is no runtime yet.
+    /// Has queued messages written, by the connections' own tasks where there is no runtime.
     pub(crate) fn write_later(&self, unwritten: Unwritten) {
-        if let Some(runtime) = self.runtime.get() {
-            unwritten.write_later(runtime);
+        if let Some(runtime) = self.runtimes.get() {
+            unwritten.write_later(&runtime);
         }
     }
 
@@ -50,7 +50,7 @@ impl Node {
                 self.unsubscribe(channel, client, UnsubscribeCode::Server);
             }
             Action::Subscribe { channel } => {
-                self.change(&mut lock(&self.changes), channel, client, Change::Subscribe);
+                self.change(lock(&self.changes), channel, client, Change::Subscribe);
             }
             Action::Refresh { expire_at } => {
                 let expires_at = self.clock.expiry(expire_at.and_then(crate::proxy::expiry));
@@ -80,10 +80,13 @@ impl Delivery for Node {
     }
 
     fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
-        match (self.channels.append(channel, epoch, previous, publication), self.runtime.get()) {
-            (Appended::First(name), Some(runtime)) => fan_out_later(self.this.clone(), name, runtime),
-            (Appended::First(_) | Appended::Full, _) => self.settle(channel),
-            (Appended::Done, _) => {}
+        match self.channels.append(channel, epoch, previous, publication) {
+            Appended::First(name) => match self.runtimes.get() {
+                Some(runtime) => fan_out_later(self.this.clone(), name, &runtime),
+                None => self.settle(channel),
+            },
+            Appended::Full => self.settle(channel),
+            Appended::Done => {}
         }
     }
 

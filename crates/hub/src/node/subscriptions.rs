@@ -1,7 +1,7 @@
 //! The subscriptions of a node's connections: how they end, and what follows from that in its order.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use super::Node;
 use crate::changes::{Change, Changes, Key};
@@ -65,23 +65,23 @@ impl Node {
         if code == UnsubscribeCode::Server {
             changes.cancel_subscribes(&Key::new(channel, client));
         }
-        self.end_subscription(&mut changes, channel, client, code);
+        self.end_subscription(changes, channel, client, code);
     }
 
     fn end_subscription(
         &self,
-        changes: &mut Changes,
+        changes: MutexGuard<'_, Changes>,
         channel: &str,
         client: &Arc<Client>,
         code: UnsubscribeCode,
     ) {
         let Some(ended) = lock(&client.subscriptions).remove(channel) else { return };
-        let (code, reason) = (code.code(), code.reason());
-        let unsubscribe = UnsubscribePush { code, reason: reason.into() };
+        let unsubscribe = UnsubscribePush { code: code.code(), reason: code.reason().into() };
         client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
         // The task that establishes a pending one undoes it.
         let Subscription::Active(active) = ended else { return };
         self.channels.remove(channel, active.key());
+        let (code, reason) = (code.code(), code.reason().into());
         self.change(changes, channel, client, Change::Leave { active, code, reason });
     }
 
@@ -96,7 +96,7 @@ impl Node {
     ) -> Result<(), ErrorCode> {
         self.settle(channel);
         {
-            let mut changes = lock(&self.changes);
+            let changes = lock(&self.changes);
             let active = {
                 let mut subscriptions = lock(&client.subscriptions);
                 match subscriptions.get(channel) {
@@ -113,8 +113,8 @@ impl Node {
                 }
             };
             self.channels.remove(channel, active.key());
-            let (code, reason) = (0, "client unsubscribed");
-            self.change(&mut changes, channel, client, Change::Leave { active, code, reason });
+            let (code, reason) = (0, "client unsubscribed".into());
+            self.change(changes, channel, client, Change::Leave { active, code, reason });
         }
         self.changes_made(channel, client).await;
         Ok(())
@@ -122,7 +122,7 @@ impl Node {
 
     /// Announces the join of a subscription that has started, unless it has ended meanwhile. Its leave comes after this.
     pub(crate) fn join(&self, channel: &str, client: &Arc<Client>, key: usize) {
-        let mut changes = lock(&self.changes);
+        let changes = lock(&self.changes);
         let info = match lock(&client.subscriptions).get_mut(channel) {
             Some(Subscription::Active(active)) if active.key() == key && !active.announced => {
                 active.announced = true;
@@ -130,50 +130,52 @@ impl Node {
             }
             _ => return,
         };
-        self.change(&mut changes, channel, client, Change::Join(client.info(info)));
+        self.change(changes, channel, client, Change::Join(client.info(info)));
     }
 
     /// Returns when the changes of a client's subscription that were begun before have been made.
     pub(crate) async fn changes_made(&self, channel: &str, client: &Client) {
         let made = lock(&self.changes).made(|| Key::new(channel, client));
         if let Some(made) = made {
-            // An error: the runtime ends.
+            // Their runtime may have ended.
+            self.start_tasks();
             let _ = made.await;
         }
     }
 
     /// Makes a change after those of the same connection and channel that were asked for before.
-    pub(super) fn change(&self, changes: &mut Changes, channel: &str, client: &Arc<Client>, change: Change) {
-        let Some(node) = self.this.upgrade() else { return };
+    pub(super) fn change(
+        &self,
+        mut changes: MutexGuard<'_, Changes>,
+        channel: &str,
+        client: &Arc<Client>,
+        change: Change,
+    ) {
         let key = Key::new(channel, client);
-        if !changes.push(&key, change) {
-            return;
+        let needs_task = changes.push(&key, client, change);
+        drop(changes);
+        if needs_task {
+            self.make_changes(key, client.clone());
         }
-        let client = client.clone();
-        self.spawn(async move {
-            loop {
-                let Some(change) = lock(&node.changes).pop(&key) else { return };
-                let channel = key.channel();
-                match change {
-                    Change::Subscribe => {
-                        let is_cancelled = || lock(&node.changes).is_cancelled(&key);
-                        subscribe_from_server(&node, &client, channel, is_cancelled).await;
-                    }
-                    Change::Join(info) => node.announce(channel, Membership::Join(info)).await,
-                    Change::Leave { active, code, reason } => {
-                        node.leave(channel, &client, active, code, reason).await;
-                    }
-                    Change::Made(waiting) => drop(waiting.send(())),
-                }
-            }
-        });
+    }
+
+    /// Makes the changes whose task was dropped.
+    pub(super) fn resume_changes(&self) {
+        let resumed = lock(&self.changes).resume();
+        resumed.into_iter().for_each(|(key, client)| self.make_changes(key, client));
+    }
+
+    fn make_changes(&self, key: Key, client: Arc<Client>) {
+        let Some(node) = self.this.upgrade() else { return };
+        let making = Making { node, key, client, is_done: false };
+        self.spawn(making.run());
     }
 
     /// Handles a subscription with a gap: if the client made it by a command, it ends so that the client subscribes again; otherwise the
     /// client must reconnect.
     pub(crate) fn lose_position(&self, channel: &str, client: &Arc<Client>) {
         // Subscriptions of open connections end while this is locked: the one that is found is that of the subscriber.
-        let mut changes = lock(&self.changes);
+        let changes = lock(&self.changes);
         let (key, server_side) = match lock(&client.subscriptions).get(channel) {
             Some(Subscription::Active(active)) => (active.key(), active.server_side),
             Some(Subscription::Pending(_)) | None => return,
@@ -183,7 +185,7 @@ impl Node {
             return;
         }
         if matches!(client.format(), Format::Protocol(_)) && !server_side {
-            self.end_subscription(&mut changes, channel, client, UnsubscribeCode::InsufficientState);
+            self.end_subscription(changes, channel, client, UnsubscribeCode::InsufficientState);
         } else {
             drop(changes);
             client.outbox.end(Disconnect::InsufficientState);
@@ -193,6 +195,44 @@ impl Node {
     /// The number of subscriptions of all connections of a user, the anonymous one excepted.
     pub(crate) fn subscriptions_of(&self, user: &str) -> usize {
         self.clients_of(user, "").iter().map(|client| lock(&client.subscriptions).len()).sum()
+    }
+}
+
+/// The task that makes the changes of a connection and a channel. If it is dropped, another one makes those that are left.
+struct Making {
+    node: Arc<Node>,
+    key: Key,
+    client: Arc<Client>,
+    is_done: bool,
+}
+
+impl Making {
+    async fn run(mut self) {
+        loop {
+            let Some(change) = lock(&self.node.changes).pop(&self.key) else { break };
+            let Self { node, key, client, .. } = &self;
+            let channel = key.channel();
+            match change {
+                Change::Subscribe => {
+                    let is_cancelled = || lock(&node.changes).is_cancelled(key);
+                    subscribe_from_server(node, client, channel, is_cancelled).await;
+                }
+                Change::Join(info) => node.announce(channel, Membership::Join(info)).await,
+                Change::Leave { active, code, reason } => {
+                    node.leave(channel, client, active, code, &reason).await;
+                }
+                Change::Made(waiting) => drop(waiting.send(())),
+            }
+        }
+        self.is_done = true;
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if !self.is_done {
+            lock(&self.node.changes).abandon(&self.key);
+        }
     }
 }
 

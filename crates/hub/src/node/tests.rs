@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::runtime::{Builder, Runtime};
+
 use super::Node;
 use crate::client::{Client, Identity, Page, Transport};
 use crate::config::HubConfig;
@@ -88,12 +90,15 @@ async fn a_connection_that_ends_makes_room_for_the_next_one_of_its_user() {
     connected(node);
 }
 
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().build().unwrap()
+}
+
 #[test]
 fn connections_are_woken_after_the_first_runtime_has_ended() {
     let hub = Hub::builder().build().unwrap();
     for _ in 0..2 {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
+        runtime().block_on(async {
             let client = connected(&hub.0);
             let at = hub.0.clock.now() + Duration::from_millis(10);
             assert!(!hub.0.is_due(&client, at));
@@ -448,4 +453,57 @@ async fn a_subscription_with_a_gap_is_ended_and_no_later_one() {
         assert!(client.is_subscribed("a"), "{number}");
         node.unsubscribe_by_client("a", &client).await.unwrap();
     }
+}
+
+#[test]
+fn subscriptions_end_after_the_first_runtime_has_ended() {
+    let config = "[channel]\nsubscribe = \"anyone\"\npresence = true\n";
+    let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+    let node = &hub.0;
+    let [first, second] = [0; 2].map(|_| runtime());
+    first.block_on(async { node.start() });
+    let subscribe = async |client: &Arc<Client>| {
+        let command = SubscribeRequest { channel: "a".into(), ..SubscribeRequest::default() };
+        let request = Request::from_client(command, &Headers::NONE);
+        assert!(subscribe(node, client, request).await.unwrap().start(Vec::new()).await);
+    };
+    let is_empty = async || {
+        let listed = node.engine().presence("a").await.unwrap().len();
+        (listed, node.channels.len(), lock(&node.changes).is_empty()) == (0, 0, true)
+    };
+    let client = second.block_on(async {
+        let client = connected(node);
+        subscribe(&client).await;
+        client
+    });
+    drop(first);
+    let ending = async {
+        node.unsubscribe_by_client("a", &client).await.unwrap();
+        assert!(is_empty().await);
+        subscribe(&client).await;
+        node.forget(&client, Disconnect::ConnectionClosed).await;
+        assert!(is_empty().await);
+    };
+    second.block_on(async { tokio::time::timeout(Duration::from_secs(60), ending).await.unwrap() });
+}
+
+#[test]
+fn changes_are_made_in_the_next_runtime() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let first = runtime();
+    let client = first.block_on(async {
+        let client = connected(node);
+        give(node, Action::Subscribe { channel: "a".into() });
+        client
+    });
+    // One is dropped, and the other comes when there is no runtime.
+    drop(first);
+    give(node, Action::Subscribe { channel: "b".into() });
+    assert_eq!(["a", "b"].map(|channel| client.is_subscribed(channel)), [false, false]);
+    runtime().block_on(async {
+        node.start();
+        tokio::time::timeout(Duration::from_secs(60), changes_are_made(node)).await.unwrap();
+    });
+    assert_eq!(["a", "b"].map(|channel| client.is_subscribed(channel)), [true, true]);
 }

@@ -56,9 +56,77 @@ impl CleanUp {
 impl Drop for CleanUp {
     fn drop(&mut self) {
         self.client.outbox.close_to_batches();
-        let reason = self.end(Disconnect::ConnectionClosed);
-        let (Some(reason), Ok(runtime)) = (reason, tokio::runtime::Handle::try_current()) else { return };
-        let (node, client) = (self.node.clone(), self.client.clone());
-        runtime.spawn(async move { node.forget(&client, reason).await });
+        let Some(reason) = self.end(Disconnect::ConnectionClosed) else { return };
+        let forgetting = Forgetting { node: self.node.clone(), client: self.client.clone(), reason };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(forgetting.run());
+        }
+    }
+}
+
+/// Removes a connection whose task was dropped, also if this is dropped, because its runtime ends.
+struct Forgetting {
+    node: Arc<Node>,
+    client: Arc<Client>,
+    reason: Disconnect,
+}
+
+impl Forgetting {
+    async fn run(self) {
+        self.node.forget(&self.client, self.reason.clone()).await;
+    }
+}
+
+impl Drop for Forgetting {
+    fn drop(&mut self) {
+        self.node.remove(&self.client, &self.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::client::{Identity, Transport};
+    use crate::config::HubConfig;
+    use crate::hub::Hub;
+    use crate::protocol::Encoding;
+    use crate::subscribe::{Request, subscribe};
+
+    #[test]
+    fn connections_end_with_their_runtime() {
+        let config = HubConfig::from_toml("channel.presence = true\n").unwrap();
+        let hub = Hub::builder().config(config).build().unwrap();
+        let node = &hub.0;
+        let runtime = || Builder::new_current_thread().enable_time().build().unwrap();
+        let first = runtime();
+        first.block_on(async {
+            let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+            client.connect(Identity { user: "7".into(), ..Identity::default() });
+            assert!(node.identify(&client));
+            let subscribed = subscribe(node, &client, Request::from_server("a")).await.unwrap();
+            assert!(subscribed.start(Vec::new()).await);
+            let clean_up = CleanUp::new(node, &client);
+            tokio::spawn(async move {
+                let _clean_up = clean_up;
+                std::future::pending::<()>().await;
+            });
+        });
+        assert_eq!((node.clients_len(), node.channels.len()), (1, 1));
+        drop(first);
+        assert_eq!((node.clients_len(), node.channels.len()), (0, 0));
+        // What takes time is done in the next one.
+        runtime().block_on(async {
+            node.start();
+            let left = async {
+                while !node.engine().presence("a").await.unwrap().is_empty() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), left).await.unwrap();
+        });
     }
 }
