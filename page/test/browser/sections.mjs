@@ -152,7 +152,8 @@ export default {
         [far, near],
       ]) {
         from.on('data', (bytes) => setTimeout(() => to.write(bytes), DELAY_MS));
-        from.on('close', () => setTimeout(() => to.destroy(), DELAY_MS)).on('error', () => {});
+        // `end` writes what waits for a slow reader first, the last of it a Close frame.
+        from.on('close', () => setTimeout(() => to.end(), DELAY_MS)).on('error', () => {});
       }
     });
     await new Promise((resolve) => relay.listen(0, '127.0.0.1', resolve));
