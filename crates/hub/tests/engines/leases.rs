@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio_stream::StreamExt as _;
 use wireloom_hub::engine::{Engine, EngineError, Lease, RedisEngine};
 use wireloom_hub::{Hub, HubConfig};
 
@@ -176,4 +177,28 @@ async fn a_lease_that_is_made_again_has_no_number() {
     }
     assert_eq!(renew(&one, "one").await.0, 0);
     assert!(renew(&one, "one").await.0 > 10);
+}
+
+/// A node that was taken for lost goes on under another name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_begun_once_under_each_name() {
+    const LEASE: &str = "$KV.WL_EVENTS_NODES.next";
+    let Some(nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let queue = engine.events().unwrap();
+    renew(&engine, "first").await;
+    queue.lose("first").await.unwrap();
+    assert_eq!(queue.renew("first").await, Ok(Lease::Lost));
+    let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    let mut written = raw.subscribe(LEASE).await.unwrap();
+    raw.flush().await.unwrap();
+    for key in ["a", "b", "c"] {
+        queue.open("next", key, b"{}").await.unwrap();
+    }
+    raw.publish(LEASE, "end".into()).await.unwrap();
+    let mut count = 0;
+    while written.next().await.unwrap().payload != "end" {
+        count += 1;
+    }
+    assert_eq!(count, 1);
 }

@@ -136,8 +136,11 @@ impl NatsEngine {
             Err(error) if error.kind() != kv::UpdateErrorKind::WrongLastRevision => Err(unavailable(error)),
             // It may be known to others from before.
             Ok(_) | Err(_) => {
+                let own = &mut *lock(&self.lease);
                 // Unless it was renewed meanwhile: then more is known of it.
-                lock(&self.lease).get_or_insert_with(|| OwnLease::of(node));
+                if own.as_ref().is_none_or(|own| own.node != node) {
+                    *own = Some(OwnLease::of(node));
+                }
                 Ok(())
             }
         }
