@@ -400,7 +400,7 @@ pub struct ChannelOptions {
     /// The same limit in bytes of payload per second.
     #[serde(with = "size")]
     pub publication_bytes_per_s_max: usize,
-    /// Origins whose pages may subscribe or be subscribed, with the same forms; if empty, all that may connect.
+    /// Origins whose pages may use the channels in any way, with the same forms; if empty, all that may connect.
     pub allowed_origins: Vec<String>,
 }
 

@@ -98,18 +98,13 @@ pub(crate) fn check(
     }
     let by_server = || Ok(Decision::Allowed(Grant { server_side: true, ..Grant::default() }));
     let (Requester::Client(client) | Requester::Granted(client)) = requester else { return by_server() };
-    if let Operation::Subscribe { .. } = operation {
-        let page = client.page();
-        if !allows_page(options, page) {
-            if warnings.may_warn(clock.now()) {
-                let page = page.map(Page::text);
-                warn!(
-                    channel,
-                    page, "a page may not subscribe; see allowed_origins of the channel's namespace"
-                );
-            }
-            return Err(ErrorCode::PermissionDenied);
+    let page = client.page();
+    if !allows_page(options, page) {
+        if warnings.may_warn(clock.now()) {
+            let page = page.map(Page::text);
+            warn!(channel, page, "a page may not use a channel; see allowed_origins of its namespace");
         }
+        return Err(ErrorCode::PermissionDenied);
     }
     // A client without an identity has not passed `connect`.
     if !client.has_connected() {

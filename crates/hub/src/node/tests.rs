@@ -255,7 +255,7 @@ async fn a_refusal_names_the_setting_in_the_log_once_a_second() {
         [[namespace]]\nname = \"page\"\nsubscribe = \"anyone\"\nallowed_origins = [\"https://a.example\"]\n";
     const NAME: &str =
         r#"a channel may not have this name; see channel_regex of its namespace channel="team:x""#;
-    const PAGE: &str = "a page may not subscribe; see allowed_origins of the channel's namespace \
+    const PAGE: &str = "a page may not use a channel; see allowed_origins of its namespace \
         channel=\"page:1\" page=\"https://b.example\"";
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());

@@ -165,11 +165,13 @@ async fn pages_of_other_origins_are_refused() {
         "[client]\nallowed_origins = [\"https://good.example\", \"https://near.example\"]",
     );
     let config = format!(
-        "{config}\n[[namespace]]\nname = \"strict\"\nsubscribe = \"anyone\"\nallowed_origins = [\"https://good.example\"]\n"
+        "{config}\n[[namespace]]\nname = \"strict\"\nallowed_origins = [\"https://good.example\"]\nsubscribe = \"anyone\"\n\
+         publish = \"anyone\"\npresence = true\npresence_access = \"anyone\"\n\
+         history_size = 1\nhistory_ttl = \"1m\"\nhistory_access = \"anyone\"\n"
     );
     let served = Served::start(&config, |hub| hub).await;
     let own = served.url.replace("ws://", "http://").replace("/connection/websocket", "");
-    for (origin, connects, subscribes) in [
+    for (origin, connects, is_allowed) in [
         ("https://good.example", true, true),
         ("https://near.example", true, false),
         ("https://evil.example", false, false),
@@ -183,9 +185,11 @@ async fn pages_of_other_origins_are_refused() {
         }
         let mut client = Client::new(opened.unwrap());
         client.call("connect", json!({})).await;
-        let reply = client.reply("subscribe", json!({ "channel": "strict:x" })).await;
-        let expected = if subscribes { None } else { Some(103) };
-        assert_eq!(reply["error"]["code"].as_u64(), expected, "{origin}: {reply}");
+        let expected = if is_allowed { None } else { Some(103) };
+        for command in ["presence", "presence_stats", "history", "publish", "subscribe"] {
+            let reply = client.reply(command, json!({ "channel": "strict:x", "data": 1 })).await;
+            assert_eq!(reply["error"]["code"].as_u64(), expected, "{origin}: {command}: {reply}");
+        }
 
         // The page of a user whose token names the channel is a page, too.
         for claims in [
@@ -201,7 +205,7 @@ async fn pages_of_other_origins_are_refused() {
             let mut body = Connector::new().request(request).await.unwrap().body;
             let pushed = body.chunk().await.unwrap().unwrap();
             let pushed: Value = serde_json::from_slice(&pushed).unwrap();
-            if subscribes {
+            if is_allowed {
                 assert!(client.receive().await["connect"]["subs"]["strict:x"].is_object(), "{origin}");
                 assert!(pushed["connect"]["subs"]["strict:x"].is_object(), "{origin}: {pushed}");
             } else {
