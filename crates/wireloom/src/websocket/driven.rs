@@ -9,15 +9,16 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 use super::flush::replace_driven;
-use super::link::Waiter;
 use super::receiver::receive_in_task;
 use super::state::Shared;
+use super::waiters::Waiter;
 
 pin_project! {
     /// A future that uses a WebSocket. Messages that a poll of it sends are written at the end of that poll, or when the transport
     /// accepts them.
     pub(crate) struct Driven<F> {
         shared: Arc<Shared>,
+        waiter: Waiter,
         // `None` once it has returned.
         #[pin]
         future: Option<F>,
@@ -26,7 +27,10 @@ pin_project! {
     impl<F> PinnedDrop for Driven<F> {
         fn drop(this: Pin<&mut Self>) {
             // Halves that were moved out of the future continue without it.
-            this.shared.lock().handle_driver_end();
+            let mut state = this.shared.lock();
+            state.link.remove(this.waiter);
+            state.handle_driver_end();
+            drop(state);
             // After a poll that has panicked.
             receive_in_task(&this.shared);
         }
@@ -35,7 +39,7 @@ pin_project! {
 
 impl<F> Driven<F> {
     pub(crate) fn new(shared: &Arc<Shared>, future: F) -> Self {
-        Self { shared: shared.clone(), future: Some(future) }
+        Self { shared: shared.clone(), waiter: shared.next_waiter(), future: Some(future) }
     }
 }
 
@@ -46,7 +50,7 @@ impl<F: Future> Driven<F> {
         if self.future.is_some() {
             ready!(self.as_mut().poll_future(true, cx));
         }
-        self.shared.poll_ended(Waiter::Driver, cx)
+        self.shared.poll_ended(self.waiter, cx)
     }
 
     /// Polls the future, and flushes. A transport that lingers needs no other task if the caller `waits_for_end`.
@@ -62,7 +66,7 @@ impl<F: Future> Driven<F> {
             polled
         };
         let mut state = this.shared.lock();
-        state.flush_driven(cx);
+        state.flush_driven(*this.waiter, cx);
         if polled.is_ready() {
             state.handle_driver_end();
         }
@@ -70,7 +74,7 @@ impl<F: Future> Driven<F> {
         let lingers_here = waits_for_end && state.link.is_lingering();
         drop(state);
         if lingers_here {
-            let _ = this.shared.poll_ended(Waiter::Driver, cx);
+            let _ = this.shared.poll_ended(*this.waiter, cx);
         } else if is_dropped {
             receive_in_task(this.shared);
         }

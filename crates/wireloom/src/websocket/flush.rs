@@ -20,6 +20,7 @@ use std::cell::{Cell, RefCell};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::waiters::Waiter;
 use crate::sync::{self, AbortHandle};
 
 /// Whether the batch will be flushed, and by what.
@@ -30,8 +31,8 @@ pub(super) enum Flush {
     Idle,
     /// By [`Driven`](super::Driven), at the end of its current poll, or when the transport wakes it.
     AtPollEnd,
-    /// By a spawned task.
-    InTask(AbortHandle),
+    /// By a spawned task. One that was found before ends when it is polled.
+    InTask(Waiter, AbortHandle),
 }
 
 impl Flush {
@@ -41,7 +42,7 @@ impl Flush {
         match self {
             Self::Idle => false,
             Self::AtPollEnd => true,
-            Self::InTask(task) => !task.is_finished(),
+            Self::InTask(_, task) => !task.is_finished(),
         }
     }
 
@@ -119,12 +120,12 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
 }
 
 /// Finds a flusher for this connection: the future that is driven on this thread, or a new `task`, which is told whether it runs in
-/// parallel to the thread that sends. `Idle` without a runtime and in one that shuts down: then the futures of the sender and the receiver
+/// parallel to the thread that sends. There is no task while the connection is dropped. `Idle` without a runtime and in one that shuts down: then the futures of the sender and the receiver
 /// flush while they are polled.
 pub(super) fn schedule<F>(
     id: usize,
     runtime: impl FnOnce() -> Option<Handle>,
-    task: impl FnOnce(bool) -> F,
+    task: impl FnOnce(bool) -> Option<(Waiter, F)>,
 ) -> Flush
 where
     F: Future<Output = ()> + Send + 'static,
@@ -136,6 +137,7 @@ where
     // The future of `block_on` runs beside the workers.
     let is_parallel =
         tokio::task::try_id().is_none() && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
-    let flush = Flush::InTask(sync::spawn(&runtime, task(is_parallel)));
+    let Some((waiter, task)) = task(is_parallel) else { return Flush::Idle };
+    let flush = Flush::InTask(waiter, sync::spawn(&runtime, task));
     if flush.is_due() { flush } else { Flush::Idle }
 }

@@ -1,8 +1,7 @@
 //! The transport of a WebSocket: what was transferred, the tasks that wait for it, the flusher, a peer that is slow, and how it ended.
 
-use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::time::Instant;
 
@@ -12,10 +11,11 @@ use super::flush::{self, Flush};
 use super::linger::Linger;
 use super::session::Session;
 use super::slow::Slow;
+use super::waiters::{Waiter, Wakers};
 #[cfg(feature = "http2")]
 use crate::error::HttpError;
 use crate::error::WebSocketError;
-use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
+use crate::guard::{Deferred, WakerSlot};
 use crate::sync::Arc;
 use crate::transport::ring::Socket;
 use crate::transport::{BUFFERED_LEN_MAX, Io};
@@ -185,7 +185,7 @@ impl Link {
     #[inline]
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
         let len = if self.io.may_mix_directions() {
-            let combined = self.register(Some((Waiter::Receiver, &*cx)));
+            let combined = self.register(Some((Waiter::RECEIVER, &*cx)));
             ready!(self.io.poll_read(&mut Context::from_waker(&combined), bytes))?
         } else {
             ready!(self.io.poll_read(cx, bytes))?
@@ -353,6 +353,11 @@ impl Link {
         matches!(self.flush, Flush::AtPollEnd)
     }
 
+    /// Whether this task is the flusher. Others have flushed since it was found, if it is not.
+    pub(super) fn is_task_flusher(&self, task: Waiter) -> bool {
+        matches!(self.flush, Flush::InTask(flusher, _) if flusher == task)
+    }
+
     /// The queue is written, or dropped. Those are woken who wait for that, if the transport `was_full`.
     pub(super) fn end_flush(&mut self, was_full: bool) {
         self.flush = Flush::Idle;
@@ -404,10 +409,10 @@ impl Link {
         wakers.waker()
     }
 
-    /// A sender was dropped: its task no longer waits.
-    pub(super) fn remove_sender(&self, number: u32) {
+    /// This future has ended.
+    pub(super) fn remove(&self, waiter: Waiter) {
         if let Some(wakers) = &self.wakers {
-            wakers.remove_sender(number);
+            wakers.remove(waiter);
         }
     }
 
@@ -438,90 +443,6 @@ impl Link {
         if let Some(wakers) = &self.wakers {
             wakers.wake_all();
         }
-    }
-}
-
-/// A future that waits for the transport. Each has at most one waker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiter {
-    /// [`Receiver`](super::Receiver).
-    Receiver,
-    /// [`Sender`](super::Sender), or a clone of one, by number.
-    Sender(u32),
-    /// The future that [`Driven`](super::Driven) polls.
-    Driver,
-    /// The task that is spawned where no future is driven.
-    FlushTask,
-}
-
-/// The wakers of all waiting tasks. A transport keeps a single waker for each direction: it gets [`Wakers::waker`], which wakes every one of
-/// them.
-struct Wakers {
-    waiting: Guarded<Waiting>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    receiver: WakerSlot,
-    driver: WakerSlot,
-    flush_task: WakerSlot,
-    /// By the number of the sender.
-    senders: BTreeMap<u32, WakerSlot>,
-    deferred: Deferred,
-}
-
-impl Guardable for Waiting {
-    fn deferred(&mut self) -> &mut Deferred {
-        &mut self.deferred
-    }
-}
-
-impl Wakers {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { waiting: Guarded::new(Waiting::default()) })
-    }
-
-    /// Wakes this task too, once.
-    fn register(&self, waiter: Waiter, cx: &Context<'_>) {
-        let mut waiting = self.waiting.lock();
-        let waiting = &mut *waiting;
-        let slot = match waiter {
-            Waiter::Receiver => &mut waiting.receiver,
-            Waiter::Driver => &mut waiting.driver,
-            Waiter::FlushTask => &mut waiting.flush_task,
-            Waiter::Sender(number) => waiting.senders.entry(number).or_default(),
-        };
-        waiting.deferred.register(slot, cx);
-    }
-
-    /// A sender was dropped.
-    fn remove_sender(&self, number: u32) {
-        let mut waiting = self.waiting.lock();
-        if let Some(mut slot) = waiting.senders.remove(&number) {
-            waiting.deferred.unregister(&mut slot);
-        }
-    }
-
-    /// A waker that wakes all.
-    fn waker(self: &Arc<Self>) -> Waker {
-        Waker::from(self.clone())
-    }
-
-    fn wake_all(&self) {
-        let mut waiting = self.waiting.lock();
-        let Waiting { receiver, driver, flush_task, senders, deferred } = &mut *waiting;
-        [receiver, driver, flush_task].into_iter().for_each(|slot| deferred.wake(slot));
-        std::mem::take(senders).values_mut().for_each(|slot| deferred.wake(slot));
-    }
-}
-
-impl Wake for Wakers {
-    fn wake(self: Arc<Self>) {
-        self.wake_all();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.wake_all();
     }
 }
 

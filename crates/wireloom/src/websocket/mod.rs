@@ -17,7 +17,7 @@
 //!         slot     (`active_receiver`) the state of the receiver while it waits; taken by the poll that reads and decodes
 //! ```
 //!
-//! Layers: `clock`, `interned`, `observer`, `prepared` → `config`, `linger`, `message` → `flush` → `session`, `slow` →
+//! Layers: `clock`, `interned`, `observer`, `prepared`, `waiters` → `config`, `linger`, `message` → `flush` → `session`, `slow` →
 //! `active_receiver`, `link` → `state` → `receiver` → `sender` → `driven`, `fanout` → `accept`, `pump`, `stream`.
 
 mod accept;
@@ -42,6 +42,7 @@ mod session;
 mod slow;
 mod state;
 mod stream;
+mod waiters;
 
 use std::sync::Arc;
 use std::time::Duration;

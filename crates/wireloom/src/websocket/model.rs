@@ -219,7 +219,7 @@ fn a_sender_that_waits_is_woken_when_another_task_has_flushed() {
     });
 }
 
-// By two tasks, while the server waits for its end.
+// By two tasks, one of which may drive it, while the server waits for its end.
 #[cfg(feature = "server")]
 #[test]
 fn the_end_of_a_websocket_that_was_passed_on_is_seen() {
@@ -227,19 +227,23 @@ fn the_end_of_a_websocket_that_was_passed_on_is_seen() {
         let (mut peer, end) = pipe(PIPE_LEN);
         let socket = open(end);
         let shared = socket.shared().clone();
-        let (mut sender, receiver) = socket.split();
         let mut driven = Box::pin(Driven::new(&shared, std::future::ready(())));
         let serving = spawn(poll_fn(move |cx| driven.as_mut().poll_ended(cx)));
-        let sending = spawn(async move { send_somehow(&mut sender).await });
-        let receiving = spawn(async move { drop(receiver) });
+        let passed_on = spawn(run(socket, |socket| async move {
+            let (mut sender, receiver) = socket.split();
+            let receiving = spawn(async move { drop(receiver) });
+            for _ in 0..2 {
+                send_somehow(&mut sender).await;
+            }
+            receiving.await.unwrap();
+        }));
         let client = spawn(async move {
             let mut sent = Vec::new();
             peer.read_to_end(&mut sent).await.unwrap();
             assert!(sent.ends_with(b"\x88\x02\x03\xe9"));
         });
         block_on(async {
-            sending.await.unwrap();
-            receiving.await.unwrap();
+            passed_on.await.unwrap();
             client.await.unwrap();
             serving.await.unwrap();
         });

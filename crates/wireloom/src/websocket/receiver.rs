@@ -12,11 +12,12 @@ use super::active_receiver::{
     ActiveReceiver, CONTROLS_PER_PAYMENT, DeliveryMode, MESSAGE_COST, MESSAGES_PER_PAYMENT, ReceiverSlot,
 };
 use super::clock::{self, Timer};
-use super::link::{self, Traffic, Waiter};
+use super::link::{self, Traffic};
 use super::message::{Message, OwnedMessage};
 use super::observer::ObserverEvent;
 use super::session::{Session, with_codecs};
 use super::state::{Shared, State};
+use super::waiters::Waiter;
 use crate::error::WebSocketError;
 use crate::sync;
 use crate::transport::buffer;
@@ -254,7 +255,7 @@ impl ActiveReceiver {
             // All that was read before has been answered.
             state.go_away();
             // An error is kept, and is returned after the messages that have arrived.
-            let _ = state.poll_flush(Some((Waiter::Receiver, &*cx)));
+            let _ = state.poll_flush(Some((Waiter::RECEIVER, &*cx)));
             if state.poll_end(cx) {
                 self.finish(state);
                 return Poll::Ready(None);
@@ -618,14 +619,14 @@ async fn discard_all(shared: Arc<Shared>) {
     poll_fn(|cx| {
         if !shared.has_halves() {
             // Ends it once all is written.
-            let _ = shared.poll_ended(Waiter::Receiver, cx);
+            let _ = shared.poll_ended(Waiter::RECEIVER, cx);
         }
         // The messages that one poll drops are paid for as those that are received.
         while let Ok(true) = ready!(poll_found(&shared, &mut active, cx, DeliveryMode::Discarded)) {}
         Poll::Ready(())
     })
     .await;
-    poll_fn(|cx| shared.poll_ended(Waiter::Receiver, cx)).await;
+    poll_fn(|cx| shared.poll_ended(Waiter::RECEIVER, cx)).await;
     shared.lock().drop_io(WebSocketError::Closed);
 }
 

@@ -11,11 +11,12 @@ use wireloom_ws::{CloseCode, End, Misuse};
 use super::clock;
 use super::config::SlowPeer;
 use super::flush::{BATCH_LEN_MAX, COPIED_LEN_MAX};
-use super::link::{Traffic, Waiter};
+use super::link::Traffic;
 use super::message::Payload;
 use super::observer::ObserverEvent;
 use super::receiver::receive_in_task;
 use super::state::{Shared, State};
+use super::waiters::Waiter;
 use crate::error::WebSocketError;
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WebSocketError>> + Send + 'a>>;
@@ -31,7 +32,7 @@ pub struct Sender {
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         shared.add_half();
-        let waiter = Waiter::Sender(shared.next_sender());
+        let waiter = shared.next_waiter();
         Self { shared, waiter }
     }
 
@@ -389,9 +390,7 @@ impl Clone for Sender {
 impl Drop for Sender {
     /// The transport may wake others later, and this task need not be.
     fn drop(&mut self) {
-        if let Waiter::Sender(number) = self.waiter {
-            self.shared.lock().link.remove_sender(number);
-        }
+        self.shared.lock().link.remove(self.waiter);
         if self.shared.drop_half() {
             // The receiver was dropped before, maybe outside of the runtime.
             receive_in_task(&self.shared);

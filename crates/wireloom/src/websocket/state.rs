@@ -22,9 +22,10 @@ use super::clock;
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX};
 use super::interned::{Kept, interned};
-use super::link::{self, Link, Waiter};
+use super::link::{self, Link};
 use super::observer::{self, NotificationQueue};
 use super::session::Session;
+use super::waiters::{Waiter, Waiters};
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
@@ -51,7 +52,7 @@ pub(crate) struct Shared {
     /// A server that shuts down has sent its Close frame. Messages that arrive are read and dropped until the peer's Close frame or the
     /// close timeout: closing a socket with unread bytes would reset the connection.
     is_discarding: AtomicBool,
-    senders: AtomicU32,
+    waiters: Waiters,
     /// The receiver and the senders that live.
     halves: AtomicU32,
     is_observed: bool,
@@ -95,7 +96,7 @@ impl Shared {
             }),
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
-            senders: AtomicU32::new(0),
+            waiters: Waiters::default(),
             halves: AtomicU32::new(0),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| interned(negotiated, &NEGOTIATED)),
@@ -181,9 +182,9 @@ impl Shared {
         Poll::Ready(())
     }
 
-    /// A number for another sender.
-    pub(super) fn next_sender(&self) -> u32 {
-        self.senders.fetch_add(1, Ordering::Relaxed)
+    /// The number of another future that waits for the transport.
+    pub(super) fn next_waiter(&self) -> Waiter {
+        self.waiters.next()
     }
 
     #[inline]
@@ -311,15 +312,16 @@ impl Guardable for State {
 
 /// Keeps a connection until its transport is not needed any more.
 async fn linger_in_task(shared: Arc<Shared>) {
-    poll_fn(|cx| shared.poll_ended(Waiter::FlushTask, cx)).await;
+    let waiter = shared.next_waiter();
+    poll_fn(|cx| shared.poll_ended(waiter, cx)).await;
 }
 
-async fn flush_in_task(shared: Weak<Shared>, is_parallel: bool) {
+async fn flush_in_task(shared: Weak<Shared>, waiter: Waiter, is_parallel: bool) {
     if is_parallel {
         wait_while_filling(&shared).await;
     }
     poll_fn(|cx| match shared.upgrade() {
-        Some(shared) => shared.lock().poll_flush(Some((Waiter::FlushTask, cx))).map(drop),
+        Some(shared) => shared.lock().poll_flush_task(waiter, cx),
         None => Poll::Ready(()),
     })
     .await;
@@ -435,7 +437,10 @@ impl State {
     /// Finds a flusher; false if there is none.
     fn schedule(&mut self) -> bool {
         let Self { link, shared, send_queue, .. } = self;
-        let task = |is_parallel| flush_in_task(shared.clone(), is_parallel);
+        let task = |is_parallel| {
+            let waiter = shared.upgrade()?.next_waiter();
+            Some((waiter, flush_in_task(shared.clone(), waiter, is_parallel)))
+        };
         let runtime = || Handle::try_current().ok().or_else(|| send_queue.account().runtime());
         link.schedule(|| flush::schedule(shared.as_ptr().addr(), runtime, task))
     }
@@ -448,11 +453,20 @@ impl State {
     }
 
     /// The end of a poll of the future that flushes.
-    pub(super) fn flush_driven(&mut self, cx: &Context<'_>) {
+    pub(super) fn flush_driven(&mut self, driver: Waiter, cx: &Context<'_>) {
         if self.link.has_flusher() || self.session.core.wants_write() {
-            let _ = self.poll_flush(Some((Waiter::Driver, cx)));
+            let _ = self.poll_flush(Some((driver, cx)));
         }
         self.count_read_buffer();
+    }
+
+    /// Ready when this task has flushed, or another flusher has taken its place.
+    fn poll_flush_task(&mut self, task: Waiter, cx: &Context<'_>) -> Poll<()> {
+        if self.link.is_task_flusher(task) {
+            let _ = ready!(self.poll_flush(Some((task, cx))));
+        }
+        self.link.remove(task);
+        Poll::Ready(())
     }
 
     /// Writes the queue. While the transport is full, a flusher waits for it, and so does `task` if there is one.

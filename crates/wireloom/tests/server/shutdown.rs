@@ -468,6 +468,34 @@ async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
     }
 }
 
+// The task that has it waits for the transport as the server does.
+#[tokio::test]
+async fn a_websocket_that_its_handler_has_passed_on_to_be_driven_counts_until_its_end() {
+    const LEN: usize = 16 << 20;
+    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(pass_on(passed, true)));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+    let socket = sockets.recv().await.unwrap();
+    let driving = tokio::spawn(socket.drive(async |mut socket| socket.send(vec![7; LEN]).await));
+    // It does not read for a while.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).await.unwrap();
+    assert!(read.ends_with(b"\x88\x02\x03\xe9") && read.len() > LEN);
+    driving.await.unwrap().unwrap();
+    assert_eq!(handle.stats().connections_open, 1);
+    drop(stream);
+    let ending = async {
+        while handle.stats().connections_open > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), ending).await.expect("it is counted no longer");
+}
+
 // The peer has sent its last messages and has left. The application finds that out by writing, and has not read them yet.
 #[tokio::test]
 async fn what_has_arrived_on_a_websocket_that_was_passed_on_is_read_after_a_failed_write() {

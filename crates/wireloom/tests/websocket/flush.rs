@@ -211,6 +211,29 @@ async fn the_tasks_of_a_full_transport_end_when_the_rest_is_written() {
     assert_eq!(metrics.num_alive_tasks(), 0);
 }
 
+// The task of an earlier flush runs after a sender has flushed, and has filled the transport again.
+#[tokio::test]
+async fn a_task_that_flushes_ends_when_another_has_taken_its_place() {
+    let transport = Scripted::default();
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let mut socket = open(transport.clone());
+    assert!(poll_once(socket.send("first")).await.is_pending());
+    settle().await;
+    for _ in 0..3 {
+        transport.make_room(b"\x81\x05first".len());
+        assert!(poll_once(socket.flush()).await.is_ready());
+        assert!(poll_once(socket.send("first")).await.is_pending());
+        settle().await;
+        assert!(transport.is_full_and_waited_for());
+        assert_eq!(metrics.num_alive_tasks(), 1);
+    }
+    drop(socket);
+    transport.make_room(100);
+    transport.end();
+    settle().await;
+    assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
 // The peer may close its side first.
 #[tokio::test]
 async fn a_transport_that_lingers_is_shut_down_once_it_has_room() {
