@@ -556,13 +556,15 @@ impl State {
             send_queue.set(0);
         }
         link.count_written(total, session);
-        if is_full() && is_kept {
-            // Registers the flusher with the transport.
-            let _ = self.poll_flush(None);
-        } else if is_full() {
-            self.reset(WebSocketError::Overloaded);
-        } else if let Some(error) = refused.get() {
-            self.fail_write(error);
+        match refused.get() {
+            Some(error) if !is_full() => {
+                self.fail_write(error);
+            }
+            // Registers the flusher with a transport that is full, or has buffered bytes itself.
+            _ if is_kept => {
+                let _ = self.poll_flush(None);
+            }
+            _ => self.reset(WebSocketError::Overloaded),
         }
         Ok(())
     }

@@ -76,9 +76,13 @@ struct Script {
     /// The peer has ended its side.
     has_ended: bool,
     reader: Option<Waker>,
-    /// Bytes that it accepts until it is full.
+    /// Bytes that leave until it is full.
     room: usize,
+    /// Bytes that it accepts beyond that, as TLS does.
+    buffer_len: usize,
+    buffered: VecDeque<u8>,
     writer: Option<Waker>,
+    /// Bytes that have left.
     written: Vec<u8>,
     is_shut_down: bool,
 }
@@ -116,6 +120,19 @@ impl Scripted {
     }
 }
 
+impl Script {
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let len = self.room.min(self.buffered.len());
+        self.room -= len;
+        self.written.extend(self.buffered.drain(..len));
+        if self.buffered.is_empty() {
+            return Poll::Ready(());
+        }
+        self.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
 impl AsyncRead for Scripted {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut script = self.0.lock().unwrap();
@@ -133,18 +150,19 @@ impl AsyncRead for Scripted {
 impl AsyncWrite for Scripted {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let mut script = self.0.lock().unwrap();
-        if script.room == 0 {
+        let _ = script.poll_flush(cx);
+        let len = data.len().min(script.room + script.buffer_len - script.buffered.len());
+        if len == 0 {
             script.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let len = script.room.min(data.len());
-        script.room -= len;
-        script.written.extend_from_slice(&data[..len]);
+        script.buffered.extend(&data[..len]);
+        let _ = script.poll_flush(cx);
         Poll::Ready(Ok(len))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.lock().unwrap().poll_flush(cx).map(Ok)
     }
 
     /// As TLS does, which writes an alert.
@@ -232,6 +250,29 @@ async fn a_task_that_flushes_ends_when_another_has_taken_its_place() {
     transport.end();
     settle().await;
     assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
+// As TLS accepts, of which a part has left.
+#[tokio::test]
+async fn bytes_that_the_transport_has_buffered_leave_whatever_the_task_awaits_next() {
+    const LEN: usize = 32 << 10;
+    for reserves in [false, true] {
+        let transport = Scripted::default();
+        transport.0.lock().unwrap().buffer_len = 64 << 10;
+        transport.make_room(LEN / 2);
+        let (mut sender, _receiver) = open(transport.clone()).split();
+        if reserves {
+            sender.reserve().await.unwrap().send(&[7; LEN]).unwrap();
+        } else {
+            sender.feed(&[7; LEN]).await.unwrap();
+        }
+        assert_eq!(transport.written().len(), LEN / 2);
+        settle().await;
+        assert!(transport.is_full_and_waited_for(), "{reserves}");
+        transport.make_room(LEN);
+        settle().await;
+        assert_eq!(transport.written().len(), 4 + LEN, "{reserves}");
+    }
 }
 
 // The peer may close its side first.
@@ -403,7 +444,8 @@ async fn perform(
                 accepted.push(0x82, &payload(len));
             }
             Operation::Feed(len) => {
-                sender.feed(payload(len)).await.unwrap();
+                // A long one is written from where it is.
+                sender.feed(&payload(len)).await.unwrap();
                 accepted.push(0x82, &payload(len));
             }
             Operation::TrySend(len) => {
@@ -412,7 +454,7 @@ async fn perform(
                 }
             }
             Operation::Reserve(len) => {
-                sender.reserve().await.unwrap().send(payload(len)).unwrap();
+                sender.reserve().await.unwrap().send(payload(len).as_slice()).unwrap();
                 accepted.push(0x82, &payload(len));
             }
             Operation::Ping => {
@@ -470,7 +512,7 @@ enum Runs {
     Task,
 }
 
-fn model(seed: u64, context: Runs) {
+fn model(seed: u64, context: Runs, buffer_len: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async move {
@@ -497,6 +539,7 @@ fn model(seed: u64, context: Runs) {
                         [ping, masked(0x82, vec![i as u8; random.usize(0..100)])].concat()
                     });
                     transport.arrive(&frames.collect::<Vec<u8>>());
+        transport.0.lock().unwrap().buffer_len = buffer_len;
                 }
                 _ => {
                     operations.lock().unwrap().push_back(random_operation(&mut random));
@@ -526,7 +569,9 @@ fn model(seed: u64, context: Runs) {
 fn every_accepted_byte_is_written_or_waits_for_the_transport_or_has_a_flush_scheduled() {
     wireloom_testing::rounds(100, |rng| {
         for context in [Runs::Driven, Runs::Task] {
-            model(rng.seed(), context);
+            for buffer_len in [0, 64 << 10] {
+                model(rng.seed(), context, buffer_len);
+            }
         }
     });
 }
