@@ -111,8 +111,8 @@ pub(crate) use state::Shared;
 ///
 /// Dropping it while it is open sends a Close frame behind what was sent before: see [`close_on_drop`](Sender::close_on_drop). A task of
 /// the runtime writes what the transport does not accept at once, as long as the peer reads at least 64 KiB, or all of it, in each
-/// [`close_timeout`](wireloom_ws::Config::close_timeout), and keeps the transport of a server until the peer has closed it, or for that
-/// time. Outside of a runtime, or in one without timers, a client loses the rest.
+/// [`close_timeout`](wireloom_ws::Config::close_timeout), and keeps the transport until the peer has closed it, or for that time. Outside of
+/// a runtime, or in one without timers, a client loses the rest.
 pub struct WebSocket {
     sender: Sender,
     receiver: Receiver,

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use wireloom_ws::handshake::Negotiated;
-use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Role, Transport};
+use wireloom_ws::{CloseCode, Connection, IdleInbound, Kind, PreparedFrame, Transport};
 
 use super::active_receiver::{ActiveReceiver, ReceiverSlot};
 use super::clock;
@@ -787,18 +787,17 @@ impl State {
         }
     }
 
-    /// Whether the transport of a connection whose halves are dropped has to linger: that of a server, whose end would reset the connection,
-    /// and a stream of HTTP/2, which drops the frames that its connection has not written.
+    /// Whether the transport of a connection whose halves are dropped has to linger until the peer has closed it: the end of a socket with
+    /// unread bytes resets the connection, and a stream of HTTP/2 drops the frames that its connection has not written.
     fn lingers(&self) -> bool {
-        (self.session.core.role() == Role::Server || self.link.is_tunnel())
-            && self.link.write_error().is_none()
-            && self.session.core.poll_timeout().is_some()
+        self.link.write_error().is_none() && self.session.core.poll_timeout().is_some()
     }
 
     /// The end of a connection whose halves are dropped, and whose queue is written.
     fn end_dropped(&mut self) {
         if self.lingers() {
-            self.linger(WebSocketError::Closed, self.session.poll_timeout());
+            let deadline = clock::now().saturating_add(self.config.core.close_timeout);
+            self.linger(WebSocketError::Closed, clock::instant_at(deadline));
         } else {
             self.drop_io(WebSocketError::Closed);
         }

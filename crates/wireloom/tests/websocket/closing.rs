@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use futures_util::SinkExt;
-use tokio::io::BufStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufStream};
+use tokio::net::TcpSocket;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Cause, Role};
 use wireloom::{CloseCode, Receiver, Sender, Transport, WebSocket, WebSocketConfig, WebSocketError};
@@ -154,4 +155,29 @@ async fn closing_fails_if_the_queue_was_not_written() {
             "{is_sink} {is_buffered}"
         );
     }
+}
+
+// Closing a socket with unread bytes resets the connection: the peer loses what the kernel has not delivered yet.
+#[tokio::test]
+async fn a_client_that_is_dropped_with_unread_messages_loses_nothing_that_was_sent() {
+    const LEN: usize = 128 << 10;
+    let listening = TcpSocket::new_v4().unwrap();
+    listening.set_recv_buffer_size(4 << 10).unwrap();
+    listening.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listening.listen(1).unwrap();
+    let connecting = TcpSocket::new_v4().unwrap();
+    connecting.set_send_buffer_size(2 * LEN as u32).unwrap();
+    let stream = connecting.connect(listener.local_addr().unwrap()).await.unwrap();
+    let (mut peer, _) = listener.accept().await.unwrap();
+    peer.write_all(b"\x82\x04news").await.unwrap();
+    let mut client = open(stream, Role::Client);
+    client.send(vec![7; LEN]).await.unwrap();
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // It pushes on.
+    let _ = peer.write_all(b"\x82\x04more").await;
+    let mut read = Vec::new();
+    peer.read_to_end(&mut read).await.unwrap();
+    assert_eq!(read.len(), 14 + LEN + 8);
+    assert_eq!(read[14 + LEN..][..2], [0x88, 0x82]);
 }

@@ -303,8 +303,25 @@ async fn a_transport_that_lingers_is_shut_down_once_it_has_room() {
     }
 }
 
+// The queue was written just before the closing handshake had to end.
+#[tokio::test(start_paused = true)]
+async fn a_transport_lingers_for_a_whole_close_timeout() {
+    let close_timeout = WebSocketConfig::default().core.close_timeout;
+    let moment = Duration::from_millis(10);
+    let transport = Scripted::default();
+    drop(open(transport.clone()));
+    tokio::time::sleep(close_timeout - moment).await;
+    transport.make_room(100);
+    tokio::time::sleep(close_timeout - moment).await;
+    assert_eq!(transport.written(), b"\x88\x02\x03\xe9");
+    assert_eq!(Arc::strong_count(&transport.0), 2);
+    tokio::time::sleep(2 * moment).await;
+    assert_eq!(Arc::strong_count(&transport.0), 1);
+}
+
+// It may have unread input, now or later.
 #[tokio::test]
-async fn a_client_that_is_dropped_with_an_empty_queue_needs_no_task() {
+async fn a_client_that_is_dropped_lingers_until_its_peer_has_closed() {
     let transport = Scripted::default();
     transport.make_room(100);
     let client = WebSocket::from_transport(
@@ -317,6 +334,11 @@ async fn a_client_that_is_dropped_with_an_empty_queue_needs_no_task() {
     );
     drop(client);
     assert_eq!(transport.written().len(), 8);
+    settle().await;
+    assert!(transport.0.lock().unwrap().is_shut_down);
+    assert_eq!(Arc::strong_count(&transport.0), 2);
+    transport.end();
+    settle().await;
     assert_eq!(Arc::strong_count(&transport.0), 1);
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
@@ -517,6 +539,7 @@ fn model(seed: u64, context: Runs, buffer_len: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async move {
         let transport = Scripted::default();
+        transport.0.lock().unwrap().buffer_len = buffer_len;
         let accepted = Accepted::default();
         let (operations, next) = (Arc::default(), Arc::new(Notify::new()));
         let socket = open(transport.clone());
@@ -539,7 +562,6 @@ fn model(seed: u64, context: Runs, buffer_len: usize) {
                         [ping, masked(0x82, vec![i as u8; random.usize(0..100)])].concat()
                     });
                     transport.arrive(&frames.collect::<Vec<u8>>());
-        transport.0.lock().unwrap().buffer_len = buffer_len;
                 }
                 _ => {
                     operations.lock().unwrap().push_back(random_operation(&mut random));
