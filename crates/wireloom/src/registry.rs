@@ -170,21 +170,23 @@ impl Registry {
         if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
             self.phase_changed.notify_waiters();
         }
-        if phase < Phase::Draining {
-            return;
+        match phase {
+            Phase::Serving | Phase::NotAccepting => return,
+            Phase::Draining => {}
+            // One that is in use ends with its registration.
+            Phase::Aborted => return drop(visit(self.sockets(), Shared::try_go_away)),
         }
         let busy = visit(self.sockets(), Shared::try_request_close);
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if phase < Phase::Aborted => {
-                let registry = self.clone();
-                runtime.spawn(async move {
-                    let answered = Instant::now() + ANSWER_TIMEOUT;
-                    let _ = timeout_at(answered, visit_all(busy, Shared::try_request_close)).await;
-                    sleep_until(answered).await;
-                    visit_all(registry.sockets(), Shared::try_go_away).await;
-                });
-            }
-            _ => visit(self.sockets(), Shared::try_go_away).iter().for_each(|socket| socket.go_away()),
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let registry = self.clone();
+            runtime.spawn(async move {
+                let answered = Instant::now() + ANSWER_TIMEOUT;
+                let _ = timeout_at(answered, visit_all(busy, Shared::try_request_close)).await;
+                sleep_until(answered).await;
+                visit_all(registry.sockets(), Shared::try_go_away).await;
+            });
+        } else {
+            visit(self.sockets(), Shared::try_go_away).iter().for_each(|socket| socket.go_away());
         }
     }
 

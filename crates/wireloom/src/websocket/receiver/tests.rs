@@ -125,6 +125,23 @@ async fn a_shutdown_does_not_wait_for_a_websocket_in_use() {
     assert_eq!(opcode, [0x88]);
 }
 
+// The one in use ends with its registration.
+#[tokio::test]
+async fn an_abort_does_not_wait_for_a_websocket_in_use() {
+    let registry = Registry::new();
+    let [(mut peer_of_busy, busy, first), (mut peer, _socket, _second)] =
+        [register(&registry), register(&registry)];
+    let release = lock_elsewhere(&busy);
+    registry.enter(Phase::Aborted);
+    let mut opcode = [0];
+    peer.read_exact(&mut opcode).await.unwrap();
+    assert_eq!(opcode, [0x88]);
+    drop(first);
+    assert!(release(), "the abort has waited");
+    peer_of_busy.read_exact(&mut opcode).await.unwrap();
+    assert_eq!(opcode, [0x88]);
+}
+
 // The WebSocket was passed on, and compresses a long message.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_server_does_not_wait_for_a_websocket_in_use() {
