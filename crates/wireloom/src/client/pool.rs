@@ -11,6 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::Connector;
@@ -62,8 +64,8 @@ struct Shared {
 struct IdleConnections {
     /// At most `idle_max`, the one that was used last at the end.
     connections: Vec<Idle>,
-    /// Whether a task closes those that expire.
-    has_reaper: bool,
+    /// The task that closes those that expire. It ends with its runtime.
+    reaper: Option<AbortHandle>,
 }
 
 /// A connection on which a response has been received completely.
@@ -158,7 +160,9 @@ impl Shared {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let expired: Vec<_> = idle.connections.extract_if(.., |one| one.expires_at <= now).collect();
         let next = idle.connections.iter().map(|one| one.expires_at).min();
-        idle.has_reaper = next.is_some();
+        if next.is_none() {
+            idle.reaper = None;
+        }
         drop(idle);
         drop(expired);
         next
@@ -174,16 +178,17 @@ impl Home {
         if timeout.is_zero() || shared.idle_max == 0 {
             return;
         }
+        // Outside of a runtime nothing would close it.
+        let Ok(runtime) = Handle::try_current() else { return };
         let expires_at = after(Instant::now(), timeout);
         let mut idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = (idle.connections.len() >= shared.idle_max).then(|| idle.connections.remove(0));
         idle.connections.push(Idle { server: self.server, connection, expires_at });
-        let has_reaper = std::mem::replace(&mut idle.has_reaper, true);
+        if idle.reaper.as_ref().is_none_or(AbortHandle::is_finished) {
+            idle.reaper = Some(runtime.spawn(reap(Arc::downgrade(&shared), expires_at)).abort_handle());
+        }
         drop(idle);
         drop(oldest);
-        if !has_reaper {
-            tokio::spawn(reap(Arc::downgrade(&shared), expires_at));
-        }
     }
 }
 

@@ -157,6 +157,29 @@ async fn idle_connections_are_bounded_in_number_and_time() {
     assert!((2..=9).contains(&opened), "{opened}");
 }
 
+// The task that closes them has ended with the runtime of the first request.
+#[test]
+fn idle_connections_are_closed_after_an_earlier_runtime_has_ended() {
+    let serving = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (end, ended) = std::sync::mpsc::channel();
+    let (url, _) = serving.block_on(serve(move |stream, _| {
+        let end = end.clone();
+        async move {
+            answer(stream, OK).await;
+            end.send(()).unwrap();
+        }
+    }));
+    let pool = Pool::with_limits(Connector::new(), 4, Duration::from_millis(100));
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime().block_on(get(&pool, &url)).unwrap(), "ok");
+    let second = runtime();
+    assert_eq!(second.block_on(get(&pool, &url)).unwrap(), "ok");
+    second.block_on(async { tokio::time::sleep(Duration::from_millis(300)).await });
+    for _ in 0..2 {
+        ended.recv_timeout(Duration::from_secs(5)).expect("both connections are closed");
+    }
+}
+
 #[tokio::test]
 async fn a_connection_that_the_server_closed_is_not_used() {
     // Each connection serves one request, and is closed without a word about that.
