@@ -51,7 +51,7 @@ pub enum Delivery {
 /// Keeping a quiet connection alive, and noticing a dead one (RFC 6455 §5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// A ping is sent after this time without a byte from the peer.
+    /// A ping is sent after this time without a byte from the peer; at least a millisecond.
     pub ping_after: Duration,
     /// The connection ends after this time without a byte from the peer; longer than `ping_after`. A connection that was not driven
     /// for longer sends its ping first and leaves the peer the difference of the two times to answer.

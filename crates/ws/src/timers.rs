@@ -10,6 +10,9 @@ use core::time::Duration;
 /// (RFC 6455 §5.5.3).
 const PENDING_PINGS_MAX: usize = 16;
 
+/// The shortest interval of keepalive pings: without one, a ping would be due whenever the caller looks.
+const PING_AFTER_MIN: Duration = Duration::from_millis(1);
+
 #[derive(Debug)]
 pub(crate) struct Timers {
     /// One word, because idle connections have it too: `None` without keepalive until the first ping.
@@ -52,7 +55,8 @@ pub(crate) enum Due {
 
 impl Timers {
     pub(crate) fn new(keepalive: Option<Keepalive>, now: Duration) -> Self {
-        let state = keepalive.map(|config| {
+        let state = keepalive.map(|mut config| {
+            config.ping_after = config.ping_after.max(PING_AFTER_MIN);
             let keepalive = KeepaliveState { config, active_at: now, pinged_at: None };
             Box::new(State { keepalive: Some(keepalive), pings: Pings::default() })
         });
@@ -190,6 +194,18 @@ mod tests {
             Timers::new(Some(Keepalive { ping_after: Duration::MAX, dead_after: s(25) }), s(100));
         assert_eq!((timers.next(), timers.due(s(124))), (Some(s(125)), Due::Nothing));
         assert_eq!(timers.due(s(125)), Due::Silence);
+    }
+
+    // Otherwise a caller that handles what is due before it waits never waits.
+    #[test]
+    fn pings_have_an_interval() {
+        let mut timers =
+            Timers::new(Some(Keepalive { ping_after: Duration::ZERO, dead_after: s(25) }), s(100));
+        let first = timers.next().unwrap();
+        assert!(first > s(100));
+        assert_eq!(timers.due(first), Due::Ping);
+        assert_eq!(timers.due(first), Due::Nothing);
+        assert!(timers.next().unwrap() > first);
     }
 
     // RFC 6455 §5.5.3: a pong may answer only the most recent ping.
