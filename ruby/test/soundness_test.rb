@@ -254,6 +254,47 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # A call that waits for another thread uses what its String holds afterwards.
+  def test_a_string_that_changes_while_a_call_waits
+    assert_equal "ok\nok\n", run_script(<<~'RUBY')
+      require "wireloom"
+      large = Random.new(1).bytes(200 << 10)
+      # Calls the block, which waits for `work`, with a String of `length` bytes whose memory another thread frees meanwhile.
+      waiting = lambda do |work, length, &call|
+        buffer = "x" * length
+        done = false
+        calls = Thread.new { Array.new(12) { sleep(0.001) && call.(buffer) }.tap { done = true } }
+        busy = Thread.new { work.() until done }
+        until done
+          buffer.clear
+          # What takes its place.
+          Array.new(20) { "z" * length }
+          buffer << "x" * length
+          Thread.pass
+        end
+        busy.join
+        calls.value
+      end
+      deflater = Wireloom.const_get(:Deflater).new(15, false)
+      inflater = Wireloom.const_get(:Inflater).new(15, false)
+      blocks = waiting.(-> { deflater.deflate(large) }, 3000) { |buffer| deflater.deflate(buffer) }
+      wrong = blocks.map { |block| inflater.inflate(block, nil) } - ["", "x" * 3000]
+      puts wrong.empty? ? "ok" : wrong.first.inspect[..300]
+      client = Wireloom::WebSocket::Client.new("ws://x", deflate: true, max_queued_length: 1 << 30)
+      server = Wireloom::WebSocket::Server.new(deflate: true, max_message_length: 1 << 30)
+      server.receive(client.take_output)
+      server.accept
+      client.receive(server.take_output)
+      wire = waiting.(-> { client.binary(large) }, 100) do |buffer|
+        client.ping(buffer)
+        client.take_output
+      end
+      pings = server.receive(wire.join).grep(Wireloom::WebSocket::Ping).map(&:data)
+      wrong = pings - ["", "x" * 100]
+      puts pings.any? && wrong.empty? ? "ok" : wrong.first.inspect
+    RUBY
+  end
+
   # Against the rules of guides/concurrency.md, which promise that no memory is damaged.
   def test_several_threads_that_parse_parts_of_a_message
     assert_equal "ok\n", run_script(<<~'RUBY')

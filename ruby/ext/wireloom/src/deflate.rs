@@ -10,7 +10,7 @@ use wireloom_ws::deflate::{
 };
 use wireloom_ws::role::Role;
 
-use crate::exclusive::{DETACHED_DEFLATE_LEN, Exclusive, check_interrupts};
+use crate::exclusive::{DETACHED_DEFLATE_LEN, Detachable, check_interrupts};
 use crate::guard::{function, method};
 use crate::held::{Immortal, managed, plain};
 use crate::memory::{Accounted, no_memory};
@@ -55,10 +55,11 @@ impl Direction {
 /// There is no memory.
 pub(crate) fn deflate(
     ruby: &Ruby,
-    state: &Exclusive<Option<Box<Compressor>>>,
+    state: &Detachable<Option<Box<Compressor>>>,
     message: RString,
     out: &mut Vec<u8>,
 ) -> Result<bool, Error> {
+    let state = state.ready();
     let detached = message.len() >= DETACHED_DEFLATE_LEN;
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
@@ -84,11 +85,12 @@ pub(crate) fn deflate(
 /// There is no memory.
 pub(crate) fn inflate(
     ruby: &Ruby,
-    state: &Exclusive<Option<Box<Decompressor>>>,
+    state: &Detachable<Option<Box<Decompressor>>>,
     message: RString,
     len_max: usize,
     out: &mut Vec<u8>,
 ) -> Result<Result<(), InflateError>, Error> {
+    let state = state.ready();
     let detached = message.len() >= DETACHED_DEFLATE_LEN;
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
@@ -118,7 +120,7 @@ fn stable(ruby: &Ruby, string: RString, detached: bool) -> Result<RString, Error
 
 /// `Wireloom::Deflater`: compresses the messages of one direction.
 struct Deflater {
-    compressor: Exclusive<Option<Box<Compressor>>>,
+    compressor: Detachable<Option<Box<Compressor>>>,
     memory: Accounted,
 }
 
@@ -132,7 +134,7 @@ impl Deflater {
     fn new(ruby: &Ruby, window_bits: u8, context_takeover: bool) -> Obj<Self> {
         let compressor = Direction { window_bits, context_takeover }.compressor();
         ruby.obj_wrap(Self {
-            compressor: Exclusive::new(Some(Box::new(compressor))),
+            compressor: Detachable::new(Some(Box::new(compressor))),
             memory: Accounted::default(),
         })
     }
@@ -144,7 +146,7 @@ impl Deflater {
         let made = deflate(ruby, &this.compressor, message, &mut out)
             .and_then(|_| strings::protected(ruby, |ruby| strings::binary(ruby, &out)));
         scratch::give(out);
-        let len = this.compressor.with(|state| compressor_len(state));
+        let len = this.compressor.ready().with(|state| compressor_len(state));
         this.memory.set(len);
         made
     }
@@ -152,7 +154,7 @@ impl Deflater {
 
 /// `Wireloom::Inflater`: inflates the messages of one direction.
 struct Inflater {
-    decompressor: Exclusive<Option<Box<Decompressor>>>,
+    decompressor: Detachable<Option<Box<Decompressor>>>,
     memory: Accounted,
 }
 
@@ -166,7 +168,7 @@ impl Inflater {
     fn new(ruby: &Ruby, window_bits: u8, context_takeover: bool) -> Obj<Self> {
         let decompressor = Direction { window_bits, context_takeover }.decompressor();
         ruby.obj_wrap(Self {
-            decompressor: Exclusive::new(Some(Box::new(decompressor))),
+            decompressor: Detachable::new(Some(Box::new(decompressor))),
             memory: Accounted::default(),
         })
     }
@@ -188,7 +190,7 @@ impl Inflater {
             Err(_) => Ok(None),
         });
         scratch::give(out);
-        let len = this.decompressor.with(|state| decompressor_len(state));
+        let len = this.decompressor.ready().with(|state| decompressor_len(state));
         this.memory.set(len);
         made
     }

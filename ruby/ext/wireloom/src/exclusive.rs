@@ -4,8 +4,8 @@
 //! neither `&Ruby` nor a value. [`Exclusive::allocating`] may make objects, which can raise NoMemoryError: the borrow lies
 //! outside of the `protect` that catches it, so that it ends.
 //!
-//! A thread that [works without the GVL](Exclusive::detached) ends its borrow before it takes the GVL again. So another thread
-//! can wait for it in any way, and waits in one that raises nothing: no exception skips a destructor of the waiting call.
+//! A thread [works without the GVL](Ready::detached) on a [`Detachable`], and ends its borrow before it takes the GVL again. So another
+//! thread can wait for it in any way, and waits in one that raises nothing: no exception skips a destructor of the waiting call.
 
 use std::cell::{RefCell, RefMut};
 use std::ffi::c_void;
@@ -27,13 +27,21 @@ pub(crate) const DETACHED_DEFLATE_LEN: usize = 4 << 10;
 
 /// State of an object that one call at a time works on.
 #[derive(Default)]
-pub(crate) struct Exclusive<T> {
-    state: ManuallyDrop<RefCell<T>>,
+pub(crate) struct Exclusive<T>(RefCell<T>);
+
+/// State on which a thread may work without the GVL. [`ready`](Self::ready) borrows it.
+#[derive(Default)]
+pub(crate) struct Detachable<T> {
+    state: ManuallyDrop<Exclusive<T>>,
     /// A thread works on it without the GVL. While it is set, only that thread touches `state`.
     detached: AtomicBool,
     /// [`keys::forks`] when that thread began.
     forks: AtomicUsize,
 }
+
+/// State on which no thread works without the GVL, as long as this thread keeps the GVL. Nothing here waits: the bytes of a String that
+/// were borrowed after [`Detachable::ready`] cannot be changed by another thread before they are used.
+pub(crate) struct Ready<'a, T>(&'a Detachable<T>);
 
 /// The payload of the panic that ends a call for a state on which a thread worked when the process forked. That thread does not
 /// exist in the child, and its progress is unknown.
@@ -42,27 +50,13 @@ pub(crate) struct LostInFork;
 /// How long a thread sleeps before it looks again whether another one has finished.
 const BUSY_WAIT: Duration = Duration::from_micros(50);
 
-impl<T> Drop for Exclusive<T> {
-    fn drop(&mut self) {
-        // The state that a thread left half changed in a fork is leaked.
-        if !*self.detached.get_mut() {
-            // SAFETY: dropped once, here.
-            unsafe { ManuallyDrop::drop(&mut self.state) };
-        }
-    }
-}
-
 impl<T> Exclusive<T> {
     pub(crate) fn new(state: T) -> Self {
-        Self {
-            state: ManuallyDrop::new(RefCell::new(state)),
-            detached: AtomicBool::new(false),
-            forks: AtomicUsize::new(0),
-        }
+        Self(RefCell::new(state))
     }
 
     pub(crate) fn as_ptr(&self) -> *mut T {
-        self.state.as_ptr()
+        self.0.as_ptr()
     }
 
     /// Runs `work`, which can call nothing of Ruby.
@@ -73,10 +67,7 @@ impl<T> Exclusive<T> {
 
     /// The same, when the state is not in use.
     pub(crate) fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R + Send) -> Option<R> {
-        if self.detached.load(Ordering::Acquire) {
-            return None;
-        }
-        self.state.try_borrow_mut().ok().map(|mut state| work(&mut state))
+        self.0.try_borrow_mut().ok().map(|mut state| work(&mut state))
     }
 
     /// Runs `work`, which makes objects but calls no method.
@@ -98,33 +89,53 @@ impl<T> Exclusive<T> {
         Ok(made.expect("`work` returned"))
     }
 
-    /// Runs `work` without the GVL. Other threads go on meanwhile; one that needs this state waits.
-    pub(crate) fn detached<R: Send>(&self, work: impl FnOnce(&mut T) -> R + Send) -> R
-    where
-        T: Send,
-    {
-        let state = self.borrow();
-        self.forks.store(keys::forks(), Ordering::Relaxed);
-        self.detached.store(true, Ordering::Relaxed);
-        let borrowed = Detached { state, _flag: Flag(&self.detached) };
-        without_gvl(move || {
-            let mut borrowed = borrowed;
-            work(&mut borrowed.state)
-        })
-    }
-
     /// # Panics
     /// When a call for the same object is below this one on the stack, which nothing here makes possible.
     #[inline]
     fn borrow(&self) -> RefMut<'_, T> {
-        if self.detached.load(Ordering::Acquire) {
-            self.wait();
+        self.0.borrow_mut()
+    }
+}
+
+impl<T> Drop for Detachable<T> {
+    fn drop(&mut self) {
+        // The state that a thread left half changed in a fork is leaked.
+        if !*self.detached.get_mut() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.state) };
         }
-        self.state.borrow_mut()
+    }
+}
+
+impl<T> Detachable<T> {
+    pub(crate) fn new(state: T) -> Self {
+        Self {
+            state: ManuallyDrop::new(Exclusive::new(state)),
+            detached: AtomicBool::new(false),
+            forks: AtomicUsize::new(0),
+        }
     }
 
-    /// Waits for the thread that works without the GVL. With an interrupt pending this thread keeps the GVL meanwhile; it handles the
-    /// interrupt after the call.
+    /// Waits for the thread that works without the GVL. Other threads of Ruby run meanwhile.
+    #[inline]
+    pub(crate) fn ready(&self) -> Ready<'_, T> {
+        if self.is_detached() {
+            self.wait();
+        }
+        Ready(self)
+    }
+
+    /// Runs `work`, which can call nothing of Ruby, when the state is not in use.
+    pub(crate) fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R + Send) -> Option<R> {
+        if self.is_detached() { None } else { self.state.try_with(work) }
+    }
+
+    #[inline]
+    fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire)
+    }
+
+    /// With an interrupt pending this thread keeps the GVL while it waits; it handles the interrupt after the call.
     #[cold]
     fn wait(&self) {
         let Self { detached, forks, .. } = self;
@@ -138,6 +149,41 @@ impl<T> Exclusive<T> {
                 }
             });
         }
+    }
+}
+
+impl<T> Ready<'_, T> {
+    /// Runs `work`, which can call nothing of Ruby.
+    ///
+    /// # Panics
+    /// When this thread has released the GVL since [`Detachable::ready`], and another one works on the state.
+    #[inline]
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R + Send) -> R {
+        work(&mut self.borrow())
+    }
+
+    /// Runs `work` without the GVL. Other threads go on meanwhile; one that needs this state waits.
+    ///
+    /// # Panics
+    /// As [`with`](Self::with).
+    pub(crate) fn detached<R: Send>(self, work: impl FnOnce(&mut T) -> R + Send) -> R
+    where
+        T: Send,
+    {
+        let state = self.borrow();
+        self.0.forks.store(keys::forks(), Ordering::Relaxed);
+        self.0.detached.store(true, Ordering::Relaxed);
+        let borrowed = Detached { state, _flag: Flag(&self.0.detached) };
+        without_gvl(move || {
+            let mut borrowed = borrowed;
+            work(&mut borrowed.state)
+        })
+    }
+
+    #[inline]
+    fn borrow(&self) -> RefMut<'_, T> {
+        assert!(!self.0.is_detached(), "another thread has detached the state");
+        self.0.state.borrow()
     }
 }
 
@@ -170,7 +216,7 @@ unsafe extern "C" {
 }
 
 /// Handles the interrupts that are pending for this thread, such as the end of its time slice. Methods call it before work that
-/// may run [without the GVL](Exclusive::detached), and before they change anything: while an interrupt is pending, Ruby keeps the
+/// may run [without the GVL](Ready::detached), and before they change anything: while an interrupt is pending, Ruby keeps the
 /// GVL.
 ///
 /// # Errors

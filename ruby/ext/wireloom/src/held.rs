@@ -17,7 +17,7 @@ use magnus::value::ReprValue;
 use magnus::{Ruby, TypedData, Value};
 use rb_sys::VALUE;
 
-use crate::exclusive::Exclusive;
+use crate::exclusive::{Detachable, Exclusive};
 
 /// A class whose objects are defined by [`managed!`].
 pub(crate) trait Managed: TypedData {
@@ -101,6 +101,17 @@ impl<T: Trace> Trace for Exclusive<T> {
     }
 }
 
+/// A type that holds no objects.
+pub(crate) trait Plain {}
+
+impl<T: Plain> Plain for Box<T> {}
+impl<T: Plain> Plain for Option<T> {}
+
+/// Marking happens while a thread works on it without the GVL too: it is not looked at.
+impl<T: Plain> Trace for Detachable<T> {
+    fn trace(&self, _: &Marker) {}
+}
+
 impl<T: Trace> Trace for Box<T> {
     fn trace(&self, marker: &Marker) {
         T::trace(self, marker);
@@ -150,7 +161,9 @@ impl<K: Trace, V: Trace, S> Trace for HashMap<K, V, S> {
 /// Types that hold no objects.
 macro_rules! plain {
     ($($type:ty),* $(,)?) => {
-        $(impl crate::held::Trace for $type {
+        $(impl crate::held::Plain for $type {}
+
+        impl crate::held::Trace for $type {
             #[inline]
             fn trace(&self, _: &magnus::gc::Marker) {}
         })*

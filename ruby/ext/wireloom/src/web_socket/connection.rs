@@ -9,7 +9,7 @@
 use super::event::Event;
 use super::options;
 use crate::clock::now;
-use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Exclusive, check_interrupts};
+use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Detachable, check_interrupts};
 use crate::guard::method;
 use crate::held::{Immortal, managed, plain};
 use crate::memory::{Accounted, no_memory};
@@ -33,7 +33,7 @@ static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
 #[derive(Default)]
 pub(crate) struct Connection {
-    inner: Exclusive<Inner>,
+    inner: Detachable<Inner>,
     memory: Accounted,
 }
 
@@ -143,7 +143,7 @@ impl Connection {
             deflate,
             ..Inner::default()
         };
-        this.inner.with(|place| *place = inner);
+        this.inner.ready().with(|place| *place = inner);
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl Connection {
             deflate: options::deflate(ruby, options)?,
             ..Inner::default()
         };
-        this.inner.with(|place| *place = inner);
+        this.inner.ready().with(|place| *place = inner);
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl Connection {
         let [verb, target] = [verb, target].map(options::bytes);
         // What is not UTF-8 is no target either way.
         let [verb, target] = [&verb, &target].map(|part| String::from_utf8_lossy(part));
-        let event = this.inner.with(|inner| {
+        let event = this.inner.ready().with(|inner| {
             let fields = headers.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
             match Request::from_parts(&verb, &target, Version::Http11, fields) {
                 Ok(request) => inner.decide(request, Vec::new()),
@@ -187,7 +187,7 @@ impl Connection {
     fn receive(ruby: &Ruby, this: Obj<Self>, chunk: RString) -> Result<RArray, Error> {
         let len = chunk.len();
         let detached = len >= DETACHED_DEFLATE_LEN
-            && this.inner.with(|inner| len >= DETACHED_UNMASK_LEN || inner.is_inflating());
+            && this.inner.ready().with(|inner| len >= DETACHED_UNMASK_LEN || inner.is_inflating());
         if detached {
             check_interrupts(ruby)?;
         }
@@ -195,9 +195,9 @@ impl Connection {
         let mut input = scratch::take_copy(ruby, unsafe { chunk.as_slice() })?;
         let mut events = Vec::new();
         let done = if detached {
-            this.inner.detached(|inner| inner.receive(&mut input, &mut events))
+            this.inner.ready().detached(|inner| inner.receive(&mut input, &mut events))
         } else {
-            this.inner.with(|inner| inner.receive(&mut input, &mut events))
+            this.inner.ready().with(|inner| inner.receive(&mut input, &mut events))
         };
         scratch::give(input);
         this.account();
@@ -216,7 +216,8 @@ impl Connection {
         let subprotocol = subprotocol.map(|name| text(ruby, name)).transpose()?;
         let headers = texts(ruby, headers)?;
         let mut events = Vec::new();
-        let done = this.inner.with(|inner| inner.accept(subprotocol.as_deref(), &headers, &mut events));
+        let done =
+            this.inner.ready().with(|inner| inner.accept(subprotocol.as_deref(), &headers, &mut events));
         done.map_err(|failure| failure.raised(ruby))?;
         Event::list(ruby, events)
     }
@@ -236,13 +237,13 @@ impl Connection {
             false => text(ruby, body).map(String::into_bytes),
         });
         let body = body.transpose()?;
-        let done = this.inner.with(|inner| inner.reject(status, &headers, body));
+        let done = this.inner.ready().with(|inner| inner.reject(status, &headers, body));
         done.map_err(|failure| failure.raised(ruby))
     }
 
     fn take_output(ruby: &Ruby, this: Obj<Self>) -> Result<RString, Error> {
         let mut out = scratch::take();
-        this.inner.with(|inner| inner.take_output(&mut out));
+        this.inner.ready().with(|inner| inner.take_output(&mut out));
         let output = strings::protected(ruby, |ruby| strings::binary(ruby, &out));
         scratch::give(out);
         this.account();
@@ -250,7 +251,7 @@ impl Connection {
     }
 
     fn has_output(&self) -> bool {
-        self.inner.with(|inner| {
+        self.inner.ready().with(|inner| {
             !inner.out.is_empty()
                 || matches!(&inner.state, State::Open(connection) if connection.wants_write())
         })
@@ -270,11 +271,11 @@ impl Connection {
                 _ => Err(Failure::misuse("the connection is not open")),
             }
         };
-        let done = if len >= DETACHED_DEFLATE_LEN && self.inner.with(|inner| inner.compressed) {
+        let done = if len >= DETACHED_DEFLATE_LEN && self.inner.ready().with(|inner| inner.compressed) {
             check_interrupts(ruby)?;
-            self.inner.detached(command)
+            self.inner.ready().detached(command)
         } else {
-            self.inner.with(command)
+            self.inner.ready().with(command)
         };
         self.account();
         done.map_err(|failure| failure.raised(ruby))
@@ -302,7 +303,8 @@ impl Connection {
     }
 
     fn ping(ruby: &Ruby, this: Obj<Self>, data: RString) -> Result<(), Error> {
-        // SAFETY: no code of Ruby runs while the slice is borrowed.
+        let data = strings::frozen(ruby, data);
+        // SAFETY: the String is frozen, and kept below.
         let bytes = unsafe { data.as_slice() };
         let done = this.command(ruby, 0, |connection| connection.send_ping(now(), bytes));
         strings::keep(data);
@@ -312,7 +314,7 @@ impl Connection {
     /// `send_close(code, reason)`; before the handshake is complete the connection is given up.
     fn close(ruby: &Ruby, this: Obj<Self>, code: Option<u16>, reason: RString) -> Result<(), Error> {
         let reason = text(ruby, reason)?;
-        let is_open = this.inner.with(|inner| {
+        let is_open = this.inner.ready().with(|inner| {
             let is_open = matches!(inner.state, State::Open(_));
             if !is_open {
                 inner.state = State::Closed;
@@ -326,7 +328,7 @@ impl Connection {
     }
 
     fn eof(&self) {
-        self.inner.with(|inner| match &mut inner.state {
+        self.inner.ready().with(|inner| match &mut inner.state {
             State::Open(connection) => connection.handle_eof(),
             state => *state = State::Closed,
         });
@@ -334,7 +336,7 @@ impl Connection {
 
     /// Seconds until `tick` has something to do, or nil.
     fn timeout(&self) -> Option<f64> {
-        self.inner.with(|inner| match &inner.state {
+        self.inner.ready().with(|inner| match &inner.state {
             State::Open(connection) => {
                 connection.poll_timeout().map(|at| at.saturating_sub(now()).as_secs_f64())
             }
@@ -343,7 +345,7 @@ impl Connection {
     }
 
     fn tick(&self) {
-        self.inner.with(|inner| {
+        self.inner.ready().with(|inner| {
             if let State::Open(connection) = &mut inner.state {
                 connection.handle_timeout(now());
             }
@@ -351,7 +353,7 @@ impl Connection {
     }
 
     fn state(&self) -> &'static str {
-        self.inner.with(|inner| match &inner.state {
+        self.inner.ready().with(|inner| match &inner.state {
             State::New | State::Requesting(_) | State::AwaitingRequest(_) | State::Deciding(..) => {
                 "connecting"
             }
@@ -364,7 +366,7 @@ impl Connection {
 
     /// The action for the transport once all output is written: `open`, `shut_down_write` or `close`.
     fn transport(&self) -> &'static str {
-        self.inner.with(|inner| match &inner.state {
+        self.inner.ready().with(|inner| match &inner.state {
             State::Open(connection) => match connection.transport() {
                 Transport::Open => "open",
                 Transport::ShutdownWrite => "shut_down_write",
@@ -376,24 +378,28 @@ impl Connection {
     }
 
     fn is_congested(&self) -> bool {
-        self.inner.with(|inner| matches!(&inner.state, State::Open(connection) if connection.is_congested()))
+        self.inner
+            .ready()
+            .with(|inner| matches!(&inner.state, State::Open(connection) if connection.is_congested()))
     }
 
     fn is_clean(&self) -> bool {
-        self.inner.with(|inner| matches!(&inner.state, State::Open(connection) if connection.was_clean()))
+        self.inner
+            .ready()
+            .with(|inner| matches!(&inner.state, State::Open(connection) if connection.was_clean()))
     }
 
     fn is_compressed(&self) -> bool {
-        self.inner.with(|inner| inner.compressed)
+        self.inner.ready().with(|inner| inner.compressed)
     }
 
     fn subprotocol(ruby: &Ruby, this: Obj<Self>) -> Option<RString> {
-        this.inner.with(|inner| inner.subprotocol.clone()).map(|name| strings::text(ruby, &name))
+        this.inner.ready().with(|inner| inner.subprotocol.clone()).map(|name| strings::text(ruby, &name))
     }
 
     /// The code that the connection ended with (RFC 6455 §7.1.5), or nil while it has not.
     fn close_code(&self) -> Option<u16> {
-        self.inner.with(|inner| match &inner.state {
+        self.inner.ready().with(|inner| match &inner.state {
             State::Open(connection) => connection.end().map(|end| end.code().value()),
             _ => None,
         })
@@ -401,7 +407,7 @@ impl Connection {
 
     /// Tells the collector how much memory the connection uses.
     fn account(&self) {
-        self.memory.set(self.inner.with(|inner| inner.heap_size()));
+        self.memory.set(self.inner.ready().with(|inner| inner.heap_size()));
     }
 }
 

@@ -5,7 +5,9 @@ use super::frames::{Found, Frames, PING, PONG, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
 use crate::deflate::{self, Direction};
-use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Exclusive, check_interrupts};
+use crate::exclusive::{
+    DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Detachable, Exclusive, Ready, check_interrupts,
+};
 use crate::guard::{function, method};
 use crate::held::{Held, Owner, managed, plain, traced};
 use crate::keys::Keys;
@@ -30,7 +32,7 @@ const TRUSTED_LEN: usize = 1 << 20;
 const TRUSTED_RATIO: usize = 16;
 
 pub(crate) struct Codec {
-    frames: Exclusive<Frames>,
+    frames: Detachable<Frames>,
     /// Binary messages are handed over as Arrays of bytes.
     arrays: Cell<bool>,
     delivery: Delivery,
@@ -41,8 +43,8 @@ pub(crate) struct Codec {
     /// A server needs none.
     keys: Exclusive<Option<Box<Keys>>>,
     /// permessage-deflate, where the core does it; none where an extension object does, or nothing was negotiated.
-    compressor: Exclusive<Option<Box<Compressor>>>,
-    decompressor: Exclusive<Option<Box<Decompressor>>>,
+    compressor: Detachable<Option<Box<Compressor>>>,
+    decompressor: Detachable<Option<Box<Decompressor>>>,
     memory: Accounted,
 }
 
@@ -115,14 +117,14 @@ impl Codec {
         delivery::check_event(ruby, event)?;
         let rules = Rules { message_len_max, require_masking, refuse_masking, rsv_allowed: 0, raw: false };
         let codec = ruby.obj_wrap(Self {
-            frames: Exclusive::new(Frames::new(rules)),
+            frames: Detachable::new(Frames::new(rules)),
             arrays: Cell::new(arrays),
             delivery: Delivery::default(),
             assembly: Exclusive::default(),
             chunk: Cell::new((Held::NIL, 0)),
             keys: Exclusive::default(),
-            compressor: Exclusive::default(),
-            decompressor: Exclusive::default(),
+            compressor: Detachable::default(),
+            decompressor: Detachable::default(),
             memory: Accounted::default(),
         });
         codec.delivery.set_event(Owner::of(codec), event);
@@ -131,7 +133,7 @@ impl Codec {
 
     /// `codec.extend(rsv_allowed)`: messages go through extensions from now on.
     fn extend(&self, rsv_allowed: u8) {
-        self.frames.with(|frames| {
+        self.frames.ready().with(|frames| {
             frames.rules.rsv_allowed = rsv_allowed;
             frames.rules.raw = true;
         });
@@ -142,27 +144,28 @@ impl Codec {
     fn deflate(&self, own_bits: u8, own_takeover: bool, peer_bits: u8, peer_takeover: bool) {
         let own = Direction { window_bits: own_bits, context_takeover: own_takeover };
         let peer = Direction { window_bits: peer_bits, context_takeover: peer_takeover };
-        self.compressor.with(|compressor| *compressor = Some(Box::new(own.compressor())));
-        self.decompressor.with(|decompressor| *decompressor = Some(Box::new(peer.decompressor())));
+        self.compressor.ready().with(|compressor| *compressor = Some(Box::new(own.compressor())));
+        self.decompressor.ready().with(|decompressor| *decompressor = Some(Box::new(peer.decompressor())));
     }
 
     /// Whether the core inflates.
     fn is_inflating(&self) -> bool {
-        self.decompressor.with(|decompressor| decompressor.is_some())
+        self.decompressor.ready().with(|decompressor| decompressor.is_some())
     }
 
     /// Reports what permessage-deflate holds.
     fn account(&self) {
-        let sending = self.compressor.with(|compressor| deflate::compressor_len(compressor));
-        let receiving = self.decompressor.with(|decompressor| deflate::decompressor_len(decompressor));
+        let sending = self.compressor.ready().with(|compressor| deflate::compressor_len(compressor));
+        let receiving =
+            self.decompressor.ready().with(|decompressor| deflate::decompressor_len(decompressor));
         self.memory.set(sending + receiving);
     }
 
     /// `codec.stop`: forgets everything and takes no further input.
     fn stop(&self) {
-        self.frames.with(Frames::stop);
-        self.compressor.with(|compressor| *compressor = None);
-        self.decompressor.with(|decompressor| *decompressor = None);
+        self.frames.ready().with(Frames::stop);
+        self.compressor.ready().with(|compressor| *compressor = None);
+        self.decompressor.ready().with(|decompressor| *decompressor = None);
         self.assembly.with(|assembly| *assembly = None);
         self.chunk.set((Held::NIL, 0));
     }
@@ -175,14 +178,14 @@ impl Codec {
             check_interrupts(ruby)?;
         }
         // Waits for a thread that works on a message without the GVL.
-        this.frames.with(|_| ());
-        this.decompressor.with(|_| ());
+        this.frames.ready();
+        this.decompressor.ready();
         // The rest of a call that this one was made from within comes first.
         this.keep_chunk();
         if let Some(chunk) = chunk {
             this.chunk.set((Held::new(Owner::of(this), chunk.as_raw()), 0));
         }
-        if this.frames.with(|frames| frames.has_kept()) {
+        if this.frames.ready().with(|frames| frames.has_kept()) {
             this.keep_chunk();
         }
         let result = Self::handle(ruby, this, driver);
@@ -193,19 +196,21 @@ impl Codec {
 
     /// `codec.keep(input)`: for the next call of `parse`.
     fn keep(&self, input: RString) {
+        let frames = self.frames.ready();
         // SAFETY: no code of Ruby runs while the slice is borrowed.
         let bytes = unsafe { input.as_slice() };
-        self.frames.with(|frames| frames.keep(bytes));
+        frames.with(|frames| frames.keep(bytes));
         strings::keep(input);
     }
 
     /// Copies what is left of the chunk that is being parsed: the chunk is the application's.
     fn keep_chunk(&self) {
+        let frames = self.frames.ready();
         let (chunk, at) = self.chunk.replace((Held::NIL, 0));
         if let Some(chunk) = RString::from_value(chunk.value()) {
             // SAFETY: no code of Ruby runs while the slice is borrowed.
             let rest = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
-            self.frames.with(|frames| frames.keep(rest));
+            frames.with(|frames| frames.keep(rest));
             strings::keep(chunk);
         }
     }
@@ -220,23 +225,24 @@ impl Codec {
     }
 
     fn step(ruby: &Ruby, this: Obj<Self>) -> Stepped {
+        let frames = this.frames.ready();
         let (chunk, at) = this.chunk.get();
         let Some(chunk) = RString::from_value(chunk.value()) else {
-            if !this.frames.with(|frames| frames.has_kept()) {
+            if !frames.with(|frames| frames.has_kept()) {
                 return Ok(Step::Done);
             }
-            let (kept, at) = this.frames.with(Frames::take_kept);
-            let (used, found) = this.frames.with(|frames| frames.next(&kept[at..]));
-            let step = Self::store(ruby, this, &kept[at..], found);
+            let (kept, at) = frames.with(Frames::take_kept);
+            let (used, found) = frames.with(|frames| frames.next(&kept[at..]));
+            let step = Self::store(ruby, this, frames, &kept[at..], found);
             let rest = matches!(step, Ok(Step::Done));
-            this.frames.with(|frames| frames.restore(kept, at + used, rest));
+            this.frames.ready().with(|frames| frames.restore(kept, at + used, rest));
             return step;
         };
         // SAFETY: no code of Ruby runs while the slice is borrowed, and the GVL is released only for a frozen String.
         let input = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
-        let (used, found) = this.frames.with(|frames| frames.next(input));
+        let (used, found) = frames.with(|frames| frames.next(input));
         if matches!(found, Found::Nothing) {
-            this.frames.with(|frames| frames.keep(&input[used..]));
+            frames.with(|frames| frames.keep(&input[used..]));
             this.chunk.set((Held::NIL, 0));
             return Ok(Step::Done);
         }
@@ -254,16 +260,16 @@ impl Codec {
         this.chunk.set(rest);
         // SAFETY: as above.
         let input = unsafe { shared.as_slice() }.get(at..).unwrap_or_default();
-        let step = Self::store(ruby, this, input, found);
+        let step = Self::store(ruby, this, frames, input, found);
         strings::keep(shared);
         step
     }
 
     /// Makes objects of what was found in `input`.
-    fn store(ruby: &Ruby, this: Obj<Self>, input: &[u8], found: Found) -> Stepped {
+    fn store(ruby: &Ruby, this: Obj<Self>, frames: Ready<'_, Frames>, input: &[u8], found: Found) -> Stepped {
         match found {
             Found::Nothing => Ok(Step::Done),
-            Found::Part(part) => Self::store_part(ruby, this, &input[part.range.clone()], part),
+            Found::Part(part) => Self::store_part(ruby, this, frames, &input[part.range.clone()], part),
             Found::Control(opcode, range, key) => {
                 let data = strings::protected(ruby, |ruby| strings::uninitialized(ruby, range.len()))?;
                 // SAFETY: the String was made just now.
@@ -277,8 +283,14 @@ impl Codec {
         }
     }
 
-    fn store_part(ruby: &Ruby, this: Obj<Self>, bytes: &[u8], part: Part) -> Stepped {
-        let raw = this.frames.with(|frames| frames.rules.raw);
+    fn store_part(
+        ruby: &Ruby,
+        this: Obj<Self>,
+        frames: Ready<'_, Frames>,
+        bytes: &[u8],
+        part: Part,
+    ) -> Stepped {
+        let raw = frames.with(|frames| frames.rules.raw);
         let is_text = part.opcode == TEXT && !raw;
         let whole = part.first && part.last;
         let (data, mut text) = if whole {
@@ -286,7 +298,7 @@ impl Codec {
         } else if let Some(taken) = Self::take_assembly(ruby, this, bytes.len(), &part)? {
             taken
         } else {
-            this.frames.with(Frames::refuse_message);
+            frames.with(Frames::refuse_message);
             return Ok(Step::broken(PART_MISSING.0, PART_MISSING.1));
         };
         // SAFETY: no code of Ruby has seen the String: it is new, or the codec's own.
@@ -295,14 +307,13 @@ impl Codec {
             payload::copy(room, bytes, part.key);
             !is_text || if whole { text.validate(room) } else { text.push(room, part.last) }
         };
-        let valid =
-            if bytes.len() >= DETACHED_UNMASK_LEN { this.frames.detached(|_| fill()) } else { fill() };
+        let valid = if bytes.len() >= DETACHED_UNMASK_LEN { frames.detached(|_| fill()) } else { fill() };
         if !whole {
             // SAFETY: `fill` has written them.
             unsafe { strings::extend(data, bytes.len()) };
         }
         if !valid {
-            this.frames.with(Frames::refuse_message);
+            this.frames.ready().with(Frames::refuse_message);
             return Ok(Step::not_utf8());
         }
         if !part.last {
@@ -330,7 +341,7 @@ impl Codec {
             let valid = !is_text || Self::declare_text(data, unsafe { strings::contents(data) });
             return Ok(if valid { Step::Message(data, is_text) } else { Step::not_utf8() });
         }
-        let len_max = this.frames.with(|frames| frames.rules.message_len_max);
+        let len_max = this.frames.ready().with(|frames| frames.rules.message_len_max);
         let len_max = usize::try_from(len_max).unwrap_or(usize::MAX);
         let mut message = scratch::take();
         let step = match deflate::inflate(ruby, &this.decompressor, data, len_max, &mut message) {
