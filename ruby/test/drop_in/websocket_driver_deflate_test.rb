@@ -170,6 +170,31 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
+  def test_close_leaves_behind_a_write_that_fails
+    gap_of_the_original
+    [["message"], %w[message close]].each do |failing|
+      driver = deflated
+      @socket.take
+      writes = %w[message close].each
+      @socket.define_singleton_method(:write) do |bytes|
+        name = writes.next
+        driver.close if name == "message"
+        super(bytes)
+        raise IOError, name if failing.include?(name)
+      end
+      assert_equal "message", assert_raises(IOError) { driver.text("Hello" * 100) }.message
+      assert_equal [0xC1, 0x88], payloads(@socket.take).map(&:first)
+    end
+    # Its own error is raised behind a message that was written.
+    driver = deflated
+    @socket.define_singleton_method(:write) do |bytes|
+      raise IOError, "close" if bytes.getbyte(0) == 0x88
+
+      driver.close
+    end
+    assert_equal "close", assert_raises(IOError) { driver.text("Hello") }.message
+  end
+
   # Compressors and masking keys are for connections that need them.
   def test_an_idle_connection_without_compression_is_small
     gap_of_the_original

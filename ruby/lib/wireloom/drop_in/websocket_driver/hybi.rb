@@ -296,16 +296,24 @@ module WebSocket
       end
 
       # A message that took long to compress, which lets other threads run. One that closes changes the state, and looks at @writing then;
-      # this sets @writing, and looks at the state then: Close leaves either before the message is given up, or behind it.
+      # this sets @writing, and looks at the state then: Close leaves either before the message is given up, or behind it, whether that was
+      # written or not.
       def write_message(bytes)
         outer, @writing = @writing, true
+        written = false
         begin
           open = @ready_state == 1
           @socket.write(bytes) if open
+          written = true
         ensure
           @writing = outer
+          begin
+            write_close unless outer
+          rescue StandardError
+            # What ended the message goes first.
+            raise if written
+          end
         end
-        write_close unless outer
         open
       end
 
