@@ -110,31 +110,31 @@ pub struct Converted {
     pub unknown: Vec<String>,
 }
 
-/// Settings of version 5, which are in sections since version 6.
-const VERSION_5: [&str; 6] = [
-    "namespaces",
-    "token_hmac_secret_key",
-    "api_key",
-    "allowed_origins",
-    "allow_subscribe_for_client",
-    "proxy_connect_endpoint",
-];
+/// The names of settings that are in sections since version 6, or how these names begin.
+const VERSION_5: [&str; 4] = ["namespaces", "presence", "join_leave", "allowed_origins"];
+const VERSION_5_PREFIXES: [&str; 6] = ["token_", "proxy_", "allow_", "history_", "client_", "api_"];
 
-impl Converted {
-    /// Whether the configuration looks like one of Centrifugo 5, whose settings have other names.
-    #[must_use]
-    pub fn looks_like_version_5(&self) -> bool {
-        self.unknown.iter().any(|path| VERSION_5.contains(&&**path))
-    }
+fn is_version_5(root: &Map<String, Value>) -> bool {
+    root.iter().any(|(name, value)| {
+        let is_flat = || VERSION_5_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        !value.is_object() && (VERSION_5.contains(&&**name) || is_flat())
+    })
 }
 
 /// Converts a configuration of Centrifugo in JSON.
 ///
 /// # Errors
-/// The text is not a JSON object.
+/// The text is not a JSON object, is of version 5, whose settings have other names, or has no setting with a counterpart.
 pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
     let mut root: Map<String, Value> =
         serde_json::from_str(json).map_err(|error| ConfigError(format!("not a JSON object: {error}")))?;
+    if is_version_5(&root) {
+        return Err(ConfigError(
+            "of version 5 of Centrifugo; convert it to version 6 first \
+             (https://centrifugal.dev/docs/getting-started/migration_v6)"
+                .into(),
+        ));
+    }
     let mut unknown = Vec::new();
     // An endpoint that is off, and separate keys that are off, are left out. They are off unless they say that they are on.
     for (switch, path) in SWITCHES {
@@ -175,26 +175,45 @@ pub fn convert_centrifugo(json: &str) -> Result<Converted, ConfigError> {
         }
         toml.push('\n');
     }
-    if let Some(Value::Object(options)) = take(&mut root, "channel.without_namespace") {
-        let _ = write!(
-            toml,
-            "[channel]\n{}\n",
-            converted_options(options, "channel.without_namespace", &mut unknown)
-        );
-    }
-    if let Some(Value::Array(namespaces)) = take(&mut root, "channel.namespaces") {
-        for namespace in namespaces {
-            let Value::Object(mut options) = namespace else { continue };
-            let name = options.remove("name").unwrap_or_default();
-            let path = format!("channel.namespaces.{}", name.as_str().unwrap_or_default());
-            let options = converted_options(options, &path, &mut unknown);
-            let _ = write!(toml, "[[namespace]]\nname = {}\n{options}\n", rendered(&name));
+    let without_namespace = "channel.without_namespace";
+    match take(&mut root, without_namespace) {
+        Some(Value::Object(options)) => {
+            let options = converted_options(options, without_namespace, &mut unknown);
+            let _ = write!(toml, "[channel]\n{options}\n");
         }
+        other => list_unless_empty(without_namespace, other, &mut unknown),
+    }
+    match take(&mut root, "channel.namespaces") {
+        Some(Value::Array(namespaces)) => {
+            for (number, namespace) in namespaces.into_iter().enumerate() {
+                let name = namespace.get("name").and_then(Value::as_str).map(str::to_owned);
+                let (Some(name), Value::Object(mut options)) = (name, namespace) else {
+                    unknown.push(format!("channel.namespaces.{number}"));
+                    continue;
+                };
+                options.remove("name");
+                let path = format!("channel.namespaces.{name}");
+                let options = converted_options(options, &path, &mut unknown);
+                let _ = write!(toml, "[[namespace]]\nname = {}\n{options}\n", rendered(&name.into()));
+            }
+        }
+        other => list_unless_empty("channel.namespaces", other, &mut unknown),
     }
     list("", &Value::Object(root), &mut unknown);
     // The order of a JSON object's members depends on how serde_json is built.
     unknown.sort();
+    if toml.is_empty() && !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        return Err(ConfigError(format!("no setting has a counterpart; not converted: {unknown}")));
+    }
     Ok(Converted { toml, unknown })
+}
+
+/// Lists a value that has another type than it should.
+fn list_unless_empty(path: &str, value: Option<Value>, unknown: &mut Vec<String>) {
+    if value.is_some_and(|value| !is_empty(&value)) {
+        unknown.push(path.to_owned());
+    }
 }
 
 fn converted_options(mut options: Map<String, Value>, path: &str, unknown: &mut Vec<String>) -> String {
@@ -369,5 +388,41 @@ mod tests {
         ];
         assert_eq!(converted.unknown, expected);
         assert!(convert_centrifugo("[]").is_err());
+    }
+
+    #[test]
+    fn refuses_version_5() {
+        for setting in [
+            r#""token_rsa_public_key": "x""#,
+            r#""proxy_subscribe_endpoint": "http://b/""#,
+            r#""presence": true"#,
+            r#""history_size": 10"#,
+            r#""allow_subscribe_for_client": true"#,
+            r#""api_key": "x""#,
+            r#""namespaces": [{ "name": "chat" }]"#,
+        ] {
+            // Some sections have their names in both versions.
+            for more in ["", r#", "client": { "allowed_origins": ["*"] }"#] {
+                let refused = convert_centrifugo(&format!("{{{setting}{more}}}")).unwrap_err().to_string();
+                assert!(refused.contains("version 5"), "{setting}: {refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_out_silently() {
+        let unknown = |rest: &str| {
+            let json = format!(r#"{{ "http_api": {{ "key": "k" }}, "channel": {{ {rest} }} }}"#);
+            convert_centrifugo(&json).unwrap().unknown
+        };
+        assert_eq!(unknown(r#""namespaces": {}, "without_namespace": {}"#), [""; 0]);
+        assert_eq!(unknown(r#""namespaces": { "chat": {} }"#), ["channel.namespaces"]);
+        assert_eq!(unknown(r#""without_namespace": [1]"#), ["channel.without_namespace"]);
+        let expected = ["channel.namespaces.1", "channel.namespaces.2", "channel.namespaces.3"];
+        assert_eq!(unknown(r#""namespaces": [{ "name": "a" }, "b", { "name": 1 }, {}]"#), expected);
+        // Where nothing is left, there is no configuration.
+        let refused = convert_centrifugo(r#"{ "admin": { "enabled": true } }"#).unwrap_err().to_string();
+        assert!(refused.contains("admin.enabled"), "{refused}");
+        assert_eq!(convert_centrifugo("{}").unwrap().toml, "");
     }
 }

@@ -40,29 +40,27 @@ pub(super) fn token(args: &Token) -> Result<String, String> {
     Ok(token + "\n")
 }
 
-/// A text about configurations, and [`Exit::Broken`] for a converted one that needs a change.
+/// A text about configurations, and [`Exit::Broken`] for one that cannot be converted, or needs a change then.
 pub(super) fn config(args: &ConfigCommand) -> Result<(String, Exit), String> {
     if let Some(file) = &args.from_centrifugo {
         let named = |error: &dyn Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
-        let converted = convert_centrifugo(&text).map_err(|error| named(&error))?;
+        let converted = match convert_centrifugo(&text) {
+            Ok(converted) => converted,
+            Err(error) => {
+                terminal::print_error(named(&error));
+                return Ok((String::new(), Exit::Broken));
+            }
+        };
         for path in &converted.unknown {
             terminal::print_error(format_args!("not converted: {path}"));
-        }
-        let is_version_5 = converted.looks_like_version_5();
-        if is_version_5 {
-            terminal::print_error(
-                "this looks like a configuration of Centrifugo 5; only those of version 6 are converted: convert it to one first \
-                 (https://centrifugal.dev/docs/getting-started/migration_v6)",
-            );
         }
         // What was converted may be incomplete, such as an endpoint that the other file names elsewhere.
         let parsed = HubConfig::from_toml(&converted.toml);
         if let Err(error) = &parsed {
             terminal::print_error(format_args!("the result needs a change: {error}"));
         }
-        let is_usable = parsed.is_ok() && !is_version_5;
-        return Ok((converted.toml, if is_usable { Exit::Success } else { Exit::Broken }));
+        return Ok((converted.toml, if parsed.is_ok() { Exit::Success } else { Exit::Broken }));
     }
     match &args.file {
         Some(file) => {
