@@ -94,12 +94,17 @@ async fn a_server_that_is_gone_ends_the_load() {
     // One that comes back in time is loaded again.
     let first = Server::bind("127.0.0.1:0").await.unwrap();
     let address = first.local_addr().unwrap();
-    let handle = |_: Request| async { Response::text(200, "answer") };
+    let requested = Arc::new(tokio::sync::Notify::new());
+    let notify = requested.clone();
+    let handle = move |_: Request| {
+        notify.notify_one();
+        async { Response::text(200, "answer") }
+    };
     let handle_of_first = first.handle();
-    let serving = tokio::spawn(first.serve(handle));
+    let serving = tokio::spawn(first.serve(handle.clone()));
     let mut child =
         spawn(&[&format!("http://{address}/"), "--http1.1", "--duration", "3", "--json", "--quiet"]);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    timeout(DEADLINE, requested.notified()).await.unwrap();
     handle_of_first.abort();
     let _ = serving.await;
     let second = loop {

@@ -9,6 +9,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 use wireloom::{CloseCode, Error, Message, WebSocket, connect};
 
+use crate::connect::accept_silently;
 use crate::process::{self, DEADLINE, Server, WIRELOOM, connect_command, finish, folder, signal};
 
 /// `wireloom listen`, killed when this is dropped.
@@ -419,10 +420,10 @@ async fn unix_sockets_are_joined_both_ways() {
     }
     assert!(!folder.join("bridge").exists() && !folder.join("ws").exists());
     // The second signal ends at once.
-    let mut listening = Listening::start(&[&websockets, "--exec", "exec sleep 1000"]).await;
-    let _open = connect(&format!("{websockets}:/")).await.unwrap();
+    let mut listening = Listening::start(&[&websockets, "--exec", "exec sleep 1000", "--grace", "1h"]).await;
+    let mut open = connect(&format!("{websockets}:/")).await.unwrap();
     signal(&listening.child, "-TERM");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(receive(&mut open).await.1, CloseCode::GOING_AWAY);
     signal(&listening.child, "-TERM");
     assert_eq!(listening.exit_code().await, Some(0));
     assert!(!folder.join("ws").exists());
@@ -480,15 +481,17 @@ async fn connect_joins_a_program() {
 // The first signal gives the program its grace period.
 #[tokio::test]
 async fn the_second_signal_ends_connect_and_kills_its_program() {
-    let server = Server::start(&[]).await;
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", server.local_addr().unwrap());
     let command = "trap '' TERM; echo $$ >&2; sleep 1000";
-    let args = [&*server.url("/echo"), "--exec", command, "--grace", "1h"];
+    let args = [&*url, "--exec", command, "--grace", "1h"];
     let mut child = connect_command(&args).spawn().unwrap();
+    let mut accepted = timeout(DEADLINE, accept_silently(&server)).await.unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
     let program = timeout(DEADLINE, errors.next_line()).await.unwrap().unwrap().unwrap();
     signal(&child, "-INT");
-    // Signals that arrive together count once.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // Signals that arrive together count once: this one has arrived with its Close frame.
+    assert_eq!(timeout(DEADLINE, accepted.read_u8()).await.unwrap().unwrap(), 0x88);
     assert!(child.try_wait().unwrap().is_none(), "it waits for its program");
     signal(&child, "-INT");
     let status = timeout(DEADLINE, child.wait()).await.expect("the second signal ends it").unwrap();
