@@ -14,21 +14,15 @@ struct Case {
     fields: Vec<(String, String)>,
 }
 
-/// `WIRELOOM_SHARED`, else the folder `shared` beside the checkout.
-fn shared() -> PathBuf {
-    match std::env::var_os("WIRELOOM_SHARED") {
-        Some(path) => path.into(),
-        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
-    }
-}
-
+/// The stories of a set. `HPACK_STORIES` names the folder of the set `nghttp2`, which has the others beside it.
 fn stories(set: &str) -> Vec<Vec<Case>> {
-    let folder = shared().join("vectors/hpack").join(set);
-    let Ok(entries) = std::fs::read_dir(&folder) else {
+    let Some(folder) = std::env::var_os("HPACK_STORIES") else {
         // Not captured, as what is printed would be.
-        let _ = writeln!(std::io::stderr(), "limited: no HPACK stories at {}: not decoded", folder.display());
+        let _ = writeln!(std::io::stderr(), "limited: HPACK_STORIES names no HPACK stories: not decoded");
         return Vec::new();
     };
+    let folder = PathBuf::from(folder).with_file_name(set);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let stories: Vec<_> = paths.iter().map(|path| story(&std::fs::read_to_string(path).unwrap())).collect();
