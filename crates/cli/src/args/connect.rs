@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::join::Join;
+use super::join::{GRACE, Join};
 use super::record::Record;
 use super::value::{self, Resolve, has_scheme};
 use crate::exit::exit_codes;
@@ -151,67 +151,83 @@ impl Connect {
         self.route.redirects.unwrap_or(if self.route.location { FOLLOWED } else { 0 })
     }
 
-    /// A sentence about `--exec` and its options; `None` if they go together with the others.
-    pub(crate) fn conflicts_with_exec(&self) -> Option<String> {
-        if self.join.exec.is_none() {
-            return self.join.framing.map(|_| "--framing needs --exec".to_owned());
+    fn mode(&self) -> Mode {
+        if self.is_request() {
+            Mode::Request
+        } else if self.join.exec.is_some() {
+            Mode::Program
+        } else if self.route.reconnect {
+            Mode::Reconnect
+        } else if self.is_expecting() {
+            Mode::Expect
+        } else {
+            Mode::Messages
         }
-        let others = [
-            ("--reconnect", self.route.reconnect),
-            ("--binary", self.messages.binary),
-            ("--text", self.messages.text),
-            ("--in", self.messages.input != Format::Lines),
-            ("--out", self.messages.output != Format::Lines),
-            ("--json", self.display.json),
-            ("--timestamps", self.display.timestamps),
-            ("--output", self.display.output.is_some()),
-            ("--ping", self.messages.ping.is_some()),
-            ("--linger", self.closing.linger.is_some()),
-            ("--no-close", self.closing.no_close),
-            ("--recv-only", self.closing.recv_only),
-            ("--send", !self.script.send.is_empty()),
-            ("--send-file", !self.script.send_file.is_empty()),
-            ("--expect", !self.script.expect.is_empty()),
-            ("--count", self.script.count.is_some()),
-        ];
-        let found = others.iter().find_map(|(name, is_given)| is_given.then_some(*name));
-        found.map(|name| format!("{name} does not apply to the program of --exec"))
     }
 
-    /// The first option that does not apply to this kind of URL.
-    pub(crate) fn misplaced(&self) -> Option<&'static str> {
-        let of_requests = [
-            ("--method", self.request.method.is_some()),
-            ("--data", self.request.data.is_some()),
-            ("--head", self.request.head),
-            ("--response-timeout", self.request.response_timeout.is_some()),
-            ("--stall-timeout", self.request.stall_timeout.is_some()),
-            ("--http1.1", self.route.http1),
+    /// A sentence about an option that would be ignored; `None` if there is none.
+    pub(crate) fn conflict(&self) -> Option<String> {
+        use Mode::{Expect, Messages, Program, Reconnect, Request};
+        const WEBSOCKET: &[Mode] = &[Messages, Expect, Reconnect, Program];
+        const INPUT: &[Mode] = &[Messages, Expect, Reconnect];
+        let modes_of = [
+            ("--method", self.request.method.is_some(), &[Request][..]),
+            ("--data", self.request.data.is_some(), &[Request]),
+            ("--head", self.request.head, &[Request]),
+            ("--response-timeout", self.request.response_timeout.is_some(), &[Request]),
+            ("--stall-timeout", self.request.stall_timeout.is_some(), &[Request]),
+            ("--http1.1", self.route.http1, &[Request]),
+            ("--subprotocol", !self.subprotocol.is_empty(), WEBSOCKET),
+            ("--compress", self.messages.compress, WEBSOCKET),
+            ("--max-message", self.messages.max_message.is_some(), WEBSOCKET),
+            ("--exec", self.join.exec.is_some(), &[Program]),
+            ("--framing", self.join.framing.is_some(), &[Program]),
+            ("--grace", self.join.grace != GRACE, &[Program]),
+            ("--reconnect", self.route.reconnect, &[Reconnect]),
+            ("--binary", self.messages.binary, INPUT),
+            ("--text", self.messages.text, INPUT),
+            ("--in", self.messages.input != Format::Lines, INPUT),
+            ("--out", self.messages.output != Format::Lines, INPUT),
+            ("--timestamps", self.display.timestamps, INPUT),
+            ("--ping", self.messages.ping.is_some(), INPUT),
+            ("--no-close", self.closing.no_close, INPUT),
+            ("--recv-only", self.closing.recv_only, INPUT),
+            ("--output", self.display.output.is_some(), &[Request, Messages, Expect, Reconnect]),
+            ("--json", self.display.json, &[Messages, Expect]),
+            ("--send", !self.script.send.is_empty(), &[Messages, Expect]),
+            ("--send-file", !self.script.send_file.is_empty(), &[Messages, Expect]),
+            ("--expect", !self.script.expect.is_empty(), &[Expect]),
+            ("--count", self.script.count.is_some(), &[Expect]),
+            ("--linger", self.closing.linger.is_some(), &[Messages]),
         ];
-        let of_websockets = [
-            ("--subprotocol", !self.subprotocol.is_empty()),
-            ("--exec", self.join.exec.is_some()),
-            ("--reconnect", self.route.reconnect),
-            ("--binary", self.messages.binary),
-            ("--text", self.messages.text),
-            ("--in", self.messages.input != Format::Lines),
-            ("--out", self.messages.output != Format::Lines),
-            ("--json", self.display.json),
-            ("--timestamps", self.display.timestamps),
-            ("--compress", self.messages.compress),
-            ("--ping", self.messages.ping.is_some()),
-            ("--max-message", self.messages.max_message.is_some()),
-            ("--linger", self.closing.linger.is_some()),
-            ("--no-close", self.closing.no_close),
-            ("--recv-only", self.closing.recv_only),
-            ("--send", !self.script.send.is_empty()),
-            ("--send-file", !self.script.send_file.is_empty()),
-            ("--expect", !self.script.expect.is_empty()),
-            ("--count", self.script.count.is_some()),
-        ];
-        let misplaced = if self.is_request() { &of_websockets[..] } else { &of_requests };
-        misplaced.iter().find_map(|(name, is_given)| is_given.then_some(*name))
+        let mode = self.mode();
+        let ignored = modes_of.iter().find(|(_, is_given, modes)| *is_given && !modes.contains(&mode));
+        if let Some((name, _, modes)) = ignored {
+            return Some(match (mode, *modes) {
+                (Request, _) => format!("{name} does not apply to an http:// URL"),
+                (_, [Request]) => format!("{name} does not apply to a WebSocket URL"),
+                (_, [Program]) => format!("{name} needs --exec"),
+                (Program, _) => format!("{name} does not apply to the program of --exec"),
+                (Reconnect, _) => format!("{name} does not apply to --reconnect"),
+                _ => format!("{name} does not apply to --expect and --count"),
+            });
+        }
+        let is_text = !matches!(self.messages.output, Format::Raw | Format::Prefixed);
+        (self.display.timestamps && !is_text).then(|| "--timestamps needs --out lines, base64 or hex".to_owned())
     }
+}
+
+/// What the command does, which decides about the options that apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Request,
+    /// Sends and receives until one end closes.
+    Messages,
+    /// Until certain messages have arrived.
+    Expect,
+    Reconnect,
+    /// Joins the WebSocket to a program.
+    Program,
 }
 
 #[derive(Args, Debug)]
@@ -271,7 +287,7 @@ pub(crate) struct Route {
     pub(crate) redirects: Option<u8>,
     /// Open the WebSocket again when it is lost, and report what may be lost with it. Goes on after the end of the input, unless input and
     /// output are a terminal
-    #[arg(long, conflicts_with_all = ["send", "send_file", "expect", "count", "json"])]
+    #[arg(long)]
     pub(crate) reconnect: bool,
 }
 
@@ -383,4 +399,49 @@ pub(crate) struct Tls {
     /// Ask for this server name (SNI) and check the certificate against it, instead of the URL's host
     #[arg(long, value_name = "NAME")]
     pub(crate) sni: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    fn conflict(args: &str) -> Option<String> {
+        let args = Args::try_parse_from(["wireloom", "connect"].into_iter().chain(args.split(' ')));
+        match args.unwrap_or_else(|error| panic!("{error}")).command {
+            Command::Connect(connect) => connect.conflict(),
+            _ => unreachable!("connect was given"),
+        }
+    }
+
+    #[test]
+    fn refuses_options_that_would_be_ignored() {
+        for (args, expected) in [
+            ("ws://h/ --data x", "--data does not apply to a WebSocket URL"),
+            ("http://h/ --count 1", "--count does not apply to an http:// URL"),
+            ("http://h/ --grace 1s", "--grace does not apply to an http:// URL"),
+            ("ws://h/ --framing lines", "--framing needs --exec"),
+            ("ws://h/ --grace 1s", "--grace needs --exec"),
+            ("ws://h/ --exec cat --send a", "--send does not apply to the program of --exec"),
+            ("ws://h/ --exec cat --reconnect", "--reconnect does not apply to the program of --exec"),
+            ("ws://h/ --reconnect --expect a", "--expect does not apply to --reconnect"),
+            ("ws://h/ --reconnect --json", "--json does not apply to --reconnect"),
+            ("ws://h/ --reconnect --linger 1s", "--linger does not apply to --reconnect"),
+            ("ws://h/ --count 1 --linger 1s", "--linger does not apply to --expect and --count"),
+            ("ws://h/ -t --out raw", "--timestamps needs --out lines, base64 or hex"),
+        ] {
+            assert_eq!(conflict(args).as_deref(), Some(expected), "{args}");
+        }
+        for args in [
+            "ws://h/ --linger 1s --send a --json --compress",
+            "ws://h/ --count 1 --no-close --ping 1s -t",
+            "ws://h/ --reconnect --no-close --in hex --out raw -o f",
+            "ws://h/ --exec cat --framing lines --grace 1s --max-message 1K",
+            "http://h/ --data x -o f",
+        ] {
+            assert_eq!(conflict(args), None, "{args}");
+        }
+    }
 }

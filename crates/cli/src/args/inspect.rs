@@ -100,7 +100,7 @@ pub(crate) struct Output {
     #[arg(long, conflicts_with = "full")]
     pub(crate) json: bool,
     /// Print a summary of each stream instead of its frames
-    #[arg(long, conflicts_with = "verbose")]
+    #[arg(long, conflicts_with_all = ["verbose", "full"])]
     pub(crate) stats: bool,
     /// Print whole contents, up to 1 MiB, below the lines
     #[arg(long)]

@@ -6,6 +6,9 @@ use clap::{Args, ValueEnum};
 
 use super::value;
 
+/// The default of `--grace`.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
 /// How a stream of bytes is split into messages, and messages become bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Framing {

@@ -187,7 +187,7 @@ pub(crate) struct Channels {
 #[command(next_help_heading = "Compression (permessage-deflate)")]
 pub(crate) struct Compression {
     /// Do not compress, even if clients offer it
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["compress_level", "compress_min", "compress_window", "no_context_takeover"])]
     pub(crate) no_compress: bool,
     /// The compression level: 1 is fastest, 9 is smallest
     #[arg(long, value_name = "0-9", default_value_t = 4, value_parser = clap::value_parser!(u8).range(0..=9))]
@@ -214,7 +214,7 @@ pub(crate) struct HttpLimits {
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,
     /// Proxies of this address or network, such as 10.1.0.0/16, send a header of the PROXY protocol (version 1 or 2) first, and the client
-    /// that it names is counted and logged. They must send it; nobody else's is believed. 0.0.0.0 stands for the peers of a Unix socket.
+    /// that it names is counted and logged. They must send it; a header from another address is an error. 0.0.0.0 stands for the peers of a Unix socket.
     /// May be repeated
     #[arg(long, value_name = "NETWORK", value_parser = value::network)]
     pub(crate) proxy_protocol_from: Vec<IpNet>,

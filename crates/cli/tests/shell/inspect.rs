@@ -343,6 +343,8 @@ fn errors_have_a_line_and_a_code() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
     assert_eq!(inspect(&[&capture("plain.pcap"), "--stream", "x"]).status.code(), Some(2));
     assert_eq!(inspect(&[&capture("plain.pcap"), "--opcode", "txt"]).status.code(), Some(2));
+    assert_eq!(inspect(&[&capture("plain.pcap"), "--stats", "--full"]).status.code(), Some(2));
+    assert_eq!(inspect(&["-", "--follow"]).status.code(), Some(2));
     assert_eq!(inspect(&[&capture("plain.pcap"), "--opcode", "16"]).status.code(), Some(2));
     let none = inspect(&[&capture("plain.pcap"), "--type", "HEADRS"]);
     assert!(String::from_utf8_lossy(&none.stderr).ends_with("no entry matches the filters\n"), "{none:?}");

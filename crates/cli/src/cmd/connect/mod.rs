@@ -48,13 +48,8 @@ pub(crate) fn run(args: Connect) -> Exit {
 
 async fn connect(args: Connect) -> Exit {
     let is_request = args.is_request();
-    if let Some(option) = args.conflicts_with_exec() {
-        terminal::print_error(option);
-        return Exit::Usage;
-    }
-    if let Some(option) = args.misplaced() {
-        let kind = if is_request { "an http:// URL" } else { "a WebSocket URL" };
-        terminal::print_error(format_args!("{option} does not apply to {kind}"));
+    if let Some(conflict) = args.conflict() {
+        terminal::print_error(conflict);
         return Exit::Usage;
     }
     let notes = Notes::new(args.display.timestamps);

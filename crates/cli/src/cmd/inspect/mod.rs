@@ -29,6 +29,10 @@ use stats::Stats;
 const KEY_LOG_LEN_MAX: u64 = 64 << 20;
 
 pub(crate) fn run(args: &Inspect) -> Exit {
+    if args.input.follow && args.file == Path::new("-") {
+        terminal::print_error("--follow needs a file");
+        return Exit::Usage;
+    }
     let name = args.file.display();
     let input: Box<dyn Read + Send> = match open(args) {
         Ok(input) => input,
