@@ -213,7 +213,8 @@ impl Connect {
             });
         }
         let is_text = !matches!(self.messages.output, Format::Raw | Format::Prefixed);
-        (self.display.timestamps && !is_text).then(|| "--timestamps needs --out lines, base64 or hex".to_owned())
+        (self.display.timestamps && !is_text)
+            .then(|| "--timestamps needs --out lines, base64 or hex".to_owned())
     }
 }
 
@@ -405,7 +406,6 @@ pub(crate) struct Tls {
 mod tests {
     use clap::Parser as _;
 
-    use super::*;
     use crate::args::{Args, Command};
 
     fn conflict(args: &str) -> Option<String> {

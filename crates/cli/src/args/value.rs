@@ -67,7 +67,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = digits.parse().map_err(|_| SHAPE.to_owned())?;
     let time = Duration::try_from_secs_f64(number * unit).map_err(|_| SHAPE.to_owned())?;
-    if time.is_zero() || time > Duration::from_secs(366 * 86_400) {
+    if time < Duration::from_millis(1) || time > Duration::from_secs(366 * 86_400) {
         return Err("from 1ms to a year".into());
     }
     Ok(time)

@@ -251,7 +251,7 @@ fn process(page: &mut Page, start_time: u64) {
         "Start of the process, in seconds since 1970.",
         start_time,
     );
-    let Some(process) = process::read() else { return };
+    let Some(process) = process::latest() else { return };
     for (name, kind, help, value) in [
         ("process_cpu_seconds_total", "counter", "User and system time in seconds.", process.cpu_seconds),
         ("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", process.resident_bytes),

@@ -1,5 +1,11 @@
 //! What the operating system reports about this process.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long figures are current: counting the open files takes time for each of them, and any number of clients may ask.
+const CURRENT: Duration = Duration::from_secs(1);
+
 /// Figures of this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Process {
@@ -11,9 +17,31 @@ pub(super) struct Process {
     pub(super) threads: f64,
 }
 
+/// The figures, and when they were read.
+type Latest = Mutex<Option<(Instant, Process)>>;
+
+/// The figures that were read within [`CURRENT`]. While they are read anew, the former ones.
+pub(super) fn latest() -> Option<Process> {
+    static LATEST: Latest = Mutex::new(None);
+    latest_of(&LATEST, Instant::now(), read)
+}
+
+fn latest_of(latest: &Latest, now: Instant, read: impl FnOnce() -> Option<Process>) -> Option<Process> {
+    let lock = || latest.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((read_at, process)) = &mut *lock() {
+        if now.saturating_duration_since(*read_at) < CURRENT {
+            return Some(*process);
+        }
+        *read_at = now;
+    }
+    let process = read()?;
+    *lock() = Some((now, process));
+    Some(process)
+}
+
 /// Reads proc(5).
 #[cfg(target_os = "linux")]
-pub(super) fn read() -> Option<Process> {
+fn read() -> Option<Process> {
     use rustix::process::{Resource, getrlimit};
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // The name of the process, in parentheses, may contain anything. Fields are numbered from 1; the one behind it is 3.
@@ -34,13 +62,27 @@ pub(super) fn read() -> Option<Process> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn read() -> Option<Process> {
+fn read() -> Option<Process> {
     None
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_are_read_once_a_second() {
+        let (latest, begin, process) = (Latest::default(), Instant::now(), read().unwrap());
+        for (after_ms, is_read) in [(0, true), (999, false), (1_000, true), (1_500, false), (2_000, true)] {
+            let mut reads = 0;
+            let now = begin + Duration::from_millis(after_ms);
+            let of = latest_of(&latest, now, || {
+                reads += 1;
+                Some(process)
+            });
+            assert_eq!((of, reads), (Some(process), u32::from(is_read)), "{after_ms}");
+        }
+    }
 
     #[test]
     fn reads_plausible_figures() {

@@ -53,7 +53,8 @@ async fn the_environment_acts_without_a_file() {
         .output()
         .unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && error.contains("ANONYMOSU names no setting"), "{error}");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("ANONYMOSU names no setting"), "{error}");
 }
 
 #[cfg(not(feature = "opentelemetry"))]

@@ -118,7 +118,7 @@ async fn hub_check_explains_damage_and_sets_it_aside() {
             .output()
             .unwrap();
         let (_, stderr) = texts(&serve);
-        assert_eq!(serve.status.code(), Some(1), "{stderr}");
+        assert_eq!(serve.status.code(), Some(2), "{stderr}");
         assert!(stderr.contains(reason) && stderr.contains("hub check"), "{stderr}");
     }
     let nothing = check(&["--salvage"], directory.path());

@@ -128,10 +128,9 @@ pub(super) fn decode(bytes: Vec<u8>, format: Format) -> Result<Vec<u8>, &'static
 
 fn read_line(input: &mut impl io::BufRead, is_text: bool) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    match input.take(MESSAGE_LEN_MAX).read_until(b'\n', &mut line)? as u64 {
-        0 => return Ok(None),
-        MESSAGE_LEN_MAX => return Err(too_long()),
-        _ => {}
+    // With the end of the line.
+    if input.take(MESSAGE_LEN_MAX + 2).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
     }
     if line.last() == Some(&b'\n') {
         line.pop();
@@ -139,14 +138,17 @@ fn read_line(input: &mut impl io::BufRead, is_text: bool) -> io::Result<Option<V
             line.pop();
         }
     }
+    if line.len() as u64 > MESSAGE_LEN_MAX {
+        return Err(too_long());
+    }
     Ok(Some(line))
 }
 
 /// Reads the whole input, up to [`MESSAGE_LEN_MAX`].
 pub(super) fn read_limited(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
-    input.take(MESSAGE_LEN_MAX).read_to_end(&mut all)?;
-    if all.len() as u64 == MESSAGE_LEN_MAX { Err(too_long()) } else { Ok(all) }
+    input.take(MESSAGE_LEN_MAX + 1).read_to_end(&mut all)?;
+    if all.len() as u64 > MESSAGE_LEN_MAX { Err(too_long()) } else { Ok(all) }
 }
 
 fn too_long() -> io::Error {
@@ -159,6 +161,21 @@ mod tests {
 
     fn all(mut input: &[u8], format: Format) -> io::Result<Vec<Vec<u8>>> {
         std::iter::from_fn(|| read_message(&mut input, format, true).transpose()).collect()
+    }
+
+    #[test]
+    fn messages_have_a_longest_length() {
+        const MAX: usize = MESSAGE_LEN_MAX as usize;
+        let longest = [&vec![b'a'; MAX][..], b"\r\n"].concat();
+        for (input, format) in
+            [(&longest[..], Format::Lines), (&longest[..MAX], Format::Lines), (&longest[..MAX], Format::Raw)]
+        {
+            assert_eq!(all(input, format).unwrap(), [&longest[..MAX]]);
+        }
+        let longer = vec![b'a'; MAX + 1];
+        for format in [Format::Lines, Format::Raw] {
+            assert!(all(&longer, format).is_err());
+        }
     }
 
     #[test]

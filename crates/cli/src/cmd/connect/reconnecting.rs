@@ -29,7 +29,7 @@ pub(super) async fn run(
     let mut socket = connector.reconnecting(&*args.url, ReconnectPolicy::default());
     let read = || Messages::read(notes, args);
     let mut messages = (!args.closing.recv_only).then(read);
-    let result = talk(args, &mut socket, &mut messages, signals, journal, trace).await;
+    let result = run_until_closed(args, &mut socket, &mut messages, signals, journal, trace).await;
     let unwritten = journal.flush().err();
     notes.end_editing(messages.as_ref().is_some_and(Messages::is_editing));
     drop(messages);
@@ -43,7 +43,7 @@ pub(super) async fn run(
     }
 }
 
-async fn talk(
+async fn run_until_closed(
     args: &Connect,
     socket: &mut Reconnecting,
     messages: &mut Option<Messages>,

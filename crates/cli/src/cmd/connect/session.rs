@@ -24,7 +24,7 @@ use crate::signals::Signals;
 use crate::terminal::count;
 
 /// How long sending a last Close frame may take.
-const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+const LAST_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After the end of the input, how long to wait for another message.
 const LINGER: Duration = Duration::from_secs(3);
@@ -50,11 +50,12 @@ pub(super) async fn run(
     let received = Cell::new(0);
     let mut inbox = Inbox::new(args, &script.expected, journal, &close, &received);
     let mut outbox = Outbox::new(args, journal, &script.sends, close_request, &received);
-    let result = talk(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &close, signals).await;
+    let result =
+        run_until_closed(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &close, signals).await;
     let mut written = journal.flush();
     if let Ok(Some(_)) = result {
         // The exit code is known, perhaps before a Close frame was sent. The peer may not receive it any more.
-        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, sender.close(CloseCode::NORMAL, "")).await;
+        let _ = tokio::time::timeout(LAST_CLOSE_TIMEOUT, sender.close(CloseCode::NORMAL, "")).await;
     }
     // Restore the terminal before anything else is printed.
     let is_editing = outbox.messages.as_ref().is_some_and(Messages::is_editing);
@@ -81,7 +82,7 @@ pub(super) async fn run(
 
 /// Runs both directions until the WebSocket is closed. Returns `Some` if the exit code does not depend on how it is
 /// closed.
-async fn talk(
+async fn run_until_closed(
     args: &Connect,
     inbox: &mut Inbox<'_>,
     receiver: &mut Receiver,

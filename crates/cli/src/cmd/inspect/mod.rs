@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Inspect) -> Exit {
     if let Some(path) = key_log
         && let Err(error) = add_secrets(&mut inspector, &path)
         // The file that `SSLKEYLOGFILE` names need not exist.
-        && args.input.key_log.is_some()
+        && (args.input.key_log.is_some() || error.kind() != io::ErrorKind::NotFound)
     {
         terminal::print_error(format_args!("--key-log {}: {error}", path.display()));
         return Exit::Usage;
@@ -124,7 +124,10 @@ fn direction(side: Side) -> Direction {
 
 fn add_secrets(inspector: &mut Inspector, path: &Path) -> io::Result<()> {
     let mut text = Vec::new();
-    File::open(path)?.take(KEY_LOG_LEN_MAX).read_to_end(&mut text)?;
+    File::open(path)?.take(KEY_LOG_LEN_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > KEY_LOG_LEN_MAX {
+        return Err(io::Error::other(format!("it is longer than {KEY_LOG_LEN_MAX} bytes")));
+    }
     inspector.add_secrets(&text);
     Ok(())
 }

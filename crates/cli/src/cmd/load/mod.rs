@@ -134,14 +134,13 @@ fn merge(args: &Merge) -> Exit {
         true => format!("{}\n", terminal::visible_json(&output::json::merged(&merged).to_string())),
         false => output::table::merged(&merged),
     };
-    let written = print_text(&text).and_then(|()| match &args.hdr {
-        Some(path) => {
-            std::fs::write(path, &merged.text).map_err(|error| format!("--hdr {}: {error}", path.display()))
-        }
-        None => Ok(()),
+    let printed = print_text(&text);
+    let written = args.hdr.as_ref().map_or(Ok(()), |path| {
+        std::fs::write(path, &merged.text).map_err(|error| format!("--hdr {}: {error}", path.display()))
     });
-    if let Err(error) = written {
-        terminal::print_error(terminal::visible_line(&error));
+    let failures: Vec<String> = [printed, written].into_iter().filter_map(Result::err).collect();
+    if !failures.is_empty() {
+        failures.iter().for_each(|error| terminal::print_error(terminal::visible_line(error)));
         return Exit::Broken;
     }
     if merged.is_interrupted || !Checked::all_are_met(&merged.expectations) {

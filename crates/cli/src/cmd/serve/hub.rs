@@ -7,6 +7,7 @@ use tracing::{error, info};
 use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine, RedisEngine};
 use wireloom_hub::{Hub, HubConfig};
 
+use super::{Failure, unusable};
 use crate::args::{Channels, Serve};
 
 /// The configuration without a file: everyone may connect and join rooms, which have a short history. The limits are those of a
@@ -34,9 +35,9 @@ publication_bytes_per_s_max = "32M"
 /// The hub that the arguments choose, and whether it has rooms.
 ///
 /// # Errors
-/// A text: the file cannot be read or used, the directory is in use, or NATS or Redis cannot be reached.
-pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
-    let config = config(args)?;
+/// The file cannot be read or used, the directory is in use, or NATS or Redis cannot be reached.
+pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
+    let config = config(args).map_err(unusable)?;
     let memory = MemoryEngine::new(config.history.channels_max).history_len_max(config.history.len_max);
     let has_rooms = config.namespaces.contains_key("rooms");
     let builder = Hub::builder().config(config);
@@ -49,7 +50,7 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
                 }
                 error => format!("--data {error}"),
             };
-            builder.engine(DiskEngine::open(directory, memory).map_err(named)?)
+            builder.engine(DiskEngine::open(directory, memory).map_err(|error| unusable(named(error)))?)
         }
         // A URL may have a password.
         (None, Some(url), _) => {
@@ -60,7 +61,7 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), String> {
         }
         (None, None, None) => builder.engine(memory),
     };
-    let hub = builder.build().map_err(|error| format!("--hub: {error}"))?;
+    let hub = builder.build().map_err(|error| unusable(format!("--hub: {error}")))?;
     Ok((hub, has_rooms))
 }
 
