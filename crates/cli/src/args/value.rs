@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
-        for wrong in ["", "s", "0", "-1", "1d", "nan", "inf", "1e30", "9000h"] {
+        for wrong in ["", "s", "0", "-1", "1d", "nan", "inf", "1e30", "9000h", "0.9ms"] {
             assert!(time(wrong).is_err(), "{wrong}");
         }
     }

@@ -114,6 +114,20 @@ async fn numbers_of_any_size_are_added_up() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_sum_is_written_to_its_file_although_it_cannot_be_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, all) = (folder.path().join("one.hdr"), folder.path().join("all.hdr"));
+    std::fs::write(&one, "#[wireloom {\"errors\":{}}]\n").unwrap();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut merge = tokio::process::Command::new(crate::WIRELOOM);
+    merge.args(["load", "merge", one.to_str().unwrap(), "--hdr", all.to_str().unwrap()]).stdout(full);
+    let output = merge.output().await.unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert!(std::fs::read_to_string(&all).unwrap().contains("#[wireloom "), "{output:?}");
+}
+
 #[tokio::test]
 async fn files_that_cannot_be_used_are_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -351,6 +351,11 @@ fn errors_have_a_line_and_a_code() {
     let empty = inspect(&["/dev/null"]);
     assert!(String::from_utf8_lossy(&empty.stderr).ends_with("there is nothing to show\n"), "{empty:?}");
     assert_eq!(inspect(&[&capture("plain.pcap"), "--key-log", "/nonexistent"]).status.code(), Some(2));
+    let long = temporary("long.keys");
+    std::fs::File::create(&long).unwrap().set_len((64 << 20) + 1).unwrap();
+    let cut = inspect(&[&capture("plain.pcap"), "--key-log", long.to_str().unwrap()]);
+    assert_eq!(cut.status.code(), Some(2), "{cut:?}");
+    std::fs::remove_file(&long).unwrap();
     for unknown in
         [&b"\x1f\x8b\x08\x00"[..], b"{\"name\": \"not an archive\"}", b"hello, world\n", b"\x7fELF\x02\x01"]
     {
