@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use super::interned::{Kept, interned};
 use super::link::{self, Link};
 use super::observer::{self, NotificationQueue};
 use super::session::Session;
-use super::waiters::{Waiter, Waiters};
+use super::waiters::Waiter;
 use crate::error::WebSocketError;
 use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
@@ -52,7 +52,8 @@ pub(crate) struct Shared {
     /// A server that shuts down has sent its Close frame. Messages that arrive are read and dropped until the peer's Close frame or the
     /// close timeout: closing a socket with unread bytes would reset the connection.
     is_discarding: AtomicBool,
-    waiters: Waiters,
+    /// The number of the last [`Waiter`].
+    waiters: AtomicUsize,
     /// The receiver and the senders that live.
     halves: AtomicU32,
     is_observed: bool,
@@ -96,7 +97,7 @@ impl Shared {
             }),
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
-            waiters: Waiters::default(),
+            waiters: AtomicUsize::new(0),
             halves: AtomicU32::new(0),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| interned(negotiated, &NEGOTIATED)),
@@ -184,7 +185,7 @@ impl Shared {
 
     /// The number of another future that waits for the transport.
     pub(super) fn next_waiter(&self) -> Waiter {
-        self.waiters.next()
+        Waiter::after(self.waiters.fetch_add(1, Ordering::Relaxed))
     }
 
     #[inline]
@@ -560,11 +561,11 @@ impl State {
             Some(error) if !is_full() => {
                 self.fail_write(error);
             }
+            Some(_) if !is_kept => self.reset(WebSocketError::Overloaded),
             // Registers the flusher with a transport that is full, or has buffered bytes itself.
-            _ if is_kept => {
+            _ => {
                 let _ = self.poll_flush(None);
             }
-            _ => self.reset(WebSocketError::Overloaded),
         }
         Ok(())
     }

@@ -1,28 +1,23 @@
 //! Tasks that wait for the transport of a WebSocket.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use crate::guard::{Deferred, Guardable, Guarded, WakerSlot};
 use crate::sync::Arc;
 
-/// A future that waits for the transport, by number: of two, none takes the place of the other. Each has at most one waker.
+/// A future that waits for the transport, by number: a sender, a future that is driven, or a task that flushes. Each has at most one waker,
+/// and none takes the place of another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Waiter(usize);
 
 impl Waiter {
     /// [`Receiver`](super::Receiver), and the task that takes its place when it is dropped.
     pub(super) const RECEIVER: Self = Self(0);
-}
 
-/// Numbers the other futures of a connection: its senders, the futures that are driven, and the tasks that flush.
-#[derive(Default)]
-pub(super) struct Waiters(AtomicUsize);
-
-impl Waiters {
-    pub(super) fn next(&self) -> Waiter {
-        Waiter(self.0.fetch_add(1, Ordering::Relaxed) + 1)
+    /// The one behind this number.
+    pub(super) fn after(number: usize) -> Self {
+        Self(number + 1)
     }
 }
 

@@ -83,6 +83,22 @@ async fn neither_an_eviction_nor_a_look_waits_for_a_websocket_in_use() {
     assert!(receiver.shared.evict() && receiver.shared.lock().link.is_closed());
 }
 
+// There is no memory for a copy of it.
+#[tokio::test]
+async fn a_message_that_cannot_be_compressed_is_sent_as_it_is() {
+    const LEN: usize = 200_000;
+    let (mut peer, transport) = duplex(1 << 20);
+    let mut negotiated = Negotiated::default();
+    negotiated.deflate = Some(DeflateParams::default());
+    let mut socket = connect(transport, Role::Server, negotiated);
+    let memory = Memory::new(LEN);
+    socket.shared().set_account(&memory.account());
+    socket.send(&[7; LEN]).await.unwrap();
+    let mut frame = [0; 10 + LEN];
+    peer.read_exact(&mut frame).await.unwrap();
+    assert_eq!((frame[0], frame[9 + LEN], socket.is_open()), (0x82, 7, true));
+}
+
 /// A WebSocket that is registered with a server, and its peer.
 fn register(registry: &Arc<Registry>) -> (DuplexStream, WebSocket, Registration) {
     let (peer, transport) = duplex(1 << 10);
