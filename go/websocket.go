@@ -279,12 +279,23 @@ func (h *Hooks) closeStart(key ClientKey, status StatusCode, cause error) {
 // Tracker knows the open connections whose [Options] name it, and closes them at shutdown: [http.Server.Shutdown] does not
 // wait for connections that it has handed over. The zero value is ready for use.
 type Tracker struct {
-	mu     sync.Mutex
-	conns  map[*Websocket]struct{}
-	closed bool
+	mu    sync.Mutex
+	conns map[*Websocket]struct{}
+	phase trackerPhase
 	// empty is closed when the last connection is removed after Shutdown.
 	empty chan struct{}
 }
+
+// trackerPhase says what becomes of a connection that is opened.
+type trackerPhase uint8
+
+const (
+	trackerOpen trackerPhase = iota
+	// Shutdown was called: it is closed.
+	trackerClosing
+	// The context of a Shutdown has ended: it is closed without a handshake.
+	trackerAborting
+)
 
 func (t *Tracker) add(ws *Websocket) {
 	t.mu.Lock()
@@ -293,8 +304,12 @@ func (t *Tracker) add(ws *Websocket) {
 		t.conns = make(map[*Websocket]struct{})
 	}
 	t.conns[ws] = struct{}{}
-	if t.closed {
+	switch t.phase {
+	case trackerOpen:
+	case trackerClosing:
 		go func() { _ = ws.CloseWithStatus(StatusGoingAway, "") }()
+	case trackerAborting:
+		go ws.finish()
 	}
 }
 
@@ -320,17 +335,7 @@ func (t *Tracker) Len() int {
 //
 // Call it before [http.Server.Shutdown], or from [http.Server.RegisterOnShutdown].
 func (t *Tracker) Shutdown(ctx context.Context) error {
-	t.mu.Lock()
-	t.closed = true
-	open := make([]*Websocket, 0, len(t.conns))
-	for ws := range t.conns {
-		open = append(open, ws)
-	}
-	if len(open) > 0 && t.empty == nil {
-		t.empty = make(chan struct{})
-	}
-	empty := t.empty
-	t.mu.Unlock()
+	open, empty := t.enter(trackerClosing)
 	if len(open) == 0 {
 		return nil
 	}
@@ -342,8 +347,26 @@ func (t *Tracker) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
+	// Others were opened meanwhile.
+	open, _ = t.enter(trackerAborting)
 	for _, ws := range open {
 		ws.finish()
 	}
 	return ctx.Err()
+}
+
+// enter begins a phase, unless a later one has begun. It returns the open connections, and what is closed when the last of
+// them is removed.
+func (t *Tracker) enter(phase trackerPhase) ([]*Websocket, <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase = max(t.phase, phase)
+	open := make([]*Websocket, 0, len(t.conns))
+	for ws := range t.conns {
+		open = append(open, ws)
+	}
+	if len(open) > 0 && t.empty == nil {
+		t.empty = make(chan struct{})
+	}
+	return open, t.empty
 }

@@ -882,3 +882,22 @@ func TestTracker(t *testing.T) {
 	wantDisconnect(t, p.clientConn)
 	equal(t, tracker.Len(), 0)
 }
+
+// Connections that open while Shutdown waits are closed when its context ends, and later ones at once.
+func TestTrackerAborts(t *testing.T) {
+	var tracker websocket.Tracker
+	options := websocket.Options{Tracker: &tracker, CloseTimeout: time.Hour}
+	early := connect(t, options, websocket.Options{}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wait := inBackground(t, func() error { return tracker.Shutdown(ctx) })
+	wantClose(t, early.clientConn, websocket.StatusGoingAway, "")
+	late := connect(t, options, websocket.Options{}, nil)
+	wantClose(t, late.clientConn, websocket.StatusGoingAway, "")
+	cancel()
+	isError(t, wait(), context.Canceled)
+	wantDisconnect(t, early.clientConn)
+	wantDisconnect(t, late.clientConn)
+	equal(t, tracker.Len(), 0)
+	wantDisconnect(t, connect(t, options, websocket.Options{}, nil).clientConn)
+}
