@@ -323,6 +323,48 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  # One thread continues where another one, which inflates what was kept of a chunk before, has got to.
+  def test_a_thread_that_parses_while_another_one_inflates
+    assert_equal "ok\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/websocket_driver"
+      random = Random.new(1)
+      codec = lambda do
+        Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 1 << 30, false, false, false).tap do |codec|
+          codec.extend(4)
+          codec.deflate(15, true, 15, true)
+        end
+      end
+      wrong = Array.new(50) do
+        peer, receiver = codec.(), codec.()
+        sent = Array.new(4) { random.bytes(8 << 10) }
+        frames = sent.map { |data| peer.deflated_frame(2, data, false) }
+        messages, begun, early = [], false, false
+        driver = Class.new { include WebSocket::Driver::EventEmitter }.new
+        driver.on(:message) { |event| messages << event.data }
+        %i[fail receive_close receive_ping receive_pong].each { |name| driver.define_singleton_method(name) { |*| messages << name.to_s } }
+        receiver.parse(frames[0][0, 3], driver)
+        middle = frames[2].bytesize / 2
+        # Both threads want the GVL while this one inflates: it is the last to have it again.
+        busy = lambda do
+          till = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 0.003
+          nil until Process.clock_gettime(Process::CLOCK_MONOTONIC) > till
+        end
+        threads = [busy, -> { (early = !begun) || receiver.parse(frames[2][middle..] + frames[3], driver) }].map do |work|
+          go = Queue.new
+          thread = Thread.new { go.pop && work.() }
+          Thread.pass until thread.stop?
+          [go, thread]
+        end
+        threads.each { |go, _| go << true }
+        begun = true
+        receiver.parse(frames[0][3..] + frames[1] + frames[2][0, middle], driver)
+        threads.each { |_, thread| thread.join }
+        messages.map { |data| sent.index(data) || data } unless early || messages.sort == sent.sort
+      end
+      puts wrong.compact.empty? ? "ok" : "#{wrong.compact.size} of 50, #{wrong.compact.first}"
+    RUBY
+  end
+
   # A message ends while another thread, which unmasked the part before, waits for the GVL. Nothing of it may be delivered without that
   # part, nor that part with the next message, which begins before the part is put back, or after.
   def test_a_message_that_ends_before_a_part_of_it_is_put_back

@@ -10,7 +10,7 @@ use wireloom_ws::deflate::{
 };
 use wireloom_ws::role::Role;
 
-use crate::exclusive::{DETACHED_DEFLATE_LEN, Detachable, check_interrupts};
+use crate::exclusive::{DETACHED_DEFLATE_LEN, Detachable, Ready, check_interrupts};
 use crate::guard::{function, method};
 use crate::held::{Immortal, managed, plain};
 use crate::memory::{Accounted, no_memory};
@@ -79,28 +79,28 @@ pub(crate) fn deflate(
     Ok(compressed)
 }
 
-/// Appends what the `message` inflates to, up to `len_max` bytes, to `out`.
+/// Appends what the `message` inflates to, up to `len_max` bytes, to `out`; `decompressor` finds it in the state.
 ///
 /// # Errors
 /// There is no memory.
-pub(crate) fn inflate(
+pub(crate) fn inflate<S: Send>(
     ruby: &Ruby,
-    state: &Detachable<Option<Box<Decompressor>>>,
+    state: Ready<'_, S>,
+    decompressor: impl Fn(&mut S) -> &mut Option<Box<Decompressor>> + Send + Sync,
     message: RString,
     len_max: usize,
     out: &mut Vec<u8>,
 ) -> Result<Result<(), InflateError>, Error> {
-    let state = state.ready();
     let detached = message.len() >= DETACHED_DEFLATE_LEN;
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
     let bytes = unsafe { strings::bytes(message.as_raw()) };
     let limit = InflateLimit::new(len_max);
-    let mut work = |state: &mut Option<Box<Decompressor>>| match state {
+    let work = |state: &mut S| match decompressor(state) {
         Some(decompressor) => decompressor.decompress(bytes, true, out, &limit),
         None => Err(InflateError::Corrupt),
     };
-    let inflated = if detached { state.detached(work) } else { state.with(&mut work) };
+    let inflated = if detached { state.detached(work) } else { state.with(work) };
     strings::keep(message);
     Ok(inflated)
 }
@@ -182,7 +182,14 @@ impl Inflater {
     ) -> Result<Option<RString>, Error> {
         prepare(ruby, payload)?;
         let mut out = scratch::take();
-        let inflated = inflate(ruby, &this.decompressor, payload, len_max.unwrap_or(usize::MAX), &mut out);
+        let inflated = inflate(
+            ruby,
+            this.decompressor.ready(),
+            |decompressor| decompressor,
+            payload,
+            len_max.unwrap_or(usize::MAX),
+            &mut out,
+        );
         let made = inflated.and_then(|inflated| match inflated {
             Ok(()) => strings::protected(ruby, |ruby| strings::binary(ruby, &out)).map(Some),
             Err(InflateError::Corrupt) => Err(Error::new(ERROR.get(ruby), InflateError::Corrupt.to_string())),

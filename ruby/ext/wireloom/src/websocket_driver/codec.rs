@@ -1,7 +1,7 @@
 //! `Wireloom::DriverCodec`: one connection's frames, both ways.
 
 use super::delivery::{self, Delivery};
-use super::frames::{Found, Frames, PING, PONG, Part, Rules, TEXT};
+use super::frames::{self, Found, Frames, PING, PONG, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
 use crate::deflate::{self, Direction};
@@ -19,7 +19,7 @@ use magnus::typed_data::Obj;
 use magnus::value::LazyId;
 use magnus::{ArgList, Error, RArray, RClass, RModule, RString, Ruby, Value};
 use std::cell::Cell;
-use wireloom_ws::deflate::{Compressor, Decompressor, InflateError};
+use wireloom_ws::deflate::{Compressor, InflateError};
 use wireloom_ws::mask::{self, MaskKey};
 use wireloom_ws::utf8;
 
@@ -42,9 +42,9 @@ pub(crate) struct Codec {
     chunk: Cell<(Held, usize)>,
     /// A server needs none.
     keys: Exclusive<Option<Box<Keys>>>,
-    /// permessage-deflate, where the core does it; none where an extension object does, or nothing was negotiated.
+    /// permessage-deflate, where the core does it; none where an extension object does, or nothing was negotiated. That for the other
+    /// direction is with the frames.
     compressor: Detachable<Option<Box<Compressor>>>,
-    decompressor: Detachable<Option<Box<Decompressor>>>,
     memory: Accounted,
 }
 
@@ -63,7 +63,7 @@ traced!(Assembly { message, data, text });
 
 managed!(
     Codec as "Wireloom::DriverCodec" {
-        frames, arrays, delivery, assembly, chunk, keys, compressor, decompressor, memory
+        frames, arrays, delivery, assembly, chunk, keys, compressor, memory
     },
     size = |codec| codec.frames.try_with(|frames| frames.held_len()).unwrap_or(0)
 );
@@ -124,7 +124,6 @@ impl Codec {
             chunk: Cell::new((Held::NIL, 0)),
             keys: Exclusive::default(),
             compressor: Detachable::default(),
-            decompressor: Detachable::default(),
             memory: Accounted::default(),
         });
         codec.delivery.set_event(Owner::of(codec), event);
@@ -145,19 +144,18 @@ impl Codec {
         let own = Direction { window_bits: own_bits, context_takeover: own_takeover };
         let peer = Direction { window_bits: peer_bits, context_takeover: peer_takeover };
         self.compressor.ready().with(|compressor| *compressor = Some(Box::new(own.compressor())));
-        self.decompressor.ready().with(|decompressor| *decompressor = Some(Box::new(peer.decompressor())));
+        self.frames.ready().with(|frames| frames.decompressor = Some(Box::new(peer.decompressor())));
     }
 
     /// Whether the core inflates.
     fn is_inflating(&self) -> bool {
-        self.decompressor.ready().with(|decompressor| decompressor.is_some())
+        self.frames.ready().with(|frames| frames.decompressor.is_some())
     }
 
     /// Reports what permessage-deflate holds.
     fn account(&self) {
         let sending = self.compressor.ready().with(|compressor| deflate::compressor_len(compressor));
-        let receiving =
-            self.decompressor.ready().with(|decompressor| deflate::decompressor_len(decompressor));
+        let receiving = self.frames.ready().with(|frames| deflate::decompressor_len(&frames.decompressor));
         self.memory.set(sending + receiving);
     }
 
@@ -165,7 +163,6 @@ impl Codec {
     fn stop(&self) {
         self.frames.ready().with(Frames::stop);
         self.compressor.ready().with(|compressor| *compressor = None);
-        self.decompressor.ready().with(|decompressor| *decompressor = None);
         self.assembly.with(|assembly| *assembly = None);
         self.chunk.set((Held::NIL, 0));
     }
@@ -179,7 +176,6 @@ impl Codec {
         }
         // Waits for a thread that works on a message without the GVL.
         this.frames.ready();
-        this.decompressor.ready();
         // The rest of a call that this one was made from within comes first.
         this.keep_chunk();
         if let Some(chunk) = chunk {
@@ -228,14 +224,9 @@ impl Codec {
         let frames = this.frames.ready();
         let (chunk, at) = this.chunk.get();
         let Some(chunk) = RString::from_value(chunk.value()) else {
-            if !frames.with(|frames| frames.has_kept()) {
-                return Ok(Step::Done);
-            }
-            let (kept, at) = frames.with(Frames::take_kept);
-            let (used, found) = frames.with(|frames| frames.next(&kept[at..]));
+            let Some((kept, at, found)) = frames.with(Frames::next_kept) else { return Ok(Step::Done) };
             let step = Self::store(ruby, this, frames, &kept[at..], found);
-            let rest = matches!(step, Ok(Step::Done));
-            this.frames.ready().with(|frames| frames.restore(kept, at + used, rest));
+            frames::give(kept);
             return step;
         };
         // SAFETY: no code of Ruby runs while the slice is borrowed, and the GVL is released only for a frozen String.
@@ -341,10 +332,18 @@ impl Codec {
             let valid = !is_text || Self::declare_text(data, unsafe { strings::contents(data) });
             return Ok(if valid { Step::Message(data, is_text) } else { Step::not_utf8() });
         }
-        let len_max = this.frames.ready().with(|frames| frames.rules.message_len_max);
+        let frames = this.frames.ready();
+        let len_max = frames.with(|frames| frames.rules.message_len_max);
         let len_max = usize::try_from(len_max).unwrap_or(usize::MAX);
         let mut message = scratch::take();
-        let step = match deflate::inflate(ruby, &this.decompressor, data, len_max, &mut message) {
+        let step = match deflate::inflate(
+            ruby,
+            frames,
+            |frames| &mut frames.decompressor,
+            data,
+            len_max,
+            &mut message,
+        ) {
             Ok(Ok(())) => strings::protected(ruby, |ruby| strings::binary(ruby, &message)).map(|data| {
                 let valid = !is_text || Self::declare_text(data, &message);
                 if valid { Step::Message(data, is_text) } else { Step::not_utf8() }

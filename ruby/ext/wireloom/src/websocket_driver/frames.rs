@@ -7,6 +7,8 @@
 
 use crate::scratch;
 use std::ops::Range;
+use std::sync::Arc;
+use wireloom_ws::deflate::Decompressor;
 use wireloom_ws::frame::CONTROL_LEN_MAX;
 use wireloom_ws::mask::MaskKey;
 
@@ -87,9 +89,12 @@ struct Message {
 
 pub(crate) struct Frames {
     pub(crate) rules: Rules,
-    /// Input that was not used yet.
-    kept: Vec<u8>,
-    /// `at <= kept.len()`; what lies before has been used.
+    /// permessage-deflate, where the core does it. No thread parses frames while another one inflates, so that messages are inflated in
+    /// their order.
+    pub(crate) decompressor: Option<Box<Decompressor>>,
+    /// Input that was not all used yet. A thread that works on what was found in it owns it too.
+    kept: Option<Arc<Vec<u8>>>,
+    /// `at < kept.len()`, or 0; what lies before has been used.
     at: usize,
     frame: Option<Frame>,
     message: Option<Message>,
@@ -106,7 +111,8 @@ impl Frames {
     pub(crate) fn new(rules: Rules) -> Self {
         Self {
             rules,
-            kept: Vec::new(),
+            decompressor: None,
+            kept: None,
             at: 0,
             frame: None,
             message: None,
@@ -119,7 +125,7 @@ impl Frames {
 
     /// Bytes held beyond the struct's own, without the message under way, which is a String.
     pub(crate) fn held_len(&self) -> usize {
-        self.kept.capacity()
+        self.kept.as_ref().map_or(0, |kept| kept.capacity())
     }
 
     /// Forgets everything and takes no further input.
@@ -127,13 +133,13 @@ impl Frames {
         self.stopped = true;
         self.frame = None;
         self.message = None;
-        self.kept = Vec::new();
-        self.at = 0;
+        self.decompressor = None;
+        self.keep_rest(&[]);
     }
 
-    /// Whether there is input that [`take_kept`](Self::take_kept) returns.
+    /// Whether there is input for [`next_kept`](Self::next_kept).
     pub(crate) fn has_kept(&self) -> bool {
-        self.at < self.kept.len()
+        self.kept.is_some()
     }
 
     /// Keeps input for the next call.
@@ -141,36 +147,42 @@ impl Frames {
         if self.stopped || input.is_empty() {
             return;
         }
-        if self.kept.capacity() < self.kept.len() + input.len() {
-            let len = self.kept.len() - self.at + input.len();
-            // A remainder stays until more arrives: an idle connection has no more than that. The shared buffer is for what is used at once.
-            let mut wider = if len <= REMAINDER_MAX { Vec::with_capacity(len) } else { scratch::take() };
-            wider.extend_from_slice(&self.kept[self.at..]);
-            self.kept = wider;
-            self.at = 0;
+        if let Some(kept) = self.kept.as_mut().and_then(Arc::get_mut)
+            && kept.capacity() - kept.len() >= input.len()
+        {
+            return kept.extend_from_slice(input);
         }
-        self.kept.extend_from_slice(input);
+        let kept = self.kept.take();
+        let rest = kept.as_deref().map_or(&[][..], |kept| &kept[self.at..]);
+        let len = rest.len() + input.len();
+        // A remainder stays until more arrives: an idle connection has no more than that. The shared buffer is for what is used at once.
+        let mut wider = if len <= REMAINDER_MAX { Vec::with_capacity(len) } else { scratch::take() };
+        wider.extend_from_slice(rest);
+        wider.extend_from_slice(input);
+        self.kept = Some(Arc::new(wider));
+        self.at = 0;
+        kept.map(give);
     }
 
-    /// The input that was kept, and how much of it was used. The caller gives it back by [`restore`](Self::restore).
-    pub(crate) fn take_kept(&mut self) -> (Vec<u8>, usize) {
-        (std::mem::take(&mut self.kept), std::mem::take(&mut self.at))
-    }
-
-    /// Gives back what [`take_kept`](Self::take_kept) returned, used up to `at`; `rest` when the remainder is too short for
-    /// anything to be found in it.
-    pub(crate) fn restore(&mut self, kept: Vec<u8>, at: usize, rest: bool) {
-        if self.stopped {
-            return scratch::give(kept);
-        }
-        if rest {
-            self.kept = kept[at..].to_vec();
-            self.at = 0;
-            scratch::give(kept);
+    /// [`next`](Self::next) in the input that was kept: also that input, from which on its ranges count, and what was found. The position
+    /// is behind that already, so that a call of another thread goes on there while this one works on it. The caller returns the input by
+    /// [`give`].
+    pub(crate) fn next_kept(&mut self) -> Option<(Arc<Vec<u8>>, usize, Found)> {
+        let (kept, at) = (Arc::clone(self.kept.as_ref()?), self.at);
+        let (used, found) = self.next(&kept[at..]);
+        if matches!(found, Found::Nothing) || at + used == kept.len() {
+            self.keep_rest(&kept[at + used..]);
         } else {
-            self.kept = kept;
-            self.at = at;
+            self.at = at + used;
         }
+        Some((kept, at, found))
+    }
+
+    /// Keeps `rest`, a copy, in place of what was kept.
+    fn keep_rest(&mut self, rest: &[u8]) {
+        self.at = 0;
+        let rest = (!rest.is_empty()).then(|| Arc::new(rest.to_vec()));
+        std::mem::replace(&mut self.kept, rest).map(give);
     }
 
     /// The next part of a message or control frame in `input`, and how many bytes were used. When nothing is found, what was not
@@ -352,6 +364,11 @@ impl Frames {
         }
         Ok(())
     }
+}
+
+/// Returns input that was kept; its last owner has the buffer for other connections.
+pub(crate) fn give(kept: Arc<Vec<u8>>) {
+    Arc::into_inner(kept).map(scratch::give);
 }
 
 /// The lengths of a frame's payload and of its header, once the header is complete, whatever else is wrong with it.
