@@ -59,17 +59,23 @@ enum Change {
     SetLen(usize),
 }
 
+/// `Vec::resize` writes one byte after another without optimization.
+fn set_len(bytes: &mut Vec<u8>, len: usize) {
+    bytes.truncate(len);
+    bytes.extend_from_slice(&vec![0; len - bytes.len()]);
+}
+
 impl Change {
     fn apply(&self, to: &mut Vec<u8>) {
         match self {
             Self::Write { offset, data } => {
                 // The write of a length may have been lost.
                 if to.len() < offset + data.len() {
-                    to.resize(offset + data.len(), 0);
+                    set_len(to, offset + data.len());
                 }
                 to[*offset..offset + data.len()].copy_from_slice(data);
             }
-            Self::SetLen(len) => to.resize(*len, 0),
+            Self::SetLen(len) => set_len(to, *len),
         }
     }
 }
@@ -157,9 +163,10 @@ impl Disk {
         }
         for (index, sector) in visible.chunks_mut(SECTOR).enumerate() {
             if rng.bool() {
-                for (at, byte) in sector.iter_mut().enumerate() {
-                    *byte = durable.get(index * SECTOR + at).copied().unwrap_or(0);
-                }
+                let stored = durable.get(index * SECTOR..).unwrap_or_default();
+                let stored = &stored[..stored.len().min(sector.len())];
+                sector[..stored.len()].copy_from_slice(stored);
+                sector[stored.len()..].fill(0);
             }
         }
     }
@@ -190,7 +197,7 @@ impl State {
                 // A file system does not bring back what was cut, and a file that lost its growth is as long as its
                 // last written byte.
                 Change::SetLen(len) if len > state.durable.len() || arrives(&mut state.rng) => {
-                    state.durable.resize(len, 0);
+                    set_len(&mut state.durable, len);
                 }
                 Change::SetLen(_) => {}
             }
