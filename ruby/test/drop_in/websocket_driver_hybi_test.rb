@@ -387,6 +387,19 @@ class WebSocketDriverHybiTest < Wireloom::TestCase
     assert_equal %w[Hello World again], heard
   end
 
+  def test_listeners_have_a_call_of_their_own
+    heard = []
+    stubbed = proc { heard << :stubbed }
+    stubbed.define_singleton_method(:call) { |event| heard << "stub: #{event.data}" }
+    subclass = Class.new(Proc) { define_method(:call) { |event| heard << "subclass: #{event.data}" } }
+    [[stubbed], [subclass.new { heard << :subclass }], [stubbed, subclass.new { heard << :subclass }]].each do |listeners|
+      driver = open_hybi
+      listeners.each { |listener| driver.on(:message, listener) }
+      driver.parse(frame(0x81, "Hello"))
+    end
+    assert_equal ["stub: Hello", "subclass: Hello"] * 2, heard
+  end
+
   def test_a_listener_may_jump_out
     driver = open_hybi
     assert_equal("first", catch(:done) do

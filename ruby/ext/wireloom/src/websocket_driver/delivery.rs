@@ -5,7 +5,7 @@ use magnus::prelude::*;
 use magnus::rb_sys::{AsRawId, AsRawValue, FromRawValue};
 use magnus::value::LazyId;
 use magnus::{Error, RArray, RClass, RHash, RObject, Ruby, Value};
-use rb_sys::{ID, RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block};
+use rb_sys::{ID, RBasic, SPECIAL_CONST_P, VALUE, rb_cProc, rb_proc_call_with_block};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -146,7 +146,7 @@ impl Delivery {
     }
 }
 
-/// What `message_listeners(true)` of an emitter returns, where that needs no call: the first listener is a block.
+/// What `message_listeners(true)` of an emitter returns, where that needs no call: the first listener is a Proc.
 #[inline]
 fn blocks(ruby: &Ruby, emitter: RObject) -> Option<RArray> {
     let [name, event]: [ID; 2] = [&LISTENERS, &MESSAGE].map(|id| LazyId::get_inner_with(id, ruby).as_raw());
@@ -156,8 +156,18 @@ fn blocks(ruby: &Ruby, emitter: RObject) -> Option<RArray> {
         let found = rb_sys::rb_hash_lookup(all.as_raw(), rb_sys::rb_id2sym(event));
         let listeners = RArray::from_value(Value::from_raw(found))?;
         let first = rb_sys::rb_ary_entry(found, 0);
-        (rb_obj_is_proc(first) == rb_sys::Qtrue as VALUE).then_some(listeners)
+        is_plain_proc(first).then_some(listeners)
     }
+}
+
+/// Whether `value` is a Proc whose `call` is that of Proc: a subclass and a stub may have their own.
+///
+/// # Safety
+/// It is a live value.
+#[inline]
+unsafe fn is_plain_proc(value: VALUE) -> bool {
+    // SAFETY: an object begins with an RBasic.
+    !SPECIAL_CONST_P(value) && unsafe { (*(value as *const RBasic)).klass == rb_cProc }
 }
 
 /// `listener.call(event)`. What it raises or throws comes back as an error; nothing is borrowed meanwhile.
@@ -165,7 +175,7 @@ fn blocks(ruby: &Ruby, emitter: RObject) -> Option<RArray> {
 fn call(listener: Value, event: VALUE) -> Result<(), Error> {
     let listener = listener.as_raw();
     // SAFETY: it is a live value.
-    if unsafe { rb_obj_is_proc(listener) } == rb_sys::Qtrue as VALUE {
+    if unsafe { is_plain_proc(listener) } {
         // SAFETY: all are live values; the closure owns nothing that a raise would leak.
         return protect(|| unsafe { rb_proc_call_with_block(listener, 1, &event, rb_sys::Qnil as VALUE) })
             .map(drop);
