@@ -81,7 +81,7 @@ export default {
   },
 
   async 'reports the errors of a load'(driver) {
-    const { code, url } = await report(driver, ['--rate', '200', '--duration', '4', '--connections', '5'], async () => {
+    const { code, url } = await report(driver, ['--rate', '200', '--duration', '3600', '--connections', '5'], async () => {
       await driver.server.counts('wireloom_websockets_open', 5);
       await new Promise((resolve) => setTimeout(resolve, 1500));
       await driver.server.stop('SIGKILL');
