@@ -954,3 +954,25 @@ async fn what_arrives_faster_than_it_is_delivered_is_read_again() {
     assert!(two.health().dropped > 0);
     assert_eq!(one.health().dropped, 0);
 }
+
+/// Whoever may publish there can write markers of deletion, which are no publications.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_of_markers_is_read_to_its_end() {
+    let Some(nats) = Nats::start() else { return };
+    let engine = nats_engine(nats.port).await;
+    let retention =
+        |size| Retention { size, ttl: Duration::from_secs(600), position_ttl: Duration::from_secs(600) };
+    let position = engine.publish("a", Publication::default(), Some(retention(10)), "").await.unwrap();
+    let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    let stream = async_nats::jetstream::new(raw.clone()).get_stream("WL_n").await.unwrap();
+    let subject = stream.cached_info().config.subjects[0].replace('*', "YQ");
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("KV-Operation", "DEL");
+    for _ in 0..8 {
+        raw.publish_with_headers(subject.clone(), headers.clone(), Bytes::new()).await.unwrap();
+    }
+    raw.flush().await.unwrap();
+    let recovering = engine.recover("a", Some(&position), RecoveryMode::Stream, retention(1));
+    let recovery = tokio::time::timeout(Duration::from_secs(20), recovering).await.unwrap().unwrap();
+    assert_eq!((recovery.recovered, recovery.publications.len()), (true, 0));
+}

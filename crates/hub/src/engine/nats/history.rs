@@ -188,8 +188,8 @@ async fn after(
         let name = &stream.cached_info().config.name;
         let count = (max - found.publications.len()).saturating_add(1);
         let batch = batch(nats, name, subject, From::Sequence(from), count).await?;
+        let Some(last) = batch.last() else { return Ok(found) };
         for message in batch.messages {
-            from = message.sequence + 1;
             if message.sequence == since {
                 found.has_since = true;
             } else if is_tombstone(&message.payload) {
@@ -203,6 +203,7 @@ async fn after(
         if !batch.has_more || found.publications.len() >= max {
             return Ok(found);
         }
+        from = last + 1;
     }
 }
 
