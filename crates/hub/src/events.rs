@@ -58,10 +58,25 @@ struct Batch<'a> {
 }
 
 /// Something that has ended.
+#[derive(Clone)]
 struct End {
     lease: Arc<str>,
     key: String,
     event: Bytes,
+}
+
+/// What is being moved into the engine's queue. What is left of it waits again when this is dropped, also where the runtime ends.
+struct Moving<'a> {
+    events: &'a Events,
+    ends: Vec<End>,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        let mut ended = lock(&self.events.ended);
+        self.ends.drain(..).rev().for_each(|end| ended.push_front(end));
+        self.events.queueing.store(0, Ordering::SeqCst);
+    }
 }
 
 /// The events of a node.
@@ -148,8 +163,10 @@ impl Events {
         is_queued && self.queued.load(Ordering::SeqCst) == self.delivered.load(Ordering::SeqCst)
     }
 
-    /// Starts the tasks, which end with the host.
+    /// Starts the tasks, which end with the host, or their runtime.
     pub(crate) fn start(self: &Arc<Self>, host: &Weak<dyn Host>) {
+        // The tasks before these may have ended before it was stored.
+        self.is_open_lost.store(true, Ordering::SeqCst);
         tokio::spawn(self.clone().flush(host.clone()));
         tokio::spawn(self.clone().keep_lease(host.clone()));
         tokio::spawn(self.clone().deliver(host.clone()));
@@ -198,23 +215,20 @@ impl Events {
     /// Queues the events of what has ended, which is not stored again after this. What is not queued has to be moved once more.
     async fn move_ends(
         self: &Arc<Self>,
-        batch: Vec<End>,
+        ends: Vec<End>,
         lost: &mut VecDeque<Opened>,
     ) -> Result<(), EngineError> {
+        let mut moving = Moving { events: self, ends };
         if !lost.is_empty() {
-            let ended: HashSet<&str> = batch.iter().map(|end| &*end.key).collect();
+            let ended: HashSet<&str> = moving.ends.iter().map(|end| &*end.key).collect();
             lost.retain(|one| !ended.contains(&*one.id));
         }
-        let len = batch.len();
-        let mut failed = self.queue_ends(batch).await;
-        self.queued.fetch_add((len - failed.len()) as u64, Ordering::SeqCst);
+        let failed = self.queue_ends(moving.ends.clone()).await;
+        self.queued.fetch_add((moving.ends.len() - failed.len()) as u64, Ordering::SeqCst);
         self.has_queued.notify_one();
         let error = failed.first().map(|(error, _)| error.clone());
-        {
-            let mut ended = lock(&self.ended);
-            failed.drain(..).rev().for_each(|(_, end)| ended.push_front(end));
-        }
-        self.queueing.store(0, Ordering::SeqCst);
+        moving.ends = failed.into_iter().map(|(_, end)| end).collect();
+        drop(moving);
         error.map_or(Ok(()), |error| {
             self.warn("an event was not stored", &error);
             Err(error)
@@ -429,7 +443,9 @@ fn body(taken: &[QueuedEvent]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Waker};
 
     use super::*;
     use crate::config::{HubConfig, RecoveryMode};
@@ -609,6 +625,28 @@ mod tests {
         assert_eq!(*lock(&engine.lost), ["silent"]);
         drop(host);
         keeping.await.unwrap();
+    }
+
+    /// The runtime of the task may end.
+    #[tokio::test]
+    async fn what_is_being_queued_when_the_task_is_dropped_is_queued_by_the_next_one() {
+        let engine = Refusing::new();
+        let events = Arc::new(Events::new(engine.clone(), Clock::new()));
+        let host: Arc<dyn Host> = Arc::new(Opening(Vec::new()));
+        events.end(events.prepare("client", "", None), 3000, "");
+        {
+            let mut flushing = pin!(events.clone().flush(Arc::downgrade(&host)));
+            assert!(flushing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(events.queueing.load(Ordering::SeqCst), 1);
+        }
+        assert_eq!(engine.queue().take(1).await.unwrap(), []);
+        assert_eq!(lock(&events.ended).len(), 1);
+        assert!(!events.is_done());
+        let flushing = tokio::spawn(events.clone().flush(Arc::downgrade(&host)));
+        while engine.queue().take(1).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        flushing.abort();
     }
 
     #[test]
