@@ -161,7 +161,9 @@ impl Frames {
         wider.extend_from_slice(input);
         self.kept = Some(Arc::new(wider));
         self.at = 0;
-        kept.map(give);
+        if let Some(kept) = kept {
+            give(kept);
+        }
     }
 
     /// [`next`](Self::next) in the input that was kept: also that input, from which on its ranges count, and what was found. The position
@@ -182,7 +184,9 @@ impl Frames {
     fn keep_rest(&mut self, rest: &[u8]) {
         self.at = 0;
         let rest = (!rest.is_empty()).then(|| Arc::new(rest.to_vec()));
-        std::mem::replace(&mut self.kept, rest).map(give);
+        if let Some(kept) = std::mem::replace(&mut self.kept, rest) {
+            give(kept);
+        }
     }
 
     /// The next part of a message or control frame in `input`, and how many bytes were used. When nothing is found, what was not
@@ -368,7 +372,9 @@ impl Frames {
 
 /// Returns input that was kept; its last owner has the buffer for other connections.
 pub(crate) fn give(kept: Arc<Vec<u8>>) {
-    Arc::into_inner(kept).map(scratch::give);
+    if let Some(kept) = Arc::into_inner(kept) {
+        scratch::give(kept);
+    }
 }
 
 /// The lengths of a frame's payload and of its header, once the header is complete, whatever else is wrong with it.
