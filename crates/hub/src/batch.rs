@@ -73,8 +73,7 @@ pub(crate) fn fan_out_later(node: Weak<dyn FanOut>, channel: Arc<str>, runtime: 
 }
 
 /// Connections whose queued messages a batch must write. What holds a lock returns them: nothing is written where they are collected.
-/// Where no batch does, because its runtime has ended, dropping this leaves them to the tasks of the connections: they are due already,
-/// and the next messages would wait with them.
+/// Dropping it wakes the tasks of these connections, which then write: the runtime of a batch may have ended.
 #[derive(Debug, Default)]
 #[must_use = "their messages are queued until a batch writes them"]
 pub(crate) struct Unwritten {

@@ -8,6 +8,9 @@ use tokio::sync::oneshot;
 use crate::client::{Active, Client};
 use crate::protocol::ClientInfo;
 
+/// The room that is kept while nothing waits, in entries.
+const KEPT_MAX: usize = 1_000;
+
 /// What is still to be done. One task does it for each connection and channel.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
@@ -108,6 +111,10 @@ impl Changes {
         let next = waiting.changes.pop_front();
         if next.is_none() {
             self.waiting.remove(key);
+            // A storm of ends leaves no memory behind.
+            if self.waiting.is_empty() && self.waiting.capacity() > KEPT_MAX {
+                self.waiting = HashMap::new();
+            }
         }
         next
     }

@@ -104,7 +104,7 @@ enum Phase {
     Live,
     /// Publications are forwarded as they arrive, and each must follow the previous one.
     Positioned { offset: u64, epoch: Epoch },
-    /// It has missed one. Whoever has set this ends the subscription; nothing is forwarded meanwhile.
+    /// It has missed one. The task that sets this ends the subscription; nothing is forwarded until then.
     Gap,
 }
 

@@ -58,12 +58,12 @@ impl Runtimes {
         }
         let Ok(current) = Handle::try_current() else { return false };
         let mut is_first = false;
-        self.first.get_or_init(|| {
+        let first = self.first.get_or_init(|| {
             is_first = true;
             Running::new(current.clone())
         });
-        if is_first {
-            return true;
+        if is_first || !first.has_ended() {
+            return is_first;
         }
         let mut next = lock(&self.next);
         let is_needed = next.as_ref().is_none_or(Running::has_ended);
@@ -76,9 +76,29 @@ impl Runtimes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
+
+    #[test]
+    fn one_of_many_threads_begins() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        for _ in 0..200 {
+            let (runtimes, start) = (Runtimes::default(), Barrier::new(4));
+            let begun = || {
+                let _entered = runtime.enter();
+                start.wait();
+                runtimes.begin()
+            };
+            let begun: usize = std::thread::scope(|scope| {
+                let threads = [(); 4].map(|()| scope.spawn(begun));
+                threads.map(|thread| usize::from(thread.join().unwrap())).iter().sum()
+            });
+            assert_eq!(begun, 1);
+        }
+    }
 
     #[test]
     fn a_runtime_that_has_ended_is_replaced() {
