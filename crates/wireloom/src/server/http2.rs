@@ -73,7 +73,8 @@ pub(super) async fn serve(
         while tasks.join_next().await.is_some() {}
     };
     let drain = async {
-        connection.registry.wait_for(Phase::Draining).await;
+        // GOAWAY: the client opens further streams elsewhere.
+        connection.registry.wait_for(Phase::NotAccepting).await;
         shared.shut_down();
         connection.registry.wait_for(Phase::Aborted).await;
     };

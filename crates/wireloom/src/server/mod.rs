@@ -167,8 +167,8 @@ impl<L: Listener> Server<L> {
         ServerHandle { registry: self.registry.clone() }
     }
 
-    /// Accepts and serves until [`ServerHandle::shut_down`] is called and all connections have ended, or
-    /// [`ServerConfig::shutdown_grace`] after that.
+    /// Accepts and serves until [`ServerHandle::shut_down`] or [`ServerHandle::stop_accepting`] is called and all connections have ended,
+    /// or [`ServerConfig::shutdown_grace`] after the first.
     ///
     /// # Errors
     /// The listener failed permanently; a setting of [`ServerConfig::http2`] is out of range;
@@ -501,8 +501,8 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// Stops accepting, as the first step of a shutdown. Open connections are served, those over HTTP/1.1 up to their next response;
-    /// [`Server::serve`] returns when all have ended.
+    /// Stops accepting, as the first step of a shutdown. Open connections are served: over HTTP/1.1 up to their next response, over HTTP/2
+    /// up to the last open stream, with GOAWAY. [`Server::serve`] returns when all have ended.
     pub fn stop_accepting(&self) {
         self.registry.enter(Phase::NotAccepting);
     }

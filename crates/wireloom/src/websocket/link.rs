@@ -336,7 +336,12 @@ impl Link {
 
     /// Whether there is no flusher, nothing waits for the transport, and it has nothing buffered.
     pub(super) fn is_flushed(&self) -> bool {
-        !self.has_flusher() && !self.is_full() && !self.io.has_buffered_writes()
+        !self.has_flusher() && !self.has_unflushed_writes()
+    }
+
+    /// Whether the transport has refused bytes, or has some that it has not passed on.
+    pub(super) fn has_unflushed_writes(&self) -> bool {
+        self.is_full() || self.io.has_buffered_writes()
     }
 
     /// Finds a flusher, if anything can be written. False if there is none.
@@ -409,7 +414,7 @@ impl Link {
         wakers.waker()
     }
 
-    /// This future has ended.
+    /// Removes the waker of a future that has ended.
     pub(super) fn remove(&self, waiter: Waiter) {
         if let Some(wakers) = &self.wakers {
             wakers.remove(waiter);

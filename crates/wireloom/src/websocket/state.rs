@@ -563,9 +563,10 @@ impl State {
             }
             Some(_) if !is_kept => self.reset(WebSocketError::Overloaded),
             // Registers the flusher with a transport that is full, or has buffered bytes itself.
-            _ => {
+            refused if refused.is_some() || self.link.has_unflushed_writes() => {
                 let _ = self.poll_flush(None);
             }
+            _ => {}
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ impl Waiter {
     /// [`Receiver`](super::Receiver), and the task that takes its place when it is dropped.
     pub(super) const RECEIVER: Self = Self(0);
 
-    /// The one behind this number.
+    /// The waiter with the next number.
     pub(super) fn after(number: usize) -> Self {
         Self(number + 1)
     }

@@ -501,6 +501,18 @@ async fn shuts_down_gracefully() {
     tokio::time::timeout(Duration::from_secs(60), server.task).await.unwrap().unwrap().unwrap();
 }
 
+// RFC 9113 §6.8: the client opens further streams on another connection.
+#[tokio::test]
+async fn a_server_that_no_longer_accepts_sends_goaway() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let mut idle = Peer::connect(server.address).await;
+    let slow = peer.request("GET", "/slow", &[], true).await;
+    server.handle.stop_accepting();
+    assert_eq!(idle.next(0).await, Received::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.response(slow).await.2, b"at last\n");
+}
+
 #[tokio::test]
 async fn drops_connections_that_do_not_end_in_time() {
     let mut config = ServerConfig::default();

@@ -588,7 +588,7 @@ async fn a_half_of_an_ended_websocket_delays_no_shutdown() {
 }
 
 #[tokio::test]
-async fn a_server_that_no_longer_accepts_serves_its_connections_on() {
+async fn a_server_that_no_longer_accepts_keeps_serving_its_connections() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
     let serving = tokio::spawn(server.serve(|request: wireloom::Request| async move {
