@@ -331,7 +331,7 @@ func (t *Tracker) Len() int {
 }
 
 // Shutdown closes all connections with [StatusGoingAway], those that are opened later too, and waits until they are closed.
-// When the context ends first, it closes the rest without a handshake and returns the context's error.
+// When the context ends first, it closes the rest without a handshake, and each that is opened later, and returns the context's error.
 //
 // Call it before [http.Server.Shutdown], or from [http.Server.RegisterOnShutdown].
 func (t *Tracker) Shutdown(ctx context.Context) error {

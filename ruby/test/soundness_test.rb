@@ -263,14 +263,25 @@ class SoundnessTest < Wireloom::TestCase
       waiting = lambda do |work, length, &call|
         buffer = "x" * length
         done = false
-        calls = Thread.new { Array.new(12) { sleep(0.001) && call.(buffer) }.tap { done = true } }
+        calls = Thread.new do
+          stop = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 10
+          # The others begin meanwhile.
+          results = [sleep(0.01) && call.(buffer)]
+          while results.size < 12 && Process.clock_gettime(Process::CLOCK_MONOTONIC) < stop
+            results << (sleep(0.001) && call.(buffer))
+          end
+          results
+        ensure
+          done = true
+        end
         busy = Thread.new { work.() until done }
         until done
           buffer.clear
-          # What takes its place.
+          # Another String takes its place.
           Array.new(20) { "z" * length }
           buffer << "x" * length
-          Thread.pass
+          # `Thread.pass` would keep the others waiting for a time slice.
+          sleep(0.0001)
         end
         busy.join
         calls.value

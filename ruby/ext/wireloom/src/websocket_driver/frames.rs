@@ -89,8 +89,7 @@ struct Message {
 
 pub(crate) struct Frames {
     pub(crate) rules: Rules,
-    /// permessage-deflate, where the core does it. No thread parses frames while another one inflates, so that messages are inflated in
-    /// their order.
+    /// permessage-deflate, where the core does it. No thread parses frames while another one inflates.
     pub(crate) decompressor: Option<Box<Decompressor>>,
     /// Input that was not all used yet. A thread that works on what was found in it owns it too.
     kept: Option<Arc<Vec<u8>>>,

@@ -310,7 +310,7 @@ module WebSocket
           begin
             write_close unless outer
           rescue StandardError
-            # What ended the message goes first.
+            # The error that ended the message goes first.
             raise if written
           end
         end
