@@ -146,7 +146,7 @@ fn sources(path: &Path, found: &mut Vec<PathBuf>) {
 /// The unsafe blocks, functions and implementations of a file, but for those of its tests.
 fn count_unsafe(source: &str) -> usize {
     let starts = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
-    let (code, _tests) = source.split_once("#[cfg(test)]\nmod ").unwrap_or((source, ""));
+    let (code, _tests) = source.split_once("#[cfg(test)]\nmod tests {").unwrap_or((source, ""));
     code.lines().filter(|line| starts.iter().any(|start| line.contains(start))).count()
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::join::{GRACE, Join};
+use super::join::Join;
 use super::record::Record;
 use super::value::{self, Resolve, has_scheme};
 use crate::exit::exit_codes;
@@ -182,7 +182,7 @@ impl Connect {
             ("--max-message", self.messages.max_message.is_some(), WEBSOCKET),
             ("--exec", self.join.exec.is_some(), &[Program]),
             ("--framing", self.join.framing.is_some(), &[Program]),
-            ("--grace", self.join.grace != GRACE, &[Program]),
+            ("--grace", self.join.grace.is_some(), &[Program]),
             ("--reconnect", self.route.reconnect, &[Reconnect]),
             ("--binary", self.messages.binary, INPUT),
             ("--text", self.messages.text, INPUT),
@@ -190,7 +190,7 @@ impl Connect {
             ("--out", self.messages.output != Format::Lines, INPUT),
             ("--timestamps", self.display.timestamps, INPUT),
             ("--ping", self.messages.ping.is_some(), INPUT),
-            ("--no-close", self.closing.no_close, INPUT),
+            ("--no-close", self.closing.no_close, &[Messages, Reconnect]),
             ("--recv-only", self.closing.recv_only, INPUT),
             ("--output", self.display.output.is_some(), &[Request, Messages, Expect, Reconnect]),
             ("--json", self.display.json, &[Messages, Expect]),
@@ -213,8 +213,9 @@ impl Connect {
             });
         }
         let is_text = !matches!(self.messages.output, Format::Raw | Format::Prefixed);
-        (self.display.timestamps && !is_text)
-            .then(|| "--timestamps needs --out lines, base64 or hex".to_owned())
+        // Notes have times with any output.
+        (self.display.timestamps && !is_text && self.display.verbose == 0)
+            .then(|| "--timestamps needs --out lines, base64 or hex, or -v".to_owned())
     }
 }
 
@@ -429,14 +430,17 @@ mod tests {
             ("ws://h/ --reconnect --expect a", "--expect does not apply to --reconnect"),
             ("ws://h/ --reconnect --json", "--json does not apply to --reconnect"),
             ("ws://h/ --reconnect --linger 1s", "--linger does not apply to --reconnect"),
+            ("ws://h/ --grace 5s", "--grace needs --exec"),
+            ("ws://h/ --count 1 --no-close", "--no-close does not apply to --expect and --count"),
             ("ws://h/ --count 1 --linger 1s", "--linger does not apply to --expect and --count"),
-            ("ws://h/ -t --out raw", "--timestamps needs --out lines, base64 or hex"),
+            ("ws://h/ -t --out raw", "--timestamps needs --out lines, base64 or hex, or -v"),
         ] {
             assert_eq!(conflict(args).as_deref(), Some(expected), "{args}");
         }
         for args in [
             "ws://h/ --linger 1s --send a --json --compress",
-            "ws://h/ --count 1 --no-close --ping 1s -t",
+            "ws://h/ --count 1 --ping 1s -t",
+            "ws://h/ -t -vv --out raw -o f",
             "ws://h/ --reconnect --no-close --in hex --out raw -o f",
             "ws://h/ --exec cat --framing lines --grace 1s --max-message 1K",
             "http://h/ --data x -o f",

@@ -70,7 +70,7 @@ it acts as the user until it expires.
 Exit codes:
   0  the token is printed
   1  the file cannot be read or used, or a variable names no setting
-  5  the converted configuration needs a change, or the output cannot be written
+  5  the output cannot be written
 
 Try it:
   wireloom hub token --hub hub.toml --user 42 --ttl 10m
@@ -106,7 +106,8 @@ Environment variables that begin with WIRELOOM_HUB_ replace settings of the file
 Exit codes:
   0  the configuration can be used
   1  the file cannot be read or used, or a variable names no setting
-  5  the output cannot be written
+  5  a configuration of Centrifugo cannot be converted, or the result needs a change; or the output
+     cannot be written
 
 Try it:
   wireloom hub config

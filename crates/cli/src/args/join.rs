@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 
 use super::value;
 
-/// The default of `--grace`.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// The default of `--grace`; its help names it.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How a stream of bytes is split into messages, and messages become bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -30,6 +30,13 @@ pub(crate) struct Join {
     #[arg(long, value_name = "FRAMING", value_enum)]
     pub(crate) framing: Option<Framing>,
     /// How long the other end may take to end once its WebSocket is closed: then a program is terminated, and a socket is closed
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = value::time)]
-    pub(crate) grace: Duration,
+    /// [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
+    pub(crate) grace: Option<Duration>,
+}
+
+impl Join {
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace.unwrap_or(GRACE)
+    }
 }

@@ -355,6 +355,15 @@ fn errors_have_a_line_and_a_code() {
     std::fs::File::create(&long).unwrap().set_len((64 << 20) + 1).unwrap();
     let cut = inspect(&[&capture("plain.pcap"), "--key-log", long.to_str().unwrap()]);
     assert_eq!(cut.status.code(), Some(2), "{cut:?}");
+    // A browser appends to the file of the variable for ever.
+    let ignored = Command::new(WIRELOOM)
+        .args(["inspect", &capture("plain.pcap")])
+        .env("SSLKEYLOGFILE", &long)
+        .output()
+        .unwrap();
+    assert!(ignored.status.success() && !ignored.stdout.is_empty(), "{ignored:?}");
+    let note = String::from_utf8_lossy(&ignored.stderr).into_owned();
+    assert!(note.contains("SSLKEYLOGFILE") && note.contains("is not used"), "{note}");
     std::fs::remove_file(&long).unwrap();
     for unknown in
         [&b"\x1f\x8b\x08\x00"[..], b"{\"name\": \"not an archive\"}", b"hello, world\n", b"\x7fELF\x02\x01"]

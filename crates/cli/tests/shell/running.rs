@@ -245,6 +245,25 @@ async fn it_ends_while_a_file_is_read_without_an_end() {
     assert_eq!(server.exit_code().await, Some(0));
 }
 
+// The same while the hub is built.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_signal_ends_it_while_it_reads_its_first_configuration() {
+    let file = folder("stalled-at-the-start").join("hub.toml");
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let mut child = tokio::process::Command::new(WIRELOOM)
+        .args(["serve", "--listen", "127.0.0.1:0", "--hub", file.to_str().unwrap()])
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    // Opened once the server reads.
+    let writer = tokio::task::spawn_blocking(move || std::fs::OpenOptions::new().write(true).open(file));
+    let _silent = timeout(DEADLINE, writer).await.expect("the server reads it").unwrap().unwrap();
+    signal(&child, "-TERM");
+    let status = timeout(DEADLINE, child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(status.code(), Some(143), "{status}");
+}
+
 // The first process of a container is ended by signals only if it handles them.
 #[cfg(unix)]
 #[tokio::test]

@@ -81,7 +81,7 @@ impl Connect {
         Joining {
             framing: self.join.framing.unwrap_or(Framing::Lines),
             len_max: usize::try_from(len_max).unwrap_or(usize::MAX),
-            grace: self.join.grace,
+            grace: self.join.grace(),
         }
     }
 }

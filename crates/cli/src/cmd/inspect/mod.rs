@@ -12,7 +12,7 @@ mod stats;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Read, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use wireloom_inspect::{Assume, Config, Direction, Entry, Format, Inspector, ReadError};
@@ -42,14 +42,17 @@ pub(crate) fn run(args: &Inspect) -> Exit {
         }
     };
     let mut inspector = Inspector::new(config(args));
-    let key_log = args.input.key_log.clone().or_else(|| std::env::var_os("SSLKEYLOGFILE").map(Into::into));
-    if let Some(path) = key_log
+    if let Some(path) = &args.input.key_log {
+        if let Err(error) = add_secrets(&mut inspector, path) {
+            terminal::print_error(format_args!("--key-log {}: {error}", path.display()));
+            return Exit::Usage;
+        }
+    } else if let Some(path) = std::env::var_os("SSLKEYLOGFILE").map(PathBuf::from)
         && let Err(error) = add_secrets(&mut inspector, &path)
-        // The file that `SSLKEYLOGFILE` names need not exist.
-        && (args.input.key_log.is_some() || error.kind() != io::ErrorKind::NotFound)
+        // A program that has not begun a connection has not made it.
+        && error.kind() != io::ErrorKind::NotFound
     {
-        terminal::print_error(format_args!("--key-log {}: {error}", path.display()));
-        return Exit::Usage;
+        terminal::print_error(format_args!("SSLKEYLOGFILE {} is not used: {error}", path.display()));
     }
     let mut output = Output::new(args);
     let result = {

@@ -60,7 +60,7 @@ impl Listen {
         Joining {
             framing: self.join.framing.unwrap_or(by_default),
             len_max: self.max_message,
-            grace: self.join.grace,
+            grace: self.join.grace(),
         }
     }
 }

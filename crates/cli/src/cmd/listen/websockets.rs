@@ -108,7 +108,7 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
         }
         Some(ended) = only.recv(), if is_only => {
             handle.shut_down();
-            let _ = timeout(args.join.grace, serving).await;
+            let _ = timeout(args.join.grace(), serving).await;
             Ok(ended.exit())
         }
         _ = &mut end => Ok(Exit::Success),

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tracing::{error, info};
 use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine, RedisEngine};
 use wireloom_hub::{Hub, HubConfig};
@@ -36,7 +37,15 @@ publication_bytes_per_s_max = "32M"
 ///
 /// # Errors
 /// The file cannot be read or used, the directory is in use, or NATS or Redis cannot be reached.
+/// In a thread of its own: the file of `--hub` and what `--data` has stored are read without waiting elsewhere.
 pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
+    let args = args.clone();
+    let runtime = Handle::current();
+    let built = tokio::task::spawn_blocking(move || runtime.block_on(build_here(&args)));
+    built.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+async fn build_here(args: &Serve) -> Result<(Hub, bool), Failure> {
     let config = config(args).map_err(unusable)?;
     let memory = MemoryEngine::new(config.history.channels_max).history_len_max(config.history.len_max);
     let has_rooms = config.namespaces.contains_key("rooms");
