@@ -8,9 +8,6 @@ use tokio::sync::oneshot;
 use crate::client::{Active, Client};
 use crate::protocol::ClientInfo;
 
-/// The room that is kept while nothing waits, in entries.
-const KEPT_MAX: usize = 1_000;
-
 /// What is still to be done. One task does it for each connection and channel.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
@@ -112,7 +109,7 @@ impl Changes {
         if next.is_none() {
             self.waiting.remove(key);
             // A storm of ends leaves no memory behind.
-            if self.waiting.is_empty() && self.waiting.capacity() > KEPT_MAX {
+            if self.waiting.is_empty() {
                 self.waiting = HashMap::new();
             }
         }
