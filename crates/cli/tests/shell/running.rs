@@ -249,7 +249,8 @@ async fn it_ends_while_a_file_is_read_without_an_end() {
 #[cfg(unix)]
 #[tokio::test]
 async fn a_signal_ends_it_while_it_reads_its_first_configuration() {
-    let file = folder("stalled-at-the-start").join("hub.toml");
+    let folder = folder("stalled-at-the-start");
+    let file = folder.join("hub.toml");
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
     let mut child = tokio::process::Command::new(WIRELOOM)
         .args(["serve", "--listen", "127.0.0.1:0", "--hub", file.to_str().unwrap()])
