@@ -65,7 +65,7 @@ struct End {
     event: Bytes,
 }
 
-/// What is being moved into the engine's queue. What is left of it waits again when this is dropped, also where the runtime ends.
+/// Events on their way into the engine's queue. When this is dropped, also because the runtime ends, the rest waits again.
 struct Moving<'a> {
     events: &'a Events,
     ends: Vec<End>,

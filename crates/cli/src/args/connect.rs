@@ -219,7 +219,7 @@ impl Connect {
     }
 }
 
-/// What the command does, which decides about the options that apply.
+/// The mode of the command, which decides which options apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Request,

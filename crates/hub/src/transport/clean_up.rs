@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((node.clients_len(), node.channels.len()), (1, 1));
         drop(first);
         assert_eq!((node.clients_len(), node.channels.len()), (0, 0));
-        // What takes time is done in the next one.
+        // The next runtime does the slow part.
         runtime().block_on(async {
             node.start();
             let left = async {
