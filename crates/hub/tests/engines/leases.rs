@@ -191,7 +191,8 @@ async fn a_lease_is_begun_once_under_each_name() {
     assert_eq!(queue.renew("first").await, Ok(Lease::Lost));
     let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
     let mut written = raw.subscribe(LEASE).await.unwrap();
-    raw.flush().await.unwrap();
+    // The server has seen the subscription once it answers: a flush says only that the bytes are on their way.
+    raw.request("$JS.API.INFO", "".into()).await.unwrap();
     for key in ["a", "b", "c"] {
         queue.open("next", key, b"{}").await.unwrap();
     }
