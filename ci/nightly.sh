@@ -56,10 +56,10 @@ sanitizer() {
     export RUSTFLAGS="-Zsanitizer=$name" WIRELOOM_ROUNDS_MAX=3
     [ "$name" != thread ] || export TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp"
     # The sanitizer keeps freed memory (by default 256 MiB) to detect uses after free, which tests that measure memory would count.
-    export ASAN_OPTIONS=quarantine_size_mb=32
+    export ASAN_OPTIONS=quarantine_size_mb=32 LSAN_OPTIONS="suppressions=$PWD/ci/lsan.supp print_suppressions=0"
     echo "== $name"
     "${test[@]}" --no-run && bounded "$sanitizer_seconds" "$logs/sanitizer-$name.tests" "${test[@]}" --no-fail-fast
     local rc=$?
-    unset RUSTFLAGS WIRELOOM_ROUNDS_MAX TSAN_OPTIONS ASAN_OPTIONS
+    unset RUSTFLAGS WIRELOOM_ROUNDS_MAX TSAN_OPTIONS ASAN_OPTIONS LSAN_OPTIONS
     return $rc
 }
