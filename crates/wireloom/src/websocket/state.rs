@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -52,8 +52,6 @@ pub(crate) struct Shared {
     /// A server that shuts down has sent its Close frame. Messages that arrive are read and dropped until the peer's Close frame or the
     /// close timeout: closing a socket with unread bytes would reset the connection.
     is_discarding: AtomicBool,
-    /// The number of the last [`Waiter`].
-    waiters: AtomicUsize,
     /// The receiver and the senders that live.
     halves: AtomicU32,
     is_observed: bool,
@@ -93,11 +91,11 @@ impl Shared {
                 send_queue: Account::default().reservation(Category::SendQueue),
                 shared: shared.clone(),
                 config,
+                last_waiter: Waiter::RECEIVER,
                 deferred: Deferred::default(),
             }),
             more_buffered: AtomicBool::new(false),
             is_discarding: AtomicBool::new(false),
-            waiters: AtomicUsize::new(0),
             halves: AtomicU32::new(0),
             is_observed,
             negotiated: (negotiated != Negotiated::default()).then(|| interned(negotiated, &NEGOTIATED)),
@@ -185,7 +183,7 @@ impl Shared {
 
     /// The number of another future that waits for the transport.
     pub(super) fn next_waiter(&self) -> Waiter {
-        Waiter::after(self.waiters.fetch_add(1, Ordering::Relaxed))
+        self.state.with(|state| state.last_waiter.advance())
     }
 
     #[inline]
@@ -375,6 +373,7 @@ pub(super) struct State {
     pub(super) deferred: Deferred,
     /// The memory of the queue.
     send_queue: Reservation,
+    last_waiter: Waiter,
     shared: Weak<Shared>,
     /// Shared by the WebSockets of a server.
     config: Arc<WebSocketConfig>,
@@ -437,9 +436,9 @@ impl State {
 
     /// Finds a flusher; false if there is none.
     fn schedule(&mut self) -> bool {
-        let Self { link, shared, send_queue, .. } = self;
+        let Self { link, shared, send_queue, last_waiter, .. } = self;
         let task = |is_parallel| {
-            let waiter = shared.upgrade()?.next_waiter();
+            let waiter = (shared.strong_count() > 0).then(|| last_waiter.advance())?;
             Some((waiter, flush_in_task(shared.clone(), waiter, is_parallel)))
         };
         let runtime = || Handle::try_current().ok().or_else(|| send_queue.account().runtime());

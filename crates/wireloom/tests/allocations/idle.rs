@@ -182,11 +182,13 @@ enum Client {
     InTls,
     /// It has opened a WebSocket over TLS.
     TlsWebSocket,
+    /// As `WebSocket`, which the handler has passed on to another task.
+    PassedOn,
 }
 
 impl Client {
     fn is_websocket(self) -> bool {
-        matches!(self, Self::WebSocket | Self::TlsWebSocket)
+        matches!(self, Self::WebSocket | Self::TlsWebSocket | Self::PassedOn)
     }
 
     /// The connection, which is open until it is dropped.
@@ -211,7 +213,7 @@ impl Client {
             Self::Silent => {}
             Self::InHead => client.write_all(b"GET / HTTP/1.1\r\n").unwrap(),
             Self::KeepAlive => receive("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"),
-            Self::WebSocket => {
+            Self::WebSocket | Self::PassedOn => {
                 receive(&upgrade_request("/"));
                 client.write_all(&masked(0x81, "hi")).unwrap();
                 let mut echo = [0; 4];
@@ -231,8 +233,11 @@ async fn held_by_server(client: Client) -> (usize, usize) {
         server = server.tls(wireloom::ServerTls::self_signed(&["localhost"]).unwrap().0);
     }
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
-    tokio::spawn(server.serve(|request: wireloom::Request| async move {
+    tokio::spawn(server.serve(move |request: wireloom::Request| async move {
         match request.websocket() {
+            Ok(upgrade) if client == Client::PassedOn => {
+                upgrade.on_open(async |socket| drop(tokio::spawn(echo(socket))))
+            }
             Ok(upgrade) => upgrade.on_open(echo),
             Err(refusal) => refusal,
         }
@@ -278,6 +283,14 @@ async fn held_by_server(client: Client) -> (usize, usize) {
 async fn an_idle_websocket_of_a_server_holds_at_most_1024_bytes() {
     let (held, _) = held_by_server(Client::WebSocket).await;
     assert!(held <= 1_024, "{held} bytes");
+}
+
+// The task of the server waits for its end, in a place that the connection has.
+#[tokio::test]
+async fn a_websocket_that_was_passed_on_holds_little_more_than_its_task() {
+    let (own, _) = held_by_server(Client::WebSocket).await;
+    let (passed_on, _) = held_by_server(Client::PassedOn).await;
+    assert!(passed_on <= own + 400, "{passed_on} bytes, and {own} with the server's task alone");
 }
 
 // Else idle connections would fill the memory of the machine, whatever the limit is.
