@@ -1,13 +1,14 @@
 //! The time that the protocol core is given, and timers for it. One epoch for the process, so that no WebSocket has to keep its own.
 
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::LazyLock;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::time::{Instant, Sleep};
+use tokio::runtime::{Handle, Id};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// The epoch is this long before its first use, because the clock of a runtime that was paused earlier is behind.
 const EPOCH_AGE: Duration = Duration::from_secs(86_400);
@@ -41,7 +42,10 @@ impl Timer {
     /// Ready at `deadline`. Most deadlines are postponed: the timer is moved when it fires.
     pub(super) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         if let Self::Unset = self {
-            *self = sleep_until(deadline).map_or(Self::Unavailable, Self::Set);
+            *self = match Handle::try_current() {
+                Ok(runtime) if has_timers(&runtime) => Self::Set(Box::pin(sleep_until(deadline))),
+                _ => Self::Unavailable,
+            };
         }
         match self {
             Self::Set(sleep) => {
@@ -60,21 +64,27 @@ impl Timer {
     }
 }
 
-/// Whether a runtime has timers.
+thread_local! {
+    /// The runtime that was asked last, and whether it has timers.
+    static ASKED: Cell<Option<(Id, bool)>> = const { Cell::new(None) };
+}
+
+/// Whether a runtime has timers. tokio cannot be asked: in one without timers it panics, once for each thread, and the message is printed.
 pub(super) fn has_timers(runtime: &Handle) -> bool {
+    let id = runtime.id();
+    if let Ok(Some((asked, has_timers))) = ASKED.try_with(Cell::get)
+        && asked == id
+    {
+        return has_timers;
+    }
     // A thread that ends may have dropped what tokio needs to enter one.
     let asked = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _entered = runtime.enter();
-        sleep_until(Instant::now()).is_some()
+        drop(sleep(Duration::ZERO));
     }));
-    asked.unwrap_or(false)
-}
-
-/// `None` without tokio's timers.
-fn sleep_until(deadline: Instant) -> Option<Pin<Box<Sleep>>> {
-    Handle::try_current().ok()?;
-    // tokio panics in a runtime whose timers are disabled, and cannot be asked whether they are.
-    std::panic::catch_unwind(|| Box::pin(tokio::time::sleep_until(deadline))).ok()
+    let has_timers = asked.is_ok();
+    let _ = ASKED.try_with(|kept| kept.set(Some((id, has_timers))));
+    has_timers
 }
 
 #[cfg(test)]

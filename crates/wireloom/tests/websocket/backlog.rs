@@ -1,5 +1,6 @@
 //! Only bytes that the transport has refused are a backlog: nothing else makes a peer slow.
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -111,4 +112,30 @@ fn a_peer_that_stalls_is_no_panic_without_a_runtime_or_its_timers() {
     use_without_timers();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async { use_without_timers() });
+}
+
+thread_local! {
+    /// Panics of this thread because of timers that are disabled.
+    static PANICS: Cell<usize> = const { Cell::new(0) };
+}
+
+// tokio cannot be asked whether there are timers. Its panic is caught, but printed.
+#[test]
+fn timers_that_are_missing_are_asked_for_once() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str().is_some_and(|message| message.contains("timers are disabled")) {
+            PANICS.set(PANICS.get() + 1);
+        }
+        print(panic);
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for _ in 0..3 {
+        runtime.block_on(async {
+            use_without_timers();
+            let (_peer, socket) = open(SlowPeer::default(), 1_000);
+            drop(socket);
+        });
+    }
+    assert_eq!(PANICS.get(), 1);
 }
