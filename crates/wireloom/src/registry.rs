@@ -177,17 +177,15 @@ impl Registry {
             Phase::Aborted => return drop(visit(self.sockets(), Shared::try_go_away)),
         }
         let busy = visit(self.sockets(), Shared::try_request_close);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let registry = self.clone();
-            runtime.spawn(async move {
-                let answered = Instant::now() + ANSWER_TIMEOUT;
-                let _ = timeout_at(answered, visit_all(busy, Shared::try_request_close)).await;
-                sleep_until(answered).await;
-                visit_all(registry.sockets(), Shared::try_go_away).await;
-            });
-        } else {
-            visit(self.sockets(), Shared::try_go_away).iter().for_each(|socket| socket.go_away());
-        }
+        // There is one before there are WebSockets.
+        let Some(runtime) = self.memory.runtime() else { return };
+        let registry = self.clone();
+        runtime.spawn(async move {
+            let answered = Instant::now() + ANSWER_TIMEOUT;
+            let _ = timeout_at(answered, visit_all(busy, Shared::try_request_close)).await;
+            sleep_until(answered).await;
+            visit_all(registry.sockets(), Shared::try_go_away).await;
+        });
     }
 
     /// Counts a panic. Its message may contain secrets, so only the panic hook receives it.

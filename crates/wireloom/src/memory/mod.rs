@@ -189,7 +189,7 @@ impl Memory {
     }
 
     /// The runtime of the server; without one, that of this thread. A connection may be used on a thread whose runtime ends earlier.
-    fn runtime(&self) -> Option<Handle> {
+    pub(crate) fn runtime(&self) -> Option<Handle> {
         self.runtime.get().cloned().or_else(|| Handle::try_current().ok())
     }
 

@@ -72,7 +72,9 @@ impl WebSocketTracker {
     /// The registry. The first call, in a runtime, spawns a task that frees memory until the tracker and its WebSockets are gone.
     pub(super) fn started(&self) -> &Arc<Registry> {
         self.is_started.get_or_init(|| {
-            tokio::spawn(free_memory(Arc::downgrade(&self.registry), self.registry.memory.clone()));
+            let memory = &self.registry.memory;
+            let watching = memory.clone().watch();
+            tokio::spawn(free_memory(Arc::downgrade(&self.registry), memory.clone(), watching));
         });
         &self.registry
     }
@@ -101,7 +103,7 @@ impl WebSocketTracker {
     }
 }
 
-async fn free_memory(registry: Weak<Registry>, memory: Arc<Memory>) {
+async fn free_memory(registry: Weak<Registry>, memory: Arc<Memory>, watching: impl Future<Output = ()>) {
     let sweeping = async {
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -109,7 +111,7 @@ async fn free_memory(registry: Weak<Registry>, memory: Arc<Memory>) {
             registry.sweep();
         }
     };
-    let (mut watching, mut sweeping) = (pin!(memory.clone().watch()), pin!(sweeping));
+    let (mut watching, mut sweeping) = (pin!(watching), pin!(sweeping));
     let mut scheduling = pin!(memory.scheduler().run());
     poll_fn(|cx| {
         let _ = watching.as_mut().poll(cx);

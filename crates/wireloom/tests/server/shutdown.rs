@@ -1,12 +1,15 @@
 //! A server that shuts down while its WebSockets are busy: they get a Close frame and no reset, and every answer before it.
 
-use std::sync::Arc;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
-use wireloom::Server;
+use wireloom::{Request, Server};
 use wireloom_testing::frame::{masked, upgrade_request};
 
 /// Sends without a pause until the server has closed; returns the bytes that it has read.
@@ -618,4 +621,89 @@ async fn a_server_that_no_longer_accepts_keeps_serving_its_connections() {
     handle.shut_down();
     assert!(open.recv().await.unwrap().is_none());
     serving.await.unwrap().unwrap();
+}
+
+/// A pipe. Writes to it wait for a mutex, and report that before: meanwhile the WebSocket is in use, as one that compresses.
+struct Slow {
+    pipe: DuplexStream,
+    written: mpsc::Sender<()>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl AsyncRead for Slow {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Slow {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.written.send(()).unwrap();
+        drop(self.gate.lock().unwrap());
+        Pin::new(&mut self.pipe).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(cx)
+    }
+}
+
+/// Accepts one pipe.
+struct Once(Option<Slow>);
+
+impl wireloom::server::Listener for Once {
+    type Transport = Slow;
+
+    async fn accept(&mut self) -> io::Result<(Slow, std::net::SocketAddr)> {
+        match self.0.take() {
+            Some(pipe) => Ok((pipe, (std::net::Ipv4Addr::LOCALHOST, 7).into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[test]
+fn a_shutdown_outside_of_the_runtime_does_not_wait_for_a_websocket_in_use() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (client, pipe) = tokio::io::duplex(1 << 10);
+    let (written, writes) = mpsc::channel();
+    let gate = Arc::new(Mutex::new(()));
+    let server = Server::new(Once(Some(Slow { pipe, written, gate: gate.clone() })));
+    let handle = server.handle();
+    let echo = |mut socket: wireloom::WebSocket| async move {
+        while let Ok(Some(message)) = socket.recv_owned().await {
+            let _ = socket.send(message).await;
+        }
+    };
+    let serving = runtime.spawn(server.serve(move |request: Request| async move {
+        request.websocket().map_or_else(|refusal| refusal, |upgrade| upgrade.on_open(echo))
+    }));
+    let mut client = runtime.block_on(wireloom::connect_over(client, "ws://localhost/")).unwrap();
+    writes.try_iter().for_each(drop);
+    let is_shut = gate.lock().unwrap();
+    runtime.block_on(client.send("hi")).unwrap();
+    // The server writes its echo.
+    writes.recv().unwrap();
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        handle.shut_down();
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(20)).expect("it returns");
+    drop(is_shut);
+    runtime.block_on(async {
+        assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("hi"));
+        assert!(client.recv().await.unwrap().is_none());
+        assert_eq!(client.end().unwrap().code(), wireloom::CloseCode::GOING_AWAY);
+        drop(client);
+        serving.await.unwrap().unwrap();
+    });
 }
