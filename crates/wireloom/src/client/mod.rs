@@ -93,6 +93,7 @@ use event::Events;
 use http11::Http11Servers;
 use opened::Sent;
 use proxy::Environment;
+use refusal::Refusal;
 use target::Target;
 #[cfg(feature = "tls")]
 use tls::ClientTls;
@@ -467,8 +468,7 @@ impl Connector {
         let target = Target::websocket(url)?;
         let handshake = self.handshake(&target, &self.headers_for(&target)?)?;
         let opening = self.exchange_handshake(self.observed(Io::of(transport)), handshake);
-        let opened = tokio::time::timeout(self.handshake_timeout, opening).await;
-        let (socket, ..) = opened.map_err(|_| Error::HandshakeTimeout)??;
+        let (socket, ..) = self.answer_in_time(opening).await?;
         Ok(socket)
     }
 
@@ -536,13 +536,27 @@ impl Connector {
             .map_err(|_| Error::ConnectTimeout)??;
         let opening = async {
             let (io, tls) = self.secure(target, io, Protocols::Http1).await?;
-            let (socket, response, request) = self.exchange_handshake(io, handshake).await?;
-            let headers = headers_of(&response);
-            let request = Sent::Http1(request);
-            let (version, status) = (Version::Http11, response.status());
-            Ok(Opened { socket, version, status, headers, peer, tls, request })
+            let exchanged = self.exchange_handshake(io, handshake).await?;
+            Ok(exchanged.map(|(socket, response, request)| {
+                let headers = headers_of(&response);
+                let request = Sent::Http1(request);
+                let (version, status) = (Version::Http11, response.status());
+                Opened { socket, version, status, headers, peer, tls, request }
+            }))
         };
-        tokio::time::timeout(self.handshake_timeout, opening).await.map_err(|_| Error::HandshakeTimeout)?
+        self.answer_in_time(opening).await
+    }
+
+    /// Waits for the answer to a handshake for at most the timeout.
+    async fn answer_in_time<T>(
+        &self,
+        answering: impl Future<Output = Result<Result<T, Refusal>, Error>>,
+    ) -> Result<T, Error> {
+        let answered = tokio::time::timeout(self.handshake_timeout, answering).await;
+        match answered.map_err(|_| Error::HandshakeTimeout)?? {
+            Ok(opened) => Ok(opened),
+            Err(refusal) => Err(refusal.into_error().await),
+        }
     }
 
     /// A handshake over HTTP/1.1 that has not been sent.
@@ -637,7 +651,7 @@ impl Connector {
         &self,
         mut io: Io,
         mut handshake: ClientHandshake,
-    ) -> Result<(WebSocket, handshake::Response, Vec<u8>), Error> {
+    ) -> Result<Result<(WebSocket, handshake::Response, Vec<u8>), Refusal>, Error> {
         if self.events.is_enabled() {
             let fields = opened::http1_fields(handshake.request());
             self.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
@@ -662,13 +676,12 @@ impl Connector {
                     let (deflate, config) = (self.deflate.as_ref(), self.config.clone());
                     let arrived = &bytes[consumed..];
                     let socket = WebSocket::open(io, Role::Client, negotiated, deflate, config, arrived);
-                    return Ok((socket, response, handshake.into_request()));
+                    return Ok(Ok((socket, response, handshake.into_request())));
                 }
                 Progress::Refused { response, consumed } => {
                     let headers = headers_of(&response);
                     self.emit_response(&response, &headers);
-                    let body = refusal::http1(&mut io, response.status(), &headers, &bytes[consumed..]).await;
-                    return Err(Error::Refused(Box::new(response.with_received_body(body))));
+                    return Ok(Err(Refusal::http1(response, io, headers, &bytes[consumed..])));
                 }
             }
         }

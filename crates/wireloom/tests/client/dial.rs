@@ -192,3 +192,22 @@ async fn transports_are_opened_by_the_application() {
     assert_eq!(error, Error::Io(std::io::ErrorKind::HostUnreachable.into()));
     assert_eq!(*asked.lock().unwrap(), ["far.example 81", "nowhere.example 80"]);
 }
+
+// The response has arrived in time.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_whose_body_is_slower_than_the_handshake_may_be_is_returned() {
+    let (client, mut server) = tokio::io::duplex(1 << 10);
+    let connector = Connector::new().handshake_timeout(Duration::from_millis(100));
+    let connecting = connector.connect_over(client, "ws://localhost/");
+    let answering = async {
+        server.write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 100\r\n\r\nno token").await.unwrap();
+        // The rest of the body does not follow.
+        std::future::pending::<()>().await;
+    };
+    let refused = tokio::select! {
+        connected = connecting => connected.unwrap_err(),
+        () = answering => unreachable!(),
+    };
+    let Error::Refused(response) = refused else { panic!("{refused:?}") };
+    assert_eq!((response.status(), response.body()), (401, &b"no token"[..]));
+}

@@ -24,9 +24,10 @@ pub(super) use stream::Stream;
 use super::exchange::{Exchange, RequestConnection, Response};
 use super::http1::Http1;
 use super::opened::Sent;
+use super::refusal::Refusal;
 use super::request::Request;
 use super::target::Target;
-use super::{ConnectEvent, Connector, Opened, Protocols, refusal};
+use super::{ConnectEvent, Connector, Opened, Protocols};
 use crate::error::{Error, HttpError};
 use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
@@ -245,9 +246,7 @@ impl Http2 {
         let sent = fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
         let (send, recv) = self.requests.open(sent, false)?;
         let answered = self.answered(&options, fields, send, recv);
-        tokio::time::timeout(connector.handshake_timeout, answered)
-            .await
-            .map_err(|_| Error::HandshakeTimeout)?
+        connector.answer_in_time(answered).await
     }
 
     /// Opens a tunnel of bytes by an extended CONNECT with this `:protocol` (RFC 8441 §4), such as `connect-udp` (RFC 9298). `url` is a
@@ -304,7 +303,7 @@ impl Http2 {
         fields: Vec<(String, String)>,
         send: SendStream,
         mut recv: RecvStream,
-    ) -> Result<Opened, Error> {
+    ) -> Result<Result<Opened, Refusal>, Error> {
         loop {
             let head = recv.head().await?;
             let status = head.status.to_string();
@@ -314,8 +313,7 @@ impl Http2 {
                 Outcome::Informational => {}
                 Outcome::Refused(response) => {
                     self.emit_response(&head);
-                    let body = refusal::http2(Body::http2(recv, None)).await;
-                    return Err(Error::Refused(Box::new(response.with_received_body(body))));
+                    return Ok(Err(Refusal::http2(response, Body::http2(recv, None))));
                 }
                 Outcome::Accepted(negotiated) => {
                     self.emit_response(&head);
@@ -329,7 +327,7 @@ impl Http2 {
                         connector.config.clone(),
                         &[],
                     );
-                    return Ok(Opened {
+                    return Ok(Ok(Opened {
                         socket,
                         version: Version::Http2,
                         status: head.status,
@@ -337,7 +335,7 @@ impl Http2 {
                         peer: self.about.peer,
                         tls: self.about.tls.clone(),
                         request: Sent::Http2(fields),
-                    });
+                    }));
                 }
             }
         }
