@@ -13,7 +13,7 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 
 use super::Response;
-#[cfg(feature = "http2")]
+#[cfg(any(feature = "http2", feature = "hyper"))]
 use crate::error::HttpError;
 #[cfg(feature = "http2")]
 use crate::headers::Headers;
@@ -183,8 +183,8 @@ where
     }
 
     #[cfg(feature = "hyper")]
-    fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
-        Some(self)
+    fn spawn_when_upgraded(self: Box<Self>) -> Result<Option<Box<dyn Open>>, HttpError> {
+        Ok(Some(self))
     }
 }
 
@@ -198,8 +198,11 @@ pub(crate) trait Open: Send {
     fn open(self: Box<Self>, io: Io, arrived: &[u8], registration: Option<Registration>) -> Running;
 
     /// On hyper's server: spawns a task that waits for the connection. Returns `self` on any other server.
+    ///
+    /// # Errors
+    /// [`HttpError::Overloaded`] where there is no memory for another WebSocket.
     #[cfg(feature = "hyper")]
-    fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>>;
+    fn spawn_when_upgraded(self: Box<Self>) -> Result<Option<Box<dyn Open>>, HttpError>;
 }
 
 struct Opening<F> {
@@ -228,21 +231,19 @@ where
     }
 
     #[cfg(feature = "hyper")]
-    fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
-        let Carrier::Hyper(pending, registry) = self.carrier.clone() else { return Some(self) };
+    fn spawn_when_upgraded(self: Box<Self>) -> Result<Option<Box<dyn Open>>, HttpError> {
+        let Carrier::Hyper(pending, registry) = self.carrier.clone() else { return Ok(Some(self)) };
         // Registered now, so that a shutdown waits for upgrades in progress.
-        let registration = match registry {
-            // Where there is no memory for another one, the connection is dropped.
-            Some(registry) => Some(registry.admit(Ipv4Addr::UNSPECIFIED.into(), None)?),
-            None => None,
-        };
+        let admit = |registry: Arc<Registry>| registry.admit(Ipv4Addr::UNSPECIFIED.into(), None);
+        let registration =
+            registry.map(|registry| admit(registry).ok_or(HttpError::Overloaded)).transpose()?;
         tokio::spawn(async move {
             // The client may have disconnected before the response was sent.
             if let Ok(io) = pending.wait().await {
                 self.open(io, &[], registration).await;
             }
         });
-        None
+        Ok(None)
     }
 }
 

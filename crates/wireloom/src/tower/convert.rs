@@ -22,7 +22,11 @@ struct Own(Arc<Origin>);
 
 /// Among the extensions of a response: the WebSocket to open on the connection once the response is sent.
 #[derive(Clone)]
-struct AcceptedUpgrade(Arc<Mutex<Option<Box<dyn Open>>>>);
+struct AcceptedUpgrade {
+    /// With another status, which a layer of the application may choose, the response refuses.
+    status: StatusCode,
+    opening: Arc<Mutex<Option<Box<dyn Open>>>>,
+}
 
 /// Among the extensions of a response: its connection ends after it, also one of HTTP/2, where the header `Connection` has no meaning.
 #[derive(Clone)]
@@ -64,7 +68,8 @@ where
     let (mut parts, body) = response.into_parts();
     let accepted = parts.extensions.remove::<AcceptedUpgrade>();
     let opening = accepted
-        .and_then(|AcceptedUpgrade(opening)| opening.lock().unwrap_or_else(PoisonError::into_inner).take());
+        .filter(|accepted| accepted.status == parts.status)
+        .and_then(|accepted| accepted.opening.lock().unwrap_or_else(PoisonError::into_inner).take());
     let headers = copy_in(&parts.headers);
     // RFC 9112 §9.6. RFC 9113 §8.2.2: over HTTP/2 the header is that of an upstream, whose connection is another one.
     let closes = parts.extensions.get::<LastOfConnection>().is_some()
@@ -172,8 +177,13 @@ impl From<Response> for http::Response<Body> {
         copy_out(&headers, out.headers_mut());
         let Some(opening) = opening else { return out };
         #[cfg(feature = "hyper")]
-        let Some(opening) = opening.spawn_when_upgraded() else { return out };
-        out.extensions_mut().insert(AcceptedUpgrade(Arc::new(Mutex::new(Some(opening)))));
+        let opening = match opening.spawn_when_upgraded() {
+            Ok(Some(opening)) => opening,
+            Ok(None) => return out,
+            Err(error) => return Response::from(error).into(),
+        };
+        let (status, opening) = (out.status(), Arc::new(Mutex::new(Some(opening))));
+        out.extensions_mut().insert(AcceptedUpgrade { status, opening });
         out
     }
 }

@@ -57,7 +57,9 @@ pub struct Peer {
 
 /// Validates a request as the opening handshake of a WebSocket, as [`Request::websocket`] does: on Wireloom's server behind
 /// [`handler`], and on hyper's (and so axum's) with the feature `hyper`. The response that
-/// [`on_open`](Upgrade::on_open) makes becomes an `http::Response` by `into()`, and is to be returned as it is.
+/// [`on_open`](Upgrade::on_open) makes becomes an `http::Response` by `into()`, and is to be returned as it is. A layer that refuses has to
+/// do so before the handler accepts: with another status Wireloom's server opens nothing, but hyper's hands the connection over all the
+/// same.
 ///
 /// On hyper's server the WebSocket is served by a task of its own, which a `WebSocketTracker` among the extensions of the request
 /// tracks.

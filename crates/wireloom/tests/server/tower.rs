@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use axum::routing::{any, get, post};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use wireloom::{Body, CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig};
+
+use wireloom_testing::frame::upgrade_request;
 
 use crate::ask;
 
@@ -22,6 +25,7 @@ fn application() -> Router {
         .route("/sized", get(sized))
         .route("/echo", any(echo))
         .route("/other", any(other))
+        .route("/refused", any(refused))
         .fallback_service(wireloom::tower::service(within, ServerConfig::default()))
 }
 
@@ -39,6 +43,11 @@ async fn echo(mut request: axum::extract::Request) -> http::Response<Body> {
         Err(refusal) => refusal,
     };
     answer.into()
+}
+
+/// A handler that accepts, and a layer that does not.
+async fn refused(request: axum::extract::Request) -> (http::StatusCode, http::Response<Body>) {
+    (http::StatusCode::FORBIDDEN, echo(request).await)
 }
 
 /// A handler for another protocol, which asks for WebSockets first.
@@ -188,5 +197,40 @@ async fn opens_websockets_within_an_application() {
         assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hi"), "{server}");
         let refused = ask(address, "GET /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(refused.starts_with("HTTP/1.1 426 "), "{server}: {refused}");
+    }
+}
+
+// The client sends further requests on the connection. (hyper hands it over at its end all the same.)
+#[tokio::test]
+async fn a_response_whose_status_was_changed_opens_nothing() {
+    let [_, (_, address)] = servers().await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(upgrade_request("/refused").as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(client.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 403 "), "{}", String::from_utf8_lossy(&head));
+    client.write_all(b"GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hello\n"), "{answer}");
+}
+
+// A response that accepts would be followed by the end of the connection.
+#[tokio::test]
+async fn a_tracker_without_memory_for_another_websocket_refuses_it() {
+    for (max, expected) in [(0, 503), (1 << 20, 101)] {
+        let tracker = wireloom::tower::WebSocketTracker::with_memory_max(max);
+        let router = application().layer(axum::Extension(tracker.clone()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let status = match Connector::new().open(&format!("ws://{address}/echo")).await {
+            Ok(opened) => opened.status,
+            Err(Error::Refused(response)) => response.status(),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(status, expected);
     }
 }
