@@ -12,6 +12,9 @@ use crate::url::without_secrets;
 /// The result of a source of tokens: a token, or a text that says why there is none now.
 pub type TokenFuture = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 
+/// The longest timeout and delay: others would be after the end of time.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// Makes tokens.
 pub(super) type TokenSource = Arc<dyn Fn() -> TokenFuture + Send + Sync>;
 
@@ -99,19 +102,32 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a command may take, and the opening of a connection. A connection is not given up while bytes of a message arrive or leave.
-    /// The default is 5 s.
+    /// How long a command may take, and the opening of a connection; at most a day. A connection is not given up while bytes of a message
+    /// arrive or leave, unless the server owes an answer for 60 times as long. The default is 5 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = timeout.min(TIME_MAX);
         self
     }
 
     /// The delay before a connection is made again: random, below a bound that doubles from `min` to `max` with each failure. The default
-    /// is 500 ms to 20 s.
+    /// is 500 ms to 20 s, the longest delay a day.
     #[must_use]
     pub fn reconnect_delay(mut self, min: Duration, max: Duration) -> Self {
-        (self.delay_min, self.delay_max) = (min, max.max(min));
+        (self.delay_min, self.delay_max) = (min.min(TIME_MAX), max.max(min).min(TIME_MAX));
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Client;
+    use super::*;
+
+    #[test]
+    fn the_longest_times_are_no_overflow() {
+        let builder = Client::builder("ws://127.0.0.1/").timeout(Duration::MAX);
+        let builder = builder.reconnect_delay(Duration::MAX, Duration::MAX);
+        let _ = tokio::time::Instant::now() + 60 * builder.timeout + builder.delay_min + builder.delay_max;
     }
 }

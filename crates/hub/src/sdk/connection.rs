@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, timeout, timeout_at};
 use wireloom::{CloseCode, WebSocket};
 
@@ -14,6 +15,9 @@ use crate::protocol::{Command, ConnectRequest, ConnectResult, Error, Reply, Subs
 
 /// How long a ping of the server may be late.
 const PING_DELAY_MAX: Duration = Duration::from_secs(10);
+
+/// For how many timeouts the server may owe an answer, although bytes arrive: it may be long, and so may be what is before it.
+const ANSWER_TIMEOUTS: u32 = 60;
 
 /// An open connection, on which `connect` has succeeded.
 pub(super) struct Connection {
@@ -31,6 +35,38 @@ pub(super) struct Connection {
     silence: Option<Deadline>,
     /// The bytes that had arrived when `silence` was set.
     received_len: u64,
+    /// The first command that the server owes an answer to, and until when. In time since `opened_at`.
+    owed: Option<(u32, Deadline)>,
+}
+
+/// What [`Connection::recv`] returns.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// The message that was being sent has left.
+    Sent,
+    Replies(Replies),
+}
+
+/// The replies of a message, decoded one at a time, so that a message of many tiny ones costs no memory.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    /// Empty after an error.
+    rest: Bytes,
+}
+
+impl Iterator for Replies {
+    type Item = Result<Reply, Lost>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut values = serde_json::Deserializer::from_slice(&self.rest).into_iter::<Reply>();
+        let reply = values.next();
+        let used = values.byte_offset();
+        match &reply {
+            Some(Ok(_)) => self.rest = self.rest.slice(used..),
+            Some(Err(_)) | None => self.rest = Bytes::new(),
+        }
+        reply.map(|reply| reply.map_err(|error| Lost::retry(format_args!("a message is malformed: {error}"))))
+    }
 }
 
 /// Why a connection could not be opened, or has ended.
@@ -71,7 +107,7 @@ impl Lost {
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) result: ConnectResult,
-    pub(super) rest: Vec<Reply>,
+    pub(super) rest: Replies,
 }
 
 impl Connection {
@@ -111,29 +147,31 @@ impl Connection {
             opened_at: Instant::now(),
             silence: None,
             received_len: 0,
+            owed: None,
         }
     }
 
     async fn connect(mut self, connect: ConnectRequest) -> Result<Opened, Lost> {
         self.begin_send(&[Command { id: 1, connect: Some(connect), ..Command::default() }]).await?;
         let mut deadline = Instant::now() + self.timeout;
-        loop {
+        let give_up = Instant::now() + self.answer_max();
+        while Instant::now() < give_up {
             let traffic = self.socket.traffic();
-            let Ok(replies) = timeout_at(deadline, self.recv(true)).await else {
+            let Ok(received) = timeout_at(deadline.min(give_up), self.recv(true)).await else {
                 if self.socket.traffic() == traffic {
-                    return Err(Lost::retry("no answer in time"));
+                    break;
                 }
                 // Both messages may be long: the reply has what the client has missed.
                 deadline = Instant::now() + self.timeout;
                 continue;
             };
-            let replies = replies?;
-            if replies.is_empty() {
-                // The command has left.
+            let Received::Replies(mut replies) = received? else {
                 deadline = Instant::now() + self.timeout;
-            }
-            let mut replies = replies.into_iter();
-            let Some(reply) = replies.find(|reply| reply.id == 1) else { continue };
+                continue;
+            };
+            let is_answer = |reply: &Result<Reply, _>| !reply.as_ref().is_ok_and(|reply| reply.id != 1);
+            let Some(reply) = replies.find(is_answer) else { continue };
+            let reply = reply?;
             if let Some(error) = reply.error {
                 return Err(Lost::refused(error));
             }
@@ -141,8 +179,9 @@ impl Connection {
             self.ping_interval = Duration::from_secs(result.ping.into());
             self.has_pong = result.pong;
             self.note_bytes();
-            return Ok(Opened { connection: self, result, rest: replies.collect() });
+            return Ok(Opened { connection: self, result, rest: replies });
         }
+        Err(Lost::retry("no answer in time"))
     }
 
     /// Begins to send commands as one message, which leaves while [`recv`](Self::recv) waits. The message before has left.
@@ -160,28 +199,25 @@ impl Connection {
         self.stuck.is_some()
     }
 
-    /// The next message: at least one reply; or none, when the message that is being sent has left. Unless `reads`, only that is waited
-    /// for.
+    /// The next message, or that the one which is being sent has left. Unless `reads`, only that is waited for.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
-    pub(super) async fn recv(&mut self, reads: bool) -> Result<Vec<Reply>, Lost> {
+    pub(super) async fn recv(&mut self, reads: bool) -> Result<Received, Lost> {
         let (sender, receiver) = self.socket.halves();
         let message = tokio::select! {
             biased;
             // After a failure the receiver tells why the connection has ended.
             _ = sender.flush(), if self.stuck.is_some() => {
                 self.stuck = None;
-                return Ok(Vec::new());
+                return Ok(Received::Sent);
             }
             received = receiver.recv_owned(), if reads => received,
             else => std::future::pending().await,
         };
         let Ok(Some(message)) = message else { return Err(self.end()) };
-        let replies = serde_json::Deserializer::from_slice(message.as_bytes()).into_iter::<Reply>();
-        let replies: Result<Vec<_>, _> = replies.collect();
         self.note_bytes();
-        replies.map_err(|error| Lost::retry(format_args!("a message is malformed: {error}")))
+        Ok(Received::Replies(Replies { rest: message.into_bytes() }))
     }
 
     /// Whether the server waits for an answer to this ping.
@@ -216,6 +252,28 @@ impl Connection {
         }
         let now = self.opened_at.elapsed();
         self.stuck.as_mut().is_some_and(|deadline| deadline.is_over(now, self.timeout))
+    }
+
+    /// Notes the first command that the server owes an answer to. Each has its time from when those before it are answered.
+    pub(super) fn note_owed(&mut self, id: Option<u32>) {
+        if self.owed.map(|(before, _)| before) != id {
+            self.owed = id.map(|id| (id, Deadline::new(self.opened_at.elapsed(), self.answer_max())));
+        }
+    }
+
+    /// When [`owes`](Self::owes) is to be asked.
+    pub(super) fn owes_at(&self) -> Option<Instant> {
+        self.owed.map(|(_, deadline)| self.opened_at + deadline.at())
+    }
+
+    /// Whether the server has owed an answer for too long.
+    pub(super) fn owes(&mut self) -> bool {
+        let (now, answer_max) = (self.opened_at.elapsed(), self.answer_max());
+        self.owed.as_mut().is_some_and(|(_, deadline)| deadline.is_over(now, answer_max))
+    }
+
+    fn answer_max(&self) -> Duration {
+        self.timeout.saturating_mul(ANSWER_TIMEOUTS)
     }
 
     fn note_sending(&mut self) {
@@ -313,7 +371,8 @@ mod tests {
                 let silent_at = connection.silent_at().unwrap();
                 tokio::select! {
                     replies = connection.recv(true) => {
-                        assert!(replies.unwrap()[0].push.is_some());
+                        let Ok(Received::Replies(mut replies)) = replies else { panic!("{replies:?}") };
+                        assert!(replies.next().unwrap().unwrap().push.is_some());
                         return connection;
                     }
                     () = sleep_until(silent_at) => assert!(!connection.is_silent()),
@@ -347,7 +406,7 @@ mod tests {
         connection.begin_send(commands).await.unwrap();
         while let Some(stuck_at) = connection.stuck_at() {
             tokio::select! {
-                received = connection.recv(true) => assert_eq!(received, Ok(Vec::new())),
+                received = connection.recv(true) => assert!(matches!(received, Ok(Received::Sent))),
                 () = sleep_until(stuck_at) => if connection.is_stuck() { return false },
             }
         }
@@ -372,6 +431,29 @@ mod tests {
         let lost = connection.connect(ConnectRequest::default()).await.err();
         assert_eq!(lost, Some(Lost::retry("no answer in time")));
         assert!(began.elapsed() < 3 * TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_answer_never_ends_is_given_up() {
+        let (connection, mut server) = connection().await;
+        let began = Instant::now();
+        // It would take hours.
+        let endless = "x".repeat(4_000_000);
+        let lost = tokio::select! {
+            opened = connection.connect(ConnectRequest::default()) => opened.err(),
+            sent = server.send(&*endless) => panic!("{sent:?}"),
+        };
+        assert_eq!(lost, Some(Lost::retry("no answer in time")));
+        assert!(began.elapsed() < (ANSWER_TIMEOUTS + 1) * TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn replies_are_decoded_one_at_a_time() {
+        let replies = |text: &'static str| Replies { rest: text.into() };
+        let ids = |text| replies(text).map(|reply| reply.ok().map(|reply| reply.id)).collect::<Vec<_>>();
+        assert_eq!(ids("{\"id\":1}\n{}\n {\"id\":3} "), [Some(1), Some(0), Some(3)]);
+        assert_eq!(ids("{\"id\":1}{\"id\":x}{\"id\":3}"), [Some(1), None]);
+        assert_eq!(ids(" \n"), []);
     }
 
     // It would be as long the next time.

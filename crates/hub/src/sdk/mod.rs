@@ -201,12 +201,12 @@ impl Client {
             Request::Subscribe { channel: channel.clone(), options: Box::new(options), events: sender, done };
         // Dropping it ends the subscription, also when the caller gives up.
         let subscription = Subscription::new(self.clone(), channel, events);
-        self.request(request).await?;
-        match tokio::time::timeout(self.timeout, subscribed).await {
-            Ok(Ok(result)) => result.map(|()| subscription),
-            Ok(Err(_)) => Err(ended()),
-            Err(_) => Err(ClientError::Timeout),
-        }
+        let subscribing = async {
+            self.request(request).await?;
+            subscribed.await.unwrap_or_else(|_| Err(ended()))
+        };
+        let subscribed = tokio::time::timeout(self.timeout, subscribing).await;
+        subscribed.unwrap_or(Err(ClientError::Timeout)).map(|()| subscription)
     }
 
     /// Publishes a JSON value into a channel. It is not sent again after a loss of the connection.

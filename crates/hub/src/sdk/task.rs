@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use self::deliveries::{Deliveries, Event};
 use self::entry::{Entry, State, WrongBase};
 use super::builder::{ClientBuilder, TokenSource};
-use super::connection::{Connection, Lost, Opened};
+use super::connection::{Connection, Lost, Opened, Received, Replies};
 use super::subscription::{SubscribeOptions, Subscribed, SubscriptionEvent};
 use super::{ClientError, ClientEvent};
 use crate::history::Position;
@@ -100,6 +100,8 @@ pub(super) struct Task {
     events: Option<mpsc::Sender<ClientEvent>>,
     deliveries: Deliveries,
     pending: HashMap<u32, Pending>,
+    /// The pending commands that are no calls, in their order, and perhaps some that were answered.
+    owed: VecDeque<u32>,
     last_id: u32,
     last_key: u64,
     is_connected: bool,
@@ -135,6 +137,7 @@ impl Task {
             events,
             deliveries,
             pending,
+            owed: VecDeque::new(),
             // 1 is that of `connect`.
             last_id: 1,
             last_key: 0,
@@ -233,6 +236,7 @@ impl Task {
     fn disconnected(&mut self) {
         self.is_connected = false;
         self.renew_at = None;
+        self.owed.clear();
         for (_, pending) in self.pending.drain() {
             if let Pending::Call(done) = pending {
                 let _ = done.send(Err(ClientError::ConnectionLost));
@@ -329,7 +333,9 @@ impl Task {
             self.server_subscribed(channel, result);
         }
         let mut commands = Vec::new();
-        self.handle(rest, &connection, &mut commands);
+        if let Err(lost) = self.handle(rest, &connection, &mut commands) {
+            return Ok(lost);
+        }
         for call in std::mem::take(&mut self.calls) {
             self.begin(call, &mut commands);
         }
@@ -341,6 +347,7 @@ impl Task {
                 }
                 commands.clear();
             }
+            connection.note_owed(self.first_owed());
             let reads = !self.deliveries.are_stalled() && commands.len() < COMMANDS_MAX;
             let deadline = self.deadline(&connection, reads);
             // Not biased: there may always be a request, and always a message.
@@ -363,16 +370,24 @@ impl Task {
                 Some(token) = self.made.1.recv() => self.handle_token(token, &mut commands),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
                 received = connection.recv(reads) => match received {
-                    Ok(replies) => self.handle(replies, &connection, &mut commands),
+                    Ok(Received::Sent) => {}
+                    Ok(Received::Replies(replies)) => {
+                        if let Err(lost) = self.handle(replies, &connection, &mut commands) {
+                            return Ok(lost);
+                        }
+                    }
                     Err(lost) => return Ok(lost),
                 },
                 () = tokio::time::sleep_until(deadline) => {
                     if connection.is_stuck() {
                         return Ok(connection.abandon("the server does not read"));
                     }
-                    // While nothing is read, the server's pings wait.
+                    // While nothing is read, the server's pings and answers wait.
                     if reads && connection.is_silent() {
                         return Ok(connection.abandon("the server is silent"));
+                    }
+                    if reads && connection.owes() {
+                        return Ok(connection.abandon("the server does not answer"));
                     }
                 }
             }
@@ -382,6 +397,25 @@ impl Task {
     fn next_id(&mut self) -> u32 {
         self.last_id = self.last_id.checked_add(1).unwrap_or(2);
         self.last_id
+    }
+
+    /// The id of a command that is no call: the server owes an answer. Callers give up after their timeout.
+    fn owe(&mut self, pending: Pending) -> u32 {
+        let id = self.next_id();
+        self.pending.insert(id, pending);
+        self.owed.push_back(id);
+        id
+    }
+
+    /// The first command that the server owes an answer to.
+    fn first_owed(&mut self) -> Option<u32> {
+        while let Some(id) = self.owed.front() {
+            if self.pending.contains_key(id) {
+                return Some(*id);
+            }
+            self.owed.pop_front();
+        }
+        None
     }
 
     fn begin(&mut self, call: Call, commands: &mut Vec<Command>) {
@@ -403,16 +437,16 @@ impl Task {
     }
 
     fn send_unsubscribe(&mut self, channel: String, commands: &mut Vec<Command>) {
-        let id = self.next_id();
-        self.pending.insert(id, Pending::Unsubscribe);
+        let id = self.owe(Pending::Unsubscribe);
         let unsubscribe = Some(UnsubscribeRequest { channel });
         commands.push(Command { id, unsubscribe, ..Command::default() });
     }
 
     fn deadline(&self, connection: &Connection, reads: bool) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
-        let silent_at = connection.silent_at().filter(|_| reads);
-        [connection.stuck_at(), silent_at, self.renew_at, self.due_at]
+        let [silent_at, owes_at] =
+            [connection.silent_at(), connection.owes_at()].map(|at| at.filter(|_| reads));
+        [connection.stuck_at(), silent_at, owes_at, self.renew_at, self.due_at]
             .into_iter()
             .flatten()
             .fold(far, Instant::min)
@@ -444,6 +478,10 @@ impl Task {
     }
 
     fn handle_due(&mut self, channel: String, commands: &mut Vec<Command>) {
+        // Its handle was dropped while the queue of requests was full.
+        if self.remove_dropped(&channel) {
+            return self.send_unsubscribe(channel, commands);
+        }
         let Some(entry) = self.entries.get_mut(&channel) else { return };
         let source = entry.options.token_source.clone();
         match entry.state {
@@ -489,8 +527,7 @@ impl Task {
         match token {
             Token { subscription: None, result: Ok(token) } => {
                 self.token.clone_from(&token);
-                let id = self.next_id();
-                self.pending.insert(id, Pending::Refresh);
+                let id = self.owe(Pending::Refresh);
                 let refresh = Some(RefreshRequest { token });
                 commands.push(Command { id, refresh, ..Command::default() });
             }
@@ -519,8 +556,7 @@ impl Task {
                 match before {
                     State::MakingToken => self.send_subscribe(channel, commands),
                     State::Subscribed => {
-                        let id = self.next_id();
-                        self.pending.insert(id, Pending::SubRefresh { channel: channel.clone(), key });
+                        let id = self.owe(Pending::SubRefresh { channel: channel.clone(), key });
                         let sub_refresh = Some(SubRefreshRequest { channel, token });
                         commands.push(Command { id, sub_refresh, ..Command::default() });
                     }
@@ -532,7 +568,6 @@ impl Task {
     }
 
     fn send_subscribe(&mut self, channel: String, commands: &mut Vec<Command>) {
-        let id = self.next_id();
         let Some(entry) = self.entries.get(&channel) else { return };
         let position = entry.position.clone().unwrap_or_default();
         let subscribe = SubscribeRequest {
@@ -548,20 +583,32 @@ impl Task {
             delta: if entry.options.wants_deltas { "fossil".into() } else { String::new() },
             ..SubscribeRequest::default()
         };
-        self.pending.insert(id, Pending::Subscribe { channel, key: entry.key });
+        let key = entry.key;
+        let id = self.owe(Pending::Subscribe { channel, key });
         commands.push(Command { id, subscribe: Some(subscribe), ..Command::default() });
     }
 
-    fn handle(&mut self, replies: Vec<Reply>, connection: &Connection, commands: &mut Vec<Command>) {
+    /// Handles a message; an error if it is malformed.
+    fn handle(
+        &mut self,
+        replies: Replies,
+        connection: &Connection,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), Lost> {
         for reply in replies {
+            let reply = reply?;
             if connection.wants_pong(&reply) {
-                commands.push(Command::default());
+                // One pong answers all pings before it.
+                if commands.last() != Some(&Command::default()) {
+                    commands.push(Command::default());
+                }
             } else if let Some(push) = reply.push {
                 self.handle_push(push, commands);
             } else if let Some(pending) = self.pending.remove(&reply.id) {
                 self.handle_reply(pending, reply, commands);
             }
         }
+        Ok(())
     }
 
     fn handle_reply(&mut self, pending: Pending, reply: Reply, commands: &mut Vec<Command>) {

@@ -276,7 +276,7 @@ async fn open(capacity: usize) -> (Opened, WebSocket) {
     let client = wireloom::connect_over(near, "ws://localhost/");
     let (client, server) = tokio::join!(client, wireloom::accept(far));
     let connection = Connection::new(client.unwrap(), Duration::from_secs(5));
-    (Opened { connection, result: ConnectResult::default(), rest: Vec::new() }, server.unwrap())
+    (Opened { connection, result: ConnectResult::default(), rest: Replies::default() }, server.unwrap())
 }
 
 fn call(command: Command) -> (Request, oneshot::Receiver<Result<Reply, ClientError>>) {
@@ -287,6 +287,44 @@ fn call(command: Command) -> (Request, oneshot::Receiver<Result<Reply, ClientErr
 fn rpc(data: String) -> (Request, oneshot::Receiver<Result<Reply, ClientError>>) {
     let rpc = Some(RpcRequest { method: String::new(), data: data.into() });
     call(Command { rpc, ..Command::default() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_owes_an_answer_is_given_up() {
+    let (opened, mut server) = open(1 << 16).await;
+    let (mut task, _handles) = task();
+    let _events = add(&mut task, SubscribeOptions::default());
+    let began = Instant::now();
+    // It is neither silent nor stuck.
+    let serving = async {
+        loop {
+            server.send("{\"push\":{\"channel\":\"y\",\"pub\":{}}}").await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let lost = tokio::select! {
+        lost = task.serve(opened) => lost,
+        () = serving => unreachable!(),
+        () = tokio::time::sleep(Duration::from_secs(3_600)) => panic!("it waits for ever"),
+    };
+    assert!(matches!(lost, Ok(Lost::Retry { .. })));
+    // 60 timeouts.
+    assert_eq!(began.elapsed().as_secs(), 300);
+    task.disconnected();
+    assert!(task.first_owed().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_without_a_handle_is_not_made_again() {
+    let (mut task, _handles) = task();
+    let events = add(&mut task, SubscribeOptions::default());
+    let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+    reply(&mut task, id, SubscribeResult::default());
+    // The queue of requests was full, so that the task knows nothing of it.
+    drop(events);
+    task.disconnected();
+    assert!(commands_after(&mut task, Duration::from_secs(60)).await.is_empty());
+    assert!(task.entries.is_empty());
 }
 
 async fn answer_rpcs(mut server: WebSocket) {
