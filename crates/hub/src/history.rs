@@ -19,6 +19,9 @@ pub struct Position {
 }
 
 impl Position {
+    /// No history gets as far: Redis counts up to this. A greater offset in a store is damage.
+    pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
+
     /// Whether it is in the history with this epoch. An empty epoch stands for any: applications that hand out positions may know
     /// only the offset.
     pub(crate) fn is_in(&self, epoch: &str) -> bool {

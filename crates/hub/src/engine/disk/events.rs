@@ -116,8 +116,13 @@ fn report_lost(database: &Database) -> Result<(), redb::Error> {
     Ok(write.commit()?)
 }
 
+/// The number after one of the file; no file has the last one.
+fn after(number: u64) -> Result<u64, redb::Error> {
+    number.checked_add(1).ok_or_else(|| redb::Error::Corrupted(format!("there is no number after {number}")))
+}
+
 fn push(queue: &mut redb::Table<'_, u64, &[u8]>, event: &[u8]) -> Result<(), redb::Error> {
-    let next = queue.last()?.map_or(0, |(id, _)| id.value()) + 1;
+    let next = after(queue.last()?.map_or(0, |(id, _)| id.value()))?;
     queue.insert(next, event)?;
     if queue.len()? > QUEUE_MAX as u64 {
         queue.pop_first()?;
@@ -262,7 +267,7 @@ impl EventQueue for DiskQueue {
         // Opens the file, so that what the process before left open is reported.
         self.call(move |write| {
             let mut renewals = write.open_table(RENEWALS)?;
-            let number = renewals.get(&*node)?.map_or(0, |number| number.value()) + 1;
+            let number = after(renewals.get(&*node)?.map_or(0, |number| number.value()))?;
             renewals.insert(&*node, number)?;
             Ok(Lease::Renewed { number, others: Some(Vec::new()) })
         })
@@ -313,5 +318,32 @@ impl EventQueue for DiskQueue {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::disk::file;
+
+    /// The rows have the right checksums.
+    #[tokio::test]
+    async fn the_last_number_of_all_is_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let store = file::open(&path).unwrap();
+        let written = store.call(|database| -> Result<(), redb::Error> {
+            let write = database.begin_write()?;
+            write.open_table(QUEUE)?.insert(u64::MAX, &b"event"[..])?;
+            Ok(write.commit()?)
+        });
+        written.unwrap();
+        drop(store);
+        let queue = DiskQueue::new(Arc::new(move || file::open(&path).map_err(|error| error.to_string())));
+        assert!(queue.end("node", "a", b"event").await.is_err());
+        let queued = queue.take(10).await.unwrap();
+        assert_eq!(queued.len(), 1);
+        queue.acknowledge(&[queued[0].id.clone()]).await.unwrap();
+        queue.end("node", "a", b"event").await.unwrap();
     }
 }

@@ -383,11 +383,12 @@ fn discard_unfinished(path: &Path) -> Result<bool, DiskError> {
 }
 
 /// The publications of a channel in the order of their offsets, with the time at which each expires; `None` for one that
-/// cannot be decoded.
+/// cannot be decoded. No offset is greater than [`Position::OFFSET_MAX`].
 pub(super) type Rows = Vec<(u64, Duration, Option<Publication>)>;
 
 pub(super) fn decode(offset: u64, expires_at: u64, bytes: &[u8]) -> (u64, Duration, Option<Publication>) {
-    (offset, Duration::from_millis(expires_at), Publication::decode(bytes).ok())
+    let publication = Publication::decode(bytes).ok().filter(|publication| publication.offset == offset);
+    (offset, Duration::from_millis(expires_at), publication)
 }
 
 /// The log of a channel. Offsets are consecutive up to the last one: what precedes a gap cannot be recovered. Adds the
@@ -426,6 +427,9 @@ pub(super) fn load(database: &Database, now: Duration) -> Result<Content, redb::
     for row in positions.iter()? {
         let (channel, position) = row?;
         let (channel, (epoch, top)) = (channel.value(), position.value());
+        if top > Position::OFFSET_MAX {
+            return Err(redb::Error::Corrupted(format!("the offset of the channel {channel:?} is {top}")));
+        }
         let mut rows = Rows::new();
         for row in publications.range((channel, 0)..=(channel, top))? {
             let (key, value) = row?;

@@ -406,6 +406,40 @@ mod tests {
         assert_eq!(publish(&engine, "a", "5").await, Position { offset: 5, epoch });
     }
 
+    /// The rows have the right checksums.
+    #[tokio::test]
+    async fn an_offset_that_no_history_reaches_is_damage() {
+        for offset in [Position::OFFSET_MAX, Position::OFFSET_MAX + 1, u64::MAX] {
+            let directory = tempfile::tempdir().unwrap();
+            let open = || DiskEngine::open(directory.path(), MemoryEngine::new(10));
+            let before = publish(&open().unwrap(), "a", "1").await;
+            let store = file::open(&directory.path().join(FILE)).unwrap();
+            let written = store.call(|database| -> Result<(), redb::Error> {
+                let write = database.begin_write()?;
+                write.open_table(file::POSITIONS)?.insert("b", ("e", offset))?;
+                let publication = Publication { offset, ..Publication::default() };
+                let row = (u64::MAX, &prost::Message::encode_to_vec(&publication)[..]);
+                write.open_table(file::PUBLICATIONS)?.insert(("b", offset), row)?;
+                // Another publication than that of its row.
+                write.open_table(file::PUBLICATIONS)?.insert(("a", 2), row)?;
+                write.open_table(file::POSITIONS)?.insert("a", (&*before.epoch, 2))?;
+                Ok(write.commit()?)
+            });
+            written.unwrap();
+            drop(store);
+            if offset == Position::OFFSET_MAX {
+                assert_eq!(read(&open().unwrap(), "b").await.1.offset, offset);
+                continue;
+            }
+            assert!(matches!(open(), Err(DiskError::Damaged { .. })));
+            let salvaged = DiskEngine::salvage(directory.path()).unwrap();
+            assert_eq!((salvaged.publications, salvaged.unreadable), (0, 3));
+            let engine = open().unwrap();
+            assert_eq!(publish(&engine, "a", "3").await, Position { offset: 3, epoch: before.epoch });
+            assert_eq!(publish(&engine, "b", "1").await.offset, 1);
+        }
+    }
+
     #[tokio::test]
     async fn a_check_reports_a_repair_after_a_crash_alone() {
         let [closed, crashed] = [(); 2].map(|()| tempfile::tempdir().unwrap());

@@ -41,14 +41,19 @@ fn read(damaged: &Damaged, now: Duration) -> std::io::Result<Content> {
         let (epoch, offset) = <(&str, u64)>::from_bytes(position);
         let position = Position { offset, epoch: epoch.into() };
         let channel = String::from_utf8_lossy(channel).into_owned();
-        channels.entry(channel).or_default().0 = Some(position).filter(|_| damaged.is_newest);
+        let is_known = damaged.is_newest && offset <= Position::OFFSET_MAX;
+        channels.entry(channel).or_default().0 = Some(position).filter(|_| is_known);
     })?;
+    let mut content = Content::default();
     damaged.rows(PUBLICATIONS.name(), |key, value| {
         let ((channel, offset), (expires_at, bytes)) =
             (<(&str, u64)>::from_bytes(key), <(u64, &[u8])>::from_bytes(value));
-        channels.entry(channel.to_owned()).or_default().1.push(decode(offset, expires_at, bytes));
+        if offset > Position::OFFSET_MAX {
+            content.unreadable += 1;
+        } else {
+            channels.entry(channel.to_owned()).or_default().1.push(decode(offset, expires_at, bytes));
+        }
     })?;
-    let mut content = Content::default();
     for (channel, (position, rows)) in channels {
         if position.is_none() && rows.is_empty() {
             continue;

@@ -73,7 +73,7 @@ impl Batch {
 
     /// The number of messages of the subject from the first of these on, if the server counts them.
     fn count(&self) -> Option<u64> {
-        self.pending.map(|pending| pending + self.messages.len() as u64)
+        self.pending.map(|pending| pending.saturating_add(self.messages.len() as u64))
     }
 
     pub(super) fn has_more(&self) -> bool {
@@ -126,6 +126,7 @@ pub(super) async fn batch(
             None => {}
         }
         let sequence = number(async_nats::header::NATS_SEQUENCE.as_ref());
+        let sequence = sequence.filter(|sequence| (1..=Position::OFFSET_MAX).contains(sequence));
         let sequence = sequence.ok_or_else(|| unavailable("a stored message has no sequence"))?;
         batch.last = Some(sequence);
         let headers = message.headers.as_ref();
@@ -306,9 +307,10 @@ async fn kept(
         let count = limit.saturating_sub(publications.len()).saturating_add(excess);
         let batch = batch(nats, &config.name, subject, from, count).await?;
         let Some(last) = batch.last() else { return Ok(publications) };
-        let mut newer = batch.pending.unwrap_or_default() as usize + batch.messages.len();
+        let mut newer = batch.count().unwrap_or(batch.messages.len() as u64);
         for message in batch.messages {
-            let is_kept = newer <= retention.size && !message.has_expired(retention, nats.server_time());
+            let is_kept =
+                newer <= retention.size as u64 && !message.has_expired(retention, nats.server_time());
             newer -= 1;
             if message.sequence >= before {
                 return Ok(publications);

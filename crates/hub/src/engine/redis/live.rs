@@ -709,7 +709,7 @@ impl Live {
                     return false;
                 };
                 if let Ok(publication) = Publication::decode(payload)
-                    && offset > 0
+                    && (1..=Position::OFFSET_MAX).contains(&offset)
                 {
                     return self.handle_stored(
                         channel,

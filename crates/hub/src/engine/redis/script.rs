@@ -262,7 +262,8 @@ pub(super) async fn read(connection: &Connection, reading: Reading<'_>) -> Resul
             .split('-')
             .next()
             .and_then(|text| text.parse().ok())
-            .ok_or_else(|| unavailable("not a number"))
+            .filter(|number| *number <= Position::OFFSET_MAX)
+            .ok_or_else(|| unavailable("not an offset"))
     };
     let [epoch, top, entries @ ..] = &found[..] else {
         return Err(unavailable("an answer without a position"));
