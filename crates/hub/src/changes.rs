@@ -38,13 +38,9 @@ pub(crate) enum Change {
     /// The announcement of a client that has subscribed.
     Join(ClientInfo),
     /// What follows the end of a subscription.
-    Leave {
-        active: Active,
-        code: u32,
-        reason: Arc<str>,
-    },
+    Leave(Active),
     /// Somebody waits for the changes before this one.
-    Made(oneshot::Sender<()>),
+    Made(Option<oneshot::Sender<()>>),
 }
 
 impl Key {
@@ -72,10 +68,13 @@ impl Changes {
         !std::mem::replace(&mut waiting.has_task, true)
     }
 
-    /// The task of these was dropped.
-    pub(crate) fn abandon(&mut self, key: &Key) {
+    /// The task of these was dropped, while it made a change.
+    pub(crate) fn abandon(&mut self, key: &Key, current: Option<Change>) {
         if let Some(waiting) = self.waiting.get_mut(key) {
             waiting.has_task = false;
+            let again =
+                current.filter(|change| !waiting.is_cancelled || !matches!(change, Change::Subscribe));
+            again.into_iter().for_each(|change| waiting.changes.push_front(change));
         }
     }
 
@@ -97,7 +96,7 @@ impl Changes {
         }
         let waiting = self.waiting.get_mut(&key())?;
         let (sender, made) = oneshot::channel();
-        waiting.changes.push_back(Change::Made(sender));
+        waiting.changes.push_back(Change::Made(Some(sender)));
         Some(made)
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::Node;
 use crate::batch::charge;
-use crate::changes::Change;
 use crate::client::{Client, Page, Subscription, Transport};
 use crate::events::Host;
 use crate::hooks::DisconnectEvent;
@@ -19,6 +18,9 @@ use crate::shards::lock;
 
 /// The maximum number of connections that are woken while no other connection can be added.
 const WOKEN_MAX: usize = 256;
+
+/// What the end of a subscription costs, in units of tokio's budget for one turn of a task, which is 128.
+const LEAVE_COST: usize = 16;
 
 impl Node {
     /// Adds a connection. An error if there are too many, or the hub is shutting down.
@@ -88,24 +90,21 @@ impl Node {
     /// Ends all subscriptions of a connection, which cannot subscribe any more. Returns when what follows from that is done, which is so
     /// also if the caller does not wait for it.
     pub(crate) async fn leave_all(&self, client: &Arc<Client>, reason: &Disconnect) {
+        let mut ended = Vec::new();
         for channel in self.end_all(client, reason) {
+            ended.push(channel);
+            charge(LEAVE_COST).await;
+        }
+        for channel in ended {
             self.changes_made(&channel, client).await;
         }
     }
 
-    /// The same, without waiting. Returns the channels.
-    fn end_all(&self, client: &Arc<Client>, reason: &Disconnect) -> Vec<Arc<str>> {
+    /// The same, in steps, and without waiting.
+    fn end_all<'a>(&'a self, client: &'a Arc<Client>, reason: &'a Disconnect) -> Ending<'a> {
         client.outbox.end(reason.clone());
-        let subscriptions = lock(&client.subscriptions).take();
-        let (code, reason): (u32, Arc<str>) = (reason.code().into(), reason.reason().into());
-        let ended = subscriptions.into_iter().filter_map(|(channel, subscription)| {
-            let Subscription::Active(active) = subscription else { return None };
-            self.channels.remove(&channel, active.key());
-            let reason = reason.clone();
-            self.change(lock(&self.changes), &channel, client, Change::Leave { active, code, reason });
-            Some(channel)
-        });
-        ended.collect()
+        let subscriptions = lock(&client.subscriptions).take().into_iter();
+        Ending { node: self, client, reason, subscriptions }
     }
 
     /// Removes a connection that has ended.
@@ -119,7 +118,7 @@ impl Node {
 
     /// The same without waiting, and without informing the application.
     pub(crate) fn remove(&self, client: &Arc<Client>, reason: &Disconnect) {
-        self.end_all(client, reason);
+        drop(self.end_all(client, reason));
         let opened = lock(&self.clients).remove(client);
         if let Some(opened) = opened {
             self.events.end(opened, reason.code().into(), reason.reason());
@@ -172,6 +171,34 @@ impl Node {
     /// Notes that the end of a connection is to be reported.
     pub(crate) fn note_opened(&self, client: &Client, opened: Opened) {
         lock(&self.clients).note_opened(client, opened);
+    }
+}
+
+/// Ends the subscriptions of a connection one by one, also if it is dropped. Returns the channels.
+struct Ending<'a> {
+    node: &'a Node,
+    client: &'a Arc<Client>,
+    reason: &'a Disconnect,
+    subscriptions: std::vec::IntoIter<(Arc<str>, Subscription)>,
+}
+
+impl Iterator for Ending<'_> {
+    type Item = Arc<str>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { node, client, reason, subscriptions } = self;
+        let (channel, active) = subscriptions.find_map(|(channel, subscription)| match subscription {
+            Subscription::Active(active) => Some((channel, active)),
+            Subscription::Pending(_) => None,
+        })?;
+        node.left(lock(&node.changes), &channel, client, active, reason.code().into(), reason.reason());
+        Some(channel)
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.for_each(drop);
     }
 }
 

@@ -23,19 +23,27 @@ impl Node {
         Some(self.events.prepare(&client.id.text(), client.user(), channel))
     }
 
-    /// Informs the engine, the backend and the other subscribers of the end of a subscription, which is not listed any more.
-    pub(super) async fn leave(
+    /// Ends a subscription, which is not listed any more.
+    pub(super) fn left(
         &self,
+        changes: MutexGuard<'_, Changes>,
         channel: &str,
-        client: &Client,
+        client: &Arc<Client>,
         active: Active,
         code: u32,
         reason: &str,
     ) {
+        self.channels.remove(channel, active.key());
+        let opened = active.opened().cloned();
+        self.change(changes, channel, client, Change::Leave(active));
         self.engine.unsubscribe(channel);
-        if let Some(opened) = active.opened() {
-            self.events.end(opened.clone(), code, reason);
+        if let Some(opened) = opened {
+            self.events.end(opened, code, reason);
         }
+    }
+
+    /// Informs the other subscribers of the end of a subscription. It may be done twice.
+    async fn leave(&self, channel: &str, client: &Client, active: &Active) {
         if active.presence
             && let Err(error) = self.update_presence(channel, client).await
         {
@@ -80,9 +88,7 @@ impl Node {
         client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
         // The task that establishes a pending one undoes it.
         let Subscription::Active(active) = ended else { return };
-        self.channels.remove(channel, active.key());
-        let (code, reason) = (code.code(), code.reason().into());
-        self.change(changes, channel, client, Change::Leave { active, code, reason });
+        self.left(changes, channel, client, active, code.code(), code.reason());
     }
 
     /// Ends a subscription that the client gives up. What follows is done also if the caller does not wait for it.
@@ -112,9 +118,7 @@ impl Node {
                     Some(Subscription::Pending(_)) | None => return Ok(()),
                 }
             };
-            self.channels.remove(channel, active.key());
-            let (code, reason) = (0, "client unsubscribed".into());
-            self.change(changes, channel, client, Change::Leave { active, code, reason });
+            self.left(changes, channel, client, active, 0, "client unsubscribed");
         }
         self.changes_made(channel, client).await;
         Ok(())
@@ -167,7 +171,7 @@ impl Node {
 
     fn make_changes(&self, key: Key, client: Arc<Client>) {
         let Some(node) = self.this.upgrade() else { return };
-        let making = Making { node, key, client, is_done: false };
+        let making = Making { node, key, client, current: None, is_done: false };
         self.spawn(making.run());
     }
 
@@ -198,11 +202,13 @@ impl Node {
     }
 }
 
-/// The task that makes the changes of a connection and a channel. If it is dropped, another one makes those that are left.
+/// The task that makes the changes of a connection and a channel. If it is dropped, another one makes the current one again, and those that
+/// are left.
 struct Making {
     node: Arc<Node>,
     key: Key,
     client: Arc<Client>,
+    current: Option<Change>,
     is_done: bool,
 }
 
@@ -210,19 +216,23 @@ impl Making {
     async fn run(mut self) {
         loop {
             let Some(change) = lock(&self.node.changes).pop(&self.key) else { break };
-            let Self { node, key, client, .. } = &self;
+            let Self { node, key, client, current, .. } = &mut self;
             let channel = key.channel();
-            match change {
+            match current.insert(change) {
                 Change::Subscribe => {
                     let is_cancelled = || lock(&node.changes).is_cancelled(key);
                     subscribe_from_server(node, client, channel, is_cancelled).await;
                 }
-                Change::Join(info) => node.announce(channel, Membership::Join(info)).await,
-                Change::Leave { active, code, reason } => {
-                    node.leave(channel, client, active, code, &reason).await;
+                Change::Join(info) => node.announce(channel, Membership::Join(info.clone())).await,
+                Change::Leave(active) => node.leave(channel, client, active).await,
+                Change::Made(waiting) => {
+                    if let Some(waiting) = waiting.take() {
+                        // The caller may have given up.
+                        let _ = waiting.send(());
+                    }
                 }
-                Change::Made(waiting) => drop(waiting.send(())),
             }
+            self.current = None;
         }
         self.is_done = true;
     }
@@ -231,7 +241,9 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         if !self.is_done {
-            lock(&self.node.changes).abandon(&self.key);
+            // One that panics would do so again.
+            let current = self.current.take().filter(|_| !std::thread::panicking());
+            lock(&self.node.changes).abandon(&self.key, current);
         }
     }
 }

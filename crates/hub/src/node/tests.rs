@@ -487,6 +487,61 @@ fn subscriptions_end_after_the_first_runtime_has_ended() {
     second.block_on(async { tokio::time::timeout(Duration::from_secs(60), ending).await.unwrap() });
 }
 
+/// It waits for the disk when its runtime ends.
+#[test]
+fn a_change_in_progress_is_made_again_in_the_next_runtime() {
+    const CONFIG: &str = "channel.unsubscribe_events = true\n[events]\nurl = \"http://127.0.0.1:9/events\"\n";
+    let directory = tempfile::tempdir().unwrap();
+    let engine = crate::engine::DiskEngine::open(directory.path(), crate::engine::MemoryEngine::new(10));
+    let hub = Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).engine(engine.unwrap());
+    let hub = hub.build().unwrap();
+    let node = &hub.0;
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let client = first.block_on(async {
+        let client = connected(node);
+        give(node, Action::Subscribe { channel: "a".into() });
+        while lock(&client.subscriptions).len() == 0 {
+            tokio::task::yield_now().await;
+        }
+        client
+    });
+    drop(first);
+    runtime().block_on(async {
+        node.start();
+        tokio::time::timeout(Duration::from_secs(60), changes_are_made(node)).await.unwrap();
+    });
+    assert!(client.is_subscribed("a"));
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_with_many_channels_takes_many_turns() {
+    const CHANNELS: usize = 100;
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    // Whether it is dropped halfway.
+    for is_dropped in [false, true] {
+        let client = connected(node);
+        for number in 0..CHANNELS {
+            let subscribed = subscribe(node, &client, Request::from_server(&number.to_string())).await;
+            assert!(subscribed.unwrap().start(Vec::new()).await);
+        }
+        let mut turns = 0;
+        {
+            let mut ending = pin!(node.forget(&client, Disconnect::ConnectionClosed));
+            poll_fn(|cx| {
+                turns += 1;
+                if is_dropped && turns == 3 { Poll::Ready(()) } else { ending.as_mut().poll(cx) }
+            })
+            .await;
+        }
+        assert_eq!(turns > CHANNELS / 10, !is_dropped, "{turns}");
+        tokio::time::timeout(Duration::from_secs(60), changes_are_made(node)).await.unwrap();
+        assert_eq!(node.channels.len(), 0);
+        node.remove(&client, &Disconnect::ConnectionClosed);
+    }
+}
+
 #[test]
 fn changes_are_made_in_the_next_runtime() {
     let hub = Hub::builder().build().unwrap();
