@@ -38,6 +38,11 @@ use crate::subscribe;
 pub(crate) struct Session {
     pub(crate) node: Arc<Node>,
     pub(crate) client: Arc<Client>,
+    pub(crate) kept: Kept,
+}
+
+/// What a session keeps while it waits for the next command. The task of the connection has the node and the client, too.
+pub(crate) struct Kept {
     state: State,
     /// The rate of its commands.
     commands: CellRate,
@@ -170,6 +175,78 @@ impl Pace {
     }
 }
 
+impl Kept {
+    /// The session goes on.
+    pub(crate) fn resume(self, node: Arc<Node>, client: Arc<Client>) -> Session {
+        Session { node, client, kept: self }
+    }
+
+    /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970. A client whose messages are not read while it has others
+    /// to accept need not answer pings.
+    pub(crate) fn poll_timeout(&self, node: &Node, client: &Client, is_reading: bool) -> Duration {
+        let ping = match self.state {
+            State::Connected { .. } if !is_reading => Duration::MAX,
+            State::Connecting { stale } => return stale.at(),
+            State::Connected { ping: Ping::DueAt(at) } => at.get(),
+            State::Connected { ping: Ping::Missing(deadline) } => deadline.at(),
+        };
+        self.renewal_at(node, client).map_or(ping, |at| at.min(ping))
+    }
+
+    /// When the backend is to be asked to renew the connection or a subscription; `None` if it renews neither.
+    fn renewal_at(&self, node: &Node, client: &Client) -> Option<Duration> {
+        let expires_at = client.expires_at();
+        if expires_at.is_none() && client.subscriptions_expire_at().is_none() {
+            return None;
+        }
+        let settings = node.settings();
+        let connection = expires_at.filter(|_| settings.proxies.refresh.is_some());
+        let subscriptions = match settings.proxies.sub_refresh {
+            Some(_) => client.renewed_by_backend(),
+            None => Vec::new(),
+        };
+        let first = subscriptions.into_iter().map(|(_, at)| at).chain(connection).min();
+        first.map(|at| at.max(self.rare.as_ref().map_or(Duration::ZERO, |rare| rare.renew_after)))
+    }
+
+    /// Whether [`Session::renew`] has something to do.
+    pub(crate) fn needs_renewal(&self, node: &Node, client: &Client) -> bool {
+        matches!(self.state, State::Connected { .. })
+            && self.renewal_at(node, client).is_some_and(|at| at <= node.clock.now())
+    }
+
+    pub(crate) fn handle_timeout(&mut self, node: &Node, client: &Client, is_reading: bool) {
+        let settings = node.settings();
+        let config = &settings.config.client;
+        let now = node.clock.now();
+        match &mut self.state {
+            State::Connecting { stale } => {
+                if stale.is_over(now, config.stale_after) {
+                    client.outbox.end(Disconnect::Stale);
+                }
+            }
+            State::Connected { .. } if !is_reading => {}
+            State::Connected { ping: Ping::DueAt(at) } if at.get() <= now => {
+                client.send(&Reply::default());
+                let ping = match client.format() {
+                    // The client cannot send a pong.
+                    Format::OneWay | Format::Bare => {
+                        Ping::DueAt(now.saturating_add(config.ping_interval).into())
+                    }
+                    Format::Protocol(_) => Ping::Missing(Deadline::new(now, config.pong_timeout)),
+                };
+                self.state = State::Connected { ping };
+            }
+            State::Connected { ping: Ping::Missing(deadline) } => {
+                if deadline.is_over(now, config.pong_timeout) {
+                    client.outbox.end(Disconnect::NoPong);
+                }
+            }
+            State::Connected { .. } => {}
+        }
+    }
+}
+
 impl Session {
     pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, headers: Headers) -> Self {
         let settings = node.settings();
@@ -177,46 +254,17 @@ impl Session {
         let now = node.clock.now();
         let state = State::Connecting { stale: Deadline::new(now, config.stale_after) };
         let rare = (headers != Headers::NONE).then(|| Box::new(Rare { headers, ..Rare::default() }));
-        Self { client, state, commands: CellRate::default(), rare, node }
+        Self { client, kept: Kept { state, commands: CellRate::default(), rare }, node }
     }
 
-    /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970. A client whose messages are not read while it has others
-    /// to accept need not answer pings.
-    pub(crate) fn poll_timeout(&self, is_reading: bool) -> Duration {
-        let ping = match self.state {
-            State::Connected { .. } if !is_reading => Duration::MAX,
-            State::Connecting { stale } => return stale.at(),
-            State::Connected { ping: Ping::DueAt(at) } => at.get(),
-            State::Connected { ping: Ping::Missing(deadline) } => deadline.at(),
-        };
-        self.renewal_at().map_or(ping, |at| at.min(ping))
-    }
-
-    /// When the backend is to be asked to renew the connection or a subscription; `None` if it renews neither.
-    fn renewal_at(&self) -> Option<Duration> {
-        let expires_at = self.client.expires_at();
-        if expires_at.is_none() && self.client.subscriptions_expire_at().is_none() {
-            return None;
-        }
-        let settings = self.node.settings();
-        let connection = expires_at.filter(|_| settings.proxies.refresh.is_some());
-        let subscriptions = match settings.proxies.sub_refresh {
-            Some(_) => self.client.renewed_by_backend(),
-            None => Vec::new(),
-        };
-        let first = subscriptions.into_iter().map(|(_, at)| at).chain(connection).min();
-        first.map(|at| at.max(self.rare.as_ref().map_or(Duration::ZERO, |rare| rare.renew_after)))
-    }
-
-    /// Whether [`renew`](Self::renew) has something to do.
-    pub(crate) fn needs_renewal(&self) -> bool {
-        matches!(self.state, State::Connected { .. })
-            && self.renewal_at().is_some_and(|at| at <= self.node.clock.now())
+    /// It waits for the next command.
+    pub(crate) fn pause(self) -> Kept {
+        self.kept
     }
 
     /// The same as [`renew`](Self::renew) if it has something to do. A session that is never idle is renewed, too.
     pub(crate) async fn renew_if_due(&mut self) {
-        if self.needs_renewal() {
+        if self.kept.needs_renewal(&self.node, &self.client) {
             Box::pin(self.renew()).await;
         }
     }
@@ -226,7 +274,7 @@ impl Session {
         let settings = self.node.settings();
         let (config, proxies) = (&settings.config, &settings.proxies);
         let now = self.node.clock.now();
-        self.rare.get_or_insert_default().renew_after = now + RENEWAL_INTERVAL;
+        self.kept.rare.get_or_insert_default().renew_after = now + RENEWAL_INTERVAL;
         if let Some(endpoint) = &proxies.refresh
             && self.client.expires_at().is_some_and(|at| at <= now)
         {
@@ -244,40 +292,9 @@ impl Session {
         concurrently(RENEWALS_MAX, renewals).await;
     }
 
-    pub(crate) fn handle_timeout(&mut self, is_reading: bool) {
-        let settings = self.node.settings();
-        let config = &settings.config.client;
-        let now = self.node.clock.now();
-        match &mut self.state {
-            State::Connecting { stale } => {
-                if stale.is_over(now, config.stale_after) {
-                    self.end(Disconnect::Stale);
-                }
-            }
-            State::Connected { .. } if !is_reading => {}
-            State::Connected { ping: Ping::DueAt(at) } if at.get() <= now => {
-                self.client.send(&Reply::default());
-                let ping = match self.client.format() {
-                    // The client cannot send a pong.
-                    Format::OneWay | Format::Bare => {
-                        Ping::DueAt(now.saturating_add(config.ping_interval).into())
-                    }
-                    Format::Protocol(_) => Ping::Missing(Deadline::new(now, config.pong_timeout)),
-                };
-                self.state = State::Connected { ping };
-            }
-            State::Connected { ping: Ping::Missing(deadline) } => {
-                if deadline.is_over(now, config.pong_timeout) {
-                    self.end(Disconnect::NoPong);
-                }
-            }
-            State::Connected { .. } => {}
-        }
-    }
-
     /// The time that a callback has set, until the server extends it: a token does not.
     fn granted_until(&self) -> Option<Duration> {
-        let until = self.rare.as_ref()?.granted_until?;
+        let until = self.kept.rare.as_ref()?.granted_until?;
         self.client.expires_at().is_some_and(|at| at <= until).then_some(until)
     }
 
@@ -313,12 +330,12 @@ impl Session {
 
     /// Makes this the session with this id, whose commands are sent in requests of their own.
     pub(crate) fn emulate(&mut self, id: Arc<str>) {
-        self.rare.get_or_insert_default().id = Some(id);
+        self.kept.rare.get_or_insert_default().id = Some(id);
     }
 
     /// The first message of a client that only receives is its connect request; others are ignored.
     async fn begin_one_way(&mut self, message: &[u8]) {
-        if matches!(self.state, State::Connected { .. }) {
+        if matches!(self.kept.state, State::Connected { .. }) {
             return;
         }
         let connected = match decode_object(message) {
@@ -354,7 +371,7 @@ impl Session {
             }
             // The half keeps what is rounded from refusing the last command of a burst.
             let burst = per_s * BURST.as_secs_f64() - 0.5;
-            if !self.commands.delay(1.0, per_s, burst, self.node.clock.now()).is_zero() {
+            if !self.kept.commands.delay(1.0, per_s, burst, self.node.clock.now()).is_zero() {
                 return self.end(Disconnect::TooManyRequests);
             }
             match command {
@@ -395,7 +412,7 @@ impl Session {
                 Ok(()) => Ok(()),
             };
         }
-        if matches!(self.state, State::Connecting { .. }) {
+        if matches!(self.kept.state, State::Connecting { .. }) {
             return Err(Disconnect::BadRequest);
         }
         if let Some(request) = command.send {
@@ -416,7 +433,7 @@ impl Session {
     }
 
     fn handle_pong(&mut self) -> Result<(), Disconnect> {
-        match &mut self.state {
+        match &mut self.kept.state {
             State::Connecting { .. } => Err(Disconnect::BadRequest),
             State::Connected { ping } => {
                 // An unsolicited pong is ignored.
@@ -475,7 +492,7 @@ impl Session {
 
     fn headers(&self) -> &Headers {
         static NONE: Headers = Headers::NONE;
-        self.rare.as_ref().map_or(&NONE, |rare| &rare.headers)
+        self.kept.rare.as_ref().map_or(&NONE, |rare| &rare.headers)
     }
 
     /// Keeps the headers that the connect command has for clients which cannot set those of HTTP.
@@ -489,12 +506,12 @@ impl Session {
         });
         let emulated: Vec<_> = wanted.collect();
         if !emulated.is_empty() {
-            self.rare.get_or_insert_default().headers.emulated = emulated;
+            self.kept.rare.get_or_insert_default().headers.emulated = emulated;
         }
     }
 
     async fn connect(&mut self, id: u32, request: ConnectRequest) -> Result<(), Denied> {
-        if !matches!(self.state, State::Connecting { .. }) {
+        if !matches!(self.kept.state, State::Connecting { .. }) {
             return Err(Disconnect::BadRequest.into());
         }
         self.emulate_headers(&request.headers);
@@ -519,7 +536,8 @@ impl Session {
         let config = &settings.config.client;
         let now = self.node.clock.now();
         self.client.set_expires_at(grant.expires_at);
-        self.state = State::Connected { ping: Ping::DueAt(now.saturating_add(config.ping_interval).into()) };
+        self.kept.state =
+            State::Connected { ping: Ping::DueAt(now.saturating_add(config.ping_interval).into()) };
         // Where the backend renews connections, clients need not.
         let expires_at = grant.expires_at.filter(|_| settings.proxies.refresh.is_none());
         let ttl = expires_at.map(|at| seconds(at.saturating_sub(now)));
@@ -532,7 +550,13 @@ impl Session {
             ping: seconds(config.ping_interval),
             pong: matches!(self.client.format(), Format::Protocol(_)),
             node: self.node.name.clone(),
-            session: self.rare.as_ref().and_then(|rare| rare.id.as_deref()).unwrap_or_default().to_owned(),
+            session: self
+                .kept
+                .rare
+                .as_ref()
+                .and_then(|rare| rare.id.as_deref())
+                .unwrap_or_default()
+                .to_owned(),
             ..ConnectResult::default()
         };
         let mut established = Vec::new();
@@ -633,7 +657,7 @@ impl Session {
         }
         grant.expires_at = self.node.clock.expiry(grant.expires_at);
         if is_cut {
-            self.rare.get_or_insert_default().granted_until = grant.expires_at;
+            self.kept.rare.get_or_insert_default().granted_until = grant.expires_at;
         }
         let config = &settings.config;
         if config.client.personal_channel && !grant.user.is_empty() {
@@ -937,16 +961,17 @@ mod tests {
         let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
         let pause = Duration::from_secs(3_600);
         let timeout = async |session: &mut Session, pause| {
-            tokio::time::sleep_until(node.clock.instant(session.poll_timeout(true))).await;
+            tokio::time::sleep_until(node.clock.instant(session.kept.poll_timeout(&node, &client, true)))
+                .await;
             tokio::time::advance(pause).await;
-            session.handle_timeout(true);
+            session.kept.handle_timeout(&node, &client, true);
         };
         let has_ended = || client.outbox.has_ended();
         timeout(&mut session, pause).await;
         assert!(!has_ended());
         session.handle_message("{\"id\":1,\"connect\":{}}".into()).await;
         timeout(&mut session, Duration::ZERO).await;
-        assert!(matches!(session.state, State::Connected { ping: Ping::Missing(_) }));
+        assert!(matches!(session.kept.state, State::Connected { ping: Ping::Missing(_) }));
         timeout(&mut session, pause).await;
         assert!(!has_ended());
         // What has arrived meanwhile is handled after that.

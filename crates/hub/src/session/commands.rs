@@ -165,10 +165,11 @@ impl Session {
         let settings = self.node.settings();
         let config = &settings.config;
         let options = config.channel_options(channel).ok_or(ErrorCode::UnknownChannel)?;
-        let (pace, now) = (&mut self.rare.get_or_insert_default().pace, self.node.clock.now());
+        let (pace, now) = (&mut self.kept.rare.get_or_insert_default().pace, self.node.clock.now());
         let paced_until = now.saturating_add(pace.delay(options, config.client.queue_len_max, len, now));
         while self.node.clock.now() < paced_until {
-            let wakes_at = self.renewal_at().map_or(paced_until, |at| at.min(paced_until));
+            let wakes_at =
+                self.kept.renewal_at(&self.node, &self.client).map_or(paced_until, |at| at.min(paced_until));
             tokio::time::sleep_until(self.node.clock.instant(wakes_at)).await;
             self.renew_if_due().await;
             if self.client.outbox.has_ended() {

@@ -271,13 +271,14 @@ impl Roaming {
 /// Executes the commands of a connection.
 async fn serve(mut session: Session, mut commands: mpsc::UnboundedReceiver<Bytes>) {
     loop {
-        let deadline = session.node.clock.instant(session.poll_timeout(true));
+        let (node, client) = (session.node.clone(), session.client.clone());
+        let deadline = node.clock.instant(session.kept.poll_timeout(&node, &client, true));
         tokio::select! {
             command = commands.recv() => match command {
                 Some(command) => session.handle_message(wireloom::OwnedMessage::Binary(command)).await,
                 None => return,
             },
-            () = tokio::time::sleep_until(deadline) => session.handle_timeout(true),
+            () = tokio::time::sleep_until(deadline) => session.kept.handle_timeout(&node, &client, true),
         }
     }
 }

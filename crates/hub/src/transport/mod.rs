@@ -1,6 +1,6 @@
 //! How clients reach a hub.
 //!
-//! Layers: `clean_up`, `progress`, `work` → `stream`, `websocket`.
+//! Layers: `clean_up`, `progress` → `work` → `stream`, `websocket`.
 
 mod clean_up;
 mod progress;

@@ -115,7 +115,7 @@ pub(crate) fn stream(
         if let Some(inbox) = &inbox {
             session.emulate(inbox.id());
         }
-        let reason = run(&node, &client, begin(session, first), inbox, &mut output).await;
+        let reason = run(&clean_up, begin(&clean_up, session, first), inbox, &mut output).await;
         // The client may not read. Others should see it leave at once.
         let sending = async {
             let is_sent = tokio::time::timeout(CLOSE_TIMEOUT, output.finish(&client, &reason)).await;
@@ -131,9 +131,9 @@ pub(crate) fn stream(
 }
 
 /// A session that handles what its client sent with the request.
-fn begin(session: Session, first: First) -> Work {
-    let mut work = Work::Idle(session);
-    work.begin(|mut session| async move {
+fn begin(clean_up: &CleanUp, session: Session, first: First) -> Work {
+    let mut work = Work::Idle(session.pause());
+    work.begin(clean_up, |mut session| async move {
         match first {
             First::Connect(request) => {
                 if let Err(reason) = session.connect_one_way(*request).await {
@@ -142,19 +142,19 @@ fn begin(session: Session, first: First) -> Work {
             }
             First::Commands(commands) => session.handle_commands(commands).await,
         }
-        session
+        session.pause()
     });
     work
 }
 
 /// Serves a session until it ends; returns the reason.
 async fn run(
-    node: &Node,
-    client: &Client,
+    clean_up: &CleanUp,
     mut work: Work,
     mut inbox: Option<Inbox>,
     output: &mut Output,
 ) -> Disconnect {
+    let CleanUp { node, client } = clean_up;
     let framing = Framing::of(client.transport);
     let mut messages = Vec::new();
     let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
@@ -165,21 +165,21 @@ async fn run(
             taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
                 Taken::Messages => {
                     let sending = output.send(node, client, framing.join(&mut messages));
-                    if let Err(reason) = while_working(node, client, &mut work, timer.as_mut(), sending).await {
+                    if let Err(reason) = while_working(clean_up, &mut work, timer.as_mut(), sending).await {
                         return reason;
                     }
                     // Between two writes the client is read once: its queue may never be empty again before it has unsubscribed.
                     tokio::select! {
                         biased;
-                        () = proceed(&mut work, inbox.as_mut()) => {}
+                        () = proceed(clean_up, &mut work, inbox.as_mut()) => {}
                         () = std::future::ready(()) => {}
                     }
                 }
                 Taken::End(reason) => return reason,
             },
             () = output.body.closed() => return Disconnect::ConnectionClosed,
-            () = proceed(&mut work, inbox.as_mut()) => {}
-            () = timer.as_mut() => work.handle_timeout(true),
+            () = proceed(clean_up, &mut work, inbox.as_mut()) => {}
+            () = timer.as_mut() => work.handle_timeout(clean_up, true),
         }
     }
 }
@@ -195,20 +195,19 @@ fn set_timer(node: &Node, client: &Client, work: &Work, mut timer: Pin<&mut Slee
 
 /// Waits for a write. A command goes on meanwhile: others may wait for what it holds, or for what it is the next to get.
 async fn while_working<T>(
-    node: &Node,
-    client: &Client,
+    clean_up: &CleanUp,
     work: &mut Work,
     mut timer: Pin<&mut Sleep>,
     writing: impl Future<Output = T>,
 ) -> T {
     let mut writing = pin!(writing);
     loop {
-        set_timer(node, client, work, timer.as_mut(), false);
+        set_timer(&clean_up.node, &clean_up.client, work, timer.as_mut(), false);
         tokio::select! {
             biased;
-            () = proceed(work, None) => {}
+            () = proceed(clean_up, work, None) => {}
             written = writing.as_mut() => return written,
-            () = timer.as_mut() => work.handle_timeout(false),
+            () = timer.as_mut() => work.handle_timeout(clean_up, false),
         }
     }
 }
@@ -217,14 +216,14 @@ async fn while_working<T>(
 ///
 /// # Cancel safety
 /// Nothing is lost when the future is dropped.
-async fn proceed(work: &mut Work, inbox: Option<&mut Inbox>) {
+async fn proceed(clean_up: &CleanUp, work: &mut Work, inbox: Option<&mut Inbox>) {
     match (&mut *work, inbox) {
         (Work::Busy(busy), _) => *work = Work::Idle(busy.await),
         (Work::Idle(_), Some(inbox)) => {
             let commands = inbox.recv().await;
-            work.begin(|mut session| async move {
+            work.begin(clean_up, |mut session| async move {
                 session.handle_commands(commands).await;
-                session
+                session.pause()
             });
         }
         (Work::Idle(_), None) => std::future::pending().await,

@@ -91,13 +91,13 @@ fn serve(
         Ok(client) => {
             client.outbox.open_to_batches(sender.clone());
             let clean_up = CleanUp::new(&node, &client);
-            let mut work = Work::Idle(Session::new(node, client, headers));
+            let mut work = Work::Idle(Session::new(node, client, headers).pause());
             if let Some(room) = room {
-                work.begin(|mut session| async move {
+                work.begin(&clean_up, |mut session| async move {
                     if let Err(reason) = session.join(room).await {
                         session.client.outbox.end(reason);
                     }
-                    session
+                    session.pause()
                 });
             }
             Connection::Open(Open { writer: Writer::Idle(sender), receiver, clean_up, work })
@@ -170,7 +170,7 @@ impl Open {
         }
         // Charged to the turn of the task: a write that has not seen that the connection ends does so in the next one.
         ready!(tokio::task::coop::poll_proceed(cx)).made_progress();
-        self.work.handle_timeout(!is_writing);
+        self.work.handle_timeout(&self.clean_up, !is_writing);
         Poll::Ready(Ok(()))
     }
 
@@ -179,9 +179,9 @@ impl Open {
         let Work::Idle(_) = self.work else { return Poll::Pending };
         let received = ready!(poll_receive(&mut self.receiver, cx));
         Poll::Ready(received.map(|message| {
-            self.work.begin(|mut session| async move {
+            self.work.begin(&self.clean_up, |mut session| async move {
                 session.handle_message(message).await;
-                session
+                session.pause()
             });
         }))
     }
@@ -356,7 +356,7 @@ mod tests {
             size_of::<Client>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 440, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 408, "{sizes:?}");
     }
 
     /// Clients that wait for the backend hold as much each.
@@ -389,7 +389,7 @@ mod tests {
         let (sender, receiver) = socket.split();
         let clean_up = CleanUp::new(&node, &client);
         let writer = Writer::Idle(sender);
-        let mut open = Open { writer, receiver, clean_up, work: Work::Idle(session) };
+        let mut open = Open { writer, receiver, clean_up, work: Work::Idle(session.pause()) };
         // The client does not read.
         poll_fn(|cx| {
             while open.poll_step(cx).is_ready() {}
@@ -399,11 +399,11 @@ mod tests {
         assert!(matches!(open.writer, Writer::Busy(_)));
         client.set_expires_at(Some(Duration::from_secs(1)));
         // A command takes what is left of the turn.
-        open.work.begin(|session| async {
+        open.work.begin(&open.clean_up, |session| async {
             while has_budget_remaining() {
                 consume_budget().await;
             }
-            session
+            session.pause()
         });
         let steps = poll_fn(|cx| Poll::Ready((0..9).take_while(|_| open.poll_step(cx).is_ready()).count()));
         assert!(steps.await < 9);
@@ -458,8 +458,9 @@ mod tests {
             WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
         let (sender, receiver) = socket.split();
         let clean_up = CleanUp::new(&node, &client);
-        let mut open = Open { writer: Writer::Idle(sender), receiver, clean_up, work: Work::Idle(session) };
-        open.work.begin(|_| future::pending());
+        let mut open =
+            Open { writer: Writer::Idle(sender), receiver, clean_up, work: Work::Idle(session.pause()) };
+        open.work.begin(&open.clean_up, |_| future::pending());
         let expires_at = node.clock.now() + Duration::from_secs(60);
         client.set_expires_at(Some(expires_at));
         let ended = async {
@@ -494,7 +495,8 @@ mod tests {
         }
         client.outbox.end(Disconnect::Shutdown);
         let clean_up = CleanUp::new(&node, &client);
-        let mut open = Open { writer: Writer::Idle(sender), receiver, clean_up, work: Work::Idle(session) };
+        let mut open =
+            Open { writer: Writer::Idle(sender), receiver, clean_up, work: Work::Idle(session.pause()) };
         let mut received = Vec::new();
         let mut note = |message: OwnedMessage| {
             let (number, _) = message.as_text().unwrap().split_once(' ').unwrap();

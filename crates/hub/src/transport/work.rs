@@ -4,28 +4,32 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::clean_up::CleanUp;
 use crate::client::Client;
 use crate::node::Node;
-use crate::session::Session;
+use crate::session::{Kept, Session};
 
 /// The state of a session's task.
 pub(super) enum Work {
     /// It waits for the next message.
-    Idle(Session),
+    Idle(Kept),
     /// It executes a command.
-    Busy(Pin<Box<dyn Future<Output = Session> + Send>>),
+    Busy(Pin<Box<dyn Future<Output = Kept> + Send>>),
 }
 
 impl Work {
     /// An idle session begins to do something; a busy one goes on.
-    pub(super) fn begin<F>(&mut self, act: impl FnOnce(Session) -> F)
+    pub(super) fn begin<F>(&mut self, clean_up: &CleanUp, act: impl FnOnce(Session) -> F)
     where
-        F: Future<Output = Session> + Send + 'static,
+        F: Future<Output = Kept> + Send + 'static,
     {
         // Replaced below: nothing can see it.
         let before = std::mem::replace(self, Self::Busy(Box::pin(std::future::pending())));
         *self = match before {
-            Self::Idle(session) => Self::Busy(Box::pin(act(session))),
+            Self::Idle(session) => {
+                let CleanUp { node, client } = clean_up;
+                Self::Busy(Box::pin(act(session.resume(node.clone(), client.clone()))))
+            }
             busy @ Self::Busy(_) => busy,
         };
     }
@@ -43,20 +47,21 @@ impl Work {
     /// deadline.
     pub(super) fn poll_timeout(&self, node: &Node, client: &Client, is_reading: bool) -> Duration {
         let session = match self {
-            Self::Idle(session) => session.poll_timeout(is_reading),
+            Self::Idle(session) => session.poll_timeout(node, client, is_reading),
             Self::Busy(_) => Duration::MAX,
         };
         node.ends_at(client).map_or(session, |(at, _)| at.min(session))
     }
 
     /// What is due at a session's deadline.
-    pub(super) fn handle_timeout(&mut self, is_reading: bool) {
+    pub(super) fn handle_timeout(&mut self, clean_up: &CleanUp, is_reading: bool) {
         let Self::Idle(session) = self else { return };
-        session.handle_timeout(is_reading);
-        if session.needs_renewal() {
-            self.begin(|mut session| async move {
+        let CleanUp { node, client } = clean_up;
+        session.handle_timeout(node, client, is_reading);
+        if session.needs_renewal(node, client) {
+            self.begin(clean_up, |mut session| async move {
                 session.renew().await;
-                session
+                session.pause()
             });
         }
     }
