@@ -3,7 +3,7 @@
     report.py check FOLDER COMBINATION COUNT     fails if a case of the combination has another verdict than OK (or, where no result is
                                                  required, INFORMATIONAL), or if it has not COUNT cases: the suite exits with 0 also
                                                  when it stopped early
-    report.py page FOLDER PAGE                   prints the page anew: the combinations of FOLDER, and the others as PAGE has them
+    report.py page FOLDER PAGE COMBINATION…      prints the page anew: these combinations of FOLDER, and the others as PAGE has them
 
 FOLDER has one folder a combination, each with the index.json of wstest and the file `run`: the date and the commit.
 """
@@ -35,24 +35,21 @@ def number(case):
     return [int(part) for part in case.split(".")]
 
 
-def read(folder):
+def read(folder, names):
     """Verdicts by combination and case: of the behaviour, and of the end of the connection; and the runs by combination."""
     combinations, runs = {}, {}
-    for index in sorted(pathlib.Path(folder).glob("*/index.json")):
-        run = index.parent / "run"
-        if not run.exists():
-            # It is running, or was stopped.
-            continue
-        runs[index.parent.name] = run.read_text().strip()
+    for name in names:
+        index, run = (pathlib.Path(folder, name, file) for file in ("index.json", "run"))
+        if not index.exists():
+            sys.exit(f"FAILED: {name}: no verdicts")
+        runs[name] = run.read_text().strip()
         ((_, cases),) = json.loads(index.read_text()).items()
-        combinations[index.parent.name] = {case: (of["behavior"], of["behaviorClose"]) for case, of in cases.items()}
-    if not combinations:
-        sys.exit(f"no verdicts in {folder}")
+        combinations[name] = {case: (of["behavior"], of["behaviorClose"]) for case, of in cases.items()}
     return combinations, runs
 
 
 def add_others(combinations, runs, path):
-    """Adds what the page says of the combinations that did not run in the folder."""
+    """Adds what the page says of the combinations that did not run."""
     long = {short: verdict for verdict, short in SHORT.items()}
     ran, names = set(runs), []
     for line in pathlib.Path(path).read_text().splitlines():
@@ -77,10 +74,7 @@ def totals(cases):
     return collections.Counter(behaviour for behaviour, _ in cases.values())
 
 
-def check(combinations, name, expected):
-    if name not in combinations:
-        sys.exit(f"FAILED: {name}: no verdicts")
-    cases = combinations[name]
+def check(name, cases, expected):
     bad, count = failures(cases), totals(cases)
     is_ok = not bad and len(cases) == expected
     print(f"{'ok' if is_ok else 'FAILED'}: {name}: {len(cases)} cases, " + ", ".join(f"{count[verdict]} {verdict}" for verdict in sorted(count)))
@@ -117,9 +111,9 @@ def page(combinations, runs):
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["check", folder, name, count]:
-            check(read(folder)[0], name, int(count))
-        case ["page", folder, path]:
-            combinations, runs = read(folder)
+            check(name, read(folder, [name])[0][name], int(count))
+        case ["page", folder, path, *names] if names:
+            combinations, runs = read(folder, names)
             add_others(combinations, runs, path)
             page(combinations, runs)
         case _:
