@@ -25,8 +25,11 @@ pub(crate) const SHARED: usize = 256 << 10;
 /// Longer messages are assembled, because they do not fit into the longest read buffer. As in the tokio crate.
 const IN_PLACE_LEN_MAX: usize = SHARED - 1;
 
-/// Fewer missing bytes of a message are read into the buffer. As in the tokio crate.
-const DIRECT_LEN_MIN: usize = 64 << 10;
+/// Fewer missing bytes of a message that is being assembled are read into the buffer. As in the tokio crate.
+const DIRECT_LEN_MIN: u64 = 16 << 10;
+
+/// With fewer missing bytes a message is completed in the buffer. As in the tokio crate.
+const IN_PLACE_MISSING_MAX: usize = 64 << 10;
 
 /// Time is an argument of the core. No deadline matters here, so it does not advance.
 const NOW: Duration = Duration::from_secs(1);
@@ -140,7 +143,7 @@ impl MessageDriver {
     fn find(&mut self) {
         let Self { reader, outbound, feed, last_len } = self;
         loop {
-            if !reader.should_read_on(DIRECT_LEN_MIN)
+            if !reader.should_read_on(IN_PLACE_MISSING_MAX)
                 && matches!(reader.decode().expect("an honest peer"), Step::Message)
             {
                 break;
@@ -149,7 +152,7 @@ impl MessageDriver {
                 drop(outbound.take_transmit());
             }
             let mut space;
-            let room = if reader.has_slot() && reader.payload_remaining() >= DIRECT_LEN_MIN as u64 {
+            let room = if reader.has_slot() && reader.payload_remaining() >= DIRECT_LEN_MIN {
                 space = reader.space();
                 space.bytes()
             } else {

@@ -228,7 +228,8 @@ impl Space<'_> {
     /// It ends where a message does, and with a few bytes more, which are moved to the front of the buffer before the next read. So all
     /// messages are read to the same memory, which stays in cache, and none has to be copied because it reaches the end of the buffer. Of a
     /// message longer than `in_place_max`, the part has the header and as many bytes as a large message begins with, so that the others are
-    /// read directly behind these. Short messages and compressed ones are read as they come.
+    /// read directly behind these, and before them the last bytes of the current message. Short messages and compressed ones are read as they
+    /// come.
     #[inline]
     pub fn bytes_for(&mut self, message_len: usize, in_place_max: usize) -> &mut [u8] {
         self.reader.ends_with_message = false;
@@ -246,7 +247,7 @@ impl Space<'_> {
             self.reader.ends_with_message = true;
             self.reader.whole_messages_len(message_len)
         } else {
-            HEADER_READ_LEN
+            self.reader.header_read_len()
         };
         let bytes = self.bytes();
         let len = bytes.len().min(len_max);
@@ -480,6 +481,14 @@ impl Reader {
         let messages = READ_LEN_MAX.saturating_sub(missing) / frame_len;
         let messages = messages.max(usize::from(missing <= 1));
         (messages * frame_len).saturating_add(missing).saturating_add(ALIGN)
+    }
+
+    /// The missing bytes of the current message if they are few, and the beginning of a large one.
+    fn header_read_len(&self) -> usize {
+        match usize::try_from(self.payload_remaining()) {
+            Ok(missing @ ..=READ_LEN_MAX) => missing + HEADER_READ_LEN,
+            _ => HEADER_READ_LEN,
+        }
     }
 
     /// Whether [`decode_as`](Self::decode_as) may return something without further bytes.

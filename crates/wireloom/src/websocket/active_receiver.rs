@@ -20,12 +20,15 @@ pub(super) const CONTROLS_PER_PAYMENT: usize = 512;
 /// What a message or a control frame costs beside its length, for a handler that answers it, in bytes that are produced.
 pub(super) const MESSAGE_COST: usize = 128;
 
-/// While at least this many bytes of a frame are missing, a read goes directly to the end of the message. Fewer bytes are copied
-/// there from the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
-const DIRECT_LEN_MIN: u64 = 64 << 10;
+/// While at least this many bytes of a frame are missing, a read goes directly to the end of a message that is being assembled. Fewer bytes
+/// are copied there from the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
+pub(super) const DIRECT_LEN_MIN: u64 = 16 << 10;
 
-/// As [`DIRECT_LEN_MIN`], for an owned message.
-const OWNED_DIRECT_LEN_MIN: u64 = 16 << 10;
+/// While at most this many bytes of a message are missing, it is completed in the read buffer, where it needs no copy.
+const IN_PLACE_MISSING_MAX: usize = 64 << 10;
+
+/// As [`IN_PLACE_MISSING_MAX`], for an owned message, which is copied out of the buffer.
+const OWNED_IN_PLACE_MISSING_MAX: usize = 16 << 10;
 
 thread_local! {
     /// Unused receivers, for connections that become active. They stay in their boxes: a wake-up of an idle connection takes a fifth
@@ -186,13 +189,6 @@ pub(super) enum DeliveryMode {
     Discarded,
 }
 
-impl DeliveryMode {
-    /// While at least this many bytes of a frame are missing, a read goes directly to the end of the message.
-    pub(super) fn direct_len_min(self) -> u64 {
-        if self == Self::Whole { OWNED_DIRECT_LEN_MIN } else { DIRECT_LEN_MIN }
-    }
-}
-
 impl ActiveReceiver {
     pub(super) fn new(inbound: Inbound, last_len: u32) -> Box<Self> {
         Box::new(Self {
@@ -270,6 +266,14 @@ impl ActiveReceiver {
             && !self.budget.is_waiting()
     }
 
+    /// Takes memory for a long message from the thread, if this has none.
+    pub(super) fn take_memory(&mut self) {
+        if !self.reader.has_memory() {
+            let memory = buffer::take_memory(self.memory_len_max());
+            memory.into_iter().for_each(|memory| self.reader.set_memory(memory));
+        }
+    }
+
     pub(super) fn release_memory(&mut self) {
         self.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
         if let Some(memory) = self.reader.take_memory() {
@@ -295,8 +299,11 @@ impl ActiveReceiver {
 
     /// Whether a read may complete a message in the buffer, where it needs no copy.
     pub(super) fn should_read_on(&self, mode: DeliveryMode) -> bool {
-        self.delivery(mode) == Delivery::Messages
-            && self.reader.should_read_on(mode.direct_len_min() as usize)
+        let missing_max = match mode {
+            DeliveryMode::Whole => OWNED_IN_PLACE_MISSING_MAX,
+            _ => IN_PLACE_MISSING_MAX,
+        };
+        self.delivery(mode) == Delivery::Messages && self.reader.should_read_on(missing_max)
     }
 
     /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that

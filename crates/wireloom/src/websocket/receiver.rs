@@ -9,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use wireloom_ws::{Cause, End, Event, Step};
 
 use super::active_receiver::{
-    ActiveReceiver, CONTROLS_PER_PAYMENT, DeliveryMode, MESSAGE_COST, MESSAGES_PER_PAYMENT, ReceiverSlot,
+    ActiveReceiver, CONTROLS_PER_PAYMENT, DIRECT_LEN_MIN, DeliveryMode, MESSAGE_COST, MESSAGES_PER_PAYMENT,
+    ReceiverSlot,
 };
 use super::clock::{self, Timer};
 use super::link::{self, Traffic};
@@ -306,6 +307,7 @@ impl ActiveReceiver {
 
     /// Finds the next message, and applies control frames and errors to the state on the way.
     fn decode(&mut self, shared: &Shared, mode: DeliveryMode) -> bool {
+        self.take_memory();
         if !self.count_growth() {
             self.overload(shared);
             return false;
@@ -442,7 +444,7 @@ impl ActiveReceiver {
             state.count_read_buffer();
             ready!(self.account.poll_read_allowed(cx));
         }
-        let is_large = self.reader.payload_remaining() >= mode.direct_len_min();
+        let is_large = self.reader.payload_remaining() >= DIRECT_LEN_MIN;
         if !is_large || !self.reader.has_slot() {
             if !self.reader.has_buffer() {
                 self.reader.set_buffer(buffer::take_bytes());
@@ -489,10 +491,6 @@ impl ActiveReceiver {
         }
         // Bytes in the buffer are decoded later.
         let _ = space.filled(len);
-        if !self.reader.has_memory() {
-            let memory = buffer::take_memory(self.memory_len_max());
-            memory.into_iter().for_each(|memory| self.reader.set_memory(memory));
-        }
         if self.reader.inbound().is_compressed() {
             with_codecs(|pool| self.reader.take_codec(pool));
         }

@@ -212,6 +212,12 @@ fn a_read_ends_where_a_message_of_the_expected_length_does() {
     // The beginning is copied out of the buffer.
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
     assert_eq!(part_len(&mut reader, 20_000), 2_008 + 3 * 20_008 + ALIGN);
+    assert_eq!(part_len(&mut reader, 50_001), 2_008 + HEADER_READ_LEN);
+
+    let mut reader = self::reader(Config::default());
+    read(&mut reader, &frame(0x82, &[7; 90_000])[..20_000]).unwrap();
+    assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+    assert_eq!(part_len(&mut reader, 50_001), HEADER_READ_LEN, "much is read directly to its place");
 }
 
 #[test]

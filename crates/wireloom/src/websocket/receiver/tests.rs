@@ -611,19 +611,43 @@ async fn a_message_that_is_inflated_in_steps_is_returned_after_a_disconnection()
     assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::SlowPeer);
 }
 
-/// A peer that always sends more than is read. Notes the length of the longest read.
-struct Endless(Arc<std::sync::atomic::AtomicUsize>);
+/// The reads of an [`Endless`] peer.
+#[derive(Default)]
+struct Reads {
+    count: std::sync::atomic::AtomicUsize,
+    longest: std::sync::atomic::AtomicUsize,
+}
+
+/// A peer that sends the same bytes again and again, always more than is read.
+struct Endless {
+    wire: Vec<u8>,
+    at: usize,
+    /// The most bytes that a read returns.
+    read_len_max: usize,
+    reads: Arc<Reads>,
+}
+
+impl Endless {
+    fn new(wire: Vec<u8>, read_len_max: usize) -> (Self, Arc<Reads>) {
+        let reads = Arc::<Reads>::default();
+        (Self { wire, at: 0, read_len_max, reads: reads.clone() }, reads)
+    }
+}
 
 impl tokio::io::AsyncRead for Endless {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
         into: &mut tokio::io::ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.fetch_max(into.remaining(), Ordering::Relaxed);
-        // Empty binary messages.
-        while into.remaining() >= 2 {
-            into.put_slice(&[0x82, 0]);
+        self.reads.count.fetch_add(1, Ordering::Relaxed);
+        self.reads.longest.fetch_max(into.remaining(), Ordering::Relaxed);
+        let mut left = into.remaining().min(self.read_len_max);
+        while left > 0 {
+            let len = left.min(self.wire.len() - self.at);
+            into.put_slice(&self.wire[self.at..][..len]);
+            self.at = (self.at + len) % self.wire.len();
+            left -= len;
         }
         Poll::Ready(Ok(()))
     }
@@ -647,15 +671,16 @@ impl tokio::io::AsyncWrite for Endless {
 async fn longest_read(memory: Option<&Arc<Memory>>, messages: usize) -> usize {
     // Other tests may have set a limit, and may hold all large buffers.
     buffer::keep_large();
-    let longest = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let mut socket = connect(Endless(longest.clone()), Role::Client, Negotiated::default());
+    let empty = [0x82, 0];
+    let (peer, reads) = Endless::new(empty.repeat(1 << 16), usize::MAX);
+    let mut socket = connect(peer, Role::Client, Negotiated::default());
     if let Some(memory) = memory {
         socket.shared().set_account(&memory.account());
     }
     for _ in 0..messages {
         assert!(socket.recv().await.unwrap().is_some());
     }
-    longest.load(Ordering::Relaxed)
+    reads.longest.load(Ordering::Relaxed)
 }
 
 #[tokio::test]
@@ -671,6 +696,38 @@ async fn a_connection_that_has_turns_reads_no_more_at_once() {
     let memory = scheduled().await;
     let long = longest_read(Some(&memory), 6 * (256 << 10) / 2).await;
     assert!(long < 257 << 10, "{long}");
+}
+
+// The end of each message and the beginning of the next one arrive in one read.
+#[tokio::test]
+async fn large_messages_need_few_reads_and_no_new_memory() {
+    const MESSAGES: usize = 8;
+    for (len, keeps, reads_max) in [(1 << 20, false, 17), (100_000, true, 3), (70_000, true, 2)] {
+        let mut wire = vec![0x82, 127];
+        wire.extend((len as u64).to_be_bytes());
+        wire.resize(10 + len, 7);
+        let (peer, reads) = Endless::new(wire, 64 << 10);
+        let mut socket = connect(peer, Role::Client, Negotiated::default());
+        let mut places = Vec::new();
+        for round in 0..3 + MESSAGES {
+            if round == 3 {
+                reads.count.store(0, Ordering::Relaxed);
+                places.clear();
+            }
+            if keeps {
+                let message = socket.recv_owned().await.unwrap().unwrap();
+                assert_eq!(message.as_bytes().len(), len);
+                places.push(message.as_bytes().as_ptr().addr());
+            } else {
+                let message = socket.recv().await.unwrap().unwrap();
+                assert_eq!(message.as_bytes().len(), len);
+                places.push(message.as_bytes().as_ptr().addr());
+            }
+        }
+        let count = reads.count.load(Ordering::Relaxed);
+        assert!(count <= MESSAGES * reads_max + 1, "{count} reads for {MESSAGES} messages of {len} bytes");
+        assert!(places.iter().all(|place| place.abs_diff(places[0]) < 128), "{len} bytes at {places:x?}");
+    }
 }
 
 // The last sender may be dropped by another thread between the steps of the receiver's drop.
