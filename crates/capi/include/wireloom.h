@@ -6,8 +6,8 @@
  * (`*_handle_eof`) and the time (`*_handle_timeout`); give it commands (`*_send`, `wl_ws_close`); write what `*_poll_transmit` returns
  * and report it with `*_transmitted`; call again at the time of `*_poll_timeout`. Nothing calls back.
  *
- * Results. Every function that can fail returns a wl_status: negative for an error, and then its outputs are not written unless it
- * says so. Misuse is an error, not undefined behaviour, as far as the library can see it: null pointers, lengths over PTRDIFF_MAX, misaligned
+ * Results. Every function that can fail returns a wl_status: negative for an error, and then its outputs are not written, or are 0,
+ * unless it says so. Misuse is an error, not undefined behaviour, as far as the library can see it: null pointers, lengths over PTRDIFF_MAX, misaligned
  * or overlapping arguments, values out of range, handles that are freed or of another type.
  *
  * The caller promises that its pointers have the lengths that it passes, and that no other thread changes the memory during the call.
