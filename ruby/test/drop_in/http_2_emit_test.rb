@@ -52,6 +52,45 @@ class HTTP2EmitTest < HTTP2TestCase
     Noting::SEEN.uniq.sort
   end
 
+  # What the block returns, in a process in which the classes have not been changed.
+  def in_child
+    skip "no fork here" unless Process.respond_to?(:fork)
+    reader, writer = IO.pipe
+    child = fork do
+      writer.write(Marshal.dump(yield))
+    ensure
+      exit!
+    end
+    writer.close
+    Marshal.load(reader.read)
+  ensure
+    Process.wait(child) if child
+  end
+
+  def test_0_emitter_with_a_module
+    events = in_child do
+      HTTP2::Emitter.prepend(Module.new)
+      before = noted { nil }
+      HTTP2::Emitter.prepend(Noting)
+      [before, noted { nil }]
+    end
+    assert_equal [[], OF_CONNECTIONS, OF_STREAMS], [events[0], events[1] & OF_CONNECTIONS, events[1] & OF_STREAMS]
+  end
+
+  def test_0_emitter_with_another_emit
+    events = in_child do
+      HTTP2::Emitter.module_eval do
+        alias_method :emit_before, :emit
+        def emit(event, *args, &block)
+          Noting::SEEN << event
+          emit_before(event, *args, &block)
+        end
+      end
+      noted { nil }
+    end
+    assert_equal [OF_CONNECTIONS, OF_STREAMS], [events & OF_CONNECTIONS, events & OF_STREAMS]
+  end
+
   def test_1_without_one
     assert_empty(noted { nil })
   end

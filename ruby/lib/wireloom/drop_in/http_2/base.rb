@@ -106,7 +106,7 @@ module HTTP2
     end
   end
 
-  # Events and listeners, for any object. Connections and streams have native ones.
+  # Events and listeners, for any object. Connections and streams have native ones, which `emit` calls.
   module Emitter
     # Calls the block each time +event+ happens, until it answers +:delete+.
     #
@@ -136,10 +136,14 @@ module HTTP2
     # @param event [Symbol]
     # @param args [Array] what the listeners are called with
     def emit(event, *args, &block)
-      listeners(event).delete_if { |listener| :delete.equal?(listener.call(*args, &block)) }
+      wireloom_emit(event, *args, &block)
     end
 
     private
+
+    def wireloom_emit(event, *args, &block)
+      listeners(event).delete_if { |listener| :delete.equal?(listener.call(*args, &block)) }
+    end
 
     def listeners(event)
       (@listeners ||= {})[event] ||= []

@@ -45,4 +45,4 @@ module Wireloom
   end
 end
 
-Wireloom::DropIn::HTTP2::Watch::WATCHED.each { |watched| watched.extend(Wireloom::DropIn::HTTP2::Watch) }
+[*Wireloom::DropIn::HTTP2::Watch::WATCHED, HTTP2::Emitter].each { |watched| watched.extend(Wireloom::DropIn::HTTP2::Watch) }

@@ -306,7 +306,7 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     class.define_method("settings", method!(mut Connection::rb_settings, 1))?;
     class.define_method("on", method!(mut Connection::rb_on, 1))?;
     class.define_method("once", method!(mut Connection::rb_once, 1))?;
-    class.define_method("emit", method!(mut Connection::rb_emit, -1))?;
+    class.define_private_method("wireloom_emit", method!(mut Connection::rb_emit, -1))?;
     class.define_method("flush", method!(mut Connection::rb_flush, 0))?;
     class.define_method("send_buffer", method!(Connection::rb_send_buffer, 0))?;
     class.define_method(
@@ -365,7 +365,7 @@ fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
     class.define_method("window_update", method!(mut Stream::rb_window_update, 1))?;
     class.define_method("on", method!(mut Stream::rb_on, 1))?;
     class.define_method("once", method!(mut Stream::rb_once, 1))?;
-    class.define_method("emit", method!(mut Stream::rb_emit, -1))?;
+    class.define_private_method("wireloom_emit", method!(mut Stream::rb_emit, -1))?;
     class.define_method("flush", method!(mut Stream::rb_flush, 0))?;
     class.define_method("send_buffer", method!(Stream::rb_send_buffer, 0))?;
     class.define_method(
