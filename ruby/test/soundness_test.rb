@@ -159,6 +159,20 @@ class SoundnessTest < Wireloom::TestCase
     end
   RUBY
 
+  def test_no_memory_for_a_field_block
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\n[[\"a\", \"b\"]]\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom"
+      encoder, decoder = Wireloom::HPACK::Encoder.new, Wireloom::HPACK::Decoder.new
+      decoder.decode(encoder.encode([%w[c d]]))
+      long = Random.new(1).bytes(24 << 20)
+      starved { encoder.encode([["long", long], %w[a b]]) }
+      # The peer has not got the field that is in the table.
+      p decoder.decode(encoder.encode([%w[a b]]))
+    RUBY
+  end
+
   def test_no_memory_to_inflate_into
     skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
     needs_the_usual_allocator

@@ -51,7 +51,7 @@ pub(crate) struct Policy {
 const FIELD_LEN_MAX: usize = 64 << 20;
 
 /// Appends the block of an Array of pairs; pseudo-fields go first. Allocates Strings for the table, which is `owner`'s, and runs no
-/// Ruby code. Changes nothing when it fails.
+/// Ruby code. Changes nothing when it fails; without memory for a String, the table is to be [restarted](Table::restart).
 pub(crate) fn encode(
     ruby: &Ruby,
     owner: Owner,

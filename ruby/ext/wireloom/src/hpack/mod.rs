@@ -135,17 +135,21 @@ impl Context {
     /// A block behind `room` zeros.
     fn encode(ruby: &Ruby, this: Obj<Self>, list: RArray, room: usize) -> Result<RString, Error> {
         let (owner, policy) = (Owner::of(this), this.policy.get());
-        this.table
-            .allocating(ruby, |ruby, table| {
-                let mut out = std::mem::take(&mut table.scratch);
-                out.clear();
-                out.resize(room, 0);
-                let encoded = encode::encode(ruby, owner, table, policy, list, &mut out);
-                let block = encoded.map(|()| strings::binary(ruby, &out));
-                table.keep_scratch(out);
-                block
-            })?
-            .map_err(|error| raise(ruby, error))
+        let mut out = this.table.with(|table| std::mem::take(&mut table.scratch));
+        out.clear();
+        out.resize(room, 0);
+        let encoded = this.table.allocating(ruby, |ruby, table| {
+            let encoded = encode::encode(ruby, owner, table, policy, list, &mut out);
+            encoded.map(|()| strings::binary(ruby, &out))
+        });
+        let is_lost = encoded.is_err();
+        this.table.with(|table| {
+            table.keep_scratch(out);
+            if is_lost {
+                table.restart();
+            }
+        });
+        encoded?.map_err(|error| raise(ruby, error))
     }
 
     fn decompress(ruby: &Ruby, this: Obj<Self>, block: RString) -> Result<RArray, Error> {

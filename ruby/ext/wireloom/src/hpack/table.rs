@@ -175,6 +175,13 @@ impl Table {
         self.lowest_max_limit = self.max_limit;
     }
 
+    /// Empties the table, as the peer does when it reads the next block (RFC 7541 §4.3): it has not got the last one.
+    #[cold]
+    pub(crate) fn restart(&mut self) {
+        self.evict_to(0);
+        self.lowest_max_limit = 0;
+    }
+
     /// The next block need not begin with the size update that is due.
     pub(crate) fn waive_update(&mut self) {
         self.lowest_max_limit = self.lowest_max_limit.max(self.limit);

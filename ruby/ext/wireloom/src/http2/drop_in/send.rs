@@ -20,7 +20,9 @@ use crate::clock::now;
 use crate::held::Owner;
 use crate::hpack::encode as hpack;
 use crate::hpack::error::HeaderError;
+use crate::hpack::table::Table;
 use crate::memory::no_memory;
+use crate::strings;
 
 /// A call of `send`, dispatched by Ruby when a program may have overridden it.
 pub(crate) fn send_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
@@ -128,9 +130,13 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         let (owner, policy) = (Owner::of(this), this.policy.get());
         let encoded = hpack::pairs(ruby, frame.payload()).and_then(|list| {
             let list = hpack::strings(ruby, list)?;
-            this.compressor
-                .allocating(ruby, |ruby, table| hpack::encode(ruby, owner, table, policy, list, &mut room))?
-                .map_err(|error| header_error(ruby, error))
+            let encoded = this
+                .compressor
+                .allocating(ruby, |ruby, table| hpack::encode(ruby, owner, table, policy, list, &mut room));
+            if encoded.is_err() {
+                this.compressor.with(Table::restart);
+            }
+            encoded?.map_err(|error| header_error(ruby, error))
         });
         if let Err(error) = encoded {
             // The end of a thread and `throw` end no connection.
@@ -152,9 +158,12 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
     if plain && block_len <= len_max {
         let stream = frame.stream.unwrap_or(0);
         room[..HEADER_LEN].copy_from_slice(&Header::encode(Kind::Headers, frame.flags, block_len, stream));
-        let encoded = crate::strings::binary(ruby, &room);
+        let encoded = strings::protected(ruby, |ruby| strings::binary(ruby, &room));
         put_room(&this.room_out, room);
-        return emit(this, sym().frame, &[encoded.as_raw()]);
+        if encoded.is_err() {
+            this.compressor.with(Table::restart);
+        }
+        return emit(this, sym().frame, &[encoded?.as_raw()]);
     }
     let block = &room[HEADER_LEN..];
     // The fields of a PUSH_PROMISE or a priority before the block count too.
@@ -169,7 +178,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
     if !whole {
         frame.flags &= !END_HEADERS;
     }
-    frame.payload = crate::strings::binary(ruby, &block[..first_len]).as_raw();
+    frame.payload = strings::binary(ruby, &block[..first_len]).as_raw();
     match RHash::from_value(value(frame.hash)) {
         Some(hash) if hash.is_frozen() => frame.hash = NIL,
         Some(hash) => {
@@ -186,7 +195,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         let flags = if rest.is_empty() && (ends || !whole) { END_HEADERS } else { 0 };
         let mut more = Frame::new(Kind::Continuation, frame.stream.unwrap_or(0));
         more.flags = flags;
-        more.payload = crate::strings::binary(ruby, part).as_raw();
+        more.payload = strings::binary(ruby, part).as_raw();
         encode_own(ruby, this, &mut more)?;
     }
     Ok(())
