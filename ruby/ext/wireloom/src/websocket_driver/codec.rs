@@ -281,7 +281,8 @@ impl Codec {
         bytes: &[u8],
         part: Part,
     ) -> Stepped {
-        let raw = frames.with(|frames| frames.rules.raw);
+        let (raw, inflated) =
+            frames.with(|frames| (frames.rules.raw, part.rsv != 0 && frames.decompressor.is_some()));
         let is_text = part.opcode == TEXT && !raw;
         let whole = part.first && part.last;
         let (data, mut text) = if whole {
@@ -298,7 +299,9 @@ impl Codec {
             payload::copy(room, bytes, part.key);
             !is_text || if whole { text.validate(room) } else { text.push(room, part.last) }
         };
-        let valid = if bytes.len() >= DETACHED_UNMASK_LEN { frames.detached(|_| fill()) } else { fill() };
+        // Not where another thread could inflate the next message first.
+        let detached = bytes.len() >= DETACHED_UNMASK_LEN && !inflated;
+        let valid = if detached { frames.detached(|_| fill()) } else { fill() };
         if !whole {
             // SAFETY: `fill` has written them.
             unsafe { strings::extend(data, bytes.len()) };
