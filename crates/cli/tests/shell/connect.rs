@@ -802,6 +802,33 @@ async fn redirects_change_the_method_of_post_alone() {
     }
 }
 
+// Without -u, so that the credentials are those of the URL alone.
+#[tokio::test]
+async fn redirects_within_an_origin_keep_the_credentials_and_the_socket_of_the_url() {
+    let handle = async |request: wireloom::Request| match request.path() {
+        "/dir" => wireloom::Response::new(301).with_header("location", "/dir/").unwrap(),
+        _ => match request.header("authorization") {
+            Some(_) => wireloom::Response::text(200, "ok"),
+            None => wireloom::Response::text(401, "who?"),
+        },
+    };
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(async move { server.serve(handle).await });
+    let url = format!("http://user:p%40w@{address}/dir");
+    let (code, out, errors) = connect(&[&url, "-L", "-v"], "").await;
+    assert_eq!((code, &*out), (0, "ok"), "{errors}");
+    assert!(errors.contains("redirected") && !errors.contains("p%40w"), "{errors}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let server = wireloom::Server::new(wireloom::server::bind_unix(&path).unwrap());
+    tokio::spawn(async move { server.serve(handle).await });
+    let url = format!("http+unix:{}:/dir", path.display());
+    let (code, out, errors) = connect(&[&url, "-L", "-u", "a:b"], "").await;
+    assert_eq!((code, &*out), (0, "ok"), "{errors}");
+}
+
 #[tokio::test]
 async fn input_that_cannot_be_sent_has_one_exit_code() {
     let server = Server::start(&[]).await;

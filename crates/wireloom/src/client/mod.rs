@@ -708,8 +708,9 @@ pub(crate) fn is_tls_alert(bytes: &[u8]) -> bool {
     bytes.starts_with(&[21, 3])
 }
 
-/// The target of a redirect from `url`, as an absolute `http` or `https` URL. `None` for a `Location` that is invalid, changes from
-/// TLS to plain text, has another scheme or contains credentials.
+/// The target of a redirect from `url`, as an absolute `http` or `https` URL, or `http+unix` at the same Unix socket. The credentials of `url`
+/// stay within its origin. `None` for a `Location` that is invalid, changes from TLS to plain text, has another scheme or contains
+/// credentials.
 ///
 /// ```
 /// use wireloom::client::redirect_url;
@@ -718,8 +719,28 @@ pub(crate) fn is_tls_alert(bytes: &[u8]) -> bool {
 /// assert_eq!(redirect_url("https://a.example/", b"http://a.example/"), None);
 /// ```
 pub fn redirect_url(url: &str, location: &[u8]) -> Option<String> {
-    let to = Target::http(url).ok()?.redirected(location)?;
-    Some(format!("{}://{}{}", if to.secure { "https" } else { "http" }, to.authority, to.resource))
+    let from = Target::http(url).ok()?;
+    let to = from.redirected(location)?;
+    if let Some(path) = &to.unix {
+        return Some(format!("http+unix://{path}:{}", to.resource));
+    }
+    let userinfo = Some(url).filter(|_| from.is_same_origin(&to)).and_then(target::userinfo);
+    let userinfo = userinfo.map_or_else(String::new, |userinfo| format!("{userinfo}@"));
+    let scheme = if to.secure { "https" } else { "http" };
+    Some(format!("{scheme}://{userinfo}{}{}", to.authority, to.resource))
+}
+
+/// Whether two URLs have the same origin (RFC 6454 §5): then a redirect from one to the other may take credentials along. False if one
+/// of them is invalid.
+///
+/// ```
+/// use wireloom::client::is_same_origin;
+///
+/// assert!(is_same_origin("https://a.example/x", "https://A.example:443/y"));
+/// assert!(!is_same_origin("https://a.example/x", "https://b.example/x"));
+/// ```
+pub fn is_same_origin(url: &str, other: &str) -> bool {
+    matches!((Target::http(url), Target::http(other)), (Ok(url), Ok(other)) if url.is_same_origin(&other))
 }
 
 /// The error for a transport that failed while the connection was being opened.

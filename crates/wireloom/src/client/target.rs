@@ -188,6 +188,12 @@ fn without_scheme<'a>(url: &'a str, schemes: &[&str]) -> Option<&'a str> {
     schemes.iter().any(|known| scheme.eq_ignore_ascii_case(known)).then_some(rest)
 }
 
+/// The user information of a URL with an authority, as it is written there.
+pub(super) fn userinfo(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    split_userinfo(rest.split(['/', '?', '#']).next()?).0
+}
+
 /// RFC 3986 §3.1; the rest begins behind the colon.
 fn split_scheme(reference: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = reference.split_once(':')?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use wireloom::client::{Request, Response, redirect_url};
+use wireloom::client::{Request, Response, is_same_origin, redirect_url};
 use wireloom::{Body, Error, Headers};
 
 use super::connector;
@@ -78,7 +78,7 @@ pub(super) async fn run(args: &Connect, mut output: Output, trace: &Trace, notes
 
 /// Makes the request and writes the response; returns its status.
 async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &Notes) -> Result<u16, Failure> {
-    let (mut url, mut redirects, mut is_same_origin) = (args.url.clone(), args.redirects_max(), true);
+    let (mut url, mut redirects, mut keeps_secrets) = (args.url.clone(), args.redirects_max(), true);
     let mut method = match &args.request.method {
         Some(method) => method.clone(),
         None if args.request.head => "HEAD".to_owned(),
@@ -89,7 +89,7 @@ async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &No
     loop {
         let body = if has_content { body(args).map_err(Failure::Usage)? } else { None };
         let request = Request::new(&*method, &*url).with_body(body.unwrap_or_default());
-        let response = send(args, &url, is_same_origin, request, trace).await?;
+        let response = send(args, &url, keeps_secrets, request, trace).await?;
         let location = matches!(response.status, 301 | 302 | 303 | 307 | 308)
             .then(|| response.headers.get("location").map(<[u8]>::to_vec))
             .flatten();
@@ -112,7 +112,7 @@ async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &No
         if args.display.verbose > 0 {
             notes.print(&format!("* redirected to {}", without_secrets(&next)));
         }
-        is_same_origin &= origin(&url) == origin(&next);
+        keeps_secrets &= is_same_origin(&url, &next);
         url = next;
     }
 }
@@ -121,12 +121,12 @@ async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &No
 async fn send(
     args: &Connect,
     url: &str,
-    is_same_origin: bool,
+    keeps_secrets: bool,
     request: Request,
     trace: &Trace,
 ) -> Result<Response, Failure> {
     let mut connector = connector::new(args, url, trace, None).map_err(Failure::Usage)?;
-    if !is_same_origin {
+    if !keeps_secrets {
         connector = connector.for_other_origin();
     }
     let mut exchange = if args.route.http2 {
@@ -222,14 +222,6 @@ async fn within<F: Future>(limit: Duration, waited: &mut Duration, future: F) ->
             return output.ok();
         }
     }
-}
-
-/// Scheme and authority.
-fn origin(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{scheme}://{host}").to_ascii_lowercase()
 }
 
 /// The content that `--data` names.
