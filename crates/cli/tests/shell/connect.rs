@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::process::{DEADLINE, Server, WIRELOOM, connect, connect_command, end_by, finish, folder, signal};
@@ -827,6 +828,42 @@ async fn redirects_within_an_origin_keep_the_credentials_and_the_socket_of_the_u
     let url = format!("http+unix:{}:/dir", path.display());
     let (code, out, errors) = connect(&[&url, "-L", "-u", "a:b"], "").await;
     assert_eq!((code, &*out), (0, "ok"), "{errors}");
+}
+
+// The server answers at the head of the request.
+#[tokio::test]
+async fn data_is_sent_to_its_end_after_an_early_response() {
+    const LEN: usize = 16 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::write(&data, vec![b'x'; LEN]).unwrap();
+    let (lens, mut received) = mpsc::unbounded_channel();
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(async move {
+        let handle = move |mut request: wireloom::Request| {
+            let lens = lens.clone();
+            async move {
+                if request.method() == "POST" {
+                    tokio::spawn(async move {
+                        // Long after the response has arrived.
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                        lens.send(request.bytes().await.map(|bytes| bytes.len()))
+                    });
+                }
+                wireloom::Response::new(204)
+            }
+        };
+        let mut config = wireloom::ServerConfig::default();
+        config.body_len_max = LEN;
+        server.config(config).serve(handle).await
+    });
+    let (url, data) = (format!("http://{address}/"), format!("@{}", data.display()));
+    for more in [&[][..], &["--http2"], &["-H", &format!("Content-Length: {LEN}")]] {
+        let (code, _, errors) = connect(&[&[&*url, "--data", &*data], more].concat(), "").await;
+        assert_eq!(code, 0, "{more:?}: {errors}");
+        assert_eq!(received.recv().await, Some(Ok(LEN)), "{more:?}");
+    }
 }
 
 #[tokio::test]

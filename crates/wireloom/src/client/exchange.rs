@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
+
 #[cfg(feature = "server")]
 use super::http1::parse_len;
 use super::http1::{Answer, Http1, PendingResponse};
@@ -171,18 +173,47 @@ pub struct Response {
     /// The headers, their names in lower case.
     pub headers: Headers,
     /// The content and the trailers. Until it is read, the server sends no more than the window allows. [`Body::bytes`] collects
-    /// at most 64 MiB, see [`Body::with_len_max`].
+    /// at most 64 MiB, see [`Body::with_len_max`]. Dropping it before its end also ends the content of the request.
     pub body: Body,
-    /// Keeps the connection open.
+    pub(super) connection: ResponseConnection,
+}
+
+/// The connection that a response came over.
+#[derive(Debug)]
+pub(super) enum ResponseConnection {
+    /// The task that completes the exchange; `None` if there is none.
+    Http1(Option<JoinHandle<()>>),
+    /// Kept open.
     #[cfg(feature = "http2")]
-    pub(super) connection: Option<Http2>,
+    Http2(Http2),
 }
 
 impl Response {
-    /// The connection that the response came over; `None` for HTTP/1.1. [`Http2::close`] ends it in order before a program does.
+    /// The connection that the response came over; `None` for HTTP/1.1.
     #[cfg(feature = "http2")]
     pub fn into_http2(self) -> Option<Http2> {
-        self.connection
+        match self.connection {
+            ResponseConnection::Http1(_) => None,
+            ResponseConnection::Http2(http2) => Some(http2),
+        }
+    }
+
+    /// Ends the exchange in order before a program does: waits until the content of the request was sent, which a server may answer before
+    /// it has arrived, or the server takes no more of it. Over HTTP/2 this is [`Http2::close`]. A runtime that is dropped earlier aborts the
+    /// connection.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops waiting; the exchange goes on.
+    pub async fn close(self) {
+        let Self { body, connection, .. } = self;
+        drop(body);
+        match connection {
+            ResponseConnection::Http1(None) => {}
+            // Its errors have been reported, or concern nobody any more.
+            ResponseConnection::Http1(Some(task)) => drop(task.await),
+            #[cfg(feature = "http2")]
+            ResponseConnection::Http2(http2) => http2.close().await,
+        }
     }
 }
 
@@ -232,15 +263,8 @@ impl Exchange {
                 Answer::Interim(head) => head,
                 Answer::Final(version, Head { status, headers }, body) => {
                     let body = body.with_len_max(BODY_LEN_MAX);
-                    let response = Response {
-                        version,
-                        status,
-                        headers,
-                        body,
-                        #[cfg(feature = "http2")]
-                        connection: None,
-                    };
-                    self.response = Some(response);
+                    let connection = ResponseConnection::Http1(pending.take_task());
+                    self.response = Some(Response { version, status, headers, body, connection });
                     return Ok(None);
                 }
             },

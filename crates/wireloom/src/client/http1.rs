@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 use wireloom_ws::handshake::HandshakeLimits;
 
@@ -32,13 +32,16 @@ use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http1::write::{chunk_size, fields, last_chunk};
 use crate::http1::{BodyEnd, BodyReader, Framing, head};
-use crate::transport::{Io, poll_read};
+use crate::transport::{Io, PROGRESS_LEN_MIN, poll_read};
 
 /// Interim responses that are kept for a client that does not read them; further ones are dropped.
 const INTERIM_MAX: usize = 16;
 
 /// Slices of one write.
 const SLICES_MAX: usize = 8;
+
+/// How long a server that has answered may take to accept [`PROGRESS_LEN_MIN`] bytes of the content.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout for closing a transport.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -77,11 +80,10 @@ pub(super) struct PendingResponse {
     first: Option<Result<Answer, Error>>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) tls: Option<TlsInfo>,
-    task: AbortHandle,
+    /// `None` once the response owns it: it continues until the exchange is complete.
+    task: Option<JoinHandle<()>>,
     server: Server,
     http11_servers: Http11Servers,
-    /// The response has arrived: the task continues until the end of its body.
-    answered: bool,
 }
 
 impl Http1 {
@@ -128,7 +130,7 @@ impl Http1 {
             connection: self,
             home,
             announced: None,
-            was_sent: false,
+            written: 0,
             was_cut: false,
             has_answer: false,
             out: VecDeque::from([head.into()]),
@@ -142,18 +144,18 @@ impl Http1 {
             interim_len: 0,
             body_reader: None,
             complete: None,
+            progress: None,
             answers: sender,
         };
-        let task = tokio::spawn(request_task.run()).abort_handle();
+        let task = tokio::spawn(request_task.run());
         Ok(PendingResponse {
             answers,
             first: None,
             peer,
             tls,
-            task,
+            task: Some(task),
             server: target.into(),
             http11_servers: connector.http11_servers.clone(),
-            answered: false,
         })
     }
 }
@@ -178,13 +180,15 @@ impl PendingResponse {
                 None => return Err(Error::Http(HttpError::ConnectionLost)),
             },
         };
-        if let Answer::Final(version, ..) = answer {
-            self.answered = true;
-            if version == Version::Http11 {
-                self.http11_servers.insert(&self.server);
-            }
+        if let Answer::Final(Version::Http11, ..) = answer {
+            self.http11_servers.insert(&self.server);
         }
         Ok(answer)
+    }
+
+    /// The task that sends and receives the rest. The response has arrived.
+    pub(super) fn take_task(&mut self) -> Option<JoinHandle<()>> {
+        self.task.take()
     }
 
     /// Waits for the first part of the response; tells if a connection that had been kept failed before it.
@@ -207,8 +211,37 @@ impl PendingResponse {
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        if !self.answered {
-            self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// Checks that the server accepts content after its response.
+#[derive(Default)]
+struct Progress {
+    timer: Option<Pin<Box<Sleep>>>,
+    /// The length of what was sent by then.
+    goal: u64,
+}
+
+impl Progress {
+    /// Ready when too little was accepted in time, or the connection is lost. `is_idle`: no bytes wait for the server.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>, io: &Io, written: u64, is_idle: bool) -> Poll<()> {
+        let sent = io.left_len().unwrap_or(written);
+        loop {
+            let timer = self.timer.get_or_insert_with(|| {
+                self.goal = sent + PROGRESS_LEN_MIN as u64;
+                Box::pin(tokio::time::sleep(STALL_TIMEOUT))
+            });
+            if is_idle {
+                self.goal = sent;
+            }
+            ready!(timer.as_mut().poll(cx));
+            self.timer = None;
+            if sent < self.goal || io.has_error() {
+                return Poll::Ready(());
+            }
         }
     }
 }
@@ -220,8 +253,8 @@ struct RequestTask {
     home: Option<Home>,
     /// How long the server keeps the connection.
     announced: Option<Duration>,
-    /// The transport has accepted a part of the request.
-    was_sent: bool,
+    /// The length of the part of the request that the transport has accepted.
+    written: u64,
     /// The transport has not accepted all of it.
     was_cut: bool,
     /// A byte of a response has arrived.
@@ -243,21 +276,21 @@ struct RequestTask {
     interim_len: usize,
     /// The content of the response.
     body_reader: Option<BodyReader>,
-    /// A response that arrived completely. It is handed over after its connection was kept.
+    /// A response that arrived completely. It is handed over after its connection was kept, unless content is still to be sent.
     complete: Option<Answer>,
+    /// After a response of success: the content is sent to its end.
+    progress: Option<Progress>,
     answers: mpsc::UnboundedSender<Result<Answer, Failure>>,
 }
 
 impl RequestTask {
     async fn run(mut self) {
         let ended = poll_fn(|cx| {
-            let sent = self.poll_send(cx);
-            let received = match sent {
-                Ok(()) => ready!(self.poll_receive(cx)),
-                // The content has failed, not the connection.
-                Err(error) => return Poll::Ready(Err(Failure { error, unanswered: None })),
-            };
-            Poll::Ready(received.map_err(|error| Failure { error, unanswered: self.unanswered() }))
+            // The content has failed, not the connection.
+            self.poll_send(cx).map_err(|error| Failure { error, unanswered: None })?;
+            let received = ready!(self.poll_receive(cx));
+            received.map_err(|error| Failure { error, unanswered: self.unanswered() })?;
+            self.poll_sent(cx).map(Ok::<_, Failure>)
         });
         let ended = ended.await;
         let is_reusable = ended.is_ok() && self.is_reusable();
@@ -284,15 +317,37 @@ impl RequestTask {
 
     /// `Some` before the first byte of a response.
     fn unanswered(&self) -> Option<Unanswered> {
-        (!self.has_answer).then_some(Unanswered { was_sent: self.was_sent })
+        (!self.has_answer).then_some(Unanswered { was_sent: self.written > 0 })
     }
 
     /// Whether the connection is between two messages, in both directions.
     fn is_reusable(&self) -> bool {
-        let is_complete = |reader: &BodyReader| reader.end() == Some(BodyEnd::Complete);
-        let has_received = self.body_reader.as_ref().is_some_and(is_complete) && self.bytes.is_empty();
-        let has_sent = self.content.is_none() && self.out.is_empty() && !self.unflushed && !self.was_cut;
-        has_received && has_sent
+        self.has_received() && self.bytes.is_empty() && self.has_sent() && !self.was_cut
+    }
+
+    /// Whether the response is complete.
+    fn has_received(&self) -> bool {
+        self.body_reader.as_ref().is_some_and(|reader| reader.end() == Some(BodyEnd::Complete))
+    }
+
+    /// Whether nothing of the request is left to be sent.
+    fn has_sent(&self) -> bool {
+        self.content.is_none() && self.out.is_empty() && !self.unflushed
+    }
+
+    /// Ready when the content needs no more time after the response. RFC 9110 §7.5: a response of success does not end it. Any other does,
+    /// and so does a caller that drops the response before its end.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.has_sent() || !self.has_received() {
+            return Poll::Ready(());
+        }
+        let Some(progress) = &mut self.progress else { return Poll::Ready(()) };
+        // The caller may produce the content after it.
+        if let Some(answer) = self.complete.take() {
+            let _ = self.answers.send(Ok(answer));
+        }
+        let is_idle = self.out.is_empty() && !self.unflushed;
+        progress.poll_stalled(cx, &self.connection.io, self.written, is_idle)
     }
 
     /// Sends until the transport is full.
@@ -356,7 +411,7 @@ impl RequestTask {
                     if len > 0 || slices[..count].iter().all(|slice| slice.is_empty()) =>
                 {
                     self.unflushed = true;
-                    self.was_sent |= len > 0;
+                    self.written += len as u64;
                     while let Some(piece) = self.out.front_mut() {
                         let step = len.min(piece.len());
                         piece.advance(step);
@@ -452,6 +507,7 @@ impl RequestTask {
                     self.content = None;
                     self.was_cut = true;
                 }
+                self.progress = (status < 300).then(Progress::default);
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
                 let framing = framing.map_err(|(_, why)| Error::Http(HttpError::Malformed(why)))?;
                 // RFC 9112 §9.3.

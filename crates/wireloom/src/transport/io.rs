@@ -176,7 +176,7 @@ impl Io {
     }
 
     /// Whether the socket has an error, which the next read would report: the peer has reset the connection, or no longer answers.
-    #[cfg(feature = "server")]
+    #[cfg(any(feature = "client", feature = "server"))]
     pub(crate) fn has_error(&self) -> bool {
         self.tcp().is_some_and(|tcp| !matches!(tcp.take_error(), Ok(None)))
     }

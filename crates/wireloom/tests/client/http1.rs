@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use wireloom::client::Request;
+use tokio::sync::mpsc;
+use wireloom::client::{Pool, Request};
 use wireloom::wireloom_ws::handshake::HandshakeLimits;
 use wireloom::{Body, Connector, Error, Headers, HttpError, Server, Version};
 
@@ -148,6 +149,146 @@ async fn content_streams_in_both_directions_at_once() {
     let mut response =
         Connector::new().request(Request::post(format!("{url}/echo"), vec![7; 3 << 20])).await.unwrap();
     assert_eq!(response.body.bytes().await.unwrap(), vec![7; 3 << 20]);
+}
+
+/// A server that answers each request at its head, and then reads `len` bytes of content.
+async fn answer_early(head: &'static str, len: usize) -> (String, mpsc::UnboundedReceiver<usize>) {
+    let (lens, received) = mpsc::unbounded_channel();
+    let url = refuse_http2(move |mut stream| {
+        let lens = lens.clone();
+        async move {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            stream.write_all(format!("HTTP/1.1 {head}\r\n\r\n").as_bytes()).await.unwrap();
+            let (mut total, mut buffer) = (0, vec![0; 64 << 10]);
+            while total < len
+                && let Ok(read @ 1..) = stream.read(&mut buffer).await
+            {
+                total += read;
+            }
+            let _ = lens.send(total);
+        }
+    });
+    (url.await, received)
+}
+
+// RFC 9110 §7.5: a client goes on unless the server refuses the content.
+#[tokio::test]
+async fn content_is_sent_after_a_response_of_success() {
+    const LEN: usize = 8 << 20;
+    let (pool, connector) = (Pool::new(Connector::new()), Connector::new());
+    for head in [
+        "204 No Content",
+        "202 Accepted\r\nContent-Length: 0",
+        "200 OK\r\nConnection: close\r\nContent-Length: 0",
+    ] {
+        for (is_pooled, is_stream) in [(false, false), (true, false), (true, true), (false, true)] {
+            let (url, mut received) = answer_early(head, LEN).await;
+            let (mut sender, mut body) = (None, Body::from(vec![7; LEN]));
+            if is_stream {
+                let (producer, content) = Body::channel();
+                (sender, body) = (Some(producer), content);
+            }
+            let request = Request::post(&url, body).header("content-length", LEN.to_string());
+            let sending = async {
+                if is_pooled { pool.request(request).await } else { connector.request(request).await }
+            };
+            // The caller produces its content after the response.
+            let response = sending.await.unwrap();
+            assert_eq!(response.status / 100, 2);
+            if let Some(mut sender) = sender.take() {
+                for _ in 0..8 {
+                    sender.send(vec![7; LEN / 8]).await.unwrap();
+                }
+            }
+            response.close().await;
+            assert_eq!(received.recv().await, Some(LEN), "{head} {is_pooled} {is_stream}");
+        }
+    }
+    // A refusal ends it.
+    let (url, mut received) = answer_early("403 Forbidden\r\nContent-Length: 0", usize::MAX).await;
+    let (mut sender, body) = Body::channel();
+    let request = Request::post(&url, body).header("content-length", "2");
+    assert_eq!(connector.request(request).await.unwrap().status, 403);
+    assert_eq!(received.recv().await, Some(0));
+    assert!(sender.send("ok").await.is_err());
+}
+
+/// A connector whose server answers at the head of each request. It then waits for `delay`, and reads `len` bytes of content every 30 s;
+/// how many there were in the end.
+fn answered_early(delay: u64, len: usize) -> (Connector, mpsc::UnboundedReceiver<usize>) {
+    let (lens, received) = mpsc::unbounded_channel();
+    let connector = Connector::new().dial_with(move |_, _| {
+        let (near, mut server) = tokio::io::duplex(64);
+        let lens = lens.clone();
+        tokio::spawn(async move {
+            let (mut request, mut total) = (Vec::new(), 0);
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(server.read_u8().await.unwrap());
+            }
+            server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            tokio::time::sleep(Duration::from_secs(delay)).await;
+            while server.read_exact(&mut vec![0; len]).await.is_ok() {
+                total += len;
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+            let _ = lens.send(total);
+        });
+        async { Ok(near) }
+    });
+    (connector, received)
+}
+
+// Time passes only while nothing else can happen.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_accepts_too_little_content_after_its_response_is_left() {
+    const LEN: usize = 10 << 10;
+    for (accepted, is_left) in [(1, true), (511, true), (512, false)] {
+        let (connector, mut received) = answered_early(15, accepted);
+        let request =
+            Request::post("http://localhost/", vec![7; LEN]).header("content-length", LEN.to_string());
+        let response = connector.request(request).await.unwrap();
+        let start = tokio::time::Instant::now();
+        response.close().await;
+        assert_eq!(start.elapsed().as_secs() < 120, is_left, "{accepted}: {:?}", start.elapsed());
+        assert_eq!(received.recv().await.unwrap() < LEN, is_left, "{accepted}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_may_be_produced_long_after_the_response() {
+    // A minute is over soon after the content begins.
+    let (connector, mut received) = answered_early(165, 2500);
+    let (mut sender, body) = Body::channel();
+    let request = Request::post("http://localhost/", body).header("content-length", "5000");
+    let response = connector.request(request).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(115)).await;
+    sender.send(vec![7; 5000]).await.unwrap();
+    drop(sender);
+    response.close().await;
+    assert_eq!(received.recv().await, Some(5000));
+}
+
+// Nothing is written that could fail.
+#[tokio::test]
+async fn a_connection_that_is_lost_after_the_response_is_left() {
+    let url = refuse_http2(|mut stream| async move {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stream.set_zero_linger().unwrap();
+    });
+    let (_sender, body) = Body::channel();
+    let request = Request::post(url.await, body).header("content-length", "5000");
+    let response = Connector::new().request(request).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::pause();
+    tokio::time::timeout(Duration::from_secs(100), response.close()).await.unwrap();
 }
 
 #[tokio::test]

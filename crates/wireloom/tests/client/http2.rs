@@ -164,6 +164,44 @@ async fn streams_content_in_both_directions() {
     assert!(response.body.bytes().await.unwrap() == much);
 }
 
+// RFC 9113 §8.1: a server may answer before it has read the request. Nothing but a reset ends the content.
+#[tokio::test]
+async fn content_is_sent_after_a_response_of_success() {
+    let (lens, mut received) = mpsc::unbounded_channel();
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (handle, address) = (server.handle(), server.local_addr().unwrap());
+    tokio::spawn(server.serve(move |mut request: wireloom::Request| {
+        let lens = lens.clone();
+        async move {
+            tokio::spawn(async move { lens.send(request.bytes().await.map(|bytes| bytes.len())) });
+            Response::new(204)
+        }
+    }));
+    let url = format!("http://{address}/");
+    for shuts_down in [false, true] {
+        for is_dropped in [true, false] {
+            let (mut sender, body) = Body::channel();
+            let request = Request::post(&url, body);
+            let response = Connector::new().http2(true).request(request).await.unwrap();
+            assert_eq!((response.version, response.status), (Version::Http2, 204));
+            let closing =
+                tokio::spawn(async move { if is_dropped { drop(response) } else { response.close().await } });
+            if shuts_down {
+                handle.shut_down();
+            }
+            for _ in 0..10 {
+                sender.send(vec![7; 100_000]).await.unwrap();
+            }
+            drop(sender);
+            assert_eq!(received.recv().await, Some(Ok(1_000_000)), "{shuts_down} {is_dropped}");
+            closing.await.unwrap();
+            if shuts_down {
+                break;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn sends_and_receives_trailers() {
     let http2 = connect(serve().await).await;

@@ -202,9 +202,8 @@ async fn receive(
         notes.print(&format!("* {} received", count(len as u64, "byte")));
     }
     let status = response.status;
-    if let Some(http2) = response.into_http2() {
-        http2.close().await;
-    }
+    // The server may have answered before all of `--data` has arrived.
+    response.close().await;
     Ok(status)
 }
 

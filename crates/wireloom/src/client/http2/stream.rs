@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use wireloom_http2::priority::Priority;
 
 use super::Http2;
-use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response};
+use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response, ResponseConnection};
 use crate::error::HttpError;
 use crate::headers::Head;
 use crate::http::{Body, Version, send_body};
@@ -82,7 +82,7 @@ impl Stream {
             Some(len) if self.is_head || status == 304 => Body::omitted(len),
             _ => Body::http2(recv, len).with_len_max(BODY_LEN_MAX),
         };
-        let connection = Some(self.http2.clone());
+        let connection = ResponseConnection::Http2(self.http2.clone());
         Ok(Response { version: Version::Http2, status, headers, body, connection })
     }
 }
