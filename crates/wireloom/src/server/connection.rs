@@ -213,7 +213,8 @@ impl Connection {
             if let Some(opening) = opening {
                 return Next::WebSocket(opening);
             }
-            if !keep_alive || !self.read_rest(&mut body_reader).await {
+            // The body is read as long as the application wants it, whether or not another request may follow.
+            if !self.read_rest(&mut body_reader).await || !keep_alive {
                 self.linger().await;
                 return Next::End;
             }
@@ -431,7 +432,15 @@ impl Connection {
             Ending::Length(_) if left > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             _ => {}
         }
-        self.write(&[&out]).await
+        self.write(&[&out]).await?;
+        if ending == Ending::Close {
+            // The client waits for it, and the rest of its request may take its time.
+            let Self { io, timeouts, config, .. } = self;
+            let mut deadline = Deadline::after(config.http1_stall_timeout);
+            let shutdown = timeouts.within(&mut deadline, Phase::Aborted, |cx| io.poll_shutdown(cx));
+            shutdown.await.map_err(|_| io::ErrorKind::TimedOut)??;
+        }
+        Ok(())
     }
 
     /// Boxed: most requests are not refused.

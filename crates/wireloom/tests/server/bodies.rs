@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use wireloom::{Body, Connector, Error, Headers, HttpError, Request, Response, Server, ServerConfig, Tap};
 
 use crate::pace::Pace;
@@ -316,6 +317,54 @@ async fn a_body_is_read_after_the_response() {
             break;
         }
         assert!(!in_time && attempt < Pace::ATTEMPTS_MAX, "{uploaded:?}, {len} bytes");
+    }
+}
+
+// No other request follows: the client, its version or a shutdown says so.
+#[tokio::test]
+async fn a_body_is_read_after_the_last_response_of_a_connection() {
+    const LEN: usize = 200_000;
+    for (path, head, shuts_down) in [
+        ("/whole", "HTTP/1.1\r\nHost: a\r\nConnection: close", false),
+        ("/whole", "HTTP/1.0", false),
+        // Its response ends with the connection.
+        ("/stream", "HTTP/1.0", false),
+        ("/whole", "HTTP/1.1\r\nHost: a", true),
+    ] {
+        let (lens, mut uploaded) = mpsc::unbounded_channel();
+        let handler = move |mut request: Request| {
+            let lens = lens.clone();
+            async move {
+                let body = match request.path() {
+                    "/stream" => {
+                        Body::from_stream(futures_util::stream::iter([Ok::<_, HttpError>("ok".into())]))
+                    }
+                    _ => Body::from("ok"),
+                };
+                tokio::spawn(async move { lens.send(request.bytes().await.map(|bytes| bytes.len())) });
+                Response::new(200).with_body("text/plain", body)
+            }
+        };
+        let Running { handle, address, task } = Running::start(ServerConfig::default(), handler).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("POST {path} {head}\r\nContent-Length: {LEN}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        read_until(&mut stream, b"\r\n\r\nok").await;
+        if path == "/stream" {
+            assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+        }
+        if shuts_down {
+            handle.shut_down();
+        }
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            stream.write_all(&[b'x'; LEN / 10]).await.unwrap();
+        }
+        assert_eq!(uploaded.recv().await, Some(Ok(LEN)), "{head}");
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+        drop(stream);
+        handle.shut_down();
+        task.await.unwrap().unwrap();
     }
 }
 
