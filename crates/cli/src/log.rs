@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt;
@@ -18,9 +18,6 @@ use crate::terminal;
 const RECENT_MAX: usize = 100;
 /// The number of bytes of a line that are kept.
 const LINE_LEN_MAX: usize = 512;
-
-/// Lines that wait for the standard error. A reader of the log that has stopped must not stop the server; further lines are dropped.
-const QUEUED_MAX: usize = 10_000;
 
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
@@ -40,8 +37,7 @@ pub(crate) fn init(format: LogFormat, level: LogLevel) -> WorkerGuard {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let (writer, guard) =
-        NonBlockingBuilder::default().buffered_lines_limit(QUEUED_MAX).lossy(true).finish(io::stderr());
+    let (writer, guard) = terminal::queued_stderr();
     let _ = DROPPED.set(writer.error_counter());
     // The standard error may be closed.
     let log = fmt::layer().with_writer(writer).log_internal_errors(false);

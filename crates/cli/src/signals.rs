@@ -49,6 +49,13 @@ impl Signals {
         Ok(Self {})
     }
 
+    /// As [`new`](Self::new). The second signal ends the process soon, for a command whose only thread may wait without an end: as long as
+    /// nobody reads the output, for example.
+    pub(crate) fn ending_at_second() -> io::Result<Self> {
+        watch(|| {})?;
+        Self::new()
+    }
+
     /// Waits for the next signal. It is received although the task has used up its budget (`tokio::task::coop`), as a flood of messages
     /// makes it do.
     pub(crate) async fn recv(&mut self) -> Signal {
@@ -69,7 +76,8 @@ impl Signals {
     }
 }
 
-/// Becomes true at the first signal: for code outside of a runtime. The second ends the process, as [`end_at_second`] does.
+/// Becomes true at the first signal: for code outside of a runtime. The second ends the process, as with
+/// [`Signals::ending_at_second`].
 ///
 /// # Errors
 /// Signals cannot be received.
@@ -80,16 +88,7 @@ pub(crate) fn flag() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Ends the process soon after the second signal, for a command whose only thread may wait without an end: as long as nobody reads the
-/// output, for example.
-///
-/// # Errors
-/// Signals cannot be received.
-pub(crate) fn end_at_second() -> io::Result<()> {
-    watch(|| {})
-}
-
-/// Watches the signals in a thread, which calls `first` at the first of them.
+/// Watches the signals in a thread, which calls `first` at the first of them, and ends the process soon after the second.
 fn watch(first: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let mut signals = {

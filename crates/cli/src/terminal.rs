@@ -3,6 +3,11 @@
 use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write as _};
 
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+
+/// Lines that wait for the standard error. Its reader must not stop the process; further lines are dropped.
+const QUEUED_MAX: usize = 10_000;
+
 /// Whether to use colours on this stream: it is a terminal, and <https://no-color.org> does not forbid them.
 pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -13,6 +18,11 @@ pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
 pub(crate) fn print_error(text: impl Display) {
     let text = visible(&text.to_string());
     let _ = writeln!(io::stderr(), "wireloom: {text}");
+}
+
+/// The standard error, behind a queue of lines. A thread writes them, those that are left when the guard is dropped.
+pub(crate) fn queued_stderr() -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default().buffered_lines_limit(QUEUED_MAX).lossy(true).finish(io::stderr())
 }
 
 /// Text from a peer with its control characters escaped, except tabs and line breaks.

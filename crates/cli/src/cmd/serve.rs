@@ -142,8 +142,11 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     let admin_handle = admin.as_ref().map(Server::handle);
     hub::reload_on_hangup(&hub, args).map_err(|error| error.to_string())?;
     match args.log {
-        // The standard output may be closed.
-        LogFormat::Text => drop(announce(&listening, admin_address, has_rooms, &hub, args)),
+        LogFormat::Text => {
+            let text = announcement(&listening, admin_address, has_rooms, &hub, args);
+            // The standard output may be closed, or full while nobody reads it.
+            tokio::task::spawn_blocking(move || io::stdout().write_all(&text?));
+        }
         LogFormat::Json => {
             if hub.has_api() && admin_address.is_none() {
                 warn!("the server API is not served without --admin");
@@ -312,15 +315,16 @@ impl Serve {
     }
 }
 
-fn announce(
+/// The addresses, and what is served there.
+fn announcement(
     listening: &[(bool, SocketAddr)],
     admin: Option<SocketAddr>,
     has_rooms: bool,
     hub: &Hub,
     args: &Serve,
-) -> io::Result<()> {
+) -> io::Result<Vec<u8>> {
     let has_demo = args.has_demo();
-    let mut out = io::stdout().lock();
+    let mut out = Vec::new();
     for (tls, address) in listening {
         let (http, ws) = if *tls { ("https", "wss") } else { ("http", "ws") };
         writeln!(out, "wireloom {} on {http}://{address}/", env!("CARGO_PKG_VERSION"))?;
@@ -375,5 +379,5 @@ fn announce(
     if args.tls && args.cert.is_none() {
         writeln!(out, "the certificate is self-signed and made for this run: connect with --insecure")?;
     }
-    out.flush()
+    Ok(out)
 }

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::timeout;
 
-use crate::{Fault, Temporary, measure, measure_until, run, start, start_with};
+use crate::{
+    DEADLINE, Fault, Temporary, measure, measure_until, run, signal, spawn, start, start_counting, start_with,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slower_server_is_shown_to_be_slower() {
@@ -30,6 +33,25 @@ async fn a_slower_server_is_shown_to_be_slower() {
         measure_until(&fast, &faster, |code, report| code == 0 && report["comparison"]["result"] == "faster")
             .await;
     assert_eq!((code, &report["comparison"]["result"]), (0, &"faster".into()), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_report_of_one_server_has_its_url() {
+    let (url, mut count) = start_counting().await;
+    let (other, mut other_count) = start_counting().await;
+    // Which server is first is by chance.
+    for _ in 0..10 {
+        let before = (*count.borrow(), *other_count.borrow());
+        let child = spawn(&[&url, "--against", &other, "--duration", "600", "--json", "--quiet"]);
+        let measured = tokio::select! {
+            _ = count.wait_for(|count| *count > before.0 + 100) => &url,
+            _ = other_count.wait_for(|count| *count > before.1 + 100) => &other,
+        };
+        signal(&child, "-INT").await;
+        let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["url"], **measured, "{report}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

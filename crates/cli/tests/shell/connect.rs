@@ -641,6 +641,40 @@ async fn what_has_arrived_is_printed_when_writing_fails() {
     }
 }
 
+// It may end TCP instead, or do nothing until --timeout.
+#[tokio::test]
+async fn a_peer_that_does_not_answer_close_changes_no_outcome() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let none = Duration::ZERO;
+    for (args, signalled, held, expected) in [
+        (&["--count", "1"][..], false, none, 0),
+        (&["--expect", "hello"], false, none, 0),
+        (&["--count", "1", "--timeout", "2s"], false, Duration::from_millis(2_500), 0),
+        (&["--count", "2", "--timeout", "2s"], false, none, 4),
+        (&["--count", "2"], true, none, 4),
+        (&["--recv-only"], true, none, 0),
+    ] {
+        let child = &mut connect_command(&[&[&*url], args].concat()).spawn().unwrap();
+        let mut stream = accept_silently(&listener).await;
+        stream.write_all(b"\x81\x05hello").await.unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).await.unwrap();
+        if signalled {
+            signal(child, "-TERM");
+        }
+        // Masked, with a code.
+        let mut close = [0; 8];
+        timeout(DEADLINE, stream.read_exact(&mut close)).await.unwrap().unwrap();
+        assert_eq!(close[0], 0x88, "{args:?}");
+        tokio::time::sleep(held).await;
+        drop(stream);
+        let mut errors = String::new();
+        child.stderr.as_mut().unwrap().read_to_string(&mut errors).await.unwrap();
+        let status = timeout(DEADLINE, child.wait()).await.unwrap().unwrap();
+        assert_eq!(status.code(), Some(expected), "{args:?}: {errors}");
+    }
+}
+
 #[tokio::test]
 async fn signals_end_it_while_a_message_is_being_sent() {
     let url = silent_server().await;

@@ -10,7 +10,7 @@ use crate::process::{DEADLINE, Server, WIRELOOM, connect, folder};
 
 const SCHEMA: &str = include_str!("../../../../docs/src/guides/inspect.schema.json");
 
-fn capture(name: &str) -> String {
+pub(crate) fn capture(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inspect/tests/captures").join(name);
     path.to_str().unwrap().to_owned()
 }
@@ -261,7 +261,7 @@ fn follows_a_file_that_grows() {
 
 /// Waits until a process has read all of a file, and waits for more.
 #[cfg(unix)]
-fn wait_until_read(process: u32, path: &Path) {
+pub(crate) fn wait_until_read(process: u32, path: &Path) {
     let begin = std::time::Instant::now();
     let len = std::fs::metadata(path).unwrap().len();
     // Its output does not show it, because the table is printed at the end.

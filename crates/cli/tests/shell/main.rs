@@ -20,3 +20,4 @@ mod running;
 mod terminal;
 #[cfg(feature = "opentelemetry")]
 mod traces;
+mod unread;

@@ -23,7 +23,7 @@ use super::join::{Ended, Stream};
 use crate::args::{Connect, Format};
 use crate::exit::Exit;
 use crate::recording::{self, Side};
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
 use crate::terminal;
 use journal::Journal;
 use notes::Notes;
@@ -66,7 +66,7 @@ async fn connect(args: Connect) -> Exit {
         Ok(output) => output,
         Err(error) => return notes.unwritable(&error),
     };
-    let mut signals = match Signals::new().and_then(|own| signals::end_at_second().map(|()| own)) {
+    let mut signals = match Signals::ending_at_second() {
         Ok(signals) => signals,
         Err(error) => return usage(error.to_string()),
     };

@@ -105,7 +105,7 @@ async fn run_until_closed(
     }));
     let mut is_sending = true;
     let mut decided = None;
-    loop {
+    let result = loop {
         // Each has the first turn half of the time: the one that has the second may have no budget left.
         let either = async {
             tokio::select! {
@@ -116,7 +116,7 @@ async fn run_until_closed(
         tokio::select! {
             biased;
             ended = either => match ended {
-                Either::Received(received) => return received.map(|exit| decided.or(exit)),
+                Either::Received(received) => break received,
                 Either::Sent(sent) => {
                     is_sending = false;
                     match sent {
@@ -125,28 +125,32 @@ async fn run_until_closed(
                         // What has arrived may say why, and the receiver reports the error if it does not.
                         Err(_) if !connection.is_open() => {}
                         Ok(exit) => decided = decided.or(exit),
-                        Err(error) => return Err(error),
+                        Err(error) => break Err(error),
                     }
                 }
             },
-            () = &mut timed_out, if decided.is_none() => {
+            // Once this end closes, what was expected has arrived or the outcome is decided.
+            () = &mut timed_out, if decided.is_none() && close.borrow().is_none() => {
                 notes.print_error("timed out: --expect or --count was not met");
                 decided = Some(Exit::Unmet);
                 close.send_replace(Some(CloseCode::NORMAL));
                 if !is_sending {
-                    return Ok(decided);
+                    break Ok(None);
                 }
             }
             // After the second signal the peer's Close is not awaited.
             _ = signals.recv() => {
                 if decided.is_some() || !is_sending {
-                    return Ok(decided);
+                    break Ok(None);
                 }
-                decided = Some(if args.is_expecting() { Exit::Unmet } else { Exit::Success });
+                let is_unmet = args.is_expecting() && close.borrow().is_none();
+                decided = Some(if is_unmet { Exit::Unmet } else { Exit::Success });
                 close.send_replace(Some(CloseCode::GOING_AWAY));
             }
         }
-    }
+    };
+    // The peer may end the connection without an answer to Close.
+    decided.map_or(result, |exit| Ok(Some(exit)))
 }
 
 /// The direction that has ended.
@@ -183,10 +187,13 @@ impl<'a> Inbox<'a> {
     async fn run(&mut self, receiver: &mut Receiver) -> Result<Option<Exit>, WebSocketError> {
         loop {
             let message = match next(receiver, self.journal).await {
-                Ok(message) => message?,
+                Ok(Ok(Some(message))) => message,
+                Ok(Ok(None)) => return Ok(None),
+                // This end closes: nothing but the answer to Close is missing.
+                Ok(Err(_)) if self.close.borrow().is_some() => return Ok(None),
+                Ok(Err(error)) => return Err(error),
                 Err(error) => return Ok(Some(self.journal.notes().unwritable(&error))),
             };
-            let Some(message) = message else { return Ok(None) };
             let exit = self.handle(&message);
             if exit.is_some() {
                 return Ok(exit);

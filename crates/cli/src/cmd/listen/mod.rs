@@ -12,6 +12,7 @@ use crate::args::{Endpoint, Framing, Listen};
 use crate::cmd::join::Joining;
 use crate::exit::Exit;
 use crate::{descriptors, terminal};
+use notes::Notes;
 
 pub(crate) fn run(args: &Listen) -> Exit {
     if let Some(error) = args.conflict() {
@@ -26,13 +27,20 @@ pub(crate) fn run(args: &Listen) -> Exit {
             return Exit::NoConnection;
         }
     };
+    // What is queued is written when the command ends.
+    let (errors, _queued) = terminal::queued_stderr();
+    let notes = Notes::new(args, errors);
     let result = runtime.block_on(async {
-        if args.address.is_websocket() { websockets::run(args).await } else { streams::run(args).await }
+        if args.address.is_websocket() {
+            websockets::run(args, &notes).await
+        } else {
+            streams::run(args, &notes).await
+        }
     });
     // A thread may be blocked reading the input.
     runtime.shutdown_background();
     result.unwrap_or_else(|(exit, error)| {
-        terminal::print_error(terminal::visible_line(&error));
+        notes.error(&error);
         exit
     })
 }

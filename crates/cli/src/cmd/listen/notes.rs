@@ -1,39 +1,48 @@
-//! The lines that `listen` prints to the standard error.
+//! The lines that `listen` prints to the standard error. Peers cause most of them, so that none may wait for the reader.
+
+use std::io::Write as _;
+
+use tracing_appender::non_blocking::NonBlocking;
 
 use crate::args::Listen;
 use crate::cmd::join::Ended;
-use crate::terminal::{print_error, visible_line};
+use crate::terminal::visible_line;
 
-/// Which lines are printed.
-#[derive(Clone, Copy)]
+/// Which lines are printed, and where.
+#[derive(Clone)]
 pub(super) struct Notes {
+    errors: NonBlocking,
     is_quiet: bool,
     is_verbose: bool,
 }
 
 impl Notes {
-    pub(super) fn new(args: &Listen) -> Self {
-        Self { is_quiet: args.quiet, is_verbose: args.verbose }
+    pub(super) fn new(args: &Listen, errors: NonBlocking) -> Self {
+        Self { errors, is_quiet: args.quiet, is_verbose: args.verbose }
     }
 
-    pub(super) fn listening(self, on: &str) {
+    pub(super) fn listening(&self, on: &str) {
         if !self.is_quiet {
-            print_note(&format!("listening on {on}"));
+            self.print("*", &format!("listening on {on}"));
         }
     }
 
-    pub(super) fn joined(self, peer: &str) {
+    pub(super) fn joined(&self, peer: &str) {
         if self.is_verbose {
-            print_note(&format!("{peer}: joined"));
+            self.print("*", &format!("{peer}: joined"));
         }
     }
 
-    /// Failures are always printed.
-    pub(super) fn failed(self, peer: &str, why: &str) {
-        print_error(visible_line(&format!("{peer}: {why}")));
+    pub(super) fn failed(&self, peer: &str, why: &str) {
+        self.error(&format!("{peer}: {why}"));
     }
 
-    pub(super) fn ended(self, peer: &str, ended: &Ended) {
+    /// Errors are always printed.
+    pub(super) fn error(&self, text: &str) {
+        self.print("wireloom:", text);
+    }
+
+    pub(super) fn ended(&self, peer: &str, ended: &Ended) {
         let how = match ended {
             Ended::Failed(why) | Ended::Broken(why) => return self.failed(peer, why),
             Ended::Stream => "the stream has ended".to_owned(),
@@ -41,13 +50,12 @@ impl Notes {
             Ended::Interrupted => "closed, because listen ends".to_owned(),
         };
         if self.is_verbose {
-            print_note(&format!("{peer}: {how}"));
+            self.print("*", &format!("{peer}: {how}"));
         }
     }
-}
 
-fn print_note(text: &str) {
-    use std::io::Write as _;
-    // The standard error may be closed.
-    let _ = writeln!(std::io::stderr(), "* {}", visible_line(text));
+    fn print(&self, mark: &str, text: &str) {
+        let line = format!("{mark} {}\n", visible_line(text));
+        let _ = self.errors.clone().write_all(line.as_bytes());
+    }
 }

@@ -36,11 +36,15 @@ struct To {
 ///
 /// # Errors
 /// Nothing can be listened on, or an option cannot be used.
-pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
+pub(super) async fn run(args: &Listen, notes: &Notes) -> Result<Exit, Failure> {
     let Some(Endpoint::WebSocket(url)) = &args.to else { return Err(usage("TO is no WebSocket")) };
     let joining = args.joining();
-    let notes = Notes::new(args);
-    let to = Arc::new(To { url: url.clone(), connector: connector(args, &joining)?, joining, notes });
+    let to = Arc::new(To {
+        url: url.clone(),
+        connector: connector(args, &joining)?,
+        joining,
+        notes: notes.clone(),
+    });
     let mut signals = Signals::new().map_err(usage)?;
     let mut listener = Listener::bind(&args.address).await?;
     notes.listening(&listener.name);

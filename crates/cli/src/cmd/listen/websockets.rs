@@ -55,9 +55,8 @@ enum To {
 ///
 /// # Errors
 /// Nothing can be listened on.
-pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
+pub(super) async fn run(args: &Listen, notes: &Notes) -> Result<Exit, Failure> {
     let Endpoint::WebSocket(url) = &args.address else { return Err(usage("ADDRESS is not of WebSockets")) };
-    let notes = Notes::new(args);
     let to = match (&args.join.exec, &args.to) {
         (Some(program), _) => To::Program(program.clone()),
         (None, Some(Endpoint::Tcp(address))) => To::Tcp(address.clone()),
@@ -89,7 +88,7 @@ pub(super) async fn run(args: &Listen) -> Result<Exit, Failure> {
         },
         joining,
         slots: Arc::new(Semaphore::new(if is_only { 1 } else { args.max_connections })),
-        notes,
+        notes: notes.clone(),
         ending,
         ended: is_only.then_some(ended),
     });

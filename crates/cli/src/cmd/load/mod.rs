@@ -92,7 +92,7 @@ async fn load(mut args: Load) -> Exit {
         Ok(files) => files,
         Err(error) => return usage(error),
     };
-    let mut signals = match Signals::new() {
+    let mut signals = match Signals::ending_at_second() {
         Ok(signals) => signals,
         Err(error) => return usage(error.to_string()),
     };
@@ -107,9 +107,9 @@ async fn load(mut args: Load) -> Exit {
         let own = Samples::of_series(&report.series, report.warmup.as_secs_f64(), args.is_paced());
         report.comparison = Some(Comparison::unpaired(&path, &own, &old));
     }
-    let printed = print(args, &report, against.as_ref());
-    let written = files.write(&report);
-    let failures: Vec<String> = printed.err().into_iter().chain(written).collect();
+    // Before the print, which waits for a reader.
+    let mut failures = files.write(&report);
+    failures.extend(print(args, &report, against.as_ref()).err());
     if failures.is_empty() {
         return match report.interrupted_by {
             // What was not measured may have changed what is expected or compared.
@@ -134,11 +134,11 @@ fn merge(args: &Merge) -> Exit {
         true => format!("{}\n", terminal::visible_json(&output::json::merged(&merged).to_string())),
         false => output::table::merged(&merged),
     };
-    let printed = print_text(&text);
+    // Before the print, which waits for a reader.
     let written = args.hdr.as_ref().map_or(Ok(()), |path| {
         std::fs::write(path, &merged.text).map_err(|error| format!("--hdr {}: {error}", path.display()))
     });
-    let failures: Vec<String> = [printed, written].into_iter().filter_map(Result::err).collect();
+    let failures: Vec<String> = [written, print_text(&text)].into_iter().filter_map(Result::err).collect();
     if !failures.is_empty() {
         failures.iter().for_each(|error| terminal::print_error(terminal::visible_line(error)));
         return Exit::Broken;
@@ -223,7 +223,7 @@ async fn measure(
     let own = Arc::new(open(args, args.url(), signals).await.map_err(failed(args.url()))?);
     let Some(other_url) = &args.comparison.against else {
         let outcome = runner::run(args, work.clone(), own, args.duration(), progress, signals).await;
-        return Ok((Report::new(args, args.url(), outcome.map_err(failed(args.url()))?), None));
+        return Ok((Report::new(args, outcome.map_err(failed(args.url()))?), None));
     };
     let other = Arc::new(open(args, other_url, signals).await.map_err(failed(other_url))?);
     let mut sides = [Side::new(own), Side::new(other)];
@@ -268,12 +268,12 @@ async fn measure(
     let comparison = Comparison::paired(&with, &own.samples, &other.samples, no_answer);
     match (own.outcome, other.outcome) {
         (Some(own), Some(other)) => {
-            let mut report = Report::new(args, args.url(), own);
+            let mut report = Report::new(args, own);
             report.comparison = Some(comparison);
-            Ok((report, Some(Report::new(args, other_url, other))))
+            Ok((report, Some(Report::new(args, other))))
         }
         // Interrupted before the second server's turn.
-        (Some(outcome), None) | (None, Some(outcome)) => Ok((Report::new(args, args.url(), outcome), None)),
+        (Some(outcome), None) | (None, Some(outcome)) => Ok((Report::new(args, outcome), None)),
         (None, None) => {
             Err((args.url().to_owned(), Failure::Interrupted(interrupted_by.unwrap_or(Signal::Interrupt))))
         }

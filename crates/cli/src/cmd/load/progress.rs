@@ -4,16 +4,18 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 
 use super::recorder::Second;
 use super::units::time;
 use crate::args::Load;
-use crate::terminal::count;
+use crate::terminal::{self, count};
 
 /// Where progress is printed: the standard error.
 pub(super) enum Progress {
     Bar(ProgressBar),
-    Lines,
+    /// Behind a queue, because waiting for the reader would be measured.
+    Lines(NonBlocking, WorkerGuard),
     Quiet,
 }
 
@@ -23,7 +25,8 @@ impl Progress {
             return Self::Quiet;
         }
         if !io::stderr().is_terminal() {
-            return Self::Lines;
+            let (errors, queued) = terminal::queued_stderr();
+            return Self::Lines(errors, queued);
         }
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
@@ -38,16 +41,17 @@ impl Progress {
         match self {
             // A terminal may have no more than 80 columns.
             Self::Bar(bar) => bar.set_message(line(second, false)),
-            // The standard error may be closed.
-            Self::Lines => drop(writeln!(io::stderr(), "{}", line(second, true))),
+            Self::Lines(errors, _) => drop(errors.write_all(format!("{}\n", line(second, true)).as_bytes())),
             Self::Quiet => {}
         }
     }
 
-    /// Removes the line from a terminal.
-    pub(super) fn finish(&mut self) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
+    /// Removes the line from a terminal, or writes the lines that are left.
+    pub(super) fn finish(self) {
+        match self {
+            Self::Bar(bar) => bar.finish_and_clear(),
+            Self::Lines(_, queued) => drop(queued),
+            Self::Quiet => {}
         }
     }
 }

@@ -152,15 +152,15 @@ impl Checked {
 }
 
 impl Report {
-    pub(super) fn new(args: &Load, url: &str, outcome: Outcome) -> Self {
-        let Outcome { mut recorder, measured, cpu, elapsed, memory, interrupted_by } = outcome;
+    pub(super) fn new(args: &Load, outcome: Outcome) -> Self {
+        let Outcome { url, mut recorder, measured, cpu, elapsed, memory, interrupted_by } = outcome;
         let counts = recorder.counts;
         let latency = Latency::expected(recorder.latency(), &args.output.expect);
         let connections = args.volume.connections();
         let send_delay = recorder.send_delay();
         let rate = if measured.is_zero() { 0.0 } else { counts.received as f64 / measured.as_secs_f64() };
         let mut report = Self {
-            url: without_secrets(url),
+            url: without_secrets(&url),
             config: config(args),
             scenario: args.scenario(),
             warmup: args.volume.warmup.unwrap_or_default(),

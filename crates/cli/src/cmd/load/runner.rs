@@ -29,6 +29,8 @@ const HANDSHAKES_MAX: usize = 100;
 
 /// The result of a run.
 pub(super) struct Outcome {
+    /// Of the server that was measured.
+    pub(super) url: String,
     pub(super) recorder: Recorder,
     /// Between the first message that was measured and the end of sending, or the last answer if that came later.
     pub(super) measured: Duration,
@@ -151,7 +153,8 @@ pub(super) async fn run(
     let memory = result.memory_max.zip(memory_before).and_then(|(after, (before, open))| {
         after.saturating_sub(before).checked_div(volume.connections().saturating_sub(open) as u64)
     });
-    Ok(Outcome { recorder, measured, cpu, elapsed, memory, interrupted_by: result.interrupted_by })
+    let url = run.opener.url().to_owned();
+    Ok(Outcome { url, recorder, measured, cpu, elapsed, memory, interrupted_by: result.interrupted_by })
 }
 
 /// The stages of the open loop, with the warm-up at the rate of the first one.
