@@ -19,6 +19,9 @@ var past = time.Unix(1, 0)
 type deadline struct {
 	set     func(time.Time) error
 	timeout time.Duration
+	// clears is true if the connection writes on its own between the waits, as TLS does: a deadline ends with its wait.
+	// Otherwise it stays set until the next one, which costs less.
+	clears bool
 
 	// plain is true while no deadline is set and no context has ended: nothing has to be done without a timeout.
 	plain atomic.Bool
@@ -32,6 +35,8 @@ type deadline struct {
 	watch int
 	// interrupted is true after the watched context has ended.
 	interrupted bool
+	// waiting is true from start to end, if clears.
+	waiting bool
 	// isSet is true if the connection has a deadline.
 	isSet bool
 	// closing is the bound of the closing handshake; zero before it.
@@ -63,6 +68,7 @@ func (d *deadline) startSlow(ctx context.Context, done <-chan struct{}) error {
 	if d.interrupted {
 		return ctx.Err()
 	}
+	d.waiting = d.clears
 	var at time.Time
 	if !d.closing.IsZero() {
 		at = d.closing
@@ -70,12 +76,29 @@ func (d *deadline) startSlow(ctx context.Context, done <-chan struct{}) error {
 		at = time.Now().Add(d.timeout)
 	}
 	if at.IsZero() && !d.isSet {
-		d.plain.Store(true)
+		d.plain.Store(!d.clears)
 		return nil
 	}
 	d.isSet = !at.IsZero()
-	d.plain.Store(!d.isSet)
+	d.plain.Store(!d.isSet && !d.clears)
 	return d.set(at)
+}
+
+// end is called after a wait.
+func (d *deadline) end() {
+	if d.clears {
+		d.endSlow()
+	}
+}
+
+func (d *deadline) endSlow() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waiting = false
+	if d.isSet && d.closing.IsZero() {
+		d.isSet = false
+		_ = d.set(time.Time{}) // fails only if the connection is closed
+	}
 }
 
 // release ends the watch of the context.
@@ -92,8 +115,12 @@ func (d *deadline) interrupt(watch int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if watch == d.watch {
-		d.interrupted, d.isSet = true, true
+		d.interrupted = true
 		d.plain.Store(false)
+		if d.clears && !d.waiting {
+			return
+		}
+		d.isSet = true
 		_ = d.set(past) // fails only if the connection is closed, which ends the wait as well
 	}
 }

@@ -71,6 +71,8 @@ func newWebsocket(conn net.Conn, clientKey ClientKey, mode Mode, opts *Options, 
 	if conn != nil {
 		ws.reader.deadline.set, ws.writer.deadline.set = conn.SetReadDeadline, conn.SetWriteDeadline
 		ws.reader.source = newSource(conn)
+		// TLS answers a KeyUpdate while it reads (RFC 8446 §4.6.3).
+		_, ws.writer.deadline.clears = conn.(interface{ Handshake() error })
 	}
 	ws.reader.deadline.timeout, ws.writer.deadline.timeout = opts.ReadTimeout, opts.WriteTimeout
 	return ws

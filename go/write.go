@@ -278,8 +278,9 @@ func (ws *Websocket) writeFrame(ctx context.Context, first byte, payload []byte)
 	default:
 		n, err = ws.writeVector(appendHeader(out.inline[:0], first, len(payload), 0), payload)
 	}
+	out.deadline.end()
 	if err != nil {
-		return ws.wrote(ctx, n, err)
+		return ws.writeFailed(ctx, n, err)
 	}
 	return nil
 }
@@ -292,9 +293,14 @@ func (ws *Websocket) writeHook(first byte, payload []byte) {
 
 // wrote handles the result of a write.
 func (ws *Websocket) wrote(ctx context.Context, n int, err error) error {
+	ws.writer.deadline.end()
 	if err == nil {
 		return nil
 	}
+	return ws.writeFailed(ctx, n, err)
+}
+
+func (ws *Websocket) writeFailed(ctx context.Context, n int, err error) error {
 	ws.writer.torn = ws.writer.torn || n > 0
 	if ended := ended(ctx, err); ended != nil {
 		return ended
