@@ -33,8 +33,9 @@ const (
 
 // Error is an error with the [StatusCode] of the Close frame that answers it.
 type Error struct {
-	code StatusCode
-	err  error
+	code   StatusCode
+	reason string // of the Close frame; an error of the connection names addresses, which the peer may not know
+	err    error
 }
 
 // Error returns the message.
@@ -74,7 +75,7 @@ var ErrConnectionClosed error = fmt.Errorf("websocket: the connection is closing
 var errCutShort = fmt.Errorf("websocket: write: an earlier message was cut short: %w", net.ErrClosed)
 
 func newError(code StatusCode, text string) *Error {
-	return &Error{code, errors.New(text)}
+	return &Error{code, text, errors.New(text)}
 }
 
 func protocolError(text string) *Error {
@@ -83,7 +84,7 @@ func protocolError(text string) *Error {
 
 // ioError is an error of the connection at a place in the protocol.
 func ioError(place string, err error) *Error {
-	return &Error{StatusAbnormalClose, fmt.Errorf("%s: %w", place, err)}
+	return &Error{StatusAbnormalClose, place, fmt.Errorf("%s: %w", place, err)}
 }
 
 // closeReason returns the code and the reason of the Close frame that answers an error.
@@ -93,7 +94,7 @@ func closeReason(err error) (StatusCode, string) {
 	}
 	var known *Error
 	if errors.As(err, &known) {
-		return known.code, known.Error()
+		return known.code, known.reason
 	}
 	return StatusInternalError, err.Error()
 }

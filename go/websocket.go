@@ -109,7 +109,7 @@ func (ws *Websocket) Handle(ctx context.Context, handler Handler) error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = ws.fail(&Error{StatusInternalError, errors.New("internal error")})
+			_ = ws.fail(newError(StatusInternalError, "internal error"))
 		}
 	}()
 	err := ws.handle(ctx, handler)

@@ -485,7 +485,7 @@ func TestFailedWrites(t *testing.T) {
 	p = connect(t, websocket.Options{}, websocket.Options{}, failing(1))
 	served := inBackground(t, func() error { return p.server.Handle(t.Context(), websocket.EchoHandler) })
 	writeFrames(t, p.clientConn, text("hello"))
-	wantClose(t, p.clientConn, websocket.StatusAbnormalClose, fault.Error())
+	wantClose(t, p.clientConn, websocket.StatusAbnormalClose, "error writing frame")
 	isError(t, served(), fault)
 
 	// After a part of a frame nothing may follow.
@@ -500,6 +500,16 @@ func TestFailedWrites(t *testing.T) {
 	isError(t, p.server.Close(), net.ErrClosed)
 	received, _ := io.ReadAll(p.clientConn)
 	equal(t, len(received), 1)
+}
+
+// The peer may not learn the addresses of this end, which may be behind a proxy.
+func TestReasonsNameNoAddress(t *testing.T) {
+	p := connect(t, websocket.Options{ReadTimeout: time.Millisecond, CloseTimeout: time.Second}, websocket.Options{}, nil)
+	err := p.server.Handle(t.Context(), websocket.EchoHandler)
+	if !strings.Contains(err.Error(), "127.0.0.1") {
+		t.Fatalf("got error %v", err)
+	}
+	equal(t, string(readFrame(t, p.clientConn).Payload[2:]), "error reading frame header")
 }
 
 func TestHandlers(t *testing.T) {
