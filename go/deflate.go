@@ -12,7 +12,7 @@ import (
 
 // Compression are the settings of permessage-deflate (RFC 7692). The zero value is ready for use.
 type Compression struct {
-	// Level is that of [compress/flate]. 0: [flate.BestSpeed].
+	// Level is that of [compress/flate], or the nearest to it. 0: [flate.BestSpeed].
 	Level int
 	// MinSize is the size in bytes from which messages are compressed. 0: 128, below which compression gains nothing.
 	MinSize int
@@ -73,7 +73,7 @@ func (c *Compression) level() int {
 	if c.Level == 0 {
 		return flate.BestSpeed
 	}
-	return c.Level
+	return max(flate.HuffmanOnly, min(c.Level, flate.BestCompression))
 }
 
 func (c *codec) isWorthwhile(n int) bool { return n >= c.minSize }
@@ -95,9 +95,6 @@ var outputs = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 const maxPooledLen = 64 << 10
 
 func newCompressor(level int) *compressor {
-	if level < flate.HuffmanOnly || level > flate.BestCompression {
-		level = flate.BestSpeed
-	}
 	if pooled, ok := compressors[level-flate.HuffmanOnly].Get().(*compressor); ok {
 		pooled.flate.Reset(pooled)
 		return pooled
@@ -137,7 +134,7 @@ func (c *codec) compress(payload []byte) *bytes.Buffer {
 }
 
 func (c *codec) pool(deflater *compressor) {
-	compressors[max(0, min(len(compressors)-1, c.level-flate.HuffmanOnly))].Put(deflater)
+	compressors[c.level-flate.HuffmanOnly].Put(deflater)
 }
 
 // forget empties the window for sending after a message that the peer has not received. The peer keeps its own, to which

@@ -12,8 +12,9 @@ type PreparedMessage struct {
 	msg   Message
 	plain []byte // the frame of a server
 	mu    sync.Mutex
-	// compressed are the frames of a server by the settings of the compression.
-	compressed map[compressionKey][]byte
+	// compressed are functions that return the frame of a server by the settings of the compression; the first call of each
+	// compresses, and others wait for it.
+	compressed map[compressionKey]func() []byte
 }
 
 // compressionKey are the settings on which the compressed bytes depend.
@@ -35,23 +36,25 @@ func (m *PreparedMessage) frame(c *codec) []byte {
 	key := compressionKey{c.level, c.segment}
 	m.mu.Lock()
 	frame, ok := m.compressed[key]
+	if !ok {
+		if m.compressed == nil {
+			m.compressed = make(map[compressionKey]func() []byte)
+		}
+		frame = sync.OnceValue(func() []byte { return m.compress(key) })
+		m.compressed[key] = frame
+	}
 	m.mu.Unlock()
-	if ok {
-		return frame
-	}
+	return frame()
+}
+
+func (m *PreparedMessage) compress(key compressionKey) []byte {
+	c := &codec{level: key.level, segment: key.segment}
 	out := c.compress(m.msg.Payload)
-	frame = m.plain
-	if out.Len() < len(m.msg.Payload) {
-		frame = MarshalFrame(NewFrame(m.msg.opcode(), true, bytes.Clone(out.Bytes()), RSV1), Unmasked)
+	defer c.release(out)
+	if out.Len() >= len(m.msg.Payload) {
+		return m.plain
 	}
-	c.release(out)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.compressed == nil {
-		m.compressed = make(map[compressionKey][]byte)
-	}
-	m.compressed[key] = frame
-	return frame
+	return MarshalFrame(NewFrame(m.msg.opcode(), true, bytes.Clone(out.Bytes()), RSV1), Unmasked)
 }
 
 // WritePrepared writes a prepared message: a server's without copying it. Clients, whose frames have keys of their own,
