@@ -39,7 +39,8 @@ type Options struct {
 	ReadTimeout time.Duration
 	// WriteTimeout bounds the write of each frame. 0: no bound.
 	WriteTimeout time.Duration
-	// CloseTimeout bounds the closing handshake as a whole. 0: ReadTimeout or, if that is 0 too, [DefaultCloseTimeout].
+	// CloseTimeout bounds the closing handshake as a whole, with the wait for the peer's disconnect behind it. 0: ReadTimeout
+	// or, if that is 0 too, [DefaultCloseTimeout].
 	CloseTimeout time.Duration
 	// MaxFrameSize is the largest payload of a frame that is received, in bytes; longer messages are sent in frames of this
 	// size. 0: [DefaultMaxFrameSize].

@@ -56,7 +56,7 @@ type partial struct {
 
 // ReadMessage returns the next message. It answers pings and Close frames on the way.
 //
-// It returns [io.EOF] after the peer's Close frame, when the connection is closed. An error that wraps io.EOF means that the
+// It returns [io.EOF] after the peer's Close frame, when the connection is closing. An error that wraps io.EOF means that the
 // peer disconnected without one. An error that wraps an [Error] is a violation of the protocol; RFC 6455 §7.1.7 wants the
 // connection to be closed, which ReadMessage leaves to the caller and [Websocket.Handle] does. When the context ends, its
 // error is returned, and the connection can still be used: the next call continues where this one stopped.
@@ -101,6 +101,9 @@ func (in *reader) leave(dst *Message) {
 
 // lockReader gets the right to read messages.
 func (ws *Websocket) lockReader(ctx context.Context) error {
+	if ws.state.Load() != stateOpen {
+		return ErrConnectionClosed
+	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("websocket: read: %w", err)
 	}
@@ -501,7 +504,7 @@ func (ws *Websocket) ioFailed(ctx context.Context, place string, err error) erro
 	if err == io.EOF && (in.inFrame || in.skip > 0 || in.message.active || in.w > in.r) {
 		err = io.ErrUnexpectedEOF
 	}
-	if ws.state.Load() == stateClosed {
+	if ws.state.Load() >= stateLingering {
 		return ErrConnectionClosed
 	}
 	if ended := ended(ctx, err); ended != nil {

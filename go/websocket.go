@@ -34,10 +34,12 @@ type Websocket struct {
 	writer writer
 }
 
-// The states of RFC 6455 §7, in their order. A connection is closing from the first Close frame in either direction.
+// The states of RFC 6455 §7, in their order. A connection is closing from the first Close frame in either direction, and
+// lingers from the end of the closing handshake until the peer has disconnected.
 const (
 	stateOpen int32 = iota
 	stateClosing
+	stateLingering
 	stateClosed
 )
 
@@ -103,8 +105,9 @@ var EchoHandler Handler = func(_ context.Context, msg *Message) (*Message, error
 // Handle reads messages and passes them to the handler until the connection ends, and closes it.
 //
 // It returns nil when the peer closed the connection, with a Close frame or without; the error of the handler; or that of a
-// read or write, after which the peer is told the reason in a Close frame that is not waited for. A handler that panics closes
-// the connection too.
+// read or write, after which the peer is told the reason in a Close frame. Its answer is not waited for: the connection closes
+// in the background when the peer disconnects, at the latest after [Options.CloseTimeout]. A handler that panics closes the
+// connection too.
 func (ws *Websocket) Handle(ctx context.Context, handler Handler) error {
 	returned := false
 	defer func() {
@@ -121,7 +124,7 @@ func (ws *Websocket) handle(ctx context.Context, handler Handler) error {
 	for {
 		msg, err := ws.ReadMessage(ctx)
 		if errors.Is(err, io.EOF) {
-			ws.closeDone(StatusAbnormalClose, err) // unless there was a closing handshake
+			ws.disconnected(err)
 			return nil
 		}
 		if err != nil {
@@ -149,8 +152,8 @@ func (ws *Websocket) Close() error {
 }
 
 // CloseWithStatus performs the closing handshake: it sends a Close frame, waits for the peer's, for at most
-// [Options.CloseTimeout], and closes the connection, also if it fails. Messages that arrive meanwhile are discarded. A pending
-// ReadMessage returns [io.EOF].
+// [Options.CloseTimeout], and closes the connection: in the background if the handshake fails, like [Websocket.Handle].
+// Messages that arrive meanwhile are discarded. A pending ReadMessage returns [io.EOF].
 //
 // It returns [ErrConnectionClosed] if the connection was closing or closed before.
 func (ws *Websocket) CloseWithStatus(status StatusCode, reason string) error {
@@ -161,7 +164,7 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 	if !ws.startClosing() {
 		return ErrConnectionClosed
 	}
-	defer ws.finish() // a hook may panic
+	defer ws.end() // a hook may panic
 	err := ws.startHandshake(closeFrame(status, reason), status, cause)
 	if err != nil {
 		ws.closeDone(status, err)
@@ -170,7 +173,7 @@ func (ws *Websocket) close(status StatusCode, reason string, cause error) error 
 	// A pending ReadMessage completes the handshake; then there is nothing left to wait for.
 	ws.reader.lock.lock(nil)
 	defer ws.reader.lock.unlock()
-	if ws.state.Load() == stateClosed {
+	if ws.state.Load() != stateClosing {
 		return nil
 	}
 	_, err = ws.readMessage(context.Background(), nil)
@@ -217,7 +220,7 @@ func (ws *Websocket) startClosing() bool {
 // returns the error.
 func (ws *Websocket) fail(cause error) error {
 	if ws.startClosing() {
-		defer ws.finish()
+		defer ws.end() // a hook may panic
 		status, reason := closeReason(cause)
 		_ = ws.sendClose(closeFrame(status, reason)) // the cause matters more
 		ws.closeDone(status, cause)
@@ -225,11 +228,22 @@ func (ws *Websocket) fail(cause error) error {
 	return cause
 }
 
-// peerClosed answers the peer's Close frame and closes the connection.
+// disconnected closes the connection after the end of its input, unless there is a closing handshake.
+func (ws *Websocket) disconnected(err error) {
+	if ws.startClosing() {
+		defer ws.finish() // a hook may panic
+		ws.closeDone(StatusAbnormalClose, err)
+	}
+}
+
+// peerClosed answers the peer's Close frame.
 func (ws *Websocket) peerClosed(payload []byte) error {
 	status := closeCode(payload)
-	ws.startClosing()
-	defer ws.finish()
+	if ws.startClosing() {
+		defer ws.end() // a hook may panic
+	} else {
+		defer ws.finish() // a peer that answers has received everything
+	}
 	// RFC 6455 §5.5.1: the reply typically repeats the code.
 	reply := NewFrame(OpcodeClose, true, payload)
 	if status == StatusNoStatusRcvd {
@@ -243,17 +257,45 @@ func (ws *Websocket) peerClosed(payload []byte) error {
 	return io.EOF
 }
 
-// closeDone ends the closing handshake and the connection.
+// closeDone ends the closing handshake.
 func (ws *Websocket) closeDone(status StatusCode, err error) {
-	if ws.finish() && ws.hooks.OnCloseHandshakeDone != nil {
+	if ws.state.CompareAndSwap(stateClosing, stateLingering) && ws.hooks.OnCloseHandshakeDone != nil {
 		ws.hooks.OnCloseHandshakeDone(ws.clientKey, status, err)
 	}
 }
 
-// finish closes the connection and reports whether it was not closed yet.
-func (ws *Websocket) finish() bool {
+// halfCloser is a connection that can end its output alone: TCP, a Unix socket or TLS.
+type halfCloser interface{ CloseWrite() error }
+
+// end closes the connection after the closing handshake. Closing a socket with unread input resets it, and the peer loses
+// what it has not received yet: a connection whose output can end alone lingers (RFC 6455 §7.1.1).
+func (ws *Websocket) end() {
+	half, ok := ws.conn.(halfCloser)
+	if !ok || ws.state.Load() == stateClosed {
+		ws.finish()
+		return
+	}
+	go ws.linger(half)
+}
+
+// linger ends the output, and discards the input until the peer has disconnected or the time of the closing handshake is over.
+func (ws *Websocket) linger(half halfCloser) {
+	defer ws.finish()
+	_ = half.CloseWrite() // an error means that the peer learns of the end later
+	in := &ws.reader
+	in.lock.lock(nil) // its holder is bounded by the deadline
+	defer in.lock.unlock()
+	err := in.deadline.start(context.Background())
+	for err == nil {
+		in.r, in.w = 0, 0
+		_, err = in.source.fill(in)
+	}
+}
+
+// finish closes the connection.
+func (ws *Websocket) finish() {
 	if ws.state.Swap(stateClosed) == stateClosed {
-		return false
+		return
 	}
 	_ = ws.conn.Close() // nothing can be done about an error
 	ws.reader.deadline.stopWatch()
@@ -264,7 +306,6 @@ func (ws *Websocket) finish() bool {
 	if ws.tracker != nil {
 		ws.tracker.remove(ws)
 	}
-	return true
 }
 
 func (h *Hooks) isZero() bool {
