@@ -147,10 +147,10 @@ class SoundnessTest < Wireloom::TestCase
     bomb = zlib.deflate("\0" * (256 << 20), Zlib::SYNC_FLUSH).delete_suffix("\0\0\xFF\xFF".b)
     frame = [0xC2, 0xFF, bomb.bytesize].pack("CCQ>") << "\0\0\0\0" << bomb
     zlib = nil
-    def starved
+    def starved(room = 60 << 20)
       GC.start
       _, hard = Process.getrlimit(:AS)
-      Process.setrlimit(:AS, File.read("/proc/self/statm").split[0].to_i * 4096 + (60 << 20), hard)
+      Process.setrlimit(:AS, File.read("/proc/self/statm").split[0].to_i * 4096 + room, hard)
       yield
     rescue NoMemoryError => e
       puts e.class
@@ -158,6 +158,70 @@ class SoundnessTest < Wireloom::TestCase
       Process.setrlimit(:AS, hard, hard)
     end
   RUBY
+
+  WEB_SOCKETS = <<~'RUBY'
+    require "wireloom"
+    def web_sockets(**options)
+      client = Wireloom::WebSocket::Client.new("ws://x", **options)
+      server = Wireloom::WebSocket::Server.new(**options)
+      server.receive(client.take_output)
+      server.accept
+      client.receive(server.take_output)
+      [client, server]
+    end
+  RUBY
+
+  def test_no_memory_for_events
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    # The events have room, and the Strings have not.
+    assert_equal "NoMemoryError\ntrue\n[\"behind\"]\n", run_script(NO_MEMORY + WEB_SOCKETS + <<~'RUBY')
+      client, server = web_sockets(deflate: true)
+      messages = Array.new(26) { |at| at.chr.b * (1 << 20) }
+      messages.each { |message| client.send(message) }
+      chunk = client.take_output
+      starved { server.receive(chunk) }
+      p server.receive("") == messages
+      client.text("behind")
+      p server.receive(client.take_output)
+    RUBY
+    assert_equal "NoMemoryError\ntrue\n[Wireloom::HTTP2::Data, :internal_error]\n[]\nfalse\n",
+                 run_script(NO_MEMORY + HTTP2_CONNECTIONS + <<~'RUBY')
+      client, server = http2_connections(max_frame_size: 1 << 20)
+      stream = client.request(REQUEST)
+      server.receive(client.take_output)
+      chunk = ([1 << 4, 0, 0, 0, stream].pack("CnCCN") << "x" * (1 << 20)) * 80
+      starved { server.receive(chunk) }
+      p server.closed? && server.take_output[-40..].include?("no memory")
+      events = server.receive(chunk)
+      p [events.first.class, events.last.code]
+      p server.receive(chunk)
+      p server.input?
+    RUBY
+  end
+
+  def test_no_memory_for_output
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\ntrue\ntrue\n", run_script(NO_MEMORY + WEB_SOCKETS + <<~'RUBY')
+      client, server = web_sockets(max_queued_length: 1 << 30)
+      messages = Array.new(40) { |at| at.chr.b * (1 << 20) }
+      messages.each { |message| client.send(message) }
+      starved { client.take_output }
+      p client.output?
+      client.text("behind")
+      p server.receive(client.take_output) == [*messages, "behind"]
+    RUBY
+    assert_equal "NoMemoryError\ntrue\ntrue\n", run_script(NO_MEMORY + HTTP2_CONNECTIONS + <<~'RUBY')
+      client, server = http2_connections
+      stream = client.request(REQUEST)
+      content = Random.new(1).bytes(8 << 20)
+      client.data(stream, content, end_stream: true)
+      starved(5 << 20) { client.take_output }
+      p client.output?
+      p server.receive(client.take_output).grep(Wireloom::HTTP2::Data).sum("".b, &:data) == content
+    RUBY
+  end
 
   def test_no_memory_for_a_field_block
     skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
@@ -167,11 +231,76 @@ class SoundnessTest < Wireloom::TestCase
       encoder, decoder = Wireloom::HPACK::Encoder.new, Wireloom::HPACK::Decoder.new
       decoder.decode(encoder.encode([%w[c d]]))
       long = Random.new(1).bytes(24 << 20)
-      starved { encoder.encode([["long", long], %w[a b]]) }
+      starved(40 << 20) { encoder.encode([["long", long], %w[a b]]) }
       # The peer has not got the field that is in the table.
       p decoder.decode(encoder.encode([%w[a b]]))
     RUBY
   end
+
+  # The block, the Strings of the table, the payload and the frame: memory ends at each of them.
+  def test_no_memory_for_a_frame_with_a_field_block
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    out = run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      long = Random.new(1).bytes(12 << 20)
+      8.step(64, 8) do |room|
+        client, server, decoder = HTTP2::Client.new, HTTP2::Server.new, Wireloom::HPACK::Decoder.new
+        server.on(:frame) { |frame| client << frame }
+        server.settings({ settings_max_frame_size: 0xffffff })
+        client.new_stream
+        lengths = []
+        # Behind the frame's header, and a priority (RFC 9113 §6.2).
+        client.on(:frame) do |frame|
+          next unless frame.getbyte(3) == 1
+
+          block = frame.byteslice((frame.getbyte(4) & 0x20 == 0 ? 9 : 14)..)
+          lengths << decoder.decode(block).sum { |_, value| value.bytesize }
+        end
+        headers = ->(payload, **more) { client.send({ type: :headers, flags: [:end_headers], stream: 1, payload: payload, **more }) }
+        headers.([%w[c d]])
+        starved(room << 20) { headers.([["long", long], %w[a b]], weight: 3, dependency: 0, exclusive: false) }
+        client.new_stream.headers([%w[a bb]])
+        client.new_stream.headers([%w[a b]])
+        p lengths
+      end
+    RUBY
+    assert_equal ["NoMemoryError\n", "[1, 2, 1]\n", "[1, 12582913, 2, 1]\n"], out.lines.uniq
+  end
+
+  def test_no_memory_for_a_compressed_frame
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\nNoMemoryError\n[\"text\", \"text 2\", \"lost text\"]\n", run_script(NO_MEMORY + <<~'RUBY')
+      require "wireloom/drop_in/websocket_driver"
+      codec = Wireloom.const_get(:DriverCodec).new(WebSocket::Driver::MessageEvent, 1 << 30, false, false, false)
+      codec.extend(4)
+      codec.deflate(15, true, 15, true)
+      lost = Random.new(1).bytes(45 << 20) << "lost text"
+      longer = lost * 2
+      frames = %w[text text\ 2].map { |text| codec.deflated_frame(1, text, false) }
+      starved { codec.deflated_frame(2, lost, false) }
+      starved { codec.deflated_frame(2, longer, false) }
+      # It must not refer to the message that the peer has not got.
+      frames << codec.deflated_frame(1, "lost text", false)
+      inflate = Zlib::Inflate.new(-15)
+      p frames.map { |frame| inflate.inflate(frame.byteslice(2..) << "\0\0\xFF\xFF".b) }
+    RUBY
+  end
+
+  HTTP2_CONNECTIONS = <<~'RUBY'
+    require "wireloom"
+    REQUEST = [%w[:method POST], %w[:scheme http], %w[:authority x], %w[:path /]].freeze
+    def http2_connections(**options)
+      client = Wireloom::HTTP2::Client.new
+      server = Wireloom::HTTP2::Server.new(initial_window_size: 1 << 30, connection_window: 1 << 30, **options)
+      2.times do
+        server.receive(client.take_output)
+        client.receive(server.take_output)
+      end
+      [client, server]
+    end
+  RUBY
 
   def test_no_memory_to_inflate_into
     skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
@@ -186,14 +315,11 @@ class SoundnessTest < Wireloom::TestCase
         puts Wireloom::DeflateError
       end
     RUBY
-    assert_equal "NoMemoryError\n:closing\n", run_script(NO_MEMORY + <<~'RUBY')
-      require "wireloom"
-      client = Wireloom::WebSocket::Client.new("ws://x", deflate: true)
-      server = Wireloom::WebSocket::Server.new(deflate: true, max_message_length: 1 << 30)
-      server.receive(client.take_output)
-      server.accept
-      client.receive(server.take_output)
-      starved { server.receive(frame) }
+    assert_equal "\"before\"\n1009\n:closing\n", run_script(NO_MEMORY + WEB_SOCKETS + <<~'RUBY')
+      client, server = web_sockets(deflate: true, max_message_length: 1 << 30)
+      client.text("before")
+      chunk = client.take_output << frame
+      starved { server.receive(chunk).each { |event| p event.is_a?(String) ? event : event.code } }
       p server.state
     RUBY
     assert_equal "NoMemoryError\nnil\n", run_script(NO_MEMORY + <<~'RUBY')
@@ -211,12 +337,13 @@ class SoundnessTest < Wireloom::TestCase
   def test_no_memory_for_a_copy_of_the_input
     skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
     needs_the_usual_allocator
-    assert_equal "NoMemoryError\nok\n", run_script(NO_MEMORY + <<~'RUBY')
-      require "wireloom"
+    assert_equal "NoMemoryError\n[1011]\n:closed\n", run_script(NO_MEMORY + WEB_SOCKETS + <<~'RUBY')
+      _, server = web_sockets
       chunk = "x" * (100 << 20)
-      server = Wireloom::WebSocket::Server.new
       starved { server.receive(chunk) }
-      puts "ok"
+      # It says that input was lost.
+      p server.receive("\x81\x80\0\0\0\0".b).map(&:code)
+      p server.state
     RUBY
   end
 

@@ -86,7 +86,7 @@ module Wireloom
       private :initialize_copy
 
       # @!method receive(bytes)
-      #   Takes bytes from the peer.
+      #   Takes bytes from the peer. NoMemoryError ends the connection; the next call returns the events before it, and a Failure.
       #   @param bytes [String] empty to continue after output was taken, see {#input?}
       #   @return [Array<Struct>] the events of all of them, in order
 
@@ -102,6 +102,7 @@ module Wireloom
       #   @return [Float, nil] seconds until {#tick} has something to do; nil for no deadline
 
       # @!method take_output
+      #   NoMemoryError loses nothing: the next call returns the bytes.
       #   @return [String] the bytes to write to the peer, BINARY
 
       # @!method output?

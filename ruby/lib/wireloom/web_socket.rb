@@ -37,7 +37,8 @@ module Wireloom
       private :initialize_copy
 
       # @!method receive(bytes)
-      #   Takes bytes from the peer. What a peer does wrong makes a Failure event, and never raises.
+      #   Takes bytes from the peer. What a peer does wrong makes a Failure event, and never raises. After NoMemoryError the next call
+      #   returns the events of these bytes, or a Failure if there was no memory for the bytes.
       #   @param bytes [String]
       #   @return [Array<String, Struct>] messages and events, in order
       #   @raise [Wireloom::WebSocket::Error] when +initialize+ was overridden without +super+
@@ -47,6 +48,7 @@ module Wireloom
       #   @return [nil]
 
       # @!method take_output
+      #   NoMemoryError loses nothing: the next call returns the bytes.
       #   @return [String] the bytes to write to the peer, BINARY
 
       # @!method output?

@@ -18,7 +18,7 @@ use crate::{scratch, strings};
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
-plain!(Compressor, Decompressor);
+plain!(Deflate, Decompressor);
 
 /// The negotiated parameters of one direction.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ impl Direction {
     }
 
     /// With the level and the memory that zlib and the originals have for a default.
-    pub(crate) fn compressor(self) -> Compressor {
+    fn compressor(self) -> Compressor {
         let config = DeflateConfig { level: 6, mem_level: 8, ..DeflateConfig::default() };
         Compressor::new(Role::Server, &self.params(), &config)
     }
@@ -48,25 +48,61 @@ impl Direction {
     }
 }
 
-/// Appends the compressed `message` to `out`; the message as it is when there is no compressor. The result is whether it was
+/// Compresses the messages of one direction.
+pub(crate) struct Deflate {
+    compressor: Compressor,
+    direction: Direction,
+}
+
+impl Deflate {
+    pub(crate) fn new(direction: Direction) -> Box<Self> {
+        Box::new(Self { compressor: direction.compressor(), direction })
+    }
+}
+
+/// What `make` makes of the compressed `message`, of the message as it is when there is no compressor. The argument is whether it was
 /// compressed.
 ///
 /// # Errors
-/// There is no memory.
+/// There is no memory. The next message refers to none before it, so that the peer can miss this one.
 pub(crate) fn deflate(
     ruby: &Ruby,
-    state: &Detachable<Option<Box<Compressor>>>,
+    place: &Detachable<Option<Box<Deflate>>>,
+    message: RString,
+    make: impl FnOnce(&Ruby, bool, &[u8]) -> RString,
+) -> Result<RString, Error> {
+    let mut out = scratch::take();
+    let made = compress(ruby, place, message, &mut out)
+        .and_then(|compressed| strings::protected(ruby, |ruby| make(ruby, compressed, &out)));
+    scratch::give(out);
+    if made.is_err() {
+        place.ready().with(|state| {
+            if let Some(deflate) = state {
+                deflate.compressor = deflate.direction.compressor();
+            }
+        });
+    }
+    made
+}
+
+/// Appends the compressed `message` to `out`; the message as it is when there is no compressor. The result is whether it was
+/// compressed.
+fn compress(
+    ruby: &Ruby,
+    place: &Detachable<Option<Box<Deflate>>>,
     message: RString,
     out: &mut Vec<u8>,
 ) -> Result<bool, Error> {
-    let state = state.ready();
+    let state = place.ready();
     let detached = message.len() >= DETACHED_DEFLATE_LEN;
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
     let bytes = unsafe { strings::bytes(message.as_raw()) };
-    let mut work = |state: &mut Option<Box<Compressor>>| match state {
-        Some(compressor) => {
-            compressor.compress(bytes, out);
+    // For what cannot be compressed.
+    out.try_reserve(bytes.len() + bytes.len() / 256 + 64).map_err(|_| no_memory(ruby))?;
+    let mut work = |state: &mut Option<Box<Deflate>>| match state {
+        Some(deflate) => {
+            deflate.compressor.compress(bytes, out);
             true
         }
         None => {
@@ -120,7 +156,7 @@ fn stable(ruby: &Ruby, string: RString, detached: bool) -> Result<RString, Error
 
 /// `Wireloom::Deflater`: compresses the messages of one direction.
 struct Deflater {
-    compressor: Detachable<Option<Box<Compressor>>>,
+    compressor: Detachable<Option<Box<Deflate>>>,
     memory: Accounted,
 }
 
@@ -132,20 +168,15 @@ managed!(
 impl Deflater {
     /// `Deflater.new(window_bits, context_takeover)`
     fn new(ruby: &Ruby, window_bits: u8, context_takeover: bool) -> Obj<Self> {
-        let compressor = Direction { window_bits, context_takeover }.compressor();
-        ruby.obj_wrap(Self {
-            compressor: Detachable::new(Some(Box::new(compressor))),
-            memory: Accounted::default(),
-        })
+        let deflate = Deflate::new(Direction { window_bits, context_takeover });
+        ruby.obj_wrap(Self { compressor: Detachable::new(Some(deflate)), memory: Accounted::default() })
     }
 
     /// `deflate(message)`: the payload of a compressed frame.
     fn deflate(ruby: &Ruby, this: Obj<Self>, message: RString) -> Result<RString, Error> {
         prepare(ruby, message)?;
-        let mut out = scratch::take();
-        let made = deflate(ruby, &this.compressor, message, &mut out)
-            .and_then(|_| strings::protected(ruby, |ruby| strings::binary(ruby, &out)));
-        scratch::give(out);
+        let made =
+            deflate(ruby, &this.compressor, message, |ruby, _, payload| strings::binary(ruby, payload));
         let len = this.compressor.ready().with(|state| compressor_len(state));
         this.memory.set(len);
         made
@@ -204,8 +235,8 @@ impl Inflater {
 }
 
 /// Bytes of memory that a compressor holds.
-pub(crate) fn compressor_len(state: &Option<Box<Compressor>>) -> usize {
-    state.as_ref().map_or(0, |compressor| size_of::<Compressor>() + compressor.memory_len())
+pub(crate) fn compressor_len(state: &Option<Box<Deflate>>) -> usize {
+    state.as_ref().map_or(0, |deflate| size_of::<Deflate>() + deflate.compressor.memory_len())
 }
 
 /// Bytes of memory that a decompressor holds.

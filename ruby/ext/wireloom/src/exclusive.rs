@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use magnus::{Error, Ruby};
 
-use crate::guard::protect;
+use crate::guard::{making, protect};
 use crate::keys;
 
 /// From this length on input is unmasked and validated without the GVL, in bytes: about 50 µs of work (`bench/gvl.rb`).
@@ -81,12 +81,7 @@ impl<T> Exclusive<T> {
         work: impl FnOnce(&Ruby, &mut T) -> R,
     ) -> Result<R, Error> {
         let mut state = self.borrow();
-        let mut made = None;
-        protect(|| {
-            made = Some(work(ruby, &mut state));
-            rb_sys::Qnil as rb_sys::VALUE
-        })?;
-        Ok(made.expect("`work` returned"))
+        making(|| work(ruby, &mut state))
     }
 
     /// # Panics

@@ -51,6 +51,20 @@ pub(crate) fn protect(work: impl FnOnce() -> VALUE) -> Result<VALUE, Error> {
     }
 }
 
+/// Runs `work`, which makes objects but calls no method, and has nothing to drop when Ruby raises.
+///
+/// # Errors
+/// There is no memory for an object.
+#[inline]
+pub(crate) fn making<R>(work: impl FnOnce() -> R) -> Result<R, Error> {
+    let mut made = None;
+    protect(|| {
+        made = Some(work());
+        rb_sys::Qnil as VALUE
+    })?;
+    Ok(made.expect("`work` returned"))
+}
+
 /// Runs an exported method: a panic in it becomes `Wireloom::InternalError`, and an error is raised once nothing of Rust is
 /// left to be dropped.
 ///

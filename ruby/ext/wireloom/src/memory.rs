@@ -23,6 +23,14 @@ pub(crate) fn try_extend(to: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserv
     Ok(())
 }
 
+/// Appends `slices`, up to the first for which there is no memory. Returns how many bytes that was.
+#[inline]
+pub(crate) fn try_extend_all(to: &mut Vec<u8>, slices: &[&[u8]]) -> (usize, Result<(), TryReserveError>) {
+    let before = to.len();
+    let done = slices.iter().try_for_each(|slice| try_extend(to, slice));
+    (to.len() - before, done)
+}
+
 /// Adds zeros up to a length of `len`, if there is memory for them.
 #[inline]
 pub(crate) fn try_grow(to: &mut Vec<u8>, len: usize) -> Result<(), TryReserveError> {

@@ -3,6 +3,8 @@
 //! Functions that allocate take `&Ruby`: they cannot be called from [`Exclusive::with`](crate::exclusive::Exclusive::with), and
 //! nothing is borrowed when they raise NoMemoryError.
 
+use std::collections::TryReserveError;
+
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, RString, Ruby, Value};
 use rb_sys::ruby_coderange_type::{
@@ -14,6 +16,7 @@ use rb_sys::{
 };
 
 use crate::guard::protect;
+use crate::memory::no_memory;
 
 /// A String in `ASCII-8BIT`.
 #[inline]
@@ -190,6 +193,20 @@ pub(crate) fn protected(ruby: &Ruby, make: impl FnOnce(&Ruby) -> RString) -> Res
     let made = protect(|| make(ruby).as_raw())?;
     // SAFETY: a String, made by `make`.
     Ok(unsafe { rstring(made) })
+}
+
+/// The String of the output that was `taken` into `bytes`.
+///
+/// # Errors
+/// There is no memory for it, or there was none for `bytes`.
+#[inline]
+pub(crate) fn of_output(
+    ruby: &Ruby,
+    taken: Result<(), TryReserveError>,
+    bytes: &[u8],
+) -> Result<RString, Error> {
+    taken.map_err(|_| no_memory(ruby))?;
+    protected(ruby, |ruby| binary(ruby, bytes))
 }
 
 /// The memory behind the end of a String, `len` bytes of it; once they were written, [`extend`] makes them part of the String.

@@ -261,7 +261,7 @@ fn note(ruby: &Ruby, role: Role, value: RString, head: &mut Head, lenient: bool)
         Role::ContentLength => head.content_length = Some(number(value)?),
         Role::Trailer => {
             let trailers = *head.trailer.get_or_insert_with(|| ruby.ary_new());
-            let _ = trailers.push(value);
+            trailers.push(value).map_err(|_| HeaderError::NoMemory)?;
         }
         Role::Connection if !lenient => {
             return Err(HeaderError::Field("invalid header received: connection".into()));

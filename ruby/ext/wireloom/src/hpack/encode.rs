@@ -9,7 +9,7 @@ use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, static_find, static_name_index};
 
 use super::error::HeaderError;
-use super::output::Output;
+use super::output::{self, Output};
 use super::role::Role;
 use super::table::{Field, Found, Hashes, OVERHEAD, Table};
 use crate::held::Owner;
@@ -63,12 +63,14 @@ pub(crate) fn encode(
     // All of them are checked before the first is encoded: the table must not run ahead of the peer's.
     let mut pairs = [None; PAIRS];
     let (mut pseudo_first, mut regular_seen) = (true, false);
+    let mut len_max = 0;
     // SAFETY: no Ruby code runs while the slice is in use.
     for (at, &entry) in unsafe { list.as_slice() }.iter().enumerate() {
         let Some((name, value)) = pair(entry) else { return Err(no_pair()) };
         if name.len().max(value.len()) > FIELD_LEN_MAX {
             return Err(HeaderError::Argument(format!("a header is longer than {FIELD_LEN_MAX} bytes")));
         }
+        len_max += output::field_len_max(policy.huffman, name.len() + value.len());
         let is_pseudo = is_pseudo(name);
         pseudo_first &= !(is_pseudo && regular_seen);
         regular_seen |= !is_pseudo;
@@ -76,7 +78,7 @@ pub(crate) fn encode(
             *place = Some((name, value));
         }
     }
-    let mut out = Output::new(out);
+    let mut out = Output::new(out, len_max)?;
     size_updates(table, policy, &mut out);
     let len = list.len();
     let pair_at = |at: usize| match pairs.get(at) {

@@ -1,5 +1,7 @@
 //! The end of a block: integers and strings (RFC 7541 §5), written into room that is initialized ahead of them.
 
+use std::collections::TryReserveError;
+
 use wireloom_http2::hpack::{huffman, integer};
 
 use super::encode::Huffman;
@@ -10,6 +12,14 @@ const SHORT: usize = 256;
 /// The longest code whose length takes one byte.
 const LEN_IN_PREFIX_MAX: usize = 0x7e;
 
+/// How much longer than its fields a block may become, and the room that a string is coded in: [`SHORT`] for each of its codes.
+const SPARE: usize = 4 * SHORT + 256;
+
+/// The greatest length of a field of `len` bytes. A code has at most 30 bits (RFC 7541 appendix B).
+pub(super) fn field_len_max(policy: Huffman, len: usize) -> usize {
+    3 * integer::LEN_MAX + if policy == Huffman::Always { 4 * len } else { len }
+}
+
 /// The end of a buffer. What is initialized beyond the end is cut off in the end.
 pub(super) struct Output<'a> {
     buf: &'a mut Vec<u8>,
@@ -18,9 +28,11 @@ pub(super) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn new(buf: &'a mut Vec<u8>) -> Self {
+    /// For fields of at most `len_max` bytes in all.
+    pub(super) fn new(buf: &'a mut Vec<u8>, len_max: usize) -> Result<Self, TryReserveError> {
+        buf.try_reserve(len_max + SPARE)?;
         let pos = buf.len();
-        Self { buf, pos }
+        Ok(Self { buf, pos })
     }
 
     #[inline]
@@ -32,7 +44,8 @@ impl<'a> Output<'a> {
 
     #[cold]
     fn grow(&mut self, len: usize) {
-        self.buf.resize(self.pos + len.max(self.buf.len()).max(256), 0);
+        let wanted = self.pos + len.max(self.buf.len()).max(256);
+        self.buf.resize(wanted.min(self.buf.capacity()).max(self.pos + len), 0);
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! `Wireloom::HTTP2::Client` and `Server`: the core's connection, with bytes going in and events coming out in one call a read.
 
 use std::cell::Cell;
+use std::collections::TryReserveError;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -18,15 +19,19 @@ use wireloom_http2::{Config, Connection, Ended, Role, StreamKey};
 use super::events;
 use crate::exclusive::Exclusive;
 use crate::guard::method;
-use crate::held::{Immortal, managed, plain};
+use crate::held::{Held, Immortal, Owner, managed, plain};
 use crate::hpack::encode::pairs;
-use crate::memory::{Accounted, no_memory, try_extend};
+use crate::memory::{Accounted, no_memory, try_extend, try_extend_all};
 use crate::{scratch, strings};
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
+const NO_MEMORY: &str = "there is no memory for an event";
+
 struct Endpoint {
     state: Exclusive<EndpointState>,
+    /// Events of a call that found no memory for the next one, or nil: those of the next call, before a Failure.
+    undelivered: Cell<Held>,
     began: Cell<Instant>,
     memory: Accounted,
 }
@@ -36,18 +41,25 @@ struct EndpointState {
     connection: Option<Connection>,
     /// Input that waits until output was taken.
     waiting: Vec<u8>,
+    /// Output for which there was no memory for a String.
+    out: Vec<u8>,
 }
 
 plain!(EndpointState);
 
 managed!(
-    Endpoint as "Wireloom::HTTP2::Connection" { state, began, memory },
-    size = |endpoint| endpoint.state.try_with(|state| state.waiting.capacity()).unwrap_or(0)
+    Endpoint as "Wireloom::HTTP2::Connection" { state, undelivered, began, memory },
+    size = |endpoint| endpoint.state.try_with(|state| state.waiting.capacity() + state.out.capacity()).unwrap_or(0)
 );
 
 impl Default for Endpoint {
     fn default() -> Self {
-        Self { state: Exclusive::default(), began: Cell::new(Instant::now()), memory: Accounted::default() }
+        Self {
+            state: Exclusive::default(),
+            undelivered: Cell::new(Held::NIL),
+            began: Cell::new(Instant::now()),
+            memory: Accounted::default(),
+        }
     }
 }
 
@@ -115,7 +127,14 @@ impl Endpoint {
 
     /// Takes bytes; returns the events of all of them.
     fn receive(ruby: &Ruby, this: Obj<Self>, input: RString) -> Result<RArray, Error> {
-        let list = ruby.ary_new();
+        let list = match RArray::from_value(this.undelivered.get().value()) {
+            Some(list) => {
+                list.push(events::failure(ruby, ErrorCode::INTERNAL_ERROR, NO_MEMORY)?)?;
+                this.undelivered.set(Held::NIL);
+                list
+            }
+            None => ruby.ary_new(),
+        };
         let input = strings::frozen(ruby, input);
         // SAFETY: the String is frozen, and kept below.
         let bytes = unsafe { strings::bytes(input.as_raw()) };
@@ -124,7 +143,17 @@ impl Endpoint {
         strings::keep(input);
         let waiting = this.state.with(|state| state.waiting.capacity());
         this.memory.set(waiting);
-        received??.map_err(|failure| failure.raised(ruby))?;
+        let received = received.flatten().inspect_err(|_| {
+            // An event is lost, and the input behind it.
+            this.undelivered.set(Held::new(Owner::of(this), list.as_raw()));
+            this.state.with(|state| {
+                state.waiting = Vec::new();
+                if let Some(connection) = &mut state.connection {
+                    connection.abort(ErrorCode::INTERNAL_ERROR, NO_MEMORY.as_bytes());
+                }
+            });
+        })?;
+        received.map_err(|failure| failure.raised(ruby))?;
         Ok(list)
     }
 
@@ -142,7 +171,7 @@ impl Endpoint {
         let ended = this.with(ruby, |connection| Ok(connection.handle_timeout(now)))?;
         let list = Self::receive(ruby, this, strings::binary(ruby, b""))?;
         if let Err(error) = ended {
-            list.push(events::failure(ruby, error)?)?;
+            list.push(failure(ruby, error)?)?;
         }
         Ok(list)
     }
@@ -158,24 +187,16 @@ impl Endpoint {
     /// Bytes that are to be written.
     fn take_output(ruby: &Ruby, this: Obj<Self>) -> Result<RString, Error> {
         let now = this.now();
-        let mut out = scratch::take();
-        let done = this.with(ruby, |connection| {
-            loop {
-                let mut slices = [&[][..]; 64];
-                let filled = connection.poll_transmit(now, &mut slices);
-                let mut len = 0;
-                for slice in &slices[..filled] {
-                    out.extend_from_slice(slice);
-                    len += slice.len();
-                }
-                if len == 0 {
-                    return Ok(());
-                }
-                connection.transmitted(now, len);
-            }
-        });
-        let output = done.and_then(|()| strings::protected(ruby, |ruby| strings::binary(ruby, &out)));
-        scratch::give(out);
+        let mut out = this.state.with(|state| std::mem::take(&mut state.out));
+        if out.is_empty() {
+            out = scratch::take();
+        }
+        let taken = this.with(ruby, |connection| Ok(take_output(connection, now, &mut out)))?;
+        let output = strings::of_output(ruby, taken, &out);
+        match output {
+            Ok(_) => scratch::give(out),
+            Err(_) => this.state.with(|state| state.out = out),
+        }
         output
     }
 
@@ -289,7 +310,8 @@ impl Endpoint {
     }
 
     fn has_output(ruby: &Ruby, this: Obj<Self>) -> Result<bool, Error> {
-        this.with(ruby, |connection| Ok(connection.wants_write()))
+        let kept = this.state.with(|state| !state.out.is_empty());
+        this.with(ruby, |connection| Ok(kept || connection.wants_write()))
     }
 
     fn has_ended(ruby: &Ruby, this: Obj<Self>) -> Result<bool, Error> {
@@ -328,6 +350,20 @@ impl Endpoint {
     }
 }
 
+/// Appends all output to `out`, or as much as there is memory for.
+fn take_output(connection: &mut Connection, now: Duration, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
+    loop {
+        let mut slices = [&[][..]; 64];
+        let filled = connection.poll_transmit(now, &mut slices);
+        let (len, copied) = try_extend_all(out, &slices[..filled]);
+        if len == 0 {
+            return copied;
+        }
+        connection.transmitted(now, len);
+        copied?;
+    }
+}
+
 /// Feeds the connection with what waited and with `bytes`; pushes events to `list`. Runs no Ruby code.
 fn receive(
     ruby: &Ruby,
@@ -336,13 +372,13 @@ fn receive(
     bytes: &[u8],
     list: RArray,
 ) -> Result<Result<(), Failure>, Error> {
-    let EndpointState { connection, waiting } = state;
+    let EndpointState { connection, waiting, .. } = state;
     let Some(connection) = connection else { return Ok(Err(Failure::NotInitialized)) };
     if waiting.is_empty() {
         let taken = drain(ruby, connection, now, bytes, list)?;
-        waiting.extend_from_slice(&bytes[taken..]);
+        try_extend(waiting, &bytes[taken..]).map_err(|_| no_memory(ruby))?;
     } else {
-        waiting.extend_from_slice(bytes);
+        try_extend(waiting, bytes).map_err(|_| no_memory(ruby))?;
         let taken = drain(ruby, connection, now, waiting, list)?;
         waiting.drain(..taken);
     }
@@ -370,12 +406,17 @@ fn drain(
             }
             Err(error) => {
                 if !had_failed {
-                    list.push(events::failure(ruby, error)?)?;
+                    list.push(failure(ruby, error)?)?;
                 }
                 return Ok(bytes.len());
             }
         }
     }
+}
+
+/// The connection's end, by the peer's fault.
+fn failure(ruby: &Ruby, error: CoreError) -> Result<Value, Error> {
+    events::failure(ruby, error.code().unwrap_or(ErrorCode::INTERNAL_ERROR), error.reason())
 }
 
 /// Fields of Ruby Strings: names in lower case.

@@ -3,10 +3,11 @@
 
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{Error, RArray, RClass, RModule, RString, Ruby, Value, prelude::*};
-use wireloom_http2::error::{Error as CoreError, ErrorCode};
+use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::FieldList;
 use wireloom_http2::{Connection, Event};
 
+use crate::guard::making;
 use crate::held::Immortal;
 use crate::hpack::statics;
 use crate::strings;
@@ -107,10 +108,9 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>, connection: &Connection) -> 
     made.map(Some)
 }
 
-/// The connection's end, by the peer's fault.
-pub(super) fn failure(ruby: &Ruby, error: CoreError) -> Result<Value, Error> {
-    let code = error.code().unwrap_or(ErrorCode::INTERNAL_ERROR);
-    new(ruby, &FAILURE, &[name(ruby, code), text(ruby, error.reason())])
+/// The connection's end.
+pub(super) fn failure(ruby: &Ruby, code: ErrorCode, reason: &str) -> Result<Value, Error> {
+    making(|| new(ruby, &FAILURE, &[name(ruby, code), text(ruby, reason)]))?
 }
 
 /// An object of a Struct, without `initialize`.

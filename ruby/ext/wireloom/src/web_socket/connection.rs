@@ -6,13 +6,15 @@
 //!                              any of them -> Closed: refused, failed or given up
 //! ```
 
+use std::collections::TryReserveError;
+
 use super::event::Event;
 use super::options;
 use crate::clock::now;
 use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Detachable, check_interrupts};
 use crate::guard::method;
 use crate::held::{Immortal, managed, plain};
-use crate::memory::{Accounted, no_memory};
+use crate::memory::{Accounted, try_extend_all};
 use crate::{keys, scratch, strings};
 use magnus::prelude::*;
 use magnus::typed_data::Obj;
@@ -24,7 +26,7 @@ use wireloom_ws::handshake::{
     Acceptance, HandshakeError, HandshakeLimits, Negotiated, Request, Response, ServerHandshake, Version,
     client, server,
 };
-use wireloom_ws::{CloseCode, Config, LimitExceeded, Transport};
+use wireloom_ws::{CloseCode, Config, Transport};
 
 /// Bytes that a client may send behind its request before it is answered. It has no reason to.
 const EARLY_LEN_MAX: usize = 64 << 10;
@@ -51,8 +53,10 @@ struct Inner {
     deflate: Option<DeflateConfig>,
     subprotocol: Option<String>,
     compressed: bool,
-    /// Output of the handshake.
+    /// Output of the handshake, and output for which there was no memory for a String.
     out: Vec<u8>,
+    /// Events for which there was no memory for objects: those of the next call.
+    undelivered: Vec<Event>,
     /// [`keys::forks`] when the masking keys of the connection were seeded.
     forks: usize,
 }
@@ -74,7 +78,6 @@ pub(super) enum Failure {
     /// This end asked for something impossible.
     Misuse(String),
     NoRandomness(keys::NoRandomness),
-    NoMemory,
 }
 
 impl Failure {
@@ -87,7 +90,6 @@ impl Failure {
         match self {
             Self::Misuse(message) => Error::new(ERROR.get(ruby), message),
             Self::NoRandomness(error) => error.raised(ruby),
-            Self::NoMemory => no_memory(ruby),
         }
     }
 }
@@ -192,18 +194,26 @@ impl Connection {
             check_interrupts(ruby)?;
         }
         // SAFETY: no code of Ruby runs while the slice is borrowed.
-        let mut input = scratch::take_copy(ruby, unsafe { chunk.as_slice() })?;
-        let mut events = Vec::new();
+        let copied = scratch::take_copy(ruby, unsafe { chunk.as_slice() });
+        let mut input = copied.inspect_err(|_| this.inner.ready().with(Inner::lose_input))?;
         let done = if detached {
-            this.inner.ready().detached(|inner| inner.receive(&mut input, &mut events))
+            this.inner.ready().detached(|inner| inner.receive(&mut input))
         } else {
-            this.inner.ready().with(|inner| inner.receive(&mut input, &mut events))
+            this.inner.ready().with(|inner| inner.receive(&mut input))
         };
         scratch::give(input);
         this.account();
-        let events = Event::list(ruby, events)?;
-        done.map_err(|failure| failure.raised(ruby))?;
-        Ok(events)
+        this.deliver(ruby, done)
+    }
+
+    /// The objects of the events. Those for which there is no memory are the next call's.
+    fn deliver(&self, ruby: &Ruby, events: Result<Vec<Event>, Failure>) -> Result<RArray, Error> {
+        let events = events.map_err(|failure| failure.raised(ruby))?;
+        let list = Event::list(ruby, &events);
+        if list.is_err() {
+            self.inner.ready().with(|inner| inner.undelivered = events);
+        }
+        list
     }
 
     /// `grant(subprotocol, headers)`: accepts the request. Returns the events of the input that came behind it.
@@ -215,11 +225,8 @@ impl Connection {
     ) -> Result<RArray, Error> {
         let subprotocol = subprotocol.map(|name| text(ruby, name)).transpose()?;
         let headers = texts(ruby, headers)?;
-        let mut events = Vec::new();
-        let done =
-            this.inner.ready().with(|inner| inner.accept(subprotocol.as_deref(), &headers, &mut events));
-        done.map_err(|failure| failure.raised(ruby))?;
-        Event::list(ruby, events)
+        let done = this.inner.ready().with(|inner| inner.accept(subprotocol.as_deref(), &headers));
+        this.deliver(ruby, done)
     }
 
     /// `refuse(status, headers, body)`: rejects the request. The transport is to be closed behind the answer.
@@ -242,10 +249,16 @@ impl Connection {
     }
 
     fn take_output(ruby: &Ruby, this: Obj<Self>) -> Result<RString, Error> {
-        let mut out = scratch::take();
-        this.inner.ready().with(|inner| inner.take_output(&mut out));
-        let output = strings::protected(ruby, |ruby| strings::binary(ruby, &out));
-        scratch::give(out);
+        let mut out = this.inner.ready().with(|inner| std::mem::take(&mut inner.out));
+        if out.is_empty() {
+            out = scratch::take();
+        }
+        let taken = this.inner.ready().with(|inner| inner.take_output(&mut out));
+        let output = strings::of_output(ruby, taken, &out);
+        match output {
+            Ok(_) => scratch::give(out),
+            Err(_) => this.inner.ready().with(|inner| inner.out = out),
+        }
         this.account();
         output
     }
@@ -437,10 +450,26 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes all of `input` and appends what it brought to `events`.
-    fn receive(&mut self, input: &mut [u8], events: &mut Vec<Event>) -> Result<(), Failure> {
+    /// There was no memory for a copy of the input.
+    #[cold]
+    fn lose_input(&mut self) {
+        self.state = State::Closed;
+        self.undelivered.push(Event::Failure {
+            code: Some(CloseCode::INTERNAL_ERROR.value()),
+            message: "there is no memory for the input".into(),
+        });
+    }
+
+    /// Takes all of `input`. Returns what it brought, behind the events that are not delivered yet.
+    fn receive(&mut self, input: &mut [u8]) -> Result<Vec<Event>, Failure> {
         // Answers to pings and to a Close are masked too.
         self.reseed()?;
+        let mut events = std::mem::take(&mut self.undelivered);
+        self.take_input(input, &mut events)?;
+        Ok(events)
+    }
+
+    fn take_input(&mut self, input: &mut [u8], events: &mut Vec<Event>) -> Result<(), Failure> {
         let mut at = 0;
         while at < input.len() {
             match &mut self.state {
@@ -490,7 +519,8 @@ impl Inner {
                     return Ok(());
                 }
                 State::Open(connection) => {
-                    return receive_open(connection, &mut input[at..], events);
+                    receive_open(connection, &mut input[at..], events);
+                    return Ok(());
                 }
                 State::Closed => return Ok(()),
             }
@@ -502,8 +532,7 @@ impl Inner {
         &mut self,
         subprotocol: Option<&str>,
         headers: &[(String, String)],
-        events: &mut Vec<Event>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<Event>, Failure> {
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let State::Deciding(request, early) = &mut self.state else {
@@ -514,8 +543,9 @@ impl Inner {
             request.accept(&acceptance).map_err(|error| Failure::misuse(HandshakeError::from(error)))?;
         response.write_to(&mut self.out);
         let mut early = std::mem::take(early);
-        events.push(self.open(negotiated, None));
-        self.receive(&mut early, events)
+        let open = self.open(negotiated, None);
+        self.undelivered.push(open);
+        self.receive(&mut early)
     }
 
     fn reject(
@@ -540,21 +570,18 @@ impl Inner {
         Ok(())
     }
 
-    fn take_output(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.out);
-        let State::Open(connection) = &mut self.state else { return };
+    /// Appends the output of an open connection to `out`, or as much as there is memory for.
+    fn take_output(&mut self, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
+        let State::Open(connection) = &mut self.state else { return Ok(()) };
         loop {
             let mut slices: [&[u8]; 16] = [&[]; 16];
             let count = connection.poll_transmit(&mut slices);
-            if count == 0 {
-                return;
+            let (len, copied) = try_extend_all(out, &slices[..count]);
+            if len == 0 {
+                return copied;
             }
-            let mut written = 0;
-            for slice in &slices[..count] {
-                out.extend_from_slice(slice);
-                written += slice.len();
-            }
-            connection.transmitted(written);
+            connection.transmitted(len);
+            copied?;
         }
     }
 
@@ -587,14 +614,7 @@ impl Inner {
 }
 
 /// Every event of a chunk.
-///
-/// # Errors
-/// [`Failure::NoMemory`]. The connection has failed.
-fn receive_open(
-    connection: &mut wireloom_ws::Connection,
-    input: &mut [u8],
-    events: &mut Vec<Event>,
-) -> Result<(), Failure> {
+fn receive_open(connection: &mut wireloom_ws::Connection, input: &mut [u8], events: &mut Vec<Event>) {
     let now = now();
     let mut at = 0;
     while at < input.len() {
@@ -604,7 +624,6 @@ fn receive_open(
                 events.extend(Event::of(event));
             }
             Ok((_, None)) => break,
-            Err(wireloom_ws::Error::Limit(LimitExceeded::OutOfMemory)) => return Err(Failure::NoMemory),
             Err(error) => {
                 let code = error.close_code().map(CloseCode::value);
                 events.push(Event::Failure { code, message: error.to_string() });
@@ -612,7 +631,6 @@ fn receive_open(
             }
         }
     }
-    Ok(())
 }
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {

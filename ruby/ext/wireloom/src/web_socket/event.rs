@@ -6,7 +6,7 @@ use magnus::{Error, IntoValue, RArray, RClass, RModule, RString, Ruby, Value};
 use wireloom_ws::CloseCode;
 use wireloom_ws::handshake::Request;
 
-use crate::guard::protect;
+use crate::guard::making;
 use crate::held::Immortal;
 use crate::strings;
 
@@ -92,55 +92,66 @@ impl Event {
     }
 
     /// The objects of `events`.
-    pub(super) fn list(ruby: &Ruby, events: Vec<Self>) -> Result<RArray, Error> {
-        let list = ruby.ary_new_capa(events.len());
-        for event in events {
-            list.push(event.object(ruby)?)?;
-        }
-        Ok(list)
+    ///
+    /// # Errors
+    /// There is no memory for one.
+    pub(super) fn list(ruby: &Ruby, events: &[Self]) -> Result<RArray, Error> {
+        making(|| {
+            let list = ruby.ary_new_capa(events.len());
+            for event in events {
+                list.push(event.made(ruby)?)?;
+            }
+            Ok(list)
+        })?
     }
 
-    pub(super) fn object(self, ruby: &Ruby) -> Result<Value, Error> {
-        match self {
+    /// # Errors
+    /// As for [`list`](Self::list).
+    pub(super) fn object(&self, ruby: &Ruby) -> Result<Value, Error> {
+        making(|| self.made(ruby))?
+    }
+
+    /// Ruby may raise NoMemoryError: nothing here is to be dropped.
+    fn made(&self, ruby: &Ruby) -> Result<Value, Error> {
+        Ok(match self {
             Self::Text(text) => {
-                let ascii = text.is_ascii();
-                let string = string(ruby, &text, |string| strings::declare_utf8(string, ascii))?;
-                Ok(string)
+                let string = strings::binary(ruby, text);
+                strings::declare_utf8(string, text.is_ascii());
+                string.as_value()
             }
-            Self::Binary(data) => string(ruby, &data, |_| ()),
-            Self::Ping(data) => new(ruby, &PING, &[string(ruby, &data, |_| ())?]),
+            Self::Binary(data) => binary(ruby, data),
+            Self::Ping(data) => new(ruby, &PING, &[binary(ruby, data)]),
             Self::Pong { payload, round_trip_s } => {
-                new(ruby, &PONG, &[string(ruby, &payload, |_| ())?, round_trip_s.into_value_with(ruby)])
+                new(ruby, &PONG, &[binary(ruby, payload), round_trip_s.into_value_with(ruby)])
             }
             Self::Close { code, reason } => {
-                new(ruby, &CLOSE, &[code.into_value_with(ruby), text(ruby, &reason)])
+                new(ruby, &CLOSE, &[code.into_value_with(ruby), text(ruby, reason)])
             }
             Self::Failure { code, message } => {
-                new(ruby, &FAILURE, &[code.into_value_with(ruby), text(ruby, &message)])
+                new(ruby, &FAILURE, &[code.into_value_with(ruby), text(ruby, message)])
             }
             Self::Open { subprotocol, compressed } => {
-                new(ruby, &OPEN, &[optional(ruby, subprotocol), compressed.into_value_with(ruby)])
+                new(ruby, &OPEN, &[optional(ruby, subprotocol.as_deref()), compressed.into_value_with(ruby)])
             }
             Self::Refused { status, headers } => {
                 new(ruby, &REFUSED, &[status.into_value_with(ruby), hash(ruby, headers)?])
             }
             Self::Request(head) => {
-                let head = *head;
                 let offered = ruby.ary_new_capa(head.subprotocols.len());
                 for name in &head.subprotocols {
                     offered.push(text(ruby, name))?;
                 }
                 let members = [
                     text(ruby, &head.path),
-                    optional(ruby, head.query),
+                    optional(ruby, head.query.as_deref()),
                     text(ruby, &head.host),
-                    optional(ruby, head.origin),
+                    optional(ruby, head.origin.as_deref()),
                     offered.as_value(),
-                    hash(ruby, head.headers)?,
+                    hash(ruby, &head.headers)?,
                 ];
                 new(ruby, &REQUEST, &members)
             }
-        }
+        })
     }
 }
 
@@ -148,43 +159,36 @@ fn headers<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Headers {
     fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())).collect()
 }
 
-fn string(ruby: &Ruby, bytes: &[u8], finish: impl FnOnce(RString)) -> Result<Value, Error> {
-    let string = strings::protected(ruby, |ruby| strings::binary(ruby, bytes))?;
-    finish(string);
-    Ok(string.as_value())
+fn binary(ruby: &Ruby, bytes: &[u8]) -> Value {
+    strings::binary(ruby, bytes).as_value()
 }
 
 fn text(ruby: &Ruby, value: &str) -> Value {
     strings::text(ruby, value).as_value()
 }
 
-fn optional(ruby: &Ruby, value: Option<String>) -> Value {
-    value.map_or_else(|| ruby.qnil().as_value(), |value| text(ruby, &value))
+fn optional(ruby: &Ruby, value: Option<&str>) -> Value {
+    value.map_or_else(|| ruby.qnil().as_value(), |value| text(ruby, value))
 }
 
 /// An object of a Struct, without `initialize`.
-fn new(ruby: &Ruby, class: &Immortal<RClass>, members: &[Value]) -> Result<Value, Error> {
-    let class = class.get(ruby).as_raw();
-    let object = protect(|| {
-        // SAFETY: the class is a Struct with as many members; the closure owns nothing that a raise would leak.
-        unsafe {
-            let object = rb_sys::rb_struct_alloc_noinit(class);
-            for (at, member) in members.iter().enumerate() {
-                rb_sys::rb_struct_aset(object, rb_sys::LONG2FIX(at as _), member.as_raw());
-            }
-            object
+fn new(ruby: &Ruby, class: &Immortal<RClass>, members: &[Value]) -> Value {
+    // SAFETY: the class is a Struct with as many members; the object is on this stack.
+    unsafe {
+        let object = rb_sys::rb_struct_alloc_noinit(class.get(ruby).as_raw());
+        for (at, member) in members.iter().enumerate() {
+            rb_sys::rb_struct_aset(object, rb_sys::LONG2FIX(at as _), member.as_raw());
         }
-    })?;
-    // SAFETY: an object, made just now.
-    Ok(unsafe { Value::from_raw(object) })
+        Value::from_raw(object)
+    }
 }
 
 /// Header fields by their names in lower case; those of one name are joined by commas (RFC 9110 §5.3).
-fn hash(ruby: &Ruby, fields: Headers) -> Result<Value, Error> {
+fn hash(ruby: &Ruby, fields: &Headers) -> Result<Value, Error> {
     let hash = ruby.hash_new();
     for (name, value) in fields {
-        let name = strings::text(ruby, &name);
-        let value = strings::utf8_unchecked(ruby, &value);
+        let name = strings::text(ruby, name);
+        let value = strings::utf8_unchecked(ruby, value);
         if let Some(before) = hash.lookup::<_, Option<RString>>(name)? {
             before.cat(", ");
             before.buf_append(value)?;

@@ -4,7 +4,7 @@ use super::delivery::{self, Delivery};
 use super::frames::{self, Found, Frames, PING, PONG, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
-use crate::deflate::{self, Direction};
+use crate::deflate::{self, Deflate, Direction};
 use crate::exclusive::{
     DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Detachable, Exclusive, Ready, check_interrupts,
 };
@@ -19,7 +19,7 @@ use magnus::typed_data::Obj;
 use magnus::value::LazyId;
 use magnus::{ArgList, Error, RArray, RClass, RModule, RString, Ruby, Value};
 use std::cell::Cell;
-use wireloom_ws::deflate::{Compressor, InflateError};
+use wireloom_ws::deflate::InflateError;
 use wireloom_ws::mask::{self, MaskKey};
 use wireloom_ws::utf8;
 
@@ -44,7 +44,7 @@ pub(crate) struct Codec {
     keys: Exclusive<Option<Box<Keys>>>,
     /// permessage-deflate, where the core does it; none where an extension object does, or nothing was negotiated. That for the other
     /// direction is with the frames.
-    compressor: Detachable<Option<Box<Compressor>>>,
+    compressor: Detachable<Option<Box<Deflate>>>,
     memory: Accounted,
 }
 
@@ -143,7 +143,7 @@ impl Codec {
     fn deflate(&self, own_bits: u8, own_takeover: bool, peer_bits: u8, peer_takeover: bool) {
         let own = Direction { window_bits: own_bits, context_takeover: own_takeover };
         let peer = Direction { window_bits: peer_bits, context_takeover: peer_takeover };
-        self.compressor.ready().with(|compressor| *compressor = Some(Box::new(own.compressor())));
+        self.compressor.ready().with(|compressor| *compressor = Some(Deflate::new(own)));
         self.frames.ready().with(|frames| frames.decompressor = Some(Box::new(peer.decompressor())));
     }
 
@@ -464,12 +464,10 @@ impl Codec {
     ) -> Result<RString, Error> {
         deflate::prepare(ruby, data)?;
         let key = Self::mask_key(ruby, this, key)?;
-        let mut payload = scratch::take();
-        let made = deflate::deflate(ruby, &this.compressor, data, &mut payload).and_then(|compressed| {
+        let made = deflate::deflate(ruby, &this.compressor, data, |ruby, compressed, payload| {
             let first = if compressed { opcode | RSV1 } else { opcode };
-            strings::protected(ruby, |ruby| outgoing::frame(ruby, first, &[], &payload, key))
+            outgoing::frame(ruby, first, &[], payload, key)
         });
-        scratch::give(payload);
         this.account();
         made
     }

@@ -339,13 +339,16 @@ pub(super) fn converted<T: TryConvert>(object: Value) -> Result<Option<T>, Error
     }
 }
 
-/// A String in `ASCII-8BIT` of two parts.
-pub(crate) fn joined(ruby: &Ruby, first: &[u8], second: &[u8]) -> RString {
-    let string = strings::uninitialized(ruby, first.len() + second.len());
+/// A String in `ASCII-8BIT` of these parts.
+pub(crate) fn joined(ruby: &Ruby, parts: [&[u8]; 4]) -> RString {
+    let string = strings::uninitialized(ruby, parts.iter().map(|part| part.len()).sum());
     // SAFETY: the String was made just now.
-    let (room_first, room_second) = unsafe { strings::contents(string) }.split_at_mut(first.len());
-    room_first.copy_from_slice(first);
-    room_second.copy_from_slice(second);
+    let mut room = unsafe { strings::contents(string) };
+    for part in parts {
+        let (at, rest) = room.split_at_mut(part.len());
+        at.copy_from_slice(part);
+        room = rest;
+    }
     string
 }
 

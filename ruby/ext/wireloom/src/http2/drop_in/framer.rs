@@ -332,16 +332,10 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
         hash.aset(value(sym().length), length)?;
     }
     let header = Header::encode(frame.kind, frame.flags, length, stream);
-    if room.is_empty() && padding == 0 {
-        let whole = joined(ruby, &header, content);
-        strings::keep(string);
-        return Ok(whole);
-    }
-    room.splice(0..0, header);
-    room.extend_from_slice(content);
+    let parts = [&header[..], &room, content, &[0; 256][..padding]];
+    let whole = strings::protected(ruby, |ruby| joined(ruby, parts));
     strings::keep(string);
-    room.resize(room.len() + padding, 0);
-    Ok(strings::binary(ruby, &room))
+    whole
 }
 
 fn refused(ruby: &Ruby, message: String) -> Error {

@@ -121,6 +121,17 @@ fn send_data_now(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resul
 
 /// HEADERS and PUSH_PROMISE, with CONTINUATION when the block is long.
 fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    let sent = send_block(ruby, this, frame);
+    if let Err(error) = &sent
+        && error.is_kind_of(ruby.exception_no_mem_error())
+    {
+        // The peer may not have got the block.
+        this.compressor.with(Table::restart);
+    }
+    sent
+}
+
+fn send_block(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let mut room = take_room(&this.room_out);
     room.resize(HEADER_LEN, 0);
     if let Some(block) = frame.payload_string() {
@@ -130,13 +141,9 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         let (owner, policy) = (Owner::of(this), this.policy.get());
         let encoded = hpack::pairs(ruby, frame.payload()).and_then(|list| {
             let list = hpack::strings(ruby, list)?;
-            let encoded = this
-                .compressor
-                .allocating(ruby, |ruby, table| hpack::encode(ruby, owner, table, policy, list, &mut room));
-            if encoded.is_err() {
-                this.compressor.with(Table::restart);
-            }
-            encoded?.map_err(|error| header_error(ruby, error))
+            this.compressor
+                .allocating(ruby, |ruby, table| hpack::encode(ruby, owner, table, policy, list, &mut room))?
+                .map_err(|error| header_error(ruby, error))
         });
         if let Err(error) = encoded {
             // The end of a thread and `throw` end no connection.
@@ -160,9 +167,6 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         room[..HEADER_LEN].copy_from_slice(&Header::encode(Kind::Headers, frame.flags, block_len, stream));
         let encoded = strings::protected(ruby, |ruby| strings::binary(ruby, &room));
         put_room(&this.room_out, room);
-        if encoded.is_err() {
-            this.compressor.with(Table::restart);
-        }
         return emit(this, sym().frame, &[encoded?.as_raw()]);
     }
     let block = &room[HEADER_LEN..];
@@ -178,7 +182,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
     if !whole {
         frame.flags &= !END_HEADERS;
     }
-    frame.payload = strings::binary(ruby, &block[..first_len]).as_raw();
+    frame.payload = strings::protected(ruby, |ruby| strings::binary(ruby, &block[..first_len]))?.as_raw();
     match RHash::from_value(value(frame.hash)) {
         Some(hash) if hash.is_frozen() => frame.hash = NIL,
         Some(hash) => {
@@ -195,7 +199,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         let flags = if rest.is_empty() && (ends || !whole) { END_HEADERS } else { 0 };
         let mut more = Frame::new(Kind::Continuation, frame.stream.unwrap_or(0));
         more.flags = flags;
-        more.payload = strings::binary(ruby, part).as_raw();
+        more.payload = strings::protected(ruby, |ruby| strings::binary(ruby, part))?.as_raw();
         encode_own(ruby, this, &mut more)?;
     }
     Ok(())
