@@ -13,13 +13,13 @@ step_go() {
     # Without the kernels in assembly.
     (cd go && go vet -tags purego . && go test -tags purego -run 'Agrees|TextAt|Vectors(Mask|UTF8|Receive)' .) || return
     (cd go && go vet ./... && GOOS=windows go vet ./... && GOOS=darwin GOARCH=arm64 go vet ./... && GOARCH=386 go vet ./...) || return
-    if have cc; then (cd go && go test -race -run 'Test[^V]' .) || return; fi
+    if have cc; then (cd go && go test -race -run 'Test[^V]' .) || return; else skip "no race detector: apt-get install build-essential"; fi
     if have staticcheck; then
         (cd go && staticcheck ./...) || return
     else
-        say "skipped: staticcheck is not installed: go install honnef.co/go/tools/cmd/staticcheck@$staticcheck"
+        skip "staticcheck is not installed: go install honnef.co/go/tools/cmd/staticcheck@$staticcheck"
     fi
     # The races once each, with their rivals; without the module proxy only the module is tested.
-    (cd go/bench && go mod download 2>/dev/null) || { say "skipped: the rivals of the Go module cannot be downloaded"; return 0; }
+    (cd go/bench && go mod download 2>/dev/null) || { skip "the rivals of the Go module cannot be downloaded"; return 0; }
     (cd go/bench && go vet . && go test -bench 'Read|Write|UTF8|Flood|Echo' -benchtime 10x . && go test -bench Idle -benchtime 1x .)
 }

@@ -12,11 +12,7 @@ step_h2spec() {
 step_interop() {
     [ -x conformance/interop/run ] || { skip "no conformance/interop/run"; return; }
     test_workspace --no-run || return
-    WIRELOOM=$target/debug/wireloom conformance/interop/run | tee "$logs/interop.out"
-    local rc=${PIPESTATUS[0]}
-    grep '^skipped' "$logs/interop.out" | while read -r line; do say "$line"; done
-    [ "$rc" != 77 ] || { skip "none of the peers could be used"; return; }
-    return "$rc"
+    WIRELOOM=$target/debug/wireloom conformance/interop/run
 }
 
 step_page() {
@@ -37,7 +33,6 @@ step_page() {
         case $? in 0 | 77) ;; *) rc=1 ;; esac
         pids=("${pids[@]:1}")
         cat "$logs/page-$browser.out"
-        grep '^skipped' "$logs/page-$browser.out" | while read -r line; do say "$line"; done
     done
     return $rc
 }
@@ -50,11 +45,7 @@ step_memory() {
 
 step_proxies() {
     test_workspace --no-run || return
-    WIRELOOM=$target/debug/wireloom conformance/proxies/run | tee "$logs/proxies.out"
-    local rc=${PIPESTATUS[0]}
-    grep '^skipped' "$logs/proxies.out" | while read -r line; do say "$line"; done
-    [ "$rc" != 77 ] || { skip "no proxy is installed: apt-get install nginx-light haproxy caddy"; return; }
-    return "$rc"
+    WIRELOOM=$target/debug/wireloom conformance/proxies/run
 }
 
 step_autobahn() {
@@ -65,10 +56,7 @@ step_autobahn() {
 
 step_autobahn_all() {
     [ -x conformance/autobahn/run ] || { skip "no conformance/autobahn/run"; return; }
-    conformance/autobahn/run --all | tee "$logs/autobahn.out"
-    local rc=${PIPESTATUS[0]}
-    grep '^skipped' "$logs/autobahn.out" | while read -r line; do say "$line"; done
-    return "$rc"
+    conformance/autobahn/run --all
 }
 
 step_soak() {
@@ -79,11 +67,7 @@ step_soak() {
 step_hub() {
     [ -x conformance/hub/run ] || { skip "no conformance/hub/run"; return; }
     test_workspace --no-run || return
-    WIRELOOM=$target/debug/wireloom conformance/hub/run | tee "$logs/hub.out"
-    local rc=${PIPESTATUS[0]}
-    grep '^skipped' "$logs/hub.out" | while read -r line; do say "$line"; done
-    [ "$rc" != 77 ] || { skip "none of the SDKs could be had: needs Node with npm or Python with venv, and their registries"; return; }
-    return "$rc"
+    WIRELOOM=$target/debug/wireloom conformance/hub/run
 }
 
 step_ruby() {

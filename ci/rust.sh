@@ -40,8 +40,6 @@ step_unit() {
     local rc=$?
     # Off by default.
     cargo test --locked --workspace --features wireloom-cli/opentelemetry --test shell traces || rc=1
-    # Tests that report a limit of this machine.
-    grep -h '^limited: ' "$log" | sort -u | while read -r line; do say "$line"; done
     return $rc
 }
 

@@ -5,7 +5,8 @@ cores=(-p wireloom-ws -p wireloom-http2)
 libraries=("${cores[@]}" -p wireloom -p wireloom-hub -p wireloom-inspect)
 published=("${libraries[@]}" -p wireloom-cli)
 
-# The reason is on a line of its own, even if a killed program left an unfinished line.
+# skip REASON: of the step, which returns this, or of a part, which goes on. The reason is on a line of its own, even if a killed program left
+# an unfinished line.
 skip() { printf '\nskipped: %s\n' "$*"; return 77; }
 # For the log and the screen.
 say() { echo "$*"; echo "   $*" >&3; }

@@ -39,7 +39,7 @@ async function test(driver, name, run) {
     // A test that cannot run in this browser returns the reason.
     const reason = await Promise.race([run(driver), late]);
     assert.deepEqual(await driver.reset(), []);
-    console.log(reason ? `skipped ${driver.name}: ${name}: ${reason}` : `ok ${driver.name}: ${name} (${((performance.now() - begin) / 1000).toFixed(1)} s)`);
+    console.log(reason ? `limited: ${driver.name}: ${name}: ${reason}` : `ok ${driver.name}: ${name} (${((performance.now() - begin) / 1000).toFixed(1)} s)`);
   } catch (error) {
     failed++;
     console.log(`FAILED ${driver.name}: ${name}: ${error.stack}`);
@@ -53,7 +53,7 @@ async function test(driver, name, run) {
 for (const name of values.screenshots ? ['chromium'] : asked.length > 0 ? asked : ['chromium', 'firefox']) {
   const { program: found, remedy } = find(name);
   if (!found) {
-    console.log(`skipped ${name}: not installed: ${remedy}`);
+    console.log(`skipped: ${name}: not installed: ${remedy}`);
     continue;
   }
   const driver = await new Driver(name).launch();

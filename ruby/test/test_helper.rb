@@ -29,7 +29,7 @@ end
 
 # Ends the process before a test runs.
 def leave(reason)
-  puts "skipped: #{reason}"
+  puts "limited: #{reason}"
   $stdout.flush
   exit!(0)
 end

@@ -33,7 +33,7 @@ impl Redis {
             // Another program may take the port meanwhile; then the server ends.
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let Ok(mut process) = run(option, port, directory.path(), &args) else {
-                let text = "limited: redis-server is not on the PATH; the tests of Redis did not run";
+                let text = "skipped: the tests of Redis: apt-get install redis-server";
                 // Not captured, as what is printed would be.
                 let _ = writeln!(std::io::stderr(), "{text}");
                 return None;

@@ -27,7 +27,7 @@ impl Nats {
     pub(crate) fn start() -> Option<Self> {
         let store = tempfile::tempdir().unwrap();
         let Ok(mut process) = run(ANY, ANY, store.path()) else {
-            let text = "limited: nats-server is not on the PATH; tests of several nodes did not run";
+            let text = "skipped: tests of several nodes: go install github.com/nats-io/nats-server/v2";
             // Not captured, as what is printed would be.
             let _ = writeln!(std::io::stderr(), "{text}");
             return None;

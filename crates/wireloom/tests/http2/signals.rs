@@ -170,7 +170,7 @@ async fn a_tunnel_that_is_dropped_after_its_end_has_sent_everything() {
 
 fn not_tried(reason: &str) {
     // Not captured, as what is printed would be.
-    let _ = writeln!(std::io::stderr(), "limited: {reason}; interim responses to it were not tried");
+    let _ = writeln!(std::io::stderr(), "skipped: interim responses to curl: {reason}");
 }
 
 // curl is another implementation (nghttp2). Where it is missing, or was built without HTTP/2, there is nothing to ask.
@@ -192,7 +192,7 @@ async fn curl_receives_hints_signals_priorities_and_answers_pings() {
     curl.args(["-sS", "-v", "--http2-prior-knowledge", "-H", "priority: u=5, i"]);
     let run = curl.arg(format!("http://{}/", server.address)).kill_on_drop(true).output();
     let Ok(output) = timeout(DEADLINE, run).await.expect("curl ends") else {
-        return not_tried("curl is not on the PATH");
+        return not_tried("apt-get install curl");
     };
     let heads = String::from_utf8_lossy(&output.stderr);
     if heads.contains("does not support") || heads.contains("unsupported") {
