@@ -38,7 +38,8 @@ debian_packages() {
     [ -e /usr/include/wslay/wslay.h ] || echo libwslay-dev
     have csc || echo chicken-bin
     [ -f /usr/include/chicken/chicken.h ] || echo libchicken-dev
-    ! have python3 || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+    have python3 && python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+    have openssl || echo openssl
     if [ -d bench ]; then
         [ "$(uname -m)" != x86_64 ] || have valgrind || echo valgrind
     fi
@@ -62,6 +63,7 @@ programs() {
     have apt-get || return 0
     have chromium || have chromium-browser || have google-chrome || echo chromium
     have firefox-esr || have firefox || echo firefox-esr
+    have javac || echo default-jdk-headless
     # Debian starts them as services; the step proxies starts its own.
     local proxy
     for proxy in nginx haproxy caddy; do
