@@ -52,21 +52,6 @@ class HTTP2EmitTest < HTTP2TestCase
     Noting::SEEN.uniq.sort
   end
 
-  # What the block returns, in a process in which the classes have not been changed.
-  def in_child
-    skip "no fork here" unless Process.respond_to?(:fork)
-    reader, writer = IO.pipe
-    child = fork do
-      writer.write(Marshal.dump(yield))
-    ensure
-      exit!
-    end
-    writer.close
-    Marshal.load(reader.read)
-  ensure
-    Process.wait(child) if child
-  end
-
   def test_0_emitter_with_a_module
     events = in_child do
       HTTP2::Emitter.prepend(Module.new)

@@ -282,17 +282,21 @@ class ProtocolHTTP2Test < Wireloom::TestCase
 
   # Methods that a program redefines in the gem's classes are called from then on.
   def test_changed_classes
-    stream = @client.create_stream
-    stream.send_headers(REQUEST)
-    frames
-    kept = []
-    original = Protocol::HTTP2::Frame.instance_method(:read_payload)
-    Protocol::HTTP2::Frame.define_method(:read_payload) { |io| original.bind_call(self, io).tap { kept << length } }
-    stream.send_data("hello")
-    frames
+    kept = in_child do
+      stream = @client.create_stream
+      stream.send_headers(REQUEST)
+      frames
+      lengths = []
+      Protocol::HTTP2::Frame.class_eval do
+        alias_method :read_payload_before, :read_payload
+        remove_method :read_payload
+        define_method(:read_payload) { |io| read_payload_before(io).tap { lengths << length } }
+      end
+      stream.send_data("hello")
+      frames
+      lengths
+    end
     assert_equal [5], kept
-  ensure
-    Protocol::HTTP2::Frame.define_method(:read_payload, original) if original
   end
 
   def test_a_method_that_is_overridden_while_a_frame_is_awaited
