@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from 'preact/hooks';
 import { Administration, type Channel, type Stored, type Subscriber } from './administration';
-import { count, jsonError, preview } from './format';
+import { count, jsonError, preview, visible } from './format';
 import { useStore } from './store';
 
 const admin = new Administration();
@@ -17,7 +17,7 @@ export function Admin() {
   return (
     <div class="admin">
       <p role="status" class={isError ? 'problem' : 'note'}>
-        {note}
+        {visible(note)}
       </p>
       {state.kind === 'off' && <p class="note">To list channels, publish and disconnect clients here, set a key: [api] key in the file of --hub.</p>}
       {state.kind === 'loggedOut' && <LogIn />}
@@ -103,7 +103,7 @@ function Channels() {
                 <tr key={channel}>
                   <th scope="row">
                     <button type="button" class="link" aria-pressed={channel === admin.channel?.name} onClick={() => void admin.open(channel)}>
-                      {channel}
+                      {visible(channel)}
                     </button>
                   </th>
                   <td>{count(clients)}</td>
@@ -136,7 +136,7 @@ function Channels() {
 function Opened({ channel }: { channel: Channel }) {
   return (
     <section class="card" aria-label="Opened channel">
-      <h2 class="name">{channel.name}</h2>
+      <h2 class="name">{visible(channel.name)}</h2>
       <Publish name={channel.name} />
       <Subscribers name={channel.name} subscribers={channel.subscribers} />
       <History publications={channel.history} />
@@ -194,10 +194,10 @@ function Subscribers({ name, subscribers }: { name: string; subscribers: Subscri
               {subscribers.slice(0, SHOWN_MAX).map((one) => (
                 <tr key={one.client}>
                   <th scope="row">
-                    {one.user || 'anonymous'} <code class="note">{one.client.slice(0, 8)}</code>
+                    {visible(one.user || 'anonymous')} <code class="note">{one.client.slice(0, 8)}</code>
                   </th>
                   <td>
-                    <button type="button" aria-label={`Disconnect ${one.user || one.client}`} onClick={() => void admin.disconnect(name, one)}>
+                    <button type="button" aria-label={`Disconnect ${visible(one.user || one.client)}`} onClick={() => void admin.disconnect(name, one)}>
                       Disconnect
                     </button>
                   </td>

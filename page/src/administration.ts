@@ -1,5 +1,6 @@
 /** The channels of the hub, through the server API and the session of the admin page. */
 
+import { jsonText } from './format';
 import { Store } from './store';
 
 export type State =
@@ -16,7 +17,8 @@ export interface Listed {
 
 export interface Subscriber {
   client: string;
-  user: string;
+  /** Nobody, if the client is anonymous. */
+  user?: string;
 }
 
 export interface Stored {
@@ -131,7 +133,7 @@ export class Administration extends Store {
       this.ifAvailable<{ presence: Record<string, Subscriber> }>('presence', request),
       this.ifAvailable<{ publications: { offset: number; data?: unknown; b64data?: string }[] }>('history', request),
     ]);
-    const publications = history?.publications.map(({ offset, data, b64data }) => ({ offset, text: b64data ?? JSON.stringify(data) }));
+    const publications = history?.publications.map(({ offset, data, b64data }) => ({ offset, text: b64data ?? jsonText(data) }));
     this.channel = { name: channel, subscribers: presence && Object.values(presence.presence), history: publications ?? null };
   }
 

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { closeCode, mayClose } from './close_codes';
-import { bytes, count, fromHex, jsonError, millis, pretty } from './format';
+import { bytes, count, fromHex, jsonError, millis, pretty, visible } from './format';
 import { Messages } from './messages';
 import { Plot } from './plot';
 import { Session, type State } from './session';
@@ -160,8 +160,8 @@ function Status({ state }: { state: State }) {
       return (
         <>
           {state.wasOpen ? `Closed with ${state.code}: ${closeCode(state.code)}` : 'Not connected: the attempt failed'}
-          {state.reason && <q>{state.reason}</q>}
-          {state.detail && <span class="line">{state.detail}</span>}
+          {state.reason && <q>{visible(state.reason)}</q>}
+          {state.detail && <span class="line">{visible(state.detail)}</span>}
           {state.retryAt !== null && <span class="line">Reconnecting shortly…</span>}
         </>
       );

@@ -88,6 +88,15 @@ export function jsonError(text: string): string | null {
   }
 }
 
+/** Data of others as JSON text, or that there is none: a browser reads JSON that is nested more deeply than it can write. */
+export function jsonText(data: unknown): string {
+  try {
+    return JSON.stringify(data) ?? '';
+  } catch {
+    return 'This is nested too deeply to be shown.';
+  }
+}
+
 /** Levels of JSON that are indented; deeper ones are indented as the last of these, so that no text grows to many times its size. */
 const INDENTED_MAX = 32;
 

@@ -7,6 +7,12 @@ export interface Percentiles {
   max: number;
 }
 
+/** When a message was sent, of which this is the echo: the time is in its first eight bytes. `null` if this is no echo. */
+export function sentAt(data: string | ArrayBuffer, now: number): number | null {
+  const time = typeof data !== 'string' && data.byteLength >= 8 ? new DataView(data).getFloat64(0) : NaN;
+  return time >= 0 && time <= now ? time : null;
+}
+
 export class Latencies {
   private samples: number[] = [];
   private next = 0;

@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import { count, millis } from './format';
-import { Latencies } from './latency';
+import { Latencies, sentAt } from './latency';
 import { fetchAccess, fetchMetrics, type Metrics } from './metrics';
 import { Plot } from './plot';
 import { isReachable } from './reachable';
@@ -80,7 +80,11 @@ class LoadTest extends Store {
       if (isStale()) return;
       this.before = before;
     }
-    this.links = Array.from({ length: plan.connections }, () => this.connect(plan.url));
+    try {
+      while (this.links.length < plan.connections) this.links.push(this.connect(plan.url));
+    } catch (error) {
+      return this.end(`The browser refused: ${(error as Error).message}`);
+    }
     this.send(plan);
     this.sample();
   }
@@ -96,11 +100,11 @@ class LoadTest extends Store {
     };
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       this.received++;
-      // Not an echo of a message.
-      if (!(data instanceof ArrayBuffer && data.byteLength >= 8)) return;
+      const now = performance.now();
+      const sent = sentAt(data, now);
+      if (sent === null) return;
       link.unanswered--;
-      // The first eight bytes are the time of sending.
-      const latency = performance.now() - new DataView(data).getFloat64(0);
+      const latency = now - sent;
       this.latencies.add(latency);
       this.fastest = Math.min(this.fastest, latency);
     };

@@ -29,6 +29,8 @@ interface Live {
 
 const POLL_MS = 1000;
 const LOG_MAX = 200;
+/** How many seconds the server may be silent. */
+const SILENT_MAX = 5;
 
 export class Monitor extends Store {
   readonly messages = new Series(2);
@@ -73,15 +75,26 @@ export class Monitor extends Store {
     }
   }
 
-  /** Until the WebSocket is closed. */
+  /** Until the WebSocket is closed, or the server is silent. */
   private follow(signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const socket = new WebSocket(`${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/live`);
-      signal.addEventListener('abort', () => socket.close());
-      socket.onclose = () => resolve();
+      // Seconds in which this page ran, which may itself be stopped.
+      let silent = 0;
+      const timer = setInterval(() => ++silent > SILENT_MAX && end(), 1000);
+      const end = () => {
+        clearInterval(timer);
+        // The server may answer the closing handshake much later.
+        socket.onclose = socket.onmessage = null;
+        socket.close();
+        resolve();
+      };
+      signal.addEventListener('abort', end);
+      socket.onclose = end;
       // Each connection begins with the newest lines of the log.
       let isFirst = true;
       socket.onmessage = ({ data }: MessageEvent<string>) => {
+        silent = 0;
         const live = JSON.parse(data) as Live;
         this.slowest = live.slowest;
         this.log = [...(isFirst ? [] : this.log), ...live.log].slice(-LOG_MAX);

@@ -2,7 +2,7 @@
 
 import { Centrifuge, type ClientInfo, type Subscription } from 'centrifuge';
 import { useState } from 'preact/hooks';
-import { count, messageCount, visible } from './format';
+import { count, jsonText, messageCount, visible } from './format';
 import { MessageLog } from './log';
 import { Members } from './members';
 import { Messages } from './messages';
@@ -139,7 +139,7 @@ class Room extends Store {
 
   private push(data: unknown, info?: ClientInfo): void {
     const isOwn = info !== undefined && info.client === this.self;
-    const text = typeof data === 'string' ? data : JSON.stringify(data) ?? '';
+    const text = typeof data === 'string' ? data : jsonText(data);
     this.log.push(isOwn ? 'sent' : 'received', text, { author: info && (isOwn ? 'you' : nameOf(info)) });
     this.changed();
   }

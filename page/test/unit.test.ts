@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { closeCode, mayClose } from '../src/close_codes';
-import { base64, bytes, fromHex, hexDump, jsonError, millis, pretty, preview, toHex } from '../src/format';
-import { Latencies } from '../src/latency';
+import { base64, bytes, fromHex, hexDump, jsonError, jsonText, millis, pretty, preview, toHex } from '../src/format';
+import { Latencies, sentAt } from '../src/latency';
 import { EVERYTHING, MessageLog, View } from '../src/log';
 import { Members } from '../src/members';
 import { Metrics } from '../src/metrics';
@@ -42,6 +42,12 @@ test('JSON is validated and formatted, and other text is left alone', () => {
   assert.equal(preview('a\u202eevil\u009b'), 'a\\u202eevil\\u009b');
 });
 
+test('data that is nested too deeply is not shown', () => {
+  assert.equal(jsonText({ a: [1] }), '{"a":[1]}');
+  assert.equal(jsonText(undefined), '');
+  assert.match(jsonText(JSON.parse('['.repeat(30_000) + ']'.repeat(30_000))), /too deeply/);
+});
+
 test('close codes have names', () => {
   assert.match(closeCode(1009), /too big/);
   assert.match(closeCode(4321), /application/);
@@ -53,6 +59,18 @@ test('percentiles are those of the newest samples', () => {
   assert.equal(latencies.percentiles(), null);
   for (let sample = 1; sample <= 1100; sample++) latencies.add(sample);
   assert.deepEqual(latencies.percentiles(), { p50: 1050, p90: 1090, p99: 1099, max: 1100 });
+});
+
+test('an echo has the time when it was sent', () => {
+  const echo = (time: number) => {
+    const data = new ArrayBuffer(16);
+    new DataView(data).setFloat64(0, time);
+    return sentAt(data, 1000);
+  };
+  assert.deepEqual([0, 12.5, 1000].map(echo), [0, 12.5, 1000]);
+  assert.deepEqual([NaN, Infinity, -Infinity, -1, 1000.5].map(echo), [null, null, null, null, null]);
+  assert.equal(sentAt('12345678', 1000), null);
+  assert.equal(sentAt(new ArrayBuffer(7), 1000), null);
 });
 
 test('the log is bounded in entries and in size', () => {

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { accessible, shows } from './harness.mjs';
+import { accessible, publishDeep, shows } from './harness.mjs';
 
 const KEY = 'a key for tests';
 const HUB = `
@@ -103,6 +103,25 @@ export default {
     await page.getByLabel('API key').waitFor();
     await page.reload();
     await page.getByLabel('API key').waitFor();
+  },
+
+  async 'opens a channel whose history is nested too deeply'(driver) {
+    await serve(driver, HUB);
+    await publishDeep(await member(driver, 'deep'), 'rooms:deep');
+    const page = await openAdmin(driver);
+    await logIn(page);
+    await page.getByRole('button', { name: 'rooms:deep' }).click();
+    await opened(page).locator('.history li').filter({ hasText: 'nested too deeply' }).waitFor();
+  },
+
+  async 'shows characters that reorder the text in the names of channels'(driver) {
+    await serve(driver, HUB);
+    await member(driver, 'a\u202eevil');
+    const page = await openAdmin(driver);
+    await logIn(page);
+    await page.getByRole('button', { name: 'rooms:a\\u202eevil' }).click();
+    await opened(page).getByRole('heading', { name: 'rooms:a\\u202eevil' }).waitFor();
+    await opened(page).getByText('Subscribers (1)').waitFor();
   },
 
   async 'offers a login at the address for operators alone'(driver) {

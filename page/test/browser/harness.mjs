@@ -195,6 +195,28 @@ export async function joinRoom(page, name) {
   await status(page, 'Room').filter({ hasText: 'Joined' }).waitFor();
 }
 
+/**
+ * Publishes JSON that JavaScript can read but not write, from a connection of its own. Chromium writes arrays at any depth, but not
+ * beside a member with this name.
+ */
+export const publishDeep = (page, channel) =>
+  page.evaluate(
+    async ([url, name]) => {
+      const socket = new WebSocket(url);
+      const reply = () => new Promise((resolve) => (socket.onmessage = ({ data }) => resolve(data)));
+      await new Promise((resolve) => (socket.onopen = resolve));
+      const connected = reply();
+      socket.send('{"id":1,"connect":{}}');
+      await connected;
+      const published = reply();
+      socket.send(`{"id":2,"publish":{"channel":${JSON.stringify(name)},"data":{"toJSON":0,"deep":${'['.repeat(30_000)}${']'.repeat(30_000)}}}}`);
+      const answer = await published;
+      socket.close();
+      if (JSON.parse(answer).error) throw new Error(answer);
+    },
+    [`${page.url().replace(/^http/, 'ws').replace(/#.*/, '')}connection/websocket`, channel],
+  );
+
 const axe = await readFile(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
 /** Fails for each violation that axe finds. The page needs `bypassCSP`. */

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
 import { createServer, connect as dial } from 'node:net';
 import { join } from 'node:path';
-import { connect, joinRoom, message, rows, send, shows, status, until } from './harness.mjs';
+import { connect, joinRoom, message, publishDeep, rows, send, shows, status, until } from './harness.mjs';
 
 const INCOMING = 'wireloom_messages_total{direction="in",protocol="http1"}';
 
@@ -67,6 +67,18 @@ export default {
     const refused = await driver.open('rooms');
     await refused.getByRole('button', { name: 'Join' }).click();
     await status(refused, 'Room').filter({ hasText: 'The hub refused: unknown channel (102)' }).waitFor();
+  },
+
+  async 'shows that data is nested too deeply, to members and to those who join later'(driver) {
+    const [first, second] = [await driver.open('rooms'), await driver.open('rooms')];
+    for (const page of [first, second]) await joinRoom(page, 'deep');
+    await publishDeep(first, 'rooms:deep');
+    const later = await driver.open('rooms');
+    await joinRoom(later, 'deep');
+    for (const page of [first, second, later]) await rows(page).filter({ hasText: 'nested too deeply' }).waitFor();
+    await message(first).fill('after');
+    await send(first);
+    for (const page of [first, second, later]) await rows(page).filter({ hasText: 'after' }).waitFor();
   },
 
   async 'puts load on the server and watches it'(driver) {
@@ -176,6 +188,14 @@ export default {
     relay.close();
   },
 
+  async 'says why the browser refuses a URL'(driver) {
+    const page = await driver.open('load');
+    await page.getByLabel('URL of an echo').fill(`${driver.server.ws}/echo#fragment`);
+    await page.getByRole('button', { name: 'Start' }).click();
+    await status(page, 'Load').filter({ hasText: 'The browser refused' }).waitFor();
+    await page.getByRole('button', { name: 'Start' }).waitFor();
+  },
+
   async 'starts again before the first start has reached the server'(driver) {
     const page = await driver.open('load');
     const { server } = driver;
@@ -260,6 +280,18 @@ export default {
     const page = await driver.open('server', { extraHTTPHeaders: { 'X-Forwarded-For': '192.0.2.1' } });
     await shows(page, 'The figures of /metrics');
     assert.equal(await page.getByRole('heading', { name: 'Log' }).count(), 0);
+  },
+
+  async 'shows that the server is silent, and comes back with it'(driver) {
+    const live = await driver.open('server');
+    const polled = await driver.open('server', { extraHTTPHeaders: { 'X-Forwarded-For': '192.0.2.1' } });
+    const shown = ['Live, each second', 'The figures of /metrics'];
+    for (const [index, page] of [live, polled].entries()) await shows(page, shown[index]);
+    // Its connections stay open.
+    driver.server.process.kill('SIGSTOP');
+    for (const page of [live, polled]) await shows(page, 'The server has not answered since');
+    driver.server.process.kill('SIGCONT');
+    for (const [index, page] of [live, polled].entries()) await shows(page, shown[index]);
   },
 
   async 'shows the loss of the server, and comes back with it'(driver) {
