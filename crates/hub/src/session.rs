@@ -128,6 +128,8 @@ struct Rare {
     renew_after: Duration,
     /// When the connection is to expire by a callback's decision although its token is valid for longer.
     granted_until: Option<Duration>,
+    /// The room whose burst may have publications of this client.
+    unsettled: Option<Arc<str>>,
 }
 
 /// The rate limits of publications, in messages and in bytes.
@@ -176,6 +178,12 @@ impl Pace {
 }
 
 impl Kept {
+    /// Forwards what the client has published in its room; false if that was done.
+    pub(crate) fn settle(&mut self, node: &Node) -> bool {
+        let room = self.rare.as_mut().and_then(|rare| rare.unsettled.take());
+        room.inspect(|channel| node.settle(channel)).is_some()
+    }
+
     /// The session goes on.
     pub(crate) fn resume(self, node: Arc<Node>, client: Arc<Client>) -> Session {
         Session { node, client, kept: self }
@@ -322,9 +330,12 @@ impl Session {
         if self.client.outbox.has_ended() {
             return;
         }
-        if let Err(refusal) = self.publish_message(&channel, publication_of(message)).await {
-            self.node.metrics.refused.increment(refusal.code);
-            self.end(end_of(&refusal));
+        match self.publish_message(&channel, publication_of(message)).await {
+            Ok(()) => self.kept.rare.get_or_insert_default().unsettled = Some(channel),
+            Err(refusal) => {
+                self.node.metrics.refused.increment(refusal.code);
+                self.end(end_of(&refusal));
+            }
         }
     }
 

@@ -360,6 +360,17 @@ impl Decoder {
         at.checked_add(len)?.checked_sub(bytes.len()).filter(|&missing| missing > 0)
     }
 
+    /// Whether a message in one frame is whole at the front of `bytes`, so that the next item is this message, or an error.
+    pub(crate) fn has_whole(&self, bytes: &[u8]) -> bool {
+        if !self.is_idle() {
+            return false;
+        }
+        let Ok(Some((header, at))) = Header::decode(bytes, self.sender, self.rsv_allowed) else {
+            return false;
+        };
+        header.fin && !header.opcode.is_control() && header.payload_len <= (bytes.len() - at) as u64
+    }
+
     /// The general path: frames split anywhere, fragments, control frames, compressed messages, errors.
     #[cold]
     #[inline(never)]

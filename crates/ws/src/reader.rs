@@ -441,6 +441,13 @@ impl Reader {
         true
     }
 
+    /// Whether the next message is whole in the buffer, in one frame, compressed or not: [`decode`](Self::decode) returns it, or an error, before
+    /// it handles what is behind it.
+    pub fn has_next_message(&self) -> bool {
+        let Buffer { bytes, start, end } = &self.buffer;
+        self.inbound.decoder.has_whole(&bytes[*start..*end])
+    }
+
     /// As [`next_message`](Self::next_message) and then [`take_message`](Self::take_message), but faster: the message is unmasked while it is
     /// copied. If it returns a message, the last one can no longer be borrowed.
     #[inline(always)]

@@ -98,6 +98,10 @@ impl Session {
         };
         let publication = Publication { data, ..Publication::default() };
         self.publish_message(&channel, publication).await?;
+        // A subscriber receives its own publication before the reply.
+        if self.client.is_subscribed(&channel) {
+            self.node.settle(&channel);
+        }
         Ok(PublishResult {})
     }
 
@@ -147,10 +151,6 @@ impl Session {
             }
             PublishError::Engine(error) => self.failed(channel, &error, "a client did not publish"),
         })?;
-        // A subscriber receives its own publication before the reply, and before its Close is answered.
-        if self.client.is_subscribed(channel) {
-            self.node.settle(channel);
-        }
         Ok(())
     }
 

@@ -176,7 +176,12 @@ impl Open {
 
     /// An idle session begins to handle the next message; an error at the end of the connection.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
-        let Work::Idle(_) = self.work else { return Poll::Pending };
+        let Work::Idle(session) = &mut self.work else { return Poll::Pending };
+        // A client of a room receives its own publications before the answer to its Close, which may be next. Messages that have arrived
+        // are published before, in one burst.
+        if !self.receiver.has_next_message() && session.settle(&self.clean_up.node) {
+            return Poll::Ready(Ok(()));
+        }
         let received = ready!(poll_receive(&mut self.receiver, cx));
         Poll::Ready(received.map(|message| {
             self.work.begin(&self.clean_up, |mut session| async move {
@@ -444,6 +449,53 @@ mod tests {
         assert!(node.clock.now() - now < 5 * SECOND);
         serving.await.unwrap();
         sending.abort();
+    }
+
+    /// Others are sent all of them at once, and the Close behind them is answered after them.
+    #[tokio::test]
+    async fn messages_of_a_room_that_arrive_together_are_one_burst() {
+        let config = HubConfig::from_toml(
+            "[client]\nanonymous = true\n[[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\n\
+             publish = \"anyone\"\n",
+        );
+        let node = Hub::builder().config(config.unwrap()).build().unwrap().0;
+        let join = async || {
+            let client = node.accept(Transport::Room, None, None).unwrap();
+            let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+            let room = Box::new(Room { channel: "rooms:x".into(), token: String::new() });
+            session.join(room).await.unwrap();
+            session
+        };
+        let (session, other) = (join().await, join().await);
+        let (peer, transport) = tokio::io::duplex(64 << 10);
+        let over = |transport, role| {
+            let config = WebSocketConfig::default();
+            WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[])
+        };
+        let (mut publisher, mut received) = over(peer, Role::Client).split();
+        for number in 0..3 {
+            publisher.send(number.to_string()).await.unwrap();
+        }
+        publisher.close(CloseCode::NORMAL, "").await.unwrap();
+        let (sender, receiver) = over(transport, Role::Server).split();
+        let clean_up = CleanUp::new(&node, &session.client);
+        let mut open =
+            Open { writer: Writer::Idle(sender), receiver, clean_up, work: Work::Idle(session.pause()) };
+        let mut backlogs = Vec::new();
+        loop {
+            let step = poll_fn(|cx| Poll::Ready(open.poll_step(cx))).await;
+            backlogs.push(other.client.outbox.backlog().queued);
+            if let Poll::Ready(Err(reason)) = step {
+                assert_eq!(reason, Disconnect::ConnectionClosed);
+                break;
+            }
+        }
+        backlogs.dedup();
+        assert_eq!(backlogs, [0, 3]);
+        for number in 0..3 {
+            let message = received.recv_owned().await.unwrap().unwrap();
+            assert_eq!(message.as_text(), Some(&*number.to_string()));
+        }
     }
 
     /// Such as one that asks a backend which does not answer.

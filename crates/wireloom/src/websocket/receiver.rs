@@ -122,6 +122,12 @@ impl Receiver {
         Poll::Ready(Ok(active.map(|active| active.reader.take_message_with(buffer::recycle_memory))))
     }
 
+    /// Whether the next message has arrived whole, in one frame: [`recv`](Self::recv) returns it, or an error, before it handles what
+    /// follows, such as a Close frame, which it answers.
+    pub fn has_next_message(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| active.reader.has_next_message())
+    }
+
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
         self.shared.lock().session.core.end().cloned()

@@ -61,6 +61,41 @@ fn a_message_can_be_borrowed_until_the_next_is_decoded() {
     assert_eq!(reader.message().payload(), b"");
 }
 
+#[test]
+fn knows_whether_the_next_message_is_whole() {
+    let compressed = |mut frame: Vec<u8>| {
+        frame[0] |= 0x40;
+        frame
+    };
+    let (whole, close) = (frame(0x81, &[b'a'; 300]), frame(0x88, &[]));
+    let cases = [
+        (whole.clone(), true),
+        (frame(0x82, &[]), true),
+        (compressed(frame(0x82, &[0x4b, 0x04, 0x00])), true),
+        (whole[..whole.len() - 1].to_vec(), false),
+        (whole[..3].to_vec(), false),
+        (vec![], false),
+        (frame(0x01, b"a"), false),
+        (frame(0x89, b"a"), false),
+        (close.clone(), false),
+        (vec![0x83, 0x80, 0, 0, 0, 0], false),
+    ];
+    for (wire, expected) in cases {
+        let (mut reader, _) = compressing_with(Config::default());
+        let after = if expected { &close[..] } else { &[] };
+        read(&mut reader, &[&wire[..], after].concat()).unwrap();
+        assert_eq!(reader.has_next_message(), expected, "{wire:x?}");
+        if expected {
+            assert!(matches!(reader.decode(), Ok(Step::Message)), "{wire:x?}");
+            assert!(!reader.has_next_message());
+        }
+    }
+    // Within a message.
+    let mut reader = reader(Config::default());
+    read(&mut reader, &[frame(0x01, b"a"), frame(0x80, b"b")].concat()).unwrap();
+    assert!(!reader.has_next_message());
+}
+
 /// Texts and binary messages of many lengths, the texts with a code point of several bytes at the given distance from the end.
 fn messages() -> impl Iterator<Item = (u8, Vec<u8>)> {
     let lens = if cfg!(miri) {
