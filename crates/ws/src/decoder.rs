@@ -202,6 +202,14 @@ impl Decoder {
         }
     }
 
+    /// Whether another frame of the current message is expected behind the current one.
+    pub(crate) fn is_fragmented(&self) -> bool {
+        match self.state {
+            State::Payload(frame) => !frame.fin,
+            _ => self.message.is_some(),
+        }
+    }
+
     /// The complete state of an idle decoder: the role of the sender, and the limits of frames, messages and fragments. `None` if it is not
     /// idle.
     pub(crate) fn idle(&self) -> Option<(Role, u64, u64, u64)> {

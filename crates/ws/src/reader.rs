@@ -490,8 +490,12 @@ impl Reader {
         (messages * frame_len).saturating_add(missing).saturating_add(ALIGN)
     }
 
-    /// The missing bytes of the current message if they are few, and the beginning of a large one.
+    /// The missing bytes of the current message if they are few, and the beginning of a large one. Fragments are read as they come,
+    /// because nothing says how long the next one is.
     fn header_read_len(&self) -> usize {
+        if self.inbound.decoder.is_fragmented() {
+            return usize::MAX;
+        }
         match usize::try_from(self.payload_remaining()) {
             Ok(missing @ ..=READ_LEN_MAX) => missing + HEADER_READ_LEN,
             _ => HEADER_READ_LEN,

@@ -253,6 +253,17 @@ fn a_read_ends_where_a_message_of_the_expected_length_does() {
     read(&mut reader, &frame(0x82, &[7; 90_000])[..20_000]).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
     assert_eq!(part_len(&mut reader, 50_001), HEADER_READ_LEN, "much is read directly to its place");
+
+    // Within a fragment, behind it, and behind the last one.
+    let mut reader = self::reader(Config::default());
+    let (first, last) = (frame(0x02, &[7; 2_000]), frame(0x80, &[7; 2_000]));
+    for (wire, is_fragmented) in [(&first[..900], true), (&first[900..], true), (&last[..], false)] {
+        read(&mut reader, wire).unwrap();
+        let _ = reader.decode();
+        let space = reader.buffer_space().bytes().len();
+        let expected = if is_fragmented { space } else { HEADER_READ_LEN };
+        assert_eq!(part_len(&mut reader, 50_001), expected);
+    }
 }
 
 #[test]
