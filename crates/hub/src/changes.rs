@@ -54,6 +54,11 @@ impl Key {
 }
 
 impl Changes {
+    /// Whether nothing is left to be done.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Adds a change behind those that were asked for before. Returns whether they have no task: the caller must start it.
     #[must_use]
     pub(crate) fn push(&mut self, key: &Key, client: &Arc<Client>, change: Change) -> bool {
@@ -126,11 +131,6 @@ impl Changes {
     /// Whether the subscription that is being made has been ended.
     pub(crate) fn is_cancelled(&self, key: &Key) -> bool {
         self.waiting.get(key).is_some_and(|waiting| waiting.is_cancelled)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
     }
 }
 

@@ -4,6 +4,7 @@
 //! open: stored in the engine --> end: kept here --flush--> queue of the engine --deliver--> POST --> acknowledged
 //!                             '-- the node is lost: another node, or the next process --^
 //! ```
+//! At the end of the node, [`Events::finish`] stores what has ended, and releases what was taken and not acknowledged.
 //!
 //! One task, [`Events::flush`], both stores again what the engine has lost and ends it: nothing that has ended is stored again.
 
@@ -16,9 +17,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, sleep, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, sleep, sleep_until, timeout, timeout_at};
 use tracing::{info, warn};
 
 use crate::clock::{Clock, WarningLimit};
@@ -42,6 +43,9 @@ const CONCURRENT_MAX: usize = 64;
 /// The delays before a failed delivery is repeated.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// How long the end may take beyond its deadline: to store what has ended, and to release what was not delivered.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The owner of the connections.
 pub(crate) trait Host: Send + Sync {
@@ -96,6 +100,10 @@ pub(crate) struct Events {
     queued: AtomicU64,
     delivered: AtomicU64,
     has_queued: Notify,
+    /// A permit is held while events are taken, until they are delivered or released. Closed when none is taken any more.
+    takes: Semaphore,
+    /// When what was taken is released.
+    released_at: watch::Sender<Option<Instant>>,
     /// Whether anything was ever opened: without, no lease is needed.
     is_used: AtomicBool,
     warnings: WarningLimit,
@@ -120,6 +128,8 @@ impl Events {
             queued: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             has_queued: Notify::new(),
+            takes: Semaphore::new(1),
+            released_at: watch::Sender::new(None),
             is_used: AtomicBool::new(false),
             warnings: WarningLimit::default(),
         }
@@ -157,10 +167,58 @@ impl Events {
         self.has_ended.notify_one();
     }
 
+    /// Whether everything that has ended is in the engine's queue.
+    fn is_queued(&self) -> bool {
+        lock(&self.ended).is_empty() && self.queueing.load(Ordering::SeqCst) == 0
+    }
+
     /// Whether everything that has ended was delivered.
-    pub(crate) fn is_done(&self) -> bool {
-        let is_queued = lock(&self.ended).is_empty() && self.queueing.load(Ordering::SeqCst) == 0;
-        is_queued && self.queued.load(Ordering::SeqCst) == self.delivered.load(Ordering::SeqCst)
+    fn is_done(&self) -> bool {
+        self.is_queued() && self.queued.load(Ordering::SeqCst) == self.delivered.load(Ordering::SeqCst)
+    }
+
+    /// Returns once everything that has ended was delivered, or at `until`, and then has it stored, and what was taken released. Nothing is
+    /// taken after this.
+    pub(crate) async fn finish(&self, until: Instant) {
+        let until_is = async |is: fn(&Self) -> bool| {
+            while !is(self) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        self.released_at.send_replace(Some(until));
+        let done = timeout_at(until, until_is(Self::is_done)).await;
+        self.released_at.send_replace(Some(Instant::now()));
+        let stored = timeout(FINISH_TIMEOUT, async {
+            until_is(Self::is_queued).await;
+            if let Ok(_last) = self.takes.acquire().await {
+                self.takes.close();
+            }
+        });
+        match (done.is_ok(), stored.await.is_ok()) {
+            (true, true) => {}
+            (_, true) => {
+                warn!("not all events were delivered before the end; an engine in memory loses them")
+            }
+            (_, false) => warn!("not all events were stored before the end"),
+        }
+    }
+
+    /// Resolves when what was taken is to be released.
+    async fn is_releasing(&self) {
+        let mut released_at = self.released_at.subscribe();
+        loop {
+            let at = *released_at.borrow_and_update();
+            let changed = released_at.changed();
+            match at {
+                None => drop(changed.await),
+                Some(at) => {
+                    tokio::select! {
+                        () = sleep_until(at) => return,
+                        _ = changed => {}
+                    }
+                }
+            }
+        }
     }
 
     /// Starts the tasks, which end with the host, or their runtime.
@@ -357,6 +415,7 @@ impl Events {
                 sleep(RENEWAL).await;
                 continue;
             }
+            let Ok(take) = self.takes.acquire().await else { return };
             let queued = self.queued.load(Ordering::SeqCst);
             let taken = match self.queue() {
                 Ok(queue) => queue.take(settings.config.events.batch_max).await,
@@ -365,6 +424,7 @@ impl Events {
             let taken = match taken {
                 Ok(taken) => taken,
                 Err(error) => {
+                    drop(take);
                     self.warn("events were not read", &error);
                     sleep(RETRY_MAX / 10).await;
                     continue;
@@ -372,38 +432,51 @@ impl Events {
             };
             if taken.is_empty() {
                 self.delivered.store(queued, Ordering::SeqCst);
-                drop(settings);
-                let _ = tokio::time::timeout(RENEWAL / 2, self.has_queued.notified()).await;
+                drop((settings, take));
+                let _ = timeout(RENEWAL / 2, self.has_queued.notified()).await;
                 continue;
             }
             self.deliver_batch(&host, &settings, &taken).await;
         }
     }
 
-    /// Delivers a batch, until others may take it, or the configuration has changed.
+    /// Delivers a batch, or releases it.
     async fn deliver_batch(&self, host: &Weak<dyn Host>, settings: &Arc<Settings>, taken: &[QueuedEvent]) {
+        let ids: Vec<_> = taken.iter().map(|one| one.id.clone()).collect();
+        let is_delivered = tokio::select! {
+            is_delivered = self.post(host, settings, taken) => is_delivered,
+            () = self.is_releasing() => false,
+        };
+        let handled = match self.queue() {
+            Ok(queue) if is_delivered => queue.acknowledge(&ids).await,
+            Ok(queue) => queue.release(&ids).await,
+            Err(error) => Err(error),
+        };
+        match handled {
+            Ok(()) => {}
+            // They are delivered once more.
+            Err(error) if is_delivered => {
+                self.warn("delivered events were not removed from the queue", &error)
+            }
+            Err(error) => self.warn("events that were not delivered are not in the queue yet", &error),
+        }
+    }
+
+    /// Posts a batch until the backend has received it. Returns false if others may take it, or the configuration has changed.
+    async fn post(&self, host: &Weak<dyn Host>, settings: &Arc<Settings>, taken: &[QueuedEvent]) -> bool {
         let (until, mut delay) = (Instant::now() + TAKEN_TIMEOUT / 2, RETRY_MIN);
         let body = body(taken);
         loop {
             let is_current = host.upgrade().is_some_and(|host| Arc::ptr_eq(&host.settings(), settings));
             let Some(endpoint) = settings.events.as_ref().filter(|_| is_current && Instant::now() < until)
             else {
-                return;
+                return false;
             };
             if endpoint.call::<IgnoredAny>(&[], body.clone()).await.is_ok() {
-                break;
+                return true;
             }
             sleep(delay).await;
             delay = (2 * delay).min(RETRY_MAX);
-        }
-        let ids: Vec<_> = taken.iter().map(|one| one.id.clone()).collect();
-        let acknowledged = match self.queue() {
-            Ok(queue) => queue.acknowledge(&ids).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = acknowledged {
-            // They are delivered once more.
-            self.warn("delivered events were not removed from the queue", &error);
         }
     }
 }
@@ -518,6 +591,10 @@ mod tests {
 
         fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
             self.queue().acknowledge(ids)
+        }
+
+        fn release<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
+            self.queue().release(ids)
         }
     }
 

@@ -281,8 +281,9 @@ impl Hub {
         Ok(())
     }
 
-    /// Asks every client to reconnect elsewhere, and refuses new ones. Returns when all have disconnected, or after
-    /// `grace`.
+    /// Asks every client to reconnect elsewhere, and refuses new ones. Returns when all have disconnected and the events of their ends
+    /// were delivered, or after `grace` and at most a second more, in which these events are stored. Await it before the runtime ends. It
+    /// may be called again, also with a shorter `grace`.
     pub async fn shut_down(&self, grace: Duration) {
         self.0.shut_down(grace).await;
     }

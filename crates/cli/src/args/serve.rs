@@ -49,7 +49,8 @@ Sizes are in bytes, or with K, M, G (64K); times in seconds, or with ms, s, m, h
 
 SIGTERM or SIGINT shuts down: no new connections, close code 1001 or GOAWAY for the open ones, and
 after --grace the rest is disconnected. Clients of channels are asked to reconnect elsewhere before
-(close code 3001), and have 2 s to leave. A second signal disconnects at once.
+(close code 3001), and have 2 s to leave; the events of their ends are delivered up to --grace, and
+then stored where the engine stores. A second signal disconnects at once.
 
 ",
     exit_codes!(),

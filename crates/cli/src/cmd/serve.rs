@@ -5,8 +5,9 @@
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 use wireloom::{
     DeflateConfig, IoUring, Keepalive, Observer, OriginPolicy, Server, ServerConfig, ServerHandle, SlowPeer,
@@ -30,6 +31,9 @@ mod hub;
 
 /// How long the clients of the hub may take to leave before all connections are closed.
 const HUB_GRACE: Duration = Duration::from_secs(2);
+
+/// How long the hub has at least once nothing is served, to report what has ended.
+const HUB_GRACE_MIN: Duration = Duration::from_secs(1);
 
 /// How long the process may take to end once nothing is served: a call to a file system may never return.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -157,23 +161,6 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
             listening.iter().for_each(|(tls, address)| info!(%address, tls, "listening"));
         }
     }
-    tokio::spawn(async move {
-        signals.recv().await;
-        info!("shutting down; another signal disconnects at once");
-        handles.iter().for_each(ServerHandle::stop_accepting);
-        // The hub shuts down before the servers, which would close its connections with a code that does not make
-        // clients reconnect elsewhere.
-        let again = tokio::select! {
-            () = hub.shut_down(HUB_GRACE) => false,
-            _ = signals.recv() => true,
-        };
-        if !again {
-            handles.iter().for_each(ServerHandle::shut_down);
-            signals.recv().await;
-        }
-        warn!("disconnecting the remaining clients");
-        handles.iter().for_each(ServerHandle::abort);
-    });
     let admin_task = admin.map(|server| {
         let routes = routes.clone();
         tokio::spawn(server.serve(move |request: wireloom::Request| {
@@ -181,7 +168,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
             async move { routes.handle_admin(request).await }
         }))
     });
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     #[cfg(unix)]
     for (path, server) in sockets {
         info!(path, "listening");
@@ -198,9 +185,7 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
             async move { routes.handle(request).await }
         }));
     }
-    while let Some(ended) = tasks.join_next().await {
-        ended.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    }
+    Serving { tasks, handles, hub, grace: args.grace }.until_end(signals).await?;
     // Last, so that the shutdown can be observed.
     if let (Some(handle), Some(task)) = (admin_handle, admin_task) {
         handle.abort();
@@ -212,6 +197,55 @@ async fn serve(args: &Serve) -> Result<(), Failure> {
     }
     info!("stopped");
     Ok(())
+}
+
+/// What is served.
+struct Serving {
+    tasks: JoinSet<io::Result<()>>,
+    handles: Vec<ServerHandle>,
+    hub: Hub,
+    grace: Duration,
+}
+
+impl Serving {
+    /// Serves until the first signal or failure. Returns once all connections have ended and the hub has reported them, which takes until
+    /// soon after the grace period or the second signal.
+    async fn until_end(mut self, mut signals: Signals) -> Result<(), String> {
+        tokio::select! {
+            failed = self.served() => return failed,
+            _ = signals.recv() => {}
+        }
+        info!("shutting down; another signal disconnects at once");
+        tokio::select! {
+            ended = self.shut_down() => return ended,
+            _ = signals.recv() => {}
+        }
+        warn!("disconnecting the remaining clients");
+        self.handles.iter().for_each(ServerHandle::abort);
+        let ended = self.served().await;
+        self.hub.shut_down(HUB_GRACE_MIN).await;
+        ended
+    }
+
+    async fn shut_down(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        self.handles.iter().for_each(ServerHandle::stop_accepting);
+        // The hub shuts down before the servers, which would close its connections with a code that does not make
+        // clients reconnect elsewhere.
+        let _ = tokio::time::timeout(HUB_GRACE, self.hub.shut_down(self.grace)).await;
+        self.handles.iter().for_each(ServerHandle::shut_down);
+        let ended = self.served().await;
+        self.hub.shut_down(self.grace.saturating_sub(begin.elapsed()).max(HUB_GRACE_MIN)).await;
+        ended
+    }
+
+    /// Returns once nothing is served any more.
+    async fn served(&mut self) -> Result<(), String> {
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
 }
 
 async fn server_at(address: &str, config: &ServerConfig) -> Result<Server, String> {

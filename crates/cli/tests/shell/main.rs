@@ -8,6 +8,7 @@ mod bad_input;
 mod command;
 mod configuration;
 mod connect;
+mod events;
 mod files;
 mod hub;
 mod inspect;

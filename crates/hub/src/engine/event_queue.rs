@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! open(node, key) --> open --end(node, key)--> queue --take--> taken --acknowledge--> gone
-//!                      '-- another node: lose(node), open_on(node), end, forget --'      '-- TAKEN_TIMEOUT --> queue
+//!                      '-- another node: lose(node), open_on(node), end, forget --'      '-- release, TAKEN_TIMEOUT --> queue
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::{EngineError, EngineFuture};
 use crate::shards::lock;
 
-/// How long an event that was taken and not acknowledged stays away from other callers.
+/// How long an event that was taken, and neither acknowledged nor released, stays away from other callers.
 pub const TAKEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The maximum number of events in the queue. Beyond it, the oldest are dropped.
@@ -70,6 +70,9 @@ pub trait EventQueue: Send + Sync {
 
     /// Removes events that were delivered.
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()>;
+
+    /// Gives back events that were taken and not delivered: they can be taken again at once.
+    fn release<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()>;
 }
 
 /// A queue in the memory of one process, which takes from it alone.
@@ -142,6 +145,11 @@ impl EventQueue for MemoryQueue {
         for id in ids.iter().filter_map(|id| id.parse().ok()) {
             queue.remove(&id);
         }
+        ready(())
+    }
+
+    /// Those that were taken have stayed in the queue.
+    fn release<'a>(&'a self, _: &'a [String]) -> EngineFuture<'a, ()> {
         ready(())
     }
 }

@@ -142,8 +142,9 @@ impl Node {
         lock(&self.clients).users_len()
     }
 
-    /// Ends every connection. Returns when all have disconnected, or after `grace`.
+    /// Ends every connection. Returns when all have disconnected and what follows from that is done, or soon after `grace`.
     pub(crate) async fn shut_down(&self, grace: Duration) {
+        let until = self.clock.instant(self.clock.now().saturating_add(grace));
         let clients: Vec<_> = {
             let mut clients = lock(&self.clients);
             clients.close();
@@ -151,11 +152,12 @@ impl Node {
         };
         clients.iter().for_each(|client| self.end(client, Disconnect::Shutdown));
         let gone = async {
-            while self.clients_len() > 0 || !self.events.is_done() {
+            while self.clients_len() > 0 || !lock(&self.changes).is_empty() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let _ = tokio::time::timeout(grace, gone).await;
+        let _ = tokio::time::timeout_at(until, gone).await;
+        self.events.finish(until).await;
     }
 
     /// At most `max` clients whose send queues are not empty, the longest queue first.

@@ -663,7 +663,11 @@ async fn events(one: &dyn Engine, two: &dyn Engine) {
     one.end("n", "a", b"\"ended\"").await.unwrap();
     let taken = take(two).await;
     assert_eq!(texts(&taken), ["\"ended\""]);
-    two.acknowledge(&[taken[0].id.clone()]).await.unwrap();
+    two.release(&[taken[0].id.clone()]).await.unwrap();
+    let released = tokio::time::timeout(Duration::from_secs(20), take(one)).await;
+    let taken = released.expect("others take what is released");
+    assert_eq!(texts(&taken), ["\"ended\""]);
+    one.acknowledge(&[taken[0].id.clone()]).await.unwrap();
     let mut open = two.open_on("n", 10).await.unwrap();
     open.sort();
     assert_eq!(open.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["b", "c/ä.*>"]);

@@ -127,6 +127,16 @@ impl NatsEngine {
         Ok(Parts { open, leases, consumer })
     }
 
+    /// Answers messages of the queue, which have these addresses for replies.
+    async fn answer(&self, ids: &[String], answer: &'static [u8]) -> Result<(), EngineError> {
+        for id in ids {
+            // With a reply, so that it is known that the server has received it.
+            let answered = self.nats.client.request(id.clone(), Bytes::from_static(answer)).await;
+            answered.map_err(unavailable)?;
+        }
+        Ok(())
+    }
+
     /// Makes the lease of a node that has not renewed it yet: others look for what is open on nodes that have one.
     async fn begin_lease(&self, leases: &kv::Store, node: &str) -> Result<(), EngineError> {
         if lock(&self.lease).as_ref().is_some_and(|own| own.node == node) {
@@ -304,14 +314,11 @@ impl EventQueue for NatsEngine {
     }
 
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
-        Box::pin(async move {
-            for id in ids {
-                // With a reply, so that it is known that the server has received it.
-                let acknowledged = self.nats.client.request(id.clone(), Bytes::from_static(b"+ACK")).await;
-                acknowledged.map_err(unavailable)?;
-            }
-            Ok(())
-        })
+        Box::pin(self.answer(ids, b"+ACK"))
+    }
+
+    fn release<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
+        Box::pin(self.answer(ids, b"-NAK"))
     }
 }
 

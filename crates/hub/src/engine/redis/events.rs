@@ -28,6 +28,10 @@ fn open_key(node: &str) -> String {
     format!("wl:{{events}}:open:{node}")
 }
 
+fn taken_timeout_ms() -> u64 {
+    u64::try_from(TAKEN_TIMEOUT.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn lost_key(node: &str) -> String {
     format!("wl:{{events}}:lost:{node}")
 }
@@ -154,8 +158,7 @@ impl EventQueue for RedisEngine {
         Box::pin(async move {
             self.events.group(&self.connection).await?;
             let mut claim = redis::cmd("XAUTOCLAIM");
-            let timeout = u64::try_from(TAKEN_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
-            claim.arg(QUEUE).arg(GROUP).arg(GROUP).arg(timeout).arg("0").arg("COUNT").arg(max);
+            claim.arg(QUEUE).arg(GROUP).arg(GROUP).arg(taken_timeout_ms()).arg("0").arg("COUNT").arg(max);
             let claimed = self.connection.query::<StreamAutoClaimReply>(&claim).await;
             let read = match claimed {
                 Ok(reply) if !reply.claimed.is_empty() => return Ok(events(reply.claimed)),
@@ -194,6 +197,19 @@ impl EventQueue for RedisEngine {
             pipeline.cmd("XACK").arg(QUEUE).arg(GROUP).arg(ids).ignore();
             pipeline.cmd("XDEL").arg(QUEUE).arg(ids).ignore();
             self.connection.pipeline(&pipeline).await
+        })
+    }
+
+    fn release<'a>(&'a self, ids: &'a [String]) -> EngineFuture<'a, ()> {
+        Box::pin(async move {
+            if ids.is_empty() {
+                return Ok(());
+            }
+            // As if they had been taken that long ago.
+            let mut claim = redis::cmd("XCLAIM");
+            claim.arg(QUEUE).arg(GROUP).arg(GROUP).arg(0).arg(ids);
+            claim.arg("IDLE").arg(taken_timeout_ms()).arg("JUSTID");
+            self.connection.query(&claim).await
         })
     }
 }
