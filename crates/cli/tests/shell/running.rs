@@ -84,7 +84,8 @@ async fn clients_are_disconnected_after_the_grace_period() {
 #[tokio::test]
 async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
     let listen = ["--listen", "127.0.0.1:0"].repeat(3);
-    let args = [&listen[..], &["--admin", "127.0.0.1:0"]].concat();
+    // The clients are silent.
+    let args = [&listen[..], &["--admin", "127.0.0.1:0", "--handshake-timeout", "1h"]].concat();
     let mut server = Server::start_with_files_max(100, &args).await;
     let mut clients = Vec::new();
     for address in &server.addresses[..3] {
@@ -95,6 +96,8 @@ async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
     let warning = server.logged("a connection cannot be accepted").await;
     assert!(warning.contains("WARN"), "{warning}");
     for _ in 0..3 {
+        // The other listeners take each descriptor that is free.
+        tokio::time::sleep(Duration::from_millis(200)).await;
         let metrics = timeout(DEADLINE, server.get_from(3, "/metrics")).await.unwrap();
         let failures = metrics.lines().find(|line| line.starts_with("wireloom_accept_failures_total "));
         let failures: u64 = failures.and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap();
