@@ -54,7 +54,16 @@ impl Server {
         Self::spawn(command, args).await
     }
 
-    async fn spawn(mut command: Command, args: &[&str]) -> Self {
+    /// Starts a server whose standard error is this; `logged` sees nothing of it.
+    pub(crate) async fn start_with_log(args: &[&str], log: Stdio) -> Self {
+        Self::spawn_with_log(Command::new(WIRELOOM), args, log).await
+    }
+
+    async fn spawn(command: Command, args: &[&str]) -> Self {
+        Self::spawn_with_log(command, args, Stdio::piped()).await
+    }
+
+    async fn spawn_with_log(mut command: Command, args: &[&str], log: Stdio) -> Self {
         let has = |option: &str| args.contains(&option);
         let listen = !has("--listen") && !has("--port");
         let listen_tls = has("--tls") && !has("--tls-listen");
@@ -64,11 +73,11 @@ impl Server {
             .args(listen_tls.then_some("--tls-listen=127.0.0.1:0"))
             .args(args)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(log)
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let mut log = lines_of(child.stderr.take().unwrap());
+        let mut log = child.stderr.take().map_or_else(|| unbounded_channel().1, lines_of);
         let mut printed = lines_of(child.stdout.take().unwrap());
         // With `--log json` the log alone has the addresses.
         let announced = if has("json") { &mut log } else { &mut printed };

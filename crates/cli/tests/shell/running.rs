@@ -108,6 +108,27 @@ async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
     assert!(server.get("/healthz").await.ends_with("ok\n"));
 }
 
+#[tokio::test]
+async fn a_log_that_nobody_reads_does_not_stop_the_server() {
+    let (_unread, log) = std::io::pipe().unwrap();
+    let mut server = Server::start_with_log(&["--log-level", "trace"], log.into()).await;
+    let mut socket = wireloom::connect(&server.url("/echo")).await.unwrap();
+    let echoing = async {
+        // Each message is two lines: more than the pipe and the queue take.
+        for _ in 0..10_000 {
+            socket.send("x").await.unwrap();
+            assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("x"));
+        }
+    };
+    timeout(DEADLINE, echoing).await.expect("the server answers");
+    drop(socket);
+    let metrics = timeout(DEADLINE, server.get("/metrics")).await.unwrap();
+    let dropped = metrics.lines().find_map(|line| line.strip_prefix("wireloom_log_lines_dropped_total "));
+    assert!(dropped.unwrap().parse::<u64>().unwrap() > 0, "{metrics}");
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn serves_and_connects_at_a_unix_socket() {
