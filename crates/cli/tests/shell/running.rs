@@ -295,13 +295,15 @@ async fn a_signal_ends_it_while_it_reads_its_first_configuration() {
 async fn a_signal_ends_it_while_it_waits_for_its_broker() {
     let broker = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nats = format!("nats://{}", broker.local_addr().unwrap());
-    let mut child = tokio::process::Command::new(WIRELOOM)
+    let child = tokio::process::Command::new(WIRELOOM)
         .args(["serve", "--listen", "127.0.0.1:0", "--nats", &nats])
+        .stderr(std::process::Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
     let _silent = timeout(DEADLINE, broker.accept()).await.unwrap().unwrap();
     signal(&child, "-TERM");
-    let status = timeout(DEADLINE, child.wait()).await.expect("it ends").unwrap();
-    assert_eq!(status.code(), Some(143), "{status}");
+    let ended = timeout(DEADLINE, child.wait_with_output()).await.expect("it ends").unwrap();
+    assert_eq!(ended.status.code(), Some(143), "{ended:?}");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "wireloom: interrupted before it listened\n");
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
 use tracing::{error, info};
 use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine, RedisEngine};
 use wireloom_hub::{Hub, HubConfig};
@@ -33,20 +32,13 @@ publications_per_s_max = 20_000
 publication_bytes_per_s_max = "32M"
 "#;
 
-/// The hub that the arguments choose, and whether it has rooms.
+/// The hub that the arguments choose, and whether it has rooms. Dropping the future ends the attempts to reach a broker.
 ///
 /// # Errors
 /// The file cannot be read or used, the directory is in use, or NATS or Redis cannot be reached.
-/// In a thread of its own: the file of `--hub` and what `--data` has stored are read without waiting elsewhere.
 pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
-    let args = args.clone();
-    let runtime = Handle::current();
-    let built = tokio::task::spawn_blocking(move || runtime.block_on(build_here(&args)));
-    built.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
-}
-
-async fn build_here(args: &Serve) -> Result<(Hub, bool), Failure> {
-    let config = config(args).map_err(unusable)?;
+    let of_config = args.clone();
+    let config = read(move || config(&of_config)).await.map_err(unusable)?;
     let memory = MemoryEngine::new(config.history.channels_max).history_len_max(config.history.len_max);
     let has_rooms = config.namespaces.contains_key("rooms");
     let builder = Hub::builder().config(config);
@@ -59,7 +51,9 @@ async fn build_here(args: &Serve) -> Result<(Hub, bool), Failure> {
                 }
                 error => format!("--data {error}"),
             };
-            builder.engine(DiskEngine::open(directory, memory).map_err(|error| unusable(named(error)))?)
+            let directory = directory.clone();
+            let engine = read(move || DiskEngine::open(&directory, memory)).await;
+            builder.engine(engine.map_err(|error| unusable(named(error)))?)
         }
         // A URL may have a password.
         (None, Some(url), _) => {
@@ -72,6 +66,12 @@ async fn build_here(args: &Serve) -> Result<(Hub, bool), Failure> {
     };
     let hub = builder.build().map_err(|error| unusable(format!("--hub: {error}")))?;
     Ok((hub, has_rooms))
+}
+
+/// Reads files in a thread of its own: their file system may be slow, or never answer.
+async fn read<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> T {
+    let read = tokio::task::spawn_blocking(read).await;
+    read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 fn config(args: &Serve) -> Result<HubConfig, String> {
