@@ -24,7 +24,9 @@ use tracing::{info, warn};
 
 use crate::clock::{Clock, WarningLimit};
 use crate::concurrently::concurrently;
-use crate::engine::{Engine, EngineError, EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
+use crate::engine::{
+    Engine, EngineError, EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT, reported_at,
+};
 use crate::opened::Opened;
 use crate::random::token;
 use crate::settings::Settings;
@@ -150,7 +152,7 @@ impl Events {
 
     /// Stores that something is open. Done before the client knows it.
     pub(crate) async fn open(&self, opened: &Opened) -> Result<(), EngineError> {
-        let event = opened.event_of_loss(self.clock.now());
+        let event = opened.event_of_loss();
         self.queue()?.open(&opened.lease, &opened.id, &event).await
     }
 
@@ -393,7 +395,11 @@ impl Events {
                 break;
             }
             count += open.len();
-            let ends = open.into_iter().map(|(key, event)| End { lease: lease.clone(), key, event });
+            let now = self.clock.now();
+            let ends = open.into_iter().map(|(key, event)| {
+                let event = reported_at(&event, now);
+                End { lease: lease.clone(), key, event }
+            });
             let failed = self.queue_ends(ends.collect()).await;
             self.has_queued.notify_one();
             if let Some((error, _)) = failed.into_iter().next() {

@@ -32,8 +32,9 @@ struct Event<'a> {
     channel: Option<&'a str>,
     code: u32,
     reason: &'a str,
-    /// Since 1970.
-    time_ms: u64,
+    /// Since 1970. Of a loss, which is stored before it happens, it is added when it is reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_ms: Option<u64>,
 }
 
 impl Opened {
@@ -44,15 +45,18 @@ impl Opened {
 
     /// The event of its end, as JSON.
     pub(crate) fn event(&self, code: u32, reason: &str, now: Duration) -> Vec<u8> {
+        self.event_at(code, reason, Some(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    fn event_at(&self, code: u32, reason: &str, time_ms: Option<u64>) -> Vec<u8> {
         let Self { id, client, user, channel, .. } = self;
         let kind = if channel.is_some() { "unsubscribe" } else { "disconnect" };
-        let time_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let event = Event { id, kind, client, user, channel: channel.as_deref(), code, reason, time_ms };
         serde_json::to_vec(&event).unwrap_or_default()
     }
 
-    /// The event that reports that it was lost with its node.
-    pub(crate) fn event_of_loss(&self, now: Duration) -> Vec<u8> {
-        self.event(3000, "node lost", now)
+    /// The event that reports that it was lost with its node, without the time.
+    pub(crate) fn event_of_loss(&self) -> Vec<u8> {
+        self.event_at(3000, "node lost", None)
     }
 }

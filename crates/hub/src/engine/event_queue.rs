@@ -44,9 +44,16 @@ pub enum Lease {
     Lost,
 }
 
+/// The event of a loss, which is stored without a time, as it is reported.
+pub(crate) fn reported_at(event: &[u8], now: Duration) -> Bytes {
+    let Some(fields) = event.strip_suffix(b"}") else { return Bytes::copy_from_slice(event) };
+    [fields, format!(",\"time_ms\":{}}}", now.as_millis()).as_bytes()].concat().into()
+}
+
 /// A queue of events, and what is open on each node. What a call has returned is stored as safely as the engine stores publications.
 pub trait EventQueue: Send + Sync {
-    /// Notes what is open on a node, with the event that reports that it was lost with its node.
+    /// Notes what is open on a node, with the event that reports that it was lost with its node. The event has no `time_ms`: who reports
+    /// the loss adds that of the report.
     fn open<'a>(&'a self, node: &'a str, key: &'a str, event: &'a [u8]) -> EngineFuture<'a, ()>;
 
     /// Queues the event of something that has ended. If the node was lost, and the event of its loss has been queued, this does

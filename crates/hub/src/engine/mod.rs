@@ -30,6 +30,7 @@ use crate::protocol::{ClientInfo, PresenceStatsResult, Publication};
 
 pub use crate::idempotency::IDEMPOTENCY_TTL;
 pub use disk::{DiskEngine, DiskError, FileReport, Salvaged};
+pub(crate) use event_queue::reported_at;
 pub use event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, TAKEN_TIMEOUT};
 pub use memory::MemoryEngine;
 #[cfg(feature = "nats")]

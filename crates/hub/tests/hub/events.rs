@@ -125,9 +125,16 @@ async fn what_the_process_before_left_open_is_reported_without_a_client() {
     let backend = Backend::start(0).await;
     let directory = tempfile::tempdir().unwrap();
     let open = || DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+    let now_ms =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     let before = open();
     before.events().unwrap().open("n", "k", br#"{"type":"disconnect","reason":"node lost"}"#).await.unwrap();
     drop(before);
+    let begin_ms = now_ms();
     let _served = Served::start(&backend.config(10), |hub| hub.engine(open())).await;
-    assert_eq!(backend.until(1).await[0]["reason"], "node lost");
+    let lost = backend.until(1).await.remove(0);
+    assert_eq!(lost["reason"], "node lost");
+    // The time is that of the report: nobody knows when the process has ended.
+    let time_ms = lost["time_ms"].as_u64().unwrap();
+    assert!((begin_ms..=now_ms()).contains(&time_ms), "{lost}");
 }

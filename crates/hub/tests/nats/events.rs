@@ -1,7 +1,7 @@
 //! A node that is lost: another one reports the end of what was open there.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use wireloom::{Response, Server};
@@ -37,6 +37,7 @@ async fn the_clients_of_a_lost_node_are_reported() {
     }
     // In the middle of anything.
     runtime.shutdown_background();
+    let lost_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for _ in 0..6_000 {
         if events.lock().unwrap().len() >= 2 {
             break;
@@ -49,6 +50,8 @@ async fn the_clients_of_a_lost_node_are_reported() {
     of.sort();
     let of: Vec<_> = of.iter().map(|(kind, reason)| (&**kind, &**reason)).collect();
     assert_eq!(of, [("\"disconnect\"", "\"node lost\""), ("\"unsubscribe\"", "\"node lost\"")], "{events:?}");
+    let is_later = |event: &Value| u128::from(event["time_ms"].as_u64().unwrap()) > lost_at;
+    assert!(events.iter().all(is_later), "the time of the report: {events:?}");
     // The clients of the survivor are not.
     assert!(events.iter().all(|event| event["client"] == events[0]["client"]), "{events:?}");
     drop(other);

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use redb::{Database, ReadableTable, ReadableTableMetadata as _, TableDefinition, WriteTransaction};
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::{error, info};
 
 use super::file::Store;
-use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent};
+use crate::engine::event_queue::{EventQueue, Lease, QUEUE_MAX, QueuedEvent, reported_at};
 use crate::engine::status::Status;
 use crate::engine::{EngineError, EngineFuture, EngineHealth};
 use crate::shards::lock;
@@ -102,13 +102,14 @@ impl File {
 
 /// Queues the event of everything that is open.
 fn report_lost(database: &Database) -> Result<(), redb::Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let write = database.begin_write()?;
     {
         let (mut open, mut queue) = (write.open_table(OPEN)?, write.open_table(QUEUE)?);
         let lost: Result<Vec<_>, _> =
             open.iter()?.map(|row| row.map(|(_, event)| event.value().to_vec())).collect();
         for event in lost? {
-            push(&mut queue, &event)?;
+            push(&mut queue, &reported_at(&event, now))?;
         }
         open.retain(|_, _| false)?;
         write.open_table(RENEWALS)?.retain(|_, _| false)?;
