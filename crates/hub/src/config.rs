@@ -559,6 +559,22 @@ impl HubConfig {
                     )));
                 }
             }
+            for (option, needs, is_missing) in [
+                (
+                    "unsubscribe_events",
+                    "events.url",
+                    options.unsubscribe_events && config.events.url.is_none(),
+                ),
+                (
+                    "presence_access",
+                    "presence",
+                    options.presence_access != Access::default() && !options.presence,
+                ),
+            ] {
+                if is_missing {
+                    return Err(ConfigError(format!("namespace {name}: {option} needs {needs}")));
+                }
+            }
             check_origins(&options.allowed_origins)?;
             if !options.allowed_delta_types.is_empty() && !options.has_history() {
                 return Err(ConfigError(format!("namespace {name}: allowed_delta_types needs a history")));
@@ -829,6 +845,14 @@ mod tests {
             ),
             ("[history]\nmeta_ttl = \"0s\"", "history.meta_ttl must not be 0"),
             ("[channel]\nforce_recovery = true", "needs a history"),
+            (
+                "[channel]\nunsubscribe_events = true",
+                "namespace (default): unsubscribe_events needs events.url",
+            ),
+            (
+                "[[namespace]]\nname = \"a\"\npresence_access = \"anyone\"",
+                "namespace a: presence_access needs presence",
+            ),
             ("[channel]\nallowed_delta_types = [\"fossil\"]", "needs a history"),
             ("[channel]\nallowed_delta_types = [\"xdelta\"]", "unknown variant `xdelta`"),
             ("[[namespace]]\npresence = true", "needs a name"),

@@ -259,7 +259,7 @@ async fn a_backend_decides_who_subscribes_and_publishes() {
     .await;
     let namespaces = "[[namespace]]\nname = \"asked\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n\
         subscribe_proxy = true\npublish_proxy = true\nhistory_size = 9\nhistory_ttl = \"1h\"\n\
-        presence_access = \"subscriber\"\nhistory_access = \"subscriber\"\n\
+        presence = true\npresence_access = \"subscriber\"\nhistory_access = \"subscriber\"\n\
         [[namespace]]\nname = \"other\"\nsubscribe = \"anyone\"\n[client]\nanonymous = true\n";
     let served =
         Served::start(&format!("{}{namespaces}", backend.config(&["subscribe", "publish"])), |hub| hub).await;
