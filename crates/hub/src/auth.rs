@@ -158,6 +158,23 @@ fn payload(json: Option<&RawValue>, base64: Option<&str>) -> Bytes {
     json.map(|json| Bytes::copy_from_slice(json.get().as_bytes())).unwrap_or_default()
 }
 
+/// The length of an RSA key of 2,048 bits in DER (RFC 8017 §A.1.1), with the shortest exponent.
+const RSA_DER_LEN_MIN: usize = 268;
+
+/// The algorithm of an EC key in PEM, which names its curve (RFC 5480 §2.1.1.1); `None` if there is none.
+fn ec_algorithm(pem: &str) -> Option<Algorithm> {
+    const P256: [u8; 10] = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+    const P384: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
+    let lines = pem.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
+    let der = STANDARD.decode(lines.collect::<String>()).ok()?;
+    let names = |curve: &[u8]| der.windows(curve.len()).any(|part| part == curve);
+    match (names(&P256), names(&P384)) {
+        (true, _) => Some(Algorithm::ES256),
+        (_, true) => Some(Algorithm::ES384),
+        _ => None,
+    }
+}
+
 impl Verifier {
     pub(crate) fn new(config: &TokenConfig) -> Result<Self, ConfigError> {
         Self::with_known(config, Vec::new())
@@ -228,7 +245,7 @@ impl Verifier {
 impl Keys {
     /// `section` is the name of the configuration's section, for errors.
     fn new(section: &str, config: &TokenConfig, known: &[Arc<RemoteKeys>]) -> Result<Self, ConfigError> {
-        use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, RS256, RS384, RS512};
+        use Algorithm::{EdDSA, HS256, HS384, HS512, RS256, RS384, RS512};
         crate::jwt::install();
         let mut keys = Vec::new();
         let mut add = |algorithms: &[Algorithm], key: DecodingKey| {
@@ -248,11 +265,17 @@ impl Keys {
         }
         if let Some(key) = &config.rsa_public_key {
             let key = pem("rsa_public_key", DecodingKey::from_rsa_pem(key.as_bytes()))?;
+            if key.try_get_as_bytes().is_ok_and(|der| der.len() < RSA_DER_LEN_MIN) {
+                return Err(ConfigError(format!("{section}.rsa_public_key must have 2,048 bits or more")));
+            }
             add(&[RS256, RS384, RS512], key);
         }
         if let Some(key) = &config.ecdsa_public_key {
-            let key = pem("ecdsa_public_key", DecodingKey::from_ec_pem(key.as_bytes()))?;
-            add(&[ES256, ES384], key);
+            let own = pem("ecdsa_public_key", DecodingKey::from_ec_pem(key.as_bytes()))?;
+            let algorithm = ec_algorithm(key).ok_or_else(|| {
+                ConfigError(format!("{section}.ecdsa_public_key: the curve must be P-256 or P-384"))
+            })?;
+            add(&[algorithm], own);
         }
         if let Some(key) = &config.eddsa_public_key {
             let key = pem("eddsa_public_key", DecodingKey::from_ed_pem(key.as_bytes()))?;
@@ -686,5 +709,23 @@ mod tests {
     fn refuses_every_token_without_a_key() {
         let verifier = Verifier::new(&TokenConfig::default()).unwrap();
         assert!(verifier.connect(&sign(&json!({}), ""), NOW).is_err());
+    }
+
+    /// Every token with such a key would be refused.
+    #[test]
+    fn keys_that_verify_nothing_are_refused() {
+        let pem =
+            |body: &str| Some(format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n"));
+        let p521 = "MIGbMBAGByqGSM49AgEGBSuBBAAjA4GGAAQBYVCPwe972GsBcewpPVYGAYAIgBPl\n+NrWH7h6vENgbYDr90YVe2i+RZyrJrnYtL0bGQjC8E5VLKQUhocfNEP0f4kBTixy\n+f8yvXueBOk+fekOzhvucPPuKEzagz9X8POP6aXoA1XAze0WV4/154AmM2Sx95r2\npDPtGhO7/9cMBIbQDAo=";
+        let secp256k1 = "MFYwEAYHKoZIzj0CAQYFK4EEAAoDQgAEpZD4knxlm5i3B6hqKG+wuu6DhZgUrL/y\nvfzUIoep4uyyWv5TC8yw44HAWKqE3JN5rMR6yDRmi2lHzEVPLMEhNQ==";
+        let rsa1024 = "MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDUweiEI+EgMOY6m1g0BMvY8Xqq\nrmu4EVboehTM0KtYtFAm1BH5+Q6Oqx/TzABTIxbfPdTPM8SJB/1GD8C9GrnVmjLZ\ndUe2EAgZ+jy5mpNvAZ1oy4tHH8uRhrKQ87OODXcC+cbe2Fkav4fSbKeEMvk3q9MU\nZax1VQbbi0kFZkZmkQIDAQAB";
+        let refusal = |config: TokenConfig| Verifier::new(&config).err().map(|error| error.to_string());
+        for curve in [p521, secp256k1] {
+            let config = TokenConfig { ecdsa_public_key: pem(curve), ..TokenConfig::default() };
+            let expected = "token.ecdsa_public_key: the curve must be P-256 or P-384";
+            assert_eq!(refusal(config).as_deref(), Some(expected));
+        }
+        let config = TokenConfig { rsa_public_key: pem(rsa1024), ..TokenConfig::default() };
+        assert_eq!(refusal(config).as_deref(), Some("token.rsa_public_key must have 2,048 bits or more"));
     }
 }
