@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tracing::warn;
 
 use crate::config::{ConfigError, HistoryConfig, HubConfig};
 use crate::engine::{Engine, EngineError, EngineHealth, MemoryEngine};
@@ -272,12 +273,24 @@ impl Hub {
         self.0.engine().remove_history(channel).await
     }
 
-    /// Replaces the configuration. Connections stay; the new one applies to namespaces and tokens from now on.
+    /// Replaces the configuration. Connections stay; the new one applies to namespaces and tokens from now on. An engine in memory or on
+    /// disk keeps the limits of `[history]` that it was made with.
     ///
     /// # Errors
     /// A key of the configuration cannot be read; the old configuration stays.
     pub fn reload(&self, config: HubConfig) -> Result<(), ConfigError> {
-        self.0.set_settings(Settings::new(config, Some(&self.0.settings()))?);
+        let before = self.0.settings();
+        let settings = Settings::new(config, Some(&before))?;
+        let limits = |settings: &Settings| {
+            let history = &settings.config.history;
+            [("history.channels_max", history.channels_max), ("history.len_max", history.len_max)]
+        };
+        for ((name, before), (_, now)) in limits(&before).into_iter().zip(limits(&settings)) {
+            if before != now {
+                warn!("{name} has changed, which needs a restart");
+            }
+        }
+        self.0.set_settings(settings);
         Ok(())
     }
 

@@ -167,3 +167,15 @@ async fn hub_check_salvages_what_damage_in_the_middle_has_left() {
     assert!(wireloom::connect(&server.url("/rooms/a")).await.is_ok());
     assert!(kept >= 2, "the damaged file is kept: {kept}");
 }
+
+#[tokio::test]
+async fn a_reload_names_what_needs_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hub.toml");
+    std::fs::write(&file, "client.anonymous = true\n").unwrap();
+    let mut server = Server::start(&["--hub", file.to_str().unwrap()]).await;
+    std::fs::write(&file, "client.anonymous = false\nhistory.len_max = \"7M\"\n").unwrap();
+    server.signal("-HUP");
+    server.logged("history.len_max has changed, which needs a restart").await;
+    server.logged("was loaded again").await;
+}
