@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
@@ -50,9 +51,14 @@ pub(crate) fn init(format: LogFormat, level: LogLevel) -> WorkerGuard {
         .with(log)
         // Requests and frames would displace everything else.
         .with(recent.with_filter(LevelFilter::INFO))
-        .with(level)
+        .with(Targets::new().with_default(level).with_target("async_nats", of_library(level)))
         .init();
     guard
+}
+
+/// The level of a library whose events the hub logs in its own words.
+fn of_library(level: LevelFilter) -> LevelFilter {
+    if level == LevelFilter::INFO { LevelFilter::WARN } else { level }
 }
 
 /// The kept lines from a position on, and the position after them. Position 0 is the first line of the process.

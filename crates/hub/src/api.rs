@@ -236,12 +236,15 @@ impl Hub {
             "history_remove" => {
                 let request: Channel = parse(body)?;
                 let channel = self.check(&request.channel, Operation::RemoveHistory)?;
-                self.0.engine().remove_history(channel).await?;
+                let removed = self.0.engine().remove_history(channel).await;
+                removed.map_err(|error| self.failed("remove a history", channel, &error))?;
                 Ok(raw(&json!({})))
             }
             "channels" => {
                 let request: Channel = parse(body)?;
-                let channels = self.0.cluster_channels(&request.pattern).await?.into_iter();
+                let channels = self.0.cluster_channels(&request.pattern).await;
+                let channels =
+                    channels.map_err(|error| self.failed("list channels", "", &error))?.into_iter();
                 let listed = channels.map(|(name, clients)| (name, json!({ "num_clients": clients })));
                 Ok(raw(&json!({ "channels": listed.collect::<serde_json::Map<_, _>>() })))
             }
@@ -265,6 +268,17 @@ impl Hub {
         }
     }
 
+    /// Notes what the engine failed to do for the server API.
+    fn failed(&self, method: &str, channel: &str, error: &EngineError) -> Failure {
+        Failure::Refused(match error {
+            EngineError::ChannelLimit | EngineError::TooLong => ErrorCode::LimitExceeded,
+            EngineError::Refused(_) | EngineError::Unavailable(_) => {
+                self.0.note_engine_failure(channel, error, &format!("the server API did not {method}"));
+                ErrorCode::Internal
+            }
+        })
+    }
+
     async fn api_publish(&self, channel: &str, request: &Publish) -> Result<Box<RawValue>, Failure> {
         let data = match &request.data {
             Some(data) => Bytes::copy_from_slice(data.get().as_bytes()),
@@ -279,12 +293,10 @@ impl Hub {
             idempotency_key: request.idempotency_key.clone(),
         };
         let channel = self.check(channel, Operation::Publish)?;
-        let position = self.publish_with(channel, data, options).await.map_err(|error| {
-            Failure::Refused(match error {
-                PublishError::BadChannel | PublishError::BadKey => ErrorCode::LimitExceeded,
-                PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
-                PublishError::Engine(error) => code(&error),
-            })
+        let position = self.publish_with(channel, data, options).await.map_err(|error| match error {
+            PublishError::BadChannel | PublishError::BadKey => Failure::Refused(ErrorCode::LimitExceeded),
+            PublishError::UnknownNamespace => Failure::Refused(ErrorCode::UnknownChannel),
+            PublishError::Engine(error) => self.failed("publish", channel, &error),
         })?;
         Ok(raw(&match position {
             Position { offset: 0, .. } => json!({}),
@@ -302,16 +314,19 @@ impl Hub {
         }
         let control = Control { user: request.user.clone(), client: request.client.clone(), action };
         self.0.start();
-        self.0.engine().control(control).await?;
+        let stored = self.0.engine().control(control).await;
+        stored.map_err(|error| self.failed("pass on a command", "", &error))?;
         Ok(raw(&json!({})))
     }
 
     async fn api_presence(&self, method: &str, request: Channel) -> Result<Box<RawValue>, Failure> {
         let channel = self.check(&request.channel, Operation::Presence)?;
         if method == "presence_stats" {
-            return Ok(raw(&self.0.engine().presence_stats(channel).await?));
+            let counted = self.0.engine().presence_stats(channel).await;
+            return Ok(raw(&counted.map_err(|error| self.failed("count clients", channel, &error))?));
         }
-        let clients = self.0.engine().presence(channel).await?;
+        let clients = self.0.engine().presence(channel).await;
+        let clients = clients.map_err(|error| self.failed("list clients", channel, &error))?;
         let by_id: HashMap<&str, &ClientInfo> = clients.iter().map(|info| (&*info.client, info)).collect();
         Ok(raw(&BTreeMap::from([("presence", by_id)])))
     }
@@ -321,8 +336,9 @@ impl Hub {
         let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
         let limit = Some(usize::try_from(request.limit).unwrap_or(usize::MAX));
         let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let history =
-            self.0.history(channel, &query).await?.ok_or(Failure::Refused(ErrorCode::NotAvailable))?;
+        let history = self.0.history(channel, &query).await;
+        let history = history.map_err(|error| self.failed("read a history", channel, &error))?;
+        let history = history.ok_or(Failure::Refused(ErrorCode::NotAvailable))?;
         let wrong_epoch = |since: &Position| !since.is_in(&history.position.epoch);
         if query.since.as_ref().is_some_and(wrong_epoch) {
             return Err(Failure::Refused(ErrorCode::UnrecoverablePosition));
@@ -338,19 +354,6 @@ pub(crate) enum Failure {
     NoSuchMethod,
     Malformed(String),
     Refused(ErrorCode),
-}
-
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Self {
-        Self::Refused(code(&error))
-    }
-}
-
-fn code(error: &EngineError) -> ErrorCode {
-    match error {
-        EngineError::ChannelLimit | EngineError::TooLong => ErrorCode::LimitExceeded,
-        EngineError::Refused(_) | EngineError::Unavailable(_) => ErrorCode::Internal,
-    }
 }
 
 fn parse<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<T, Failure> {

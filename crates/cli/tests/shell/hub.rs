@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::nats_server::Nats;
 use crate::process::{Server, WIRELOOM};
 
 fn check(args: &[&str], directory: &Path) -> Output {
@@ -178,4 +179,29 @@ async fn a_reload_names_what_needs_a_restart() {
     server.signal("-HUP");
     server.logged("history.len_max has changed, which needs a restart").await;
     server.logged("was loaded again").await;
+}
+
+#[tokio::test]
+async fn the_log_has_one_line_a_second_while_nats_is_away() {
+    let Some(mut nats) = Nats::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hub.toml");
+    std::fs::write(&file, "api.key = \"k\"\nchannel = { history_size = 1, history_ttl = \"1m\" }\n").unwrap();
+    let url = format!("nats://127.0.0.1:{}", nats.port);
+    let args = ["--hub", file.to_str().unwrap(), "--nats", &url, "--admin", "127.0.0.1:0"];
+    let mut server = Server::start(&args).await;
+    let begin = std::time::Instant::now();
+    nats.kill();
+    server.logged("the connection to NATS is lost").await;
+    let url = format!("http://{}/api/publish", server.addresses[1]);
+    let request = wireloom::client::Request::post(url, r#"{"channel":"a","data":1}"#);
+    let refused = wireloom::Connector::new().request(request.header("x-api-key", "k")).await.unwrap();
+    assert_eq!(refused.status, 200);
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    server.signal("-TERM");
+    let lines = server.log_to_end().await;
+    assert!(lines.iter().any(|line| line.contains("the server API did not publish")), "{lines:?}");
+    let of_client = lines.iter().filter(|line| line.contains("NATS: client error")).count();
+    assert!((1..=begin.elapsed().as_secs() as usize + 2).contains(&of_client), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("event: ")), "{lines:#?}");
 }

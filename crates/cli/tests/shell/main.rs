@@ -15,6 +15,9 @@ mod inspect;
 mod listen;
 mod live;
 mod monitoring;
+#[path = "../../../hub/tests/nats/server.rs"]
+#[allow(dead_code)]
+mod nats_server;
 mod process;
 mod running;
 #[cfg(target_os = "linux")]

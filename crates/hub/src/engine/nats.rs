@@ -47,6 +47,7 @@ use super::{
     Control, Counted, Delivery, Engine, EngineError, EngineFuture, EngineHealth, EventQueue, Membership,
     MemoryEngine,
 };
+use crate::clock::{Clock, WarningLimit};
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
@@ -127,6 +128,7 @@ impl NatsEngine {
         let name = token();
         let reconnected = Arc::new(AtomicBool::new(false));
         let connected = reconnected.clone();
+        let (clock, warnings) = (Clock::new(), WarningLimit::default());
         let options = async_nats::ConnectOptions::new()
             .name(format!("wireloom-{name}"))
             // Publications without history are delivered to the node's own subscribers directly.
@@ -135,11 +137,16 @@ impl NatsEngine {
             .request_timeout(Some(Duration::from_secs(5)))
             .event_callback(move |event| {
                 match event {
-                    Event::Connected => connected.store(true, Ordering::Relaxed),
+                    Event::Connected => {
+                        connected.store(true, Ordering::Relaxed);
+                        info!("connected to NATS");
+                    }
                     Event::Disconnected => {
                         warn!("the connection to NATS is lost; subscribers of this node go on")
                     }
-                    other => info!(%other, "NATS"),
+                    // Each attempt to connect again fails with one.
+                    other if warnings.may_warn(clock.now()) => info!("NATS: {other}"),
+                    _ => {}
                 }
                 std::future::ready(())
             });
