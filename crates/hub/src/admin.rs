@@ -103,15 +103,14 @@ impl Hub {
                 );
                 Response::new(204).with_header("Set-Cookie", &cookie).into_response()
             }
-            refused => {
+            Login::WrongKey => {
                 self.0.note_wrong_key(peer, "the admin page");
-                match refused {
-                    Login::TooMany(wait) => Response::text(429, "too many wrong keys\n")
-                        .with_header("Retry-After", wait.as_secs().max(1).to_string())
-                        .into_response(),
-                    _ => Response::text(403, "this is not the API key\n"),
-                }
+                Response::text(403, "this is not the API key\n")
             }
+            // The key was not looked at.
+            Login::TooMany(wait) => Response::text(429, "too many wrong keys\n")
+                .with_header("Retry-After", wait.as_secs().max(1).to_string())
+                .into_response(),
         }
     }
 }

@@ -83,7 +83,8 @@ fn declared(name: &str) -> Vec<(String, String, String)> {
     for line in body.lines().map(str::trim) {
         if let Some(text) = line.strip_prefix("/// ") {
             about.push_str(if about.is_empty() { "" } else { " " });
-            about.push_str(text);
+            // The name of the section, where the source has a link.
+            about.push_str(&text.replace("[`HistoryConfig`]", "`[history]`"));
         } else if let Some((name, kind)) = line.strip_prefix("pub ").and_then(|field| field.split_once(": "))
         {
             let about = std::mem::take(&mut about);
@@ -143,7 +144,6 @@ pub fn reference() -> String {
         }
         let default = setting.default.as_ref().map_or_else(|| "not set".into(), |text| format!("`{text}`"));
         let about = setting.about.replace('|', "\\|");
-        let about = about.replace("[`HistoryConfig`]", "`[history]`");
         let _ = writeln!(page, "| `{}` | {default} | {about} |", setting.name);
     }
     page
@@ -218,6 +218,8 @@ mod tests {
         let mut variables = std::collections::HashSet::new();
         for setting in &settings {
             assert!(!setting.about.is_empty(), "{}.{}", setting.section, setting.name);
+            let is_link = |word: &str| word.starts_with("[`") && !word.contains("](");
+            assert!(!setting.about.split(' ').any(is_link), "{}", setting.about);
             assert!(variables.insert(setting.variable()), "{}", setting.variable());
             assert!(!is_of_kubernetes(&setting.variable()), "{}", setting.variable());
         }

@@ -81,7 +81,8 @@ fn configurations_are_explained_checked_and_converted() {
         ("client.anonymous = true", Ok("this can be used")),
         ("client.anonymus = true", Err("unknown field `anonymus`")),
         ("token.hmac_secret = \"change me\"", Err("the one of an example")),
-        ("token.rsa_public_key = \"x\"", Err("token.rsa_public_key")),
+        ("token.rsa_public_key = \"x\"", Err("hub.toml: token.rsa_public_key")),
+        ("events.url = \"ftp://a\"", Err("hub.toml: events.url")),
     ] {
         std::fs::write(&file, text).unwrap();
         let (code, out, errors) = run(&["hub", "config", file.to_str().unwrap()]);

@@ -66,7 +66,8 @@ pub(super) fn config(args: &ConfigCommand) -> Result<(String, Exit), String> {
         Some(file) => {
             let config = read(file)?;
             // Keys are read when a hub is made.
-            wireloom_hub::Hub::builder().config(config).build().map_err(|error| error.to_string())?;
+            let built = wireloom_hub::Hub::builder().config(config).build();
+            built.map_err(|error| format!("{}: {error}", file.display()))?;
             Ok((format!("{}: this can be used\n", file.display()), Exit::Success))
         }
         None => Ok((explained(), Exit::Success)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::{error, info};
 use wireloom_hub::engine::{DiskEngine, DiskError, MemoryEngine, NatsEngine, RedisEngine};
-use wireloom_hub::{Hub, HubConfig};
+use wireloom_hub::{ConfigError, Hub, HubConfig};
 
 use super::{Failure, unusable};
 use crate::args::{Channels, Serve};
@@ -64,7 +64,7 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
         }
         (None, None, None) => builder.engine(memory),
     };
-    let hub = builder.build().map_err(|error| unusable(format!("--hub: {error}")))?;
+    let hub = builder.build().map_err(|error| unusable(named(args, &error)))?;
     Ok((hub, has_rooms))
 }
 
@@ -72,6 +72,14 @@ pub(super) async fn build(args: &Serve) -> Result<(Hub, bool), Failure> {
 async fn read<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> T {
     let read = tokio::task::spawn_blocking(read).await;
     read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// An error of the configuration, with its file.
+fn named(args: &Serve, error: &ConfigError) -> String {
+    match &args.channels.hub {
+        Some(file) => format!("--hub {}: {error}", file.display()),
+        None => error.to_string(),
+    }
 }
 
 fn config(args: &Serve) -> Result<HubConfig, String> {
@@ -91,10 +99,10 @@ pub(super) fn reload_on_hangup(hub: &Hub, args: &Serve) -> io::Result<()> {
     let (hub, args) = (hub.clone(), Arc::new(args.clone()));
     tokio::spawn(async move {
         while hangups.recv().await.is_some() {
-            let args = args.clone();
+            let read = args.clone();
             // A file system may be slow, or never answer.
-            let Ok(config) = tokio::task::spawn_blocking(move || config(&args)).await else { return };
-            match config.and_then(|config| hub.reload(config).map_err(|error| error.to_string())) {
+            let Ok(config) = tokio::task::spawn_blocking(move || config(&read)).await else { return };
+            match config.and_then(|config| hub.reload(config).map_err(|error| named(&args, &error))) {
                 Ok(()) => info!("the configuration of channels was loaded again"),
                 Err(error) => {
                     error!("the configuration of channels stays as it was: {}", in_one_line(&error))
