@@ -188,7 +188,8 @@ impl Events {
             }
         };
         self.released_at.send_replace(Some(until));
-        let done = timeout_at(until, until_is(Self::is_done)).await;
+        // Once it was called before, nothing is delivered any more.
+        let done = timeout_at(until, until_is(|events| events.is_done() || events.takes.is_closed())).await;
         self.released_at.send_replace(Some(Instant::now()));
         let stored = timeout(FINISH_TIMEOUT, async {
             until_is(Self::is_queued).await;

@@ -212,7 +212,10 @@ impl Serving {
     /// soon after the grace period or the second signal.
     async fn until_end(mut self, mut signals: Signals) -> Result<(), String> {
         tokio::select! {
-            failed = self.served() => return failed,
+            failed = self.served() => {
+                self.hub.shut_down(HUB_GRACE_MIN).await;
+                return failed;
+            }
             _ = signals.recv() => {}
         }
         info!("shutting down; another signal disconnects at once");

@@ -106,6 +106,9 @@ async fn an_end_that_is_not_delivered_is_stored() {
     tokio::spawn(async move { while let Ok(Some(_)) = client.recv_owned().await {} });
     server.signal("-TERM");
     assert_eq!(server.exit_code().await, Some(0));
+    let warnings = server.log_to_end().await;
+    let warnings = warnings.iter().filter(|line| line.contains("not all events were delivered")).count();
+    assert_eq!(warnings, 1);
     std::fs::write(&file, &backend.config).unwrap();
     let _next = Server::start(&args).await;
     let delivered = async {
