@@ -14,6 +14,7 @@ class GuidesTest < Wireloom::TestCase
   ROOT = File.expand_path("..", __dir__)
   TESTED = { "bundler" => 2, "chat" => 2, "concurrency" => 1, "firehose" => 4, "http2" => 4, "troubleshooting" => 0, "web_socket" => 2 }.freeze
   SECONDS = 30
+  RESERVED = "\xF1\x00".b.freeze # a frame with reserved bits
   # The command is called after the version of Ruby on Debian.
   BUNDLE = [RbConfig.ruby, "-e", 'load Gem.bin_path("bundler", "bundle")'].freeze
 
@@ -141,6 +142,33 @@ class GuidesTest < Wireloom::TestCase
     out = run_program(client.gsub("8080/echo", "#{@port}/chat").gsub("8080", @port.to_s))
     thread.join
     assert_equal "Hello\n", out
+  end
+
+  # Each end waits for the other after a broken rule, unless one shuts its side down.
+  def test_a_web_socket_client_of_a_server_that_breaks_a_rule
+    code = nil
+    thread = serve do |socket|
+      server = Wireloom::WebSocket::Server.new
+      server.receive(socket.readpartial(4096))
+      server.accept
+      socket.write(server.take_output)
+      assert_equal ["Hello"], server.receive(socket.readpartial(4096))
+      socket.write(RESERVED)
+      code = wait_for_close(server, socket)
+      assert_nil Timeout.timeout(SECONDS) { socket.read(1) }
+    end
+    assert_empty run_program(blocks("web_socket").first.gsub("8080", @port.to_s))
+    thread.join
+    assert_equal 1002, code
+  end
+
+  # The code of the Close frame that follows.
+  def wait_for_close(connection, socket)
+    events = []
+    Timeout.timeout(SECONDS) do
+      events = connection.receive(socket.readpartial(4096)) until events.any?(Wireloom::WebSocket::Close)
+    end
+    events.grep(Wireloom::WebSocket::Close).first.code
   end
 
   def test_http2_client_and_server
@@ -285,6 +313,14 @@ class GuidesTest < Wireloom::TestCase
     end
   end
 
+  # A client that breaks a rule, and still sends, gets the reason and the end.
+  def assert_ends_a_client_that_breaks_a_rule(port)
+    (client, socket), = chat(port, 1)
+    socket.write(RESERVED, "\0" * (1 << 20))
+    assert_equal 1002, wait_for_close(client, socket)
+    assert_nil Timeout.timeout(SECONDS) { socket.read(1) }
+  end
+
   def test_chat_with_puma
     installed?("puma", "rack")
     port = start_program(<<~RUBY)
@@ -303,6 +339,7 @@ class GuidesTest < Wireloom::TestCase
       sleep
     RUBY
     assert_relays(port)
+    assert_ends_a_client_that_breaks_a_rule(port)
   end
 
   def test_chat_with_async
