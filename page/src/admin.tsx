@@ -151,7 +151,8 @@ function Publish({ name }: { name: string }) {
     event.preventDefault();
     const problem = jsonError(text);
     setError(problem ? `This is not JSON: ${problem}` : '');
-    if (!problem) void admin.publish(name, text);
+    if (problem) admin.clear();
+    else void admin.publish(name, text);
   };
   return (
     <form onSubmit={publish} aria-label="Publish">

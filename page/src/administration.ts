@@ -158,6 +158,13 @@ export class Administration extends Store {
     return result as T;
   }
 
+  /** Removes the note of what was done before. */
+  clear(): void {
+    this.note = '';
+    this.isError = false;
+    this.changed();
+  }
+
   private end(): void {
     this.state = { kind: 'loggedOut' };
     this.channels = [];
@@ -166,8 +173,7 @@ export class Administration extends Store {
 
   /** Runs a step, and shows why it failed. */
   private async attempt(step: () => Promise<void>): Promise<void> {
-    this.note = '';
-    this.isError = false;
+    this.clear();
     try {
       await step();
     } catch (error) {

@@ -79,6 +79,10 @@ export default {
     await shows(page, 'Published.');
     await client.locator('.row[role=option]').filter({ hasText: '"n":' }).waitFor();
     await opened(page).locator('.history li').filter({ hasText: '"n":' }).waitFor();
+    await text.fill('{"n": ');
+    await publish.click();
+    await shows(page, 'This is not JSON');
+    assert.equal(await page.getByText('Published.').count(), 0);
 
     await opened(page).getByRole('button', { name: /^Disconnect / }).click();
     await shows(page, /^Disconnected /);
