@@ -79,12 +79,13 @@ impl Node {
         true
     }
 
-    /// Ends a connection, which receives what was published before.
-    pub(super) fn end(&self, client: &Client, reason: Disconnect) {
+    /// Ends a connection, which receives what was published before. Returns the number of its channels.
+    pub(super) fn end(&self, client: &Client, reason: Disconnect) -> usize {
         let channels: Vec<_> =
             lock(&client.subscriptions).iter().map(|(channel, _)| channel.clone()).collect();
         channels.iter().for_each(|channel| self.settle(channel));
         client.outbox.end(reason);
+        channels.len()
     }
 
     /// Ends all subscriptions of a connection, which cannot subscribe any more. Returns when what follows from that is done, which is so
@@ -150,7 +151,9 @@ impl Node {
             clients.close();
             clients.iter().cloned().collect()
         };
-        clients.iter().for_each(|client| self.end(client, Disconnect::Shutdown));
+        for client in &clients {
+            charge(1 + self.end(client, Disconnect::Shutdown)).await;
+        }
         let gone = async {
             while self.clients_len() > 0 || !lock(&self.changes).is_empty() {
                 tokio::time::sleep(Duration::from_millis(10)).await;

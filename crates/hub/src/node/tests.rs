@@ -74,6 +74,18 @@ impl tracing::Subscriber for Log {
 }
 
 #[tokio::test]
+async fn a_shutdown_takes_turns() {
+    let hub = Hub::builder().build().unwrap();
+    let node = &hub.0;
+    let clients: Vec<_> = (0..1_000).map(|_| connected(node)).collect();
+    let ended =
+        tokio::spawn(async move { clients.iter().filter(|client| client.outbox.has_ended()).count() });
+    node.shut_down(Duration::ZERO).await;
+    let ended = ended.await.unwrap();
+    assert!((1..1_000).contains(&ended), "another task ran when {ended} had ended");
+}
+
+#[tokio::test]
 async fn a_connection_that_ends_makes_room_for_the_next_one_of_its_user() {
     let config = HubConfig::from_toml("[client]\nconnections_per_user_max = 2\n").unwrap();
     let hub = Hub::builder().config(config).build().unwrap();

@@ -81,7 +81,7 @@ pub(super) enum Lost {
 }
 
 impl Lost {
-    fn retry(reason: impl ToString) -> Self {
+    pub(super) fn retry(reason: impl ToString) -> Self {
         Self::Retry { code: 0, reason: reason.to_string() }
     }
 

@@ -8,10 +8,11 @@
 //!            +-- refused for good -----------------------------------------------+
 //! ```
 //!
-//! Layers: `deliveries`, `entry`.
+//! Layers: `deliveries`, `entry`, `server_side`.
 
 mod deliveries;
 mod entry;
+mod server_side;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 use self::deliveries::{Deliveries, Event};
 use self::entry::{Entry, State, WrongBase};
+use self::server_side::ServerSide;
 use super::builder::{ClientBuilder, TokenSource};
 use super::connection::{Connection, Lost, Opened, Received, Replies};
 use super::subscription::{SubscribeOptions, Subscribed, SubscriptionEvent};
@@ -92,8 +94,7 @@ pub(super) struct Task {
     entries: HashMap<String, Entry>,
     /// No entry is due before this.
     due_at: Option<Instant>,
-    /// The subscriptions that the server made, and where to recover from those that it recovers.
-    server_side: HashMap<String, Option<Position>>,
+    server_side: ServerSide,
     /// Calls that wait for a connection.
     calls: VecDeque<Call>,
     waiting: Vec<oneshot::Sender<Result<(), ClientError>>>,
@@ -171,9 +172,7 @@ impl Task {
     /// Opens a connection, and answers the handles meanwhile.
     async fn open(&mut self) -> Result<Result<Opened, Lost>, End> {
         let (builder, token) = (self.builder.clone(), self.token.clone());
-        let positions = self.server_side.iter();
-        let subs =
-            positions.filter_map(|(channel, position)| Some((channel.clone(), position.clone()?))).collect();
+        let subs = self.server_side.positions();
         let mut opening = Box::pin(async move {
             let token = match &builder.token_source {
                 Some(source) if token.is_empty() => match source().await {
@@ -328,9 +327,11 @@ impl Task {
         self.waiting.drain(..).for_each(|done| drop(done.send(Ok(()))));
         self.set_renewal(result.expires, result.ttl);
         self.emit(ClientEvent::Connected { client: result.client, data: result.data });
-        self.server_side.retain(|channel, _| result.subs.contains_key(channel));
+        self.server_side.retain(|channel| result.subs.contains_key(channel));
         for (channel, result) in result.subs {
-            self.server_subscribed(channel, result);
+            if let Err(lost) = self.server_subscribed(channel, result) {
+                return Ok(lost);
+            }
         }
         let mut commands = Vec::new();
         if let Err(lost) = self.handle(rest, &connection, &mut commands) {
@@ -603,7 +604,7 @@ impl Task {
                     commands.push(Command::default());
                 }
             } else if let Some(push) = reply.push {
-                self.handle_push(push, commands);
+                self.handle_push(push, commands)?;
             } else if let Some(pending) = self.pending.remove(&reply.id) {
                 self.handle_reply(pending, reply, commands);
             }
@@ -728,7 +729,7 @@ impl Task {
         self.update(channel, |entry| entry.subscribe_at(at));
     }
 
-    fn handle_push(&mut self, push: Push, commands: &mut Vec<Command>) {
+    fn handle_push(&mut self, push: Push, commands: &mut Vec<Command>) -> Result<(), Lost> {
         let Push { channel, publication, join, leave, unsubscribe, message, subscribe, refresh, .. } = push;
         if let Some(publication) = publication {
             self.handle_publication(channel, publication, commands);
@@ -737,8 +738,9 @@ impl Task {
         } else if let Some(info) = leave.and_then(|leave| leave.info) {
             self.deliver_to(&channel, SubscriptionEvent::Leave(info));
         } else if let Some(unsubscribe) = unsubscribe {
-            if self.server_side.remove(&channel).is_some() {
-                return self.emit(ClientEvent::Unsubscribed { channel });
+            if self.server_side.remove(&channel) {
+                self.emit(ClientEvent::Unsubscribed { channel });
+                return Ok(());
             }
             // Without a result yet, it is the subscription before this one that has ended.
             let is_new = self.entries.get(&channel).is_some_and(|entry| entry.done.is_some());
@@ -753,9 +755,9 @@ impl Task {
                     // The subscription before this one has ended.
                     State::MakingToken | State::Subscribing => {}
                 });
-                return;
+                return Ok(());
             }
-            let Some(entry) = self.entries.remove(&channel) else { return };
+            let Some(entry) = self.entries.remove(&channel) else { return Ok(()) };
             let event =
                 SubscriptionEvent::Unsubscribed { code: unsubscribe.code, reason: unsubscribe.reason };
             self.deliveries.deliver(Event::Subscription(entry.events, event));
@@ -768,12 +770,13 @@ impl Task {
                 data: subscribe.data,
                 ..SubscribeResult::default()
             };
-            self.server_subscribed(channel, result);
+            self.server_subscribed(channel, result)?;
         } else if let Some(message) = message {
             self.emit(ClientEvent::Message(message.data));
         } else if let Some(refresh) = refresh {
             self.set_renewal(refresh.expires, refresh.ttl);
         }
+        Ok(())
     }
 
     fn handle_publication(&mut self, channel: String, publication: Publication, commands: &mut Vec<Command>) {
@@ -783,22 +786,20 @@ impl Task {
             }
             return self.received(&channel, publication);
         }
-        if let Some(position) = self.server_side.get_mut(&channel) {
-            if let Some(position) = position {
-                position.offset = position.offset.max(publication.offset);
-            }
+        if self.server_side.received(&channel, publication.offset) {
             self.emit(ClientEvent::Publication { channel, publication });
         }
     }
 
-    fn server_subscribed(&mut self, channel: String, result: SubscribeResult) {
+    fn server_subscribed(&mut self, channel: String, result: SubscribeResult) -> Result<(), Lost> {
         let subscribed = Subscribed::new(&result);
         let position = result.recoverable.then(|| subscribed.position.clone());
-        self.server_side.insert(channel.clone(), position);
+        self.server_side.insert(channel.clone(), position)?;
         self.emit(ClientEvent::Subscribed { channel: channel.clone(), subscribed });
         for publication in result.publications {
             self.emit(ClientEvent::Publication { channel: channel.clone(), publication });
         }
+        Ok(())
     }
 
     /// The connection expires after `ttl` seconds, and a new token is due then: the server grants some time more.

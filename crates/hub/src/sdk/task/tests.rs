@@ -49,7 +49,7 @@ fn reply(task: &mut Task, id: u32, result: SubscribeResult) {
 }
 
 fn push(task: &mut Task, push: Push) {
-    task.handle_push(Push { channel: CHANNEL.into(), ..push }, &mut Vec::new());
+    task.handle_push(Push { channel: CHANNEL.into(), ..push }, &mut Vec::new()).unwrap();
 }
 
 fn whole(offset: u64, text: &str) -> Publication {
@@ -312,6 +312,28 @@ async fn a_server_that_owes_an_answer_is_given_up() {
     assert_eq!(began.elapsed().as_secs(), 300);
     task.disconnected();
     assert!(task.first_owed().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_makes_subscriptions_without_end_is_given_up() {
+    let channels = || (0..1_000).map(|n| format!("{n}{}", "x".repeat(1 << 16)));
+    let (opened, mut server) = open(1 << 16).await;
+    let (mut task, _handles) = task();
+    let serving = async {
+        for channel in channels() {
+            let push = json!({ "push": { "channel": channel, "subscribe": {} } });
+            server.send(&*push.to_string()).await.unwrap();
+        }
+    };
+    let lost = tokio::select! {
+        lost = task.serve(opened) => lost,
+        () = serving => panic!("it takes them all"),
+    };
+    assert!(matches!(lost, Ok(Lost::Retry { .. })));
+
+    let (mut opened, _server) = open(1 << 16).await;
+    opened.result.subs = channels().map(|channel| (channel, SubscribeResult::default())).collect();
+    assert!(matches!(task.serve(opened).await, Ok(Lost::Retry { .. })));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,100 @@
+//! The subscriptions that the server made, and where to recover those that it recovers.
+
+use std::collections::HashMap;
+
+use crate::history::Position;
+use crate::sdk::connection::Lost;
+
+/// The most memory, in bytes. A server may make 128 subscriptions by default; this is room for some 20,000.
+const LEN_MAX: usize = 4 << 20;
+
+/// What a subscription takes besides its name and its epoch.
+const ENTRY_LEN: usize = 128;
+
+#[derive(Default)]
+pub(super) struct ServerSide {
+    positions: HashMap<String, Option<Position>>,
+    /// The memory of all. `len <= LEN_MAX`
+    len: usize,
+}
+
+impl ServerSide {
+    /// Adds a subscription, or replaces it.
+    ///
+    /// # Errors
+    /// They would take too much memory.
+    pub(super) fn insert(&mut self, channel: String, position: Option<Position>) -> Result<(), Lost> {
+        self.remove(&channel);
+        let len = self.len + entry_len(&channel, position.as_ref());
+        if len > LEN_MAX {
+            return Err(Lost::retry("the server has made too many subscriptions"));
+        }
+        self.len = len;
+        self.positions.insert(channel, position);
+        Ok(())
+    }
+
+    /// Returns whether there was one.
+    pub(super) fn remove(&mut self, channel: &str) -> bool {
+        let Some(position) = self.positions.remove(channel) else { return false };
+        self.len -= entry_len(channel, position.as_ref());
+        true
+    }
+
+    pub(super) fn retain(&mut self, mut keeps: impl FnMut(&str) -> bool) {
+        let len = &mut self.len;
+        self.positions.retain(|channel, position| {
+            let keeps = keeps(channel);
+            if !keeps {
+                *len -= entry_len(channel, position.as_ref());
+            }
+            keeps
+        });
+    }
+
+    /// Notes a publication. Returns whether there is such a subscription.
+    pub(super) fn received(&mut self, channel: &str, offset: u64) -> bool {
+        let Some(position) = self.positions.get_mut(channel) else { return false };
+        if let Some(position) = position {
+            position.offset = position.offset.max(offset);
+        }
+        true
+    }
+
+    /// Where to recover from.
+    pub(super) fn positions(&self) -> HashMap<String, Position> {
+        let positions = self.positions.iter();
+        positions.filter_map(|(channel, position)| Some((channel.clone(), position.clone()?))).collect()
+    }
+}
+
+fn entry_len(channel: &str, position: Option<&Position>) -> usize {
+    ENTRY_LEN + channel.len() + position.map_or(0, |position| position.epoch.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn position(epoch_len: usize) -> Option<Position> {
+        Some(Position { epoch: "e".repeat(epoch_len), offset: 0 })
+    }
+
+    #[test]
+    fn takes_what_it_may_and_no_more() {
+        let mut subscriptions = ServerSide::default();
+        let room = LEN_MAX - 2 * ENTRY_LEN - 2;
+        assert!(subscriptions.insert("a".into(), position(room / 2)).is_ok());
+        assert!(subscriptions.insert("b".into(), position(room / 2)).is_ok());
+        assert_eq!(subscriptions.len, LEN_MAX);
+        assert!(subscriptions.insert("c".into(), None).is_err());
+        // It takes the place of the one before.
+        assert!(subscriptions.insert("b".into(), position(room / 2)).is_ok());
+        assert!(subscriptions.insert("b".into(), position(room / 2 + 1)).is_err());
+        assert!(subscriptions.insert("c".into(), None).is_ok());
+        subscriptions.retain(|channel| channel == "c");
+        assert_eq!(subscriptions.len, ENTRY_LEN + 1);
+        assert!(subscriptions.remove("c") && !subscriptions.remove("c"));
+        assert_eq!(subscriptions.len, 0);
+    }
+}
