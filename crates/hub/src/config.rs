@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess};
+use serde::de::{DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, SeqAccess};
 use serde::{Deserialize, Deserializer, Serialize};
 use wireloom::OriginPolicy;
 
@@ -317,14 +317,14 @@ impl Default for HistoryConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// No client, unless a token grants it.
+    /// None by this setting: the token of a subscription lets one subscribe, whatever this is, and the server API may do all.
     #[default]
     Token,
-    /// Clients that are subscribed to the channel.
+    /// Those that are subscribed to the channel. For `subscribe`, the same as `client`.
     Subscriber,
-    /// Clients with a user id.
+    /// Those with a user, which a token or the backend names.
     Client,
-    /// Every client.
+    /// All, anonymous ones too.
     Anyone,
 }
 
@@ -651,13 +651,27 @@ fn check_origins(origins: &[String]) -> Result<(), ConfigError> {
 
 /// A time as a text, such as `"25s"`.
 mod duration {
-    use super::{Deserialize as _, Deserializer, Duration};
+    use super::{Deserializer, Duration};
 
     /// A hundred years: times after such an interval are still times.
     const MAX: Duration = Duration::from_secs(36_525 * 24 * 3_600);
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(from)?;
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = String;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a time with its unit, such as \"25s\" or \"1h\"")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<String, E> {
+                Ok(text.to_owned())
+            }
+        }
+
+        let text = from.deserialize_str(Visitor)?;
         match humantime::parse_duration(&text) {
             Ok(duration) if duration > MAX => {
                 Err(serde::de::Error::custom(format_args!("{text:?} is longer than 100 years")))
@@ -773,13 +787,27 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutName<'_, A> {
 }
 
 fn namespaces<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, ChannelOptions>, D::Error> {
-    let mut namespaces = HashMap::new();
-    for Namespace { name, options } in Vec::<Namespace>::deserialize(from)? {
-        if namespaces.insert(name.clone(), options).is_some() {
-            return Err(D::Error::custom(format!("namespace {name} is defined twice")));
+    struct Visitor;
+
+    impl<'de> serde::de::Visitor<'de> for Visitor {
+        type Value = HashMap<String, ChannelOptions>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("tables [[namespace]], with two brackets")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<Self::Value, A::Error> {
+            let mut namespaces = HashMap::new();
+            while let Some(Namespace { name, options }) = tables.next_element()? {
+                if namespaces.insert(name.clone(), options).is_some() {
+                    return Err(A::Error::custom(format!("namespace {name} is defined twice")));
+                }
+            }
+            Ok(namespaces)
         }
     }
-    Ok(namespaces)
+
+    from.deserialize_seq(Visitor)
 }
 
 #[cfg(test)]
@@ -856,6 +884,8 @@ mod tests {
             ("[channel]\nallowed_delta_types = [\"fossil\"]", "needs a history"),
             ("[channel]\nallowed_delta_types = [\"xdelta\"]", "unknown variant `xdelta`"),
             ("[[namespace]]\npresence = true", "needs a name"),
+            ("[namespace]\nname = \"a\"", "expected tables [[namespace]], with two brackets"),
+            ("[channel]\nhistory_ttl = 3600", "expected a time with its unit, such as \"25s\" or \"1h\""),
             ("[[namespace]]\nname = \"a:b\"", "cannot be the name"),
             ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = \"a\"", "twice"),
             ("[[namespace]]\nname = \"a\"\npublish = \"nobody\"", "unknown variant `nobody`"),

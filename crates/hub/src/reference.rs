@@ -41,6 +41,8 @@ pub struct Setting {
     pub default: Option<String>,
     /// What it does, with the unit.
     pub about: String,
+    /// Its values and what each means, if it is one of a few.
+    pub values: Vec<(String, String)>,
     /// Whether its values are texts: strings, durations.
     is_text: bool,
     /// Whether its values are numbers, or texts such as `64K`.
@@ -64,11 +66,12 @@ pub fn settings() -> Vec<Setting> {
         declared(declaration).into_iter().map(move |(name, kind, about)| {
             // The keys of subscriptions have no section of their own by default.
             let default = own.and_then(|own| own.get(&name)).map(rendered);
+            let values = values_of(kind.strip_prefix("Vec<").unwrap_or(&kind).trim_end_matches('>'));
             let is_text = kind.contains("String") && !kind.contains("Vec") && !kind.contains("HashMap")
                 || ["Duration", "PathBuf", "Access", "SlowPolicy", "RecoveryMode"]
                     .iter()
                     .any(|text| kind.contains(text));
-            Setting { section, name, default, about, is_text, may_be_size: kind == "usize" }
+            Setting { section, name, default, about, values, is_text, may_be_size: kind == "usize" }
         })
     });
     each.collect()
@@ -94,6 +97,28 @@ fn declared(name: &str) -> Vec<(String, String, String)> {
         }
     }
     fields
+}
+
+/// The variants of an enum, as in the file, and their comments. None for any other type.
+fn values_of(name: &str) -> Vec<(String, String)> {
+    let body = SOURCE.split_once(&format!("pub enum {name} {{\n")).map_or("", |(_, rest)| rest);
+    let body = body.split_once("\n}").map_or("", |(body, _)| body);
+    let (mut values, mut about) = (Vec::new(), Vec::new());
+    for line in body.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("/// ") {
+            about.push(text);
+        } else if let Some(variant) = line.strip_suffix(',') {
+            let mut value = String::new();
+            for letter in variant.chars() {
+                if letter.is_ascii_uppercase() && !value.is_empty() {
+                    value.push('-');
+                }
+                value.push(letter.to_ascii_lowercase());
+            }
+            values.push((value, std::mem::take(&mut about).join(" ")));
+        }
+    }
+    values
 }
 
 /// A value in TOML.
@@ -144,7 +169,25 @@ pub fn reference() -> String {
         }
         let default = setting.default.as_ref().map_or_else(|| "not set".into(), |text| format!("`{text}`"));
         let about = setting.about.replace('|', "\\|");
-        let _ = writeln!(page, "| `{}` | {default} | {about} |", setting.name);
+        let _ = write!(page, "| `{}` | {default} | {about}", setting.name);
+        if !setting.values.is_empty() {
+            let names: Vec<_> = setting.values.iter().map(|(value, _)| format!("`{value}`")).collect();
+            let _ = write!(page, " [Values](#values): {}.", names.join(", "));
+        }
+        page.push_str(" |\n");
+    }
+    page.push_str("\n## Values\n\n| settings | value | meaning |\n|---|---|---|\n");
+    let mut all: Vec<(Vec<(String, String)>, String)> = Vec::new();
+    for Setting { name, values, .. } in settings().into_iter().filter(|setting| !setting.values.is_empty()) {
+        match all.iter_mut().find(|(known, _)| *known == values) {
+            Some((_, names)) => *names += &format!(", `{name}`"),
+            None => all.push((values, format!("`{name}`"))),
+        }
+    }
+    for (values, mut names) in all {
+        for (value, about) in values {
+            let _ = writeln!(page, "| {} | `\"{value}\"` | {about} |", std::mem::take(&mut names));
+        }
     }
     page
 }
@@ -231,6 +274,23 @@ mod tests {
         assert_eq!(default("client", "anonymous").as_deref(), Some("false"));
         assert_eq!(default("channel", "subscribe").as_deref(), Some("\"token\""));
         assert_eq!(default("token", "hmac_secret"), None);
+        let enums = settings.iter().filter(|setting| !setting.values.is_empty());
+        let enums: Vec<_> = enums.map(|setting| (setting.name.as_str(), setting.values.len())).collect();
+        let access = ["subscribe", "publish", "presence_access", "history_access"].map(|name| (name, 4));
+        assert_eq!(enums[..3], [("slow", 3), ("recovery_mode", 2), ("allowed_delta_types", 1)]);
+        assert_eq!(enums[3..], access);
+        // Each is a value that the file may have.
+        for setting in settings.iter().filter(|setting| setting.section == "channel") {
+            for (value, about) in &setting.values {
+                assert!(!about.is_empty(), "{value}");
+                let value = if setting.is_text { format!("{value:?}") } else { format!("[{value:?}]") };
+                let file = format!(
+                    "[channel]\npresence = true\nhistory_size = 1\nhistory_ttl = \"1s\"\n{} = {value}",
+                    setting.name
+                );
+                HubConfig::from_toml(&file).unwrap();
+            }
+        }
     }
 
     /// Every setting of the file is declared here: one that is missing would be missing in the reference.

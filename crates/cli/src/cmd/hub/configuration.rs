@@ -84,6 +84,9 @@ fn explained() -> String {
             text.push_str(&format!("\n[{last}]\n"));
         }
         text.push_str(&format!("# {}\n", setting.about));
+        for (value, about) in &setting.values {
+            text.push_str(&format!("#   {value:?}: {about}\n"));
+        }
         let default = setting.default.as_deref().unwrap_or("");
         let comment = if setting.default.is_none() { " (not set)" } else { "" };
         text.push_str(&format!("# {} = {default}{comment}\n", setting.name));
