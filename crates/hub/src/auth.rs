@@ -1,20 +1,26 @@
 //! Tokens: JSON Web Tokens (RFC 7519) with the claims of the client protocol.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use tracing::warn;
 
+use crate::client::Client;
+use crate::clock::{Clock, WarningLimit};
 use crate::config::{ConfigError, TokenConfig};
 use crate::jwks::RemoteKeys;
+use crate::protocol::ErrorCode;
 use crate::url::without_secrets;
 
 /// Verifies tokens.
@@ -43,9 +49,95 @@ pub(crate) enum TokenError {
     /// Its `exp` has passed.
     Expired,
     /// It is malformed, forged, of another kind or issuer, or for another audience.
-    Invalid,
+    Invalid(Flaw),
     /// Its key is at a URL that cannot be read now.
     Unavailable,
+}
+
+/// What is wrong with an invalid token: for the operator, not for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    Missing,
+    Malformed,
+    Critical,
+    NoKey(Algorithm),
+    UnknownKey,
+    KeyAlgorithm,
+    Signature,
+    Claims,
+    Audience,
+    Issuer,
+    NotYet,
+    OfSubscription,
+    OtherChannel,
+    OtherUser,
+    OtherClient,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Missing => "there is none, and neither anonymous nor proxy.connect lets it in",
+            Self::Malformed => "it is not a JSON Web Token, or has an algorithm that is not supported",
+            Self::Critical => "its header has critical extensions (crit)",
+            Self::NoKey(algorithm) => {
+                return write!(f, "no key is configured for its algorithm, {algorithm:?}");
+            }
+            Self::UnknownKey => "its key (kid) is in no key set",
+            Self::KeyAlgorithm => "its algorithm is not the one of its key (kid)",
+            Self::Signature => "its signature is by another key",
+            Self::Claims => "its claims cannot be read: one has another type",
+            Self::Audience => "its aud is not the configured audience",
+            Self::Issuer => "its iss is not the configured issuer",
+            Self::NotYet => "its nbf is in the future",
+            Self::OfSubscription => "it is the token of a subscription: a connection's has no claim channel",
+            Self::OtherChannel => "it is for another channel",
+            Self::OtherUser => "its sub is not the user of the connection",
+            Self::OtherClient => "its client is not the id of the connection",
+        })
+    }
+}
+
+impl From<Flaw> for TokenError {
+    fn from(flaw: Flaw) -> Self {
+        Self::Invalid(flaw)
+    }
+}
+
+impl From<jsonwebtoken::errors::Error> for Flaw {
+    fn from(error: jsonwebtoken::errors::Error) -> Self {
+        match error.kind() {
+            ErrorKind::InvalidSignature => Self::Signature,
+            ErrorKind::InvalidAudience => Self::Audience,
+            ErrorKind::InvalidIssuer => Self::Issuer,
+            ErrorKind::MissingRequiredClaim(name) if name == "aud" => Self::Audience,
+            ErrorKind::MissingRequiredClaim(name) if name == "iss" => Self::Issuer,
+            ErrorKind::InvalidAlgorithm | ErrorKind::InvalidKeyFormat => Self::KeyAlgorithm,
+            ErrorKind::Json(_) => Self::Claims,
+            _ => Self::Malformed,
+        }
+    }
+}
+
+impl TokenError {
+    /// The code with which a command is refused.
+    pub(crate) fn code(self) -> ErrorCode {
+        match self {
+            Self::Expired => ErrorCode::TokenExpired,
+            Self::Invalid(_) => ErrorCode::PermissionDenied,
+            Self::Unavailable => ErrorCode::Internal,
+        }
+    }
+
+    /// The same error, after the log has what is wrong with the token. The log has one a second at most.
+    pub(crate) fn logged(self, clock: &Clock, warnings: &WarningLimit, client: &Client) -> Self {
+        if let Self::Invalid(flaw) = self
+            && warnings.may_warn(clock.now())
+        {
+            warn!(client = %client.id, "the token of a client is refused: {flaw}");
+        }
+        self
+    }
 }
 
 /// The claims of a connection's token.
@@ -230,7 +322,7 @@ impl Verifier {
         let claims: ConnectClaims = self.connect.verify(token)?;
         // RFC 8725 §3.12: one kind of token does not serve as another.
         if claims.channel.is_some() {
-            return Err(TokenError::Invalid);
+            return Err(Flaw::OfSubscription.into());
         }
         self.connect.check_time(claims.exp, claims.nbf, now).map(|()| claims)
     }
@@ -319,10 +411,10 @@ impl Keys {
 
     /// The claims of a token, verified with a key for the token's algorithm. Callers check `exp` and `nbf`.
     fn verify<T: DeserializeOwned>(&self, token: &str) -> Result<T, TokenError> {
-        let header = decode_header(token).map_err(|_| TokenError::Invalid)?;
+        let header = decode_header(token).map_err(|_| Flaw::Malformed)?;
         // RFC 7515 §4.1.11: extensions that are not understood must be refused, and none is.
         if has_critical_extensions(token) {
-            return Err(TokenError::Invalid);
+            return Err(Flaw::Critical.into());
         }
         let mut validation = Validation::new(header.alg);
         validation.validate_exp = false;
@@ -347,19 +439,25 @@ impl Keys {
                 // RFC 8725 §3.1: a key is used only with its own algorithm.
                 let own = jwk.common.key_algorithm.and_then(|own| own.to_string().parse::<Algorithm>().ok());
                 if own.is_some_and(|own| own != header.alg) {
-                    return Err(TokenError::Invalid);
+                    return Err(Flaw::KeyAlgorithm.into());
                 }
-                let key = DecodingKey::from_jwk(&jwk).map_err(|_| TokenError::Invalid)?;
-                return verified(&key).map_err(|_| TokenError::Invalid);
+                let key = DecodingKey::from_jwk(&jwk).map_err(Flaw::from)?;
+                return Ok(verified(&key).map_err(Flaw::from)?);
             }
         }
         // While keys are rotated there are two for an algorithm.
-        let mut keys = self.keys.iter().filter(|(algorithm, _)| *algorithm == header.alg);
-        if let Some(claims) = keys.find_map(|(_, key)| verified(key).ok()) {
-            return Ok(claims);
+        let has_sets = self.remote.is_some() || !self.jwks.keys.is_empty();
+        let mut flaw = if id.is_some() && has_sets { Flaw::UnknownKey } else { Flaw::NoKey(header.alg) };
+        for (_, key) in self.keys.iter().filter(|(algorithm, _)| *algorithm == header.alg) {
+            match verified(key).map_err(Flaw::from) {
+                Ok(claims) => return Ok(claims),
+                // With the key that has signed it, something else is wrong.
+                Err(Flaw::Signature) if matches!(flaw, Flaw::Audience | Flaw::Issuer | Flaw::Claims) => {}
+                Err(other) => flaw = other,
+            }
         }
         let is_unavailable = id.is_some() && self.remote.as_ref().is_some_and(|remote| remote.has_failed());
-        Err(if is_unavailable { TokenError::Unavailable } else { TokenError::Invalid })
+        Err(if is_unavailable { TokenError::Unavailable } else { flaw.into() })
     }
 
     /// RFC 7519 §4.1.4, §4.1.5: both by the system's clock, with the same leeway.
@@ -370,7 +468,7 @@ impl Keys {
         now: Duration,
     ) -> Result<(), TokenError> {
         if nbf.is_some_and(|nbf| nbf.0 > now.saturating_add(self.leeway)) {
-            return Err(TokenError::Invalid);
+            return Err(Flaw::NotYet.into());
         }
         if exp.is_some_and(|exp| exp.0.saturating_add(self.leeway) <= now) {
             return Err(TokenError::Expired);
@@ -473,11 +571,11 @@ mod tests {
         let expired = sign(&json!({ "sub": "42", "exp": 1_000_000 }), "secret");
         assert_eq!(verifier().connect(&expired, NOW).unwrap_err(), TokenError::Expired);
         let forged = sign(&json!({ "sub": "42" }), "other");
-        assert_eq!(verifier().connect(&forged, NOW).unwrap_err(), TokenError::Invalid);
+        assert_eq!(verifier().connect(&forged, NOW).unwrap_err(), Flaw::Signature.into());
         // {"alg":"none"} and no signature.
         let none = "eyJhbGciOiJub25lIn0.eyJzdWIiOiI0MiJ9.";
         for token in ["", "x", "a.b.c", none] {
-            assert_eq!(verifier().connect(token, NOW).unwrap_err(), TokenError::Invalid, "{token}");
+            assert_eq!(verifier().connect(token, NOW).unwrap_err(), Flaw::Malformed.into(), "{token}");
         }
     }
 
@@ -485,7 +583,7 @@ mod tests {
     fn a_token_of_a_subscription_is_none_of_a_connection() {
         for channel in [json!("a"), json!(""), json!(null)] {
             let token = sign(&json!({ "sub": "42", "channel": channel }), "secret");
-            let is_refused = verifier().connect(&token, NOW).err() == Some(TokenError::Invalid);
+            let is_refused = verifier().connect(&token, NOW).err() == Some(Flaw::OfSubscription.into());
             assert_eq!(is_refused, !channel.is_null(), "{channel}");
         }
     }
@@ -550,10 +648,10 @@ mod tests {
             (json!({ "exp": 999_990 }), 9, expired),
             (json!({ "exp": 999_990 }), 10, expired),
             (json!({ "exp": 999_990 }), 11, None),
-            (json!({ "nbf": 1_000_010 }), 9, Some(TokenError::Invalid)),
+            (json!({ "nbf": 1_000_010 }), 9, Some(Flaw::NotYet.into())),
             (json!({ "nbf": 1_000_010 }), 10, None),
             (json!({ "nbf": 1_000_000 }), 0, None),
-            (json!({ "nbf": 1_000_001 }), 0, Some(TokenError::Invalid)),
+            (json!({ "nbf": 1_000_001 }), 0, Some(Flaw::NotYet.into())),
         ] {
             let token = sign(&claims, "secret");
             assert_eq!(verifier(leeway).connect(&token, NOW).err(), error, "{claims} {leeway}");
@@ -570,10 +668,15 @@ mod tests {
         };
         let verifier = Verifier::new(&config).unwrap();
         assert!(verifier.connect(&sign(&json!({ "aud": "hub", "iss": "app" }), "secret"), NOW).is_ok());
-        for claims in
-            [json!({}), json!({ "aud": "hub" }), json!({ "aud": "x", "iss": "app" }), json!({ "iss": "app" })]
-        {
-            assert!(verifier.connect(&sign(&claims, "secret"), NOW).is_err(), "{claims}");
+        for (claims, flaw) in [
+            (json!({ "aud": "hub" }), Flaw::Issuer),
+            (json!({ "aud": "hub", "iss": "x" }), Flaw::Issuer),
+            (json!({ "aud": "x", "iss": "app" }), Flaw::Audience),
+            (json!({ "iss": "app" }), Flaw::Audience),
+            (json!({ "aud": "hub", "iss": "app", "sub": 5 }), Flaw::Claims),
+        ] {
+            let error = verifier.connect(&sign(&claims, "secret"), NOW).unwrap_err();
+            assert_eq!(error, flaw.into(), "{claims}");
         }
     }
 
@@ -669,8 +772,9 @@ mod tests {
         for (algorithm, id, key) in algorithms() {
             for (verifier, id) in [(with_keys(), None), (with_jwks(), Some(id))] {
                 let token = encode(&header(algorithm, id), &claims, &key).unwrap();
-                let refused =
-                    |token: &str| assert_eq!(verifier.connect(token, NOW).unwrap_err(), TokenError::Invalid);
+                let refused = |token: &str| {
+                    assert_eq!(verifier.connect(token, NOW).unwrap_err(), Flaw::Signature.into());
+                };
                 // Other claims, and no signature.
                 let [head, _, signature] = token.split('.').collect::<Vec<_>>().try_into().unwrap();
                 let admin = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(r#"{"sub":"admin"}"#);
@@ -688,27 +792,32 @@ mod tests {
     fn refuses_a_public_key_as_a_secret() {
         // RFC 8725 §2.1: the attacker signs with HS256, and with the public key as the secret.
         let key = EncodingKey::from_secret(RSA_PUBLIC.as_bytes());
-        for (verifier, id) in [(with_keys(), None), (with_jwks(), Some("rsa"))] {
+        for (verifier, id, flaw) in
+            [(with_keys(), None, Flaw::Signature), (with_jwks(), Some("rsa"), Flaw::KeyAlgorithm)]
+        {
             let token = encode(&header(Algorithm::HS256, id), &json!({ "sub": "42" }), &key).unwrap();
-            assert_eq!(verifier.connect(&token, NOW).unwrap_err(), TokenError::Invalid);
+            assert_eq!(verifier.connect(&token, NOW).unwrap_err(), flaw.into());
         }
     }
 
     #[test]
     fn refuses_a_key_of_the_set_with_another_algorithm_and_an_unknown_key() {
         let (verifier, [(_, _, hmac), ..]) = (with_jwks(), algorithms());
-        for (algorithm, id) in
-            [(Algorithm::HS512, "hmac"), (Algorithm::HS256, "unknown"), (Algorithm::HS256, "ecdsa")]
-        {
+        for (algorithm, id, flaw) in [
+            (Algorithm::HS512, "hmac", Flaw::KeyAlgorithm),
+            (Algorithm::HS256, "unknown", Flaw::UnknownKey),
+            (Algorithm::HS256, "ecdsa", Flaw::KeyAlgorithm),
+        ] {
             let token = encode(&header(algorithm, Some(id)), &json!({ "sub": "42" }), &hmac).unwrap();
-            assert_eq!(verifier.connect(&token, NOW).unwrap_err(), TokenError::Invalid, "{algorithm:?} {id}");
+            assert_eq!(verifier.connect(&token, NOW).unwrap_err(), flaw.into(), "{algorithm:?} {id}");
         }
     }
 
     #[test]
     fn refuses_every_token_without_a_key() {
         let verifier = Verifier::new(&TokenConfig::default()).unwrap();
-        assert!(verifier.connect(&sign(&json!({}), ""), NOW).is_err());
+        let error = verifier.connect(&sign(&json!({}), ""), NOW).unwrap_err();
+        assert_eq!(error, Flaw::NoKey(Algorithm::HS256).into());
     }
 
     /// Every token with such a key would be refused.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tracing::warn;
 use wireloom::OriginPolicy;
 
-use crate::auth::TokenError;
+use crate::auth::{Flaw, TokenError};
 use crate::client::{Client, Page};
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{Access, ChannelOptions, HubConfig};
@@ -116,7 +116,9 @@ pub(crate) fn check(
     match operation {
         Operation::Subscribe { token } => {
             if !token.is_empty() {
-                return by_token(settings, clock, client, channel, token).map(Decision::Allowed);
+                return by_token(settings, clock, client, channel, token)
+                    .map_err(|error| error.logged(clock, warnings, client).code())
+                    .map(Decision::Allowed);
             }
             // Only a token opens a private channel.
             if channel.starts_with('$') {
@@ -132,7 +134,9 @@ pub(crate) fn check(
             if !client.is_subscribed(channel) {
                 return Err(ErrorCode::PermissionDenied);
             }
-            by_token(settings, clock, client, channel, token).map(Decision::Allowed)
+            by_token(settings, clock, client, channel, token)
+                .map_err(|error| error.logged(clock, warnings, client).code())
+                .map(Decision::Allowed)
         }
         Operation::RemoveHistory => Err(ErrorCode::PermissionDenied),
         Operation::Publish | Operation::Presence | Operation::History => {
@@ -199,17 +203,16 @@ fn by_token(
     client: &Client,
     channel: &str,
     token: &str,
-) -> Result<Grant, ErrorCode> {
-    let claims = settings.verifier.subscribe(token, clock.system_now()).map_err(|error| match error {
-        TokenError::Expired => ErrorCode::TokenExpired,
-        TokenError::Invalid => ErrorCode::PermissionDenied,
-        TokenError::Unavailable => ErrorCode::Internal,
-    })?;
-    let is_own = claims.channel == channel
-        && claims.sub == client.user()
-        && (claims.client.is_empty() || claims.client == *client.id.text());
-    if !is_own {
-        return Err(ErrorCode::PermissionDenied);
+) -> Result<Grant, TokenError> {
+    let claims = settings.verifier.subscribe(token, clock.system_now())?;
+    if claims.channel != channel {
+        return Err(Flaw::OtherChannel.into());
+    }
+    if claims.sub != client.user() {
+        return Err(Flaw::OtherUser.into());
+    }
+    if !claims.client.is_empty() && claims.client != *client.id.text() {
+        return Err(Flaw::OtherClient.into());
     }
     let (info, expires_at) = (claims.info(), clock.expiry(claims.expires_at()));
     Ok(Grant { info, expires_at, ..Grant::default() })

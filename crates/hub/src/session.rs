@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wireloom::OwnedMessage;
 
-use crate::auth::TokenError;
+use crate::auth::{Flaw, TokenError};
 use crate::batch::charge;
 use crate::client::{Client, Format, Identity};
 use crate::clock::{Deadline, Nanos, seconds};
@@ -610,14 +610,12 @@ impl Session {
         let has_token = !request.token.is_empty();
         if has_token {
             settings.verifier.prepare_connect(&request.token).await;
-            let claims =
-                settings.verifier.connect(&request.token, self.node.clock.system_now()).map_err(|error| {
-                    match error {
-                        TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired.into()),
-                        TokenError::Invalid => Denied::Ended(Disconnect::InvalidToken),
-                        TokenError::Unavailable => Denied::Refused(ErrorCode::Internal.into()),
-                    }
-                })?;
+            let (clock, warnings) = (&self.node.clock, &self.node.warnings);
+            let verified = settings.verifier.connect(&request.token, clock.system_now());
+            let claims = verified.map_err(|error| match error.logged(clock, warnings, &self.client) {
+                TokenError::Invalid(_) => Denied::Ended(Disconnect::InvalidToken),
+                other => Denied::Refused(other.code().into()),
+            })?;
             grant.expires_at = claims.expires_at();
             grant.info = claims.info();
             grant.channels = claims.channels;
@@ -664,6 +662,8 @@ impl Session {
                 expires_at: expiry(outcome.expire_at),
             };
         } else if !has_token && !settings.config.client.anonymous {
+            let missing = TokenError::from(Flaw::Missing);
+            missing.logged(&self.node.clock, &self.node.warnings, &self.client);
             return Err(Denied::Ended(Disconnect::InvalidToken));
         }
         grant.expires_at = self.node.clock.expiry(grant.expires_at);

@@ -58,6 +58,20 @@ async fn urls_are_shown_without_their_secrets() {
 }
 
 #[tokio::test]
+async fn the_log_says_why_a_token_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hub.toml");
+    std::fs::write(&file, "token.hmac_secret = \"a secret of a test\"\n").unwrap();
+    let mut server = Server::start(&["--hub", file.to_str().unwrap()]).await;
+    let mut client = wireloom::connect(&server.url("/connection/websocket")).await.unwrap();
+    // {"alg":"HS256"}.{"sub":"42"} with a signature of zeros.
+    let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiI0MiJ9.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    client.send(format!(r#"{{"id":1,"connect":{{"token":"{token}"}}}}"#)).await.unwrap();
+    let line = server.logged("the token of a client is refused").await;
+    assert!(line.contains("its signature is by another key") && !line.contains("AAAA"), "{line}");
+}
+
+#[tokio::test]
 async fn hub_check_counts_what_a_killed_server_has_stored() {
     let directory = directory_of_a_killed_server().await;
     // The process may take a moment to end.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Session, charge_clients, charge_publications};
-use crate::auth::TokenError;
+use crate::auth::Flaw;
 use crate::channel_limits;
 use crate::client::{Format, Subscription};
 use crate::clock::seconds;
@@ -252,14 +252,13 @@ impl Session {
         }
         let (settings, clock) = (self.node.settings(), &self.node.clock);
         settings.verifier.prepare_connect(token).await;
-        let claims = settings.verifier.connect(token, clock.system_now()).map_err(|error| match error {
-            TokenError::Expired => ErrorCode::TokenExpired,
-            TokenError::Invalid => ErrorCode::PermissionDenied,
-            TokenError::Unavailable => ErrorCode::Internal,
-        })?;
-        if claims.sub != self.client.user() {
-            return Err(ErrorCode::PermissionDenied);
-        }
+        let verified = settings.verifier.connect(token, clock.system_now());
+        let claims = verified
+            .and_then(|claims| match claims.sub == self.client.user() {
+                true => Ok(claims),
+                false => Err(Flaw::OtherUser.into()),
+            })
+            .map_err(|error| error.logged(clock, &self.node.warnings, &self.client).code())?;
         let expires_at =
             [clock.expiry(claims.expires_at()), self.granted_until()].into_iter().flatten().min();
         self.client.set_expires_at(expires_at);
