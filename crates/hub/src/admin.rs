@@ -5,6 +5,7 @@ use serde_json::json;
 use tracing::info;
 use wireloom::{Body, IntoResponse as _, OriginPolicy, Request, Response};
 
+use crate::api::Sender;
 use crate::hub::Hub;
 use crate::logins::{Login, SESSION_TTL};
 
@@ -77,7 +78,7 @@ impl Hub {
             _ => match path.strip_prefix("api/") {
                 None => Response::not_found(),
                 Some(_) if !is_open => Response::text(401, "log in first\n"),
-                Some(method) => self.answer_method(method, request).await,
+                Some(method) => self.answer_method(method, request, Sender::AdminPage).await,
             },
         }
     }

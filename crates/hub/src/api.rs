@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
+use tracing::info;
 use wireloom::{Request, Response};
 
 use crate::concurrently::concurrently;
@@ -84,6 +85,9 @@ struct Batch {
     parallel: bool,
 }
 
+const METHODS: &str = "publish, broadcast, subscribe, unsubscribe, disconnect, refresh, presence, presence_stats, history, \
+    history_remove, channels, info and batch";
+
 /// The response to a wrong key. It does not say what is wrong with it.
 fn unauthorized() -> Response {
     Response::text(401, "unauthorized\n")
@@ -114,26 +118,40 @@ impl Hub {
         if request.method() != "POST" {
             return Response::text(405, "the server API takes POST\n");
         }
-        self.answer_method(&method, request).await
+        self.answer_method(&method, request, Sender::Backend).await
     }
 
     /// Answers a call whose sender may call everything.
-    pub(crate) async fn answer_method(&self, method: &str, request: &mut Request) -> Response {
+    pub(crate) async fn answer_method(
+        &self,
+        method: &str,
+        request: &mut Request,
+        sender: Sender,
+    ) -> Response {
         let span = Span::received("api", method, request);
         let body = match request.bytes().await {
             Ok(body) => body,
             Err(error) => return error.into(),
         };
         match self.call(method, &body).await {
-            Ok(result) => respond("result", &result),
+            Ok(result) => {
+                if let Sender::AdminPage = sender {
+                    log_change(request, method, &body);
+                }
+                respond("result", &result)
+            }
             Err(Failure::NoSuchMethod) => {
                 span.fail("no such method");
-                Response::not_found()
+                Response::text(404, format!("there is no such method; there are {METHODS}\n"))
             }
             Err(Failure::Malformed(reason)) => {
                 // The reason may quote the body, which is not for those who read traces.
                 span.fail("a malformed request");
-                Response::text(400, format!("{reason}\n"))
+                Response::text(400, format!("the request is not the JSON of this method: {reason}\n"))
+            }
+            Err(Failure::Invalid(reason)) => {
+                span.fail(reason);
+                respond("error", &raw(&invalid(reason)))
             }
             Err(Failure::Refused(code)) => {
                 span.fail(code.message());
@@ -161,6 +179,7 @@ impl Hub {
                     Ok(result) => raw(&BTreeMap::from([(method, result)])),
                     Err(Failure::Refused(code)) => refused(code),
                     Err(Failure::NoSuchMethod) => refused(ErrorCode::MethodNotFound),
+                    Err(Failure::Invalid(reason)) => raw(&json!({ "error": invalid(reason) })),
                     Err(Failure::Malformed(_)) => refused(ErrorCode::BadRequest),
                 }
             }
@@ -178,7 +197,7 @@ impl Hub {
             "broadcast" => {
                 let mut request: Publish = parse(body)?;
                 if request.channels.is_empty() {
-                    return Err(Failure::Refused(ErrorCode::BadRequest));
+                    return Err(Failure::Invalid("channels is missing or empty"));
                 }
                 let channels = std::mem::take(&mut request.channels);
                 let request = Arc::new(request);
@@ -188,6 +207,7 @@ impl Hub {
                         match hub.api_publish(&channel, &request).await {
                             Ok(result) => Ok(raw(&BTreeMap::from([("result", result)]))),
                             Err(Failure::Refused(code)) => Ok(refused(code)),
+                            Err(Failure::Invalid(reason)) => Ok(raw(&json!({ "error": invalid(reason) }))),
                             Err(other) => Err(other),
                         }
                     }
@@ -205,7 +225,7 @@ impl Hub {
             }
             "unsubscribe" => {
                 let request: User = parse(body)?;
-                let channel = named(&request.channel)?.to_owned();
+                let channel = named(&request.channel, "channel is missing")?.to_owned();
                 self.control(&request, Action::Unsubscribe { channel }).await
             }
             "disconnect" => {
@@ -214,7 +234,7 @@ impl Hub {
                 let Code { code, reason } = request.disconnect.as_ref().unwrap_or(&own);
                 let (code, reason) = if *code == 0 { (3503, "force disconnect") } else { (*code, &**reason) };
                 if !(3000..5000).contains(&code) || reason.len() > 123 {
-                    return Err(Failure::Refused(ErrorCode::BadRequest));
+                    return Err(Failure::Invalid("code is not 3000 to 4999, or reason has over 123 bytes"));
                 }
                 let (reason, except) = (reason.to_owned(), request.whitelist.clone());
                 self.control(&request, Action::Disconnect { code, reason, except }).await
@@ -255,6 +275,7 @@ impl Hub {
 
     /// Asks the gate about an operation of the backend; returns the channel.
     fn check<'a>(&self, channel: &'a str, operation: Operation<'_>) -> Result<&'a str, Failure> {
+        let channel = named(channel, "channel is missing")?;
         match rights::check(
             &self.0.settings(),
             &self.0.clock,
@@ -264,6 +285,9 @@ impl Hub {
             operation,
         ) {
             Ok(_) => Ok(channel),
+            Err(ErrorCode::BadRequest) => {
+                Err(Failure::Invalid("the name in channel does not match channel_regex of its namespace"))
+            }
             Err(code) => Err(Failure::Refused(code)),
         }
     }
@@ -284,7 +308,8 @@ impl Hub {
             Some(data) => Bytes::copy_from_slice(data.get().as_bytes()),
             None => match STANDARD.decode(&request.b64data) {
                 Ok(data) if !data.is_empty() => data.into(),
-                _ => return Err(Failure::Refused(ErrorCode::BadRequest)),
+                Ok(_) => return Err(Failure::Invalid("data is missing")),
+                Err(_) => return Err(Failure::Invalid("b64data is not base64")),
             },
         };
         let options = PublishOptions {
@@ -307,10 +332,10 @@ impl Hub {
     async fn control(&self, request: &User, action: Action) -> Result<Box<RawValue>, Failure> {
         // Anonymous clients have no user, but each has its own id.
         if request.user.is_empty() {
-            named(&request.client)?;
+            named(&request.client, "user and client are missing")?;
         }
         if !request.session.is_empty() {
-            return Err(Failure::Refused(ErrorCode::BadRequest));
+            return Err(Failure::Invalid("session is not supported: name the client"));
         }
         let control = Control { user: request.user.clone(), client: request.client.clone(), action };
         self.0.start();
@@ -349,10 +374,30 @@ impl Hub {
     }
 }
 
+/// The party that calls a method.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sender {
+    Backend,
+    /// An operator, whose changes are logged.
+    AdminPage,
+}
+
+/// The log has who changed what, but not payloads.
+fn log_change(request: &Request, method: &str, body: &[u8]) {
+    if let "channels" | "info" | "presence" | "presence_stats" | "history" = method {
+        return;
+    }
+    let peer = request.peer().ip();
+    let User { user, client, channel, .. } = parse(body).unwrap_or_default();
+    info!(%peer, method, channel, user, client, "the admin page has changed something");
+}
+
 /// Why a call has no result.
 pub(crate) enum Failure {
     NoSuchMethod,
     Malformed(String),
+    /// Error 107, with a text that names the field.
+    Invalid(&'static str),
     Refused(ErrorCode),
 }
 
@@ -364,8 +409,12 @@ fn parse<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<T, Failure>
     serde_json::from_slice(body).map_err(|error| Failure::Malformed(error.to_string()))
 }
 
-fn named(name: &str) -> Result<&str, Failure> {
-    if name.is_empty() { Err(Failure::Refused(ErrorCode::BadRequest)) } else { Ok(name) }
+fn named<'a>(name: &'a str, missing: &'static str) -> Result<&'a str, Failure> {
+    if name.is_empty() { Err(Failure::Invalid(missing)) } else { Ok(name) }
+}
+
+fn invalid(reason: &str) -> Value {
+    json!({ "code": ErrorCode::BadRequest.code(), "message": format!("bad request: {reason}") })
 }
 
 fn error(code: ErrorCode) -> Value {

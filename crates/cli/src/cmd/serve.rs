@@ -398,7 +398,8 @@ fn announcement(
         }
     }
     if let Some(address) = admin {
-        writeln!(out, "admin on http://{address}/metrics")?;
+        writeln!(out, "admin on http://{address}/#server")?;
+        writeln!(out, "  http://{address}/metrics")?;
         if hub.has_api() {
             writeln!(out, "  http://{address}/api/METHOD  the server API of channels")?;
         }

@@ -117,6 +117,10 @@ async fn an_operator_logs_in_with_the_key_and_calls_the_server_api() {
     let client = clients.keys().next().expect("the subscriber").clone();
     assert_eq!(admin.call("disconnect", json!({})).await["error"]["code"], 107);
     admin.call("disconnect", json!({ "client": client })).await;
+    let line = admin.server.logged("the admin page has changed something").await;
+    assert!(line.contains("publish") && line.contains("rooms:a") && !line.contains("\"n\""), "{line}");
+    let line = admin.server.logged("the admin page has changed something").await;
+    assert!(line.contains("disconnect") && line.contains(&client), "{line}");
     assert!(room.recv_owned().await.unwrap().is_none());
 
     assert_eq!(admin.status("/admin/logout", &json!({})).await, 204);

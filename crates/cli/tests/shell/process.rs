@@ -165,7 +165,7 @@ impl Drop for Server {
     }
 }
 
-/// The address in `wireloom 1.0.0 on http://127.0.0.1:1234/`, `admin on http://127.0.0.1:1235/metrics` or a line of a JSON log.
+/// The address in `wireloom 1.0.0 on http://127.0.0.1:1234/`, `admin on http://127.0.0.1:1235/#server` or a line of a JSON log.
 fn announced_address(line: &str) -> Option<String> {
     let from_log = line.split_once(r#""address":""#);
     let (_, rest) = from_log.or_else(|| line.split_once(" on http")?.1.split_once("://"))?;

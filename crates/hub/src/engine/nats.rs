@@ -153,7 +153,9 @@ impl NatsEngine {
         let urls: Vec<_> = urls.split(',').map(str::trim).collect();
         let client = options.connect(urls).await.map_err(unavailable)?;
         let jetstream = jetstream::new(client.clone());
-        jetstream.query_account().await.map_err(unavailable)?;
+        jetstream.query_account().await.map_err(|error| {
+            unavailable(format!("JetStream does not answer; is it on (nats-server -js)? {error}"))
+        })?;
         let nats = Arc::new(Nats::new(client, jetstream));
         let announcements = Announcements::subscribe(&nats, &name).await?;
         let engine = Self {

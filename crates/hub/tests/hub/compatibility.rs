@@ -443,6 +443,32 @@ async fn the_server_api_refuses_what_it_does_not_know() {
         let answer = api(&served, method, request.clone()).await;
         assert_eq!(answer["error"]["code"], code, "{method} {request}: {answer}");
     }
+    for (method, request, field) in [
+        ("publish", json!({ "data": 1 }), "channel is missing"),
+        ("publish", json!({ "channel": "log:x" }), "data is missing"),
+        ("publish", json!({ "channel": "log:x", "b64data": "?" }), "b64data"),
+        ("broadcast", json!({ "data": 1 }), "channels"),
+        ("unsubscribe", json!({ "user": "7" }), "channel is missing"),
+        ("disconnect", json!({}), "user and client"),
+        ("disconnect", json!({ "user": "7", "session": "x" }), "session"),
+        ("disconnect", json!({ "user": "7", "disconnect": { "code": 1000 } }), "code"),
+    ] {
+        let answer = api(&served, method, request.clone()).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("bad request: ") && message.contains(field), "{request}: {answer}");
+        // The same in a batch.
+        let batch = api(&served, "batch", json!({ "commands": [{ method: request }] })).await;
+        assert_eq!(batch["result"]["replies"][0]["error"], answer["error"], "{batch}");
+    }
+    for (method, status, reason) in
+        [("nothing", 404, "history_remove, channels"), ("publish", 400, "expected value at line 1")]
+    {
+        let request = Request::post(http(&served, &format!("/api/{method}")), "x");
+        let mut response = Connector::new().request(request.header("x-api-key", "key")).await.unwrap();
+        let text = response.body.bytes().await.unwrap();
+        assert_eq!(response.status, status, "{method}");
+        assert!(String::from_utf8_lossy(&text).contains(reason), "{text:?}");
+    }
 }
 
 #[tokio::test]
