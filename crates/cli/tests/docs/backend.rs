@@ -1,7 +1,7 @@
 //! The chat of the guide whose backend makes tokens and decides, `crates/hub/examples/backend`.
 
-use std::io::Write as _;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -26,12 +26,16 @@ async fn the_backend_of_the_guide_makes_tokens_and_decides() {
     let example = root().join("crates/hub/examples/backend");
     let secret = ("WIRELOOM_HUB_TOKEN_HMAC_SECRET", SECRET);
     let mut backend = Command::new("python3");
-    let (_backend, backend) = Server::start(backend.arg(example.join("backend.py")).arg("0").envs([secret]));
+    backend.stderr(Stdio::piped());
+    let (mut running, backend) =
+        Server::start(backend.arg(example.join("backend.py")).arg("0").envs([secret]));
+    let ended = running.0.stderr.take().unwrap();
     let mut hub = Command::new(WIRELOOM);
     hub.args(["serve", "--listen", "127.0.0.1:0", "--hub"]).arg(example.join("hub.toml"));
     hub.envs([secret]);
     hub.env("WIRELOOM_HUB_PROXY_SUBSCRIBE_URL", format!("http://{backend}/subscribe"));
     hub.env("WIRELOOM_HUB_PROXY_PUBLISH_URL", format!("http://{backend}/publish"));
+    hub.env("WIRELOOM_HUB_EVENTS_URL", format!("http://{backend}/events"));
     let (_hub, hub) = Server::start(&mut hub);
 
     let connect = async |user: &str| {
@@ -59,6 +63,12 @@ async fn the_backend_of_the_guide_makes_tokens_and_decides() {
     let mut users: Vec<_> = present.values().map(|client| client.user.as_str()).collect();
     users.sort_unstable();
     assert_eq!(users, ["ada", "bob"]);
+    bob.disconnect().await;
+    let left = tokio::task::spawn_blocking(move || {
+        let mut lines = BufReader::new(ended).lines();
+        lines.any(|line| line.unwrap().starts_with("unsubscribe bob chat:lobby "))
+    });
+    assert!(timeout(DEADLINE, left).await.unwrap().unwrap());
     // Nobody enters without a token.
     let anyone = Client::builder(format!("ws://{hub}/connection/websocket")).timeout(DEADLINE).start();
     assert!(matches!(anyone.connected().await, Err(ClientError::Disconnected { .. })));

@@ -1,4 +1,4 @@
-"""The backend of a chat: it makes tokens, and decides who joins a room and what is said there.
+"""The backend of a chat: it makes tokens, decides who joins a room and what is said there, and learns who has left.
 
 python3 backend.py [PORT], with the secret of tokens in WIRELOOM_HUB_TOKEN_HMAC_SECRET.
 """
@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 SECRET = os.environ["WIRELOOM_HUB_TOKEN_HMAC_SECRET"].encode()
 MEMBERS = {"chat:lobby": {"ada", "bob"}, "chat:staff": {"ada"}}
 PAGE = pathlib.Path(__file__).with_name("index.html")
+# A copy of the SDK, if there is one.
+SDK = PAGE.with_name("centrifuge.js")
 
 
 def base64url(data):
@@ -45,6 +47,13 @@ def publish(call):
     return {"result": {"data": {"user": call["user"], "text": text}}}
 
 
+def events(call):
+    # One may arrive twice, with the same id.
+    for event in call["events"]:
+        print(event["type"], event["user"], event.get("channel", ""), event["reason"], file=sys.stderr)
+    return {"result": {}}
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # Head and body leave together. A body by itself waits until the head is acknowledged, which takes 40 ms.
@@ -54,12 +63,14 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         if url.path == "/token":
             self.answer("text/plain", token(parse_qs(url.query)["user"][0]))
+        elif url.path == "/centrifuge.js" and SDK.exists():
+            self.answer("text/javascript", SDK.read_bytes())
         else:
             self.answer("text/html; charset=utf-8", PAGE.read_bytes())
 
     def do_POST(self):
         call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        decide = {"/subscribe": subscribe, "/publish": publish}[self.path]
+        decide = {"/subscribe": subscribe, "/publish": publish, "/events": events}[self.path]
         self.answer("application/json", json.dumps(decide(call)).encode())
 
     def answer(self, kind, body):
