@@ -279,3 +279,33 @@ fn simulations_run_as_many_seeds_as_the_page_says() {
     assert_eq!(figure("other seeds"), (drawn_seeds * rounds) as f64);
     assert_eq!(checked, 2, "the page has another form than this test expects");
 }
+
+/// The lines that a patch expects in its file, hunk by hunk.
+fn expected_by(patch: &str) -> Vec<String> {
+    let mut hunks = Vec::<String>::new();
+    for line in patch.lines().skip_while(|line| !line.starts_with("@@ ")) {
+        match (line.split_at_checked(1), hunks.last_mut()) {
+            (Some(("@", _)), _) => hunks.push(String::new()),
+            (Some((" " | "-", expected)), Some(hunk)) => *hunk += &format!("{expected}\n"),
+            _ => {}
+        }
+    }
+    hunks
+}
+
+#[test]
+fn the_changes_of_the_hub_that_must_be_noticed_apply() {
+    let patches: Vec<_> = std::fs::read_dir(root().join("mutants/hub")).unwrap().collect();
+    let patches = patches.into_iter().map(|entry| entry.unwrap().path());
+    let mut applying = 0;
+    for path in patches.filter(|path| path.extension().is_some_and(|extension| extension == "patch")) {
+        let patch = std::fs::read_to_string(&path).unwrap();
+        let file = patch.lines().find_map(|line| line.strip_prefix("--- a/")).unwrap();
+        let (source, hunks) = (read(file), expected_by(&patch));
+        assert!(!hunks.is_empty(), "{path:?} changes nothing");
+        assert!(hunks.iter().all(|hunk| source.contains(hunk)), "{path:?} does not apply to {file}");
+        applying += 1;
+    }
+    let page = read("docs/evidence.md");
+    assert!(page.contains(&format!("each of {applying} is noticed")), "{applying} changes");
+}
