@@ -83,7 +83,7 @@ enum Ping {
 const READ_COST: usize = 32;
 
 /// The number of clients or publications whose reading costs one unit, and that of the bytes of publications.
-const READ_PER_UNIT: usize = 64;
+const READ_PER_UNIT: usize = 16;
 const BYTES_PER_UNIT: usize = 16 << 10;
 
 /// Charges what reads from a channel to the turn of the task: nothing of it may have waited, and others should not wait for all that
