@@ -16,11 +16,11 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tracing::warn;
 
-use crate::client::Client;
 use crate::clock::{Clock, WarningLimit};
 use crate::config::{ConfigError, TokenConfig};
 use crate::jwks::RemoteKeys;
 use crate::protocol::ErrorCode;
+use crate::random::Uuid;
 use crate::url::without_secrets;
 
 /// Verifies tokens.
@@ -130,11 +130,11 @@ impl TokenError {
     }
 
     /// The same error, after the log has what is wrong with the token. The log has one a second at most.
-    pub(crate) fn logged(self, clock: &Clock, warnings: &WarningLimit, client: &Client) -> Self {
+    pub(crate) fn logged(self, clock: &Clock, warnings: &WarningLimit, client: Uuid) -> Self {
         if let Self::Invalid(flaw) = self
             && warnings.may_warn(clock.now())
         {
-            warn!(client = %client.id, "the token of a client is refused: {flaw}");
+            warn!(%client, "the token of a client is refused: {flaw}");
         }
         self
     }

@@ -117,7 +117,7 @@ pub(crate) fn check(
         Operation::Subscribe { token } => {
             if !token.is_empty() {
                 return by_token(settings, clock, client, channel, token)
-                    .map_err(|error| error.logged(clock, warnings, client).code())
+                    .map_err(|error| error.logged(clock, warnings, client.id).code())
                     .map(Decision::Allowed);
             }
             // Only a token opens a private channel.
@@ -135,7 +135,7 @@ pub(crate) fn check(
                 return Err(ErrorCode::PermissionDenied);
             }
             by_token(settings, clock, client, channel, token)
-                .map_err(|error| error.logged(clock, warnings, client).code())
+                .map_err(|error| error.logged(clock, warnings, client.id).code())
                 .map(Decision::Allowed)
         }
         Operation::RemoveHistory => Err(ErrorCode::PermissionDenied),

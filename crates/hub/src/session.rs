@@ -612,7 +612,7 @@ impl Session {
             settings.verifier.prepare_connect(&request.token).await;
             let (clock, warnings) = (&self.node.clock, &self.node.warnings);
             let verified = settings.verifier.connect(&request.token, clock.system_now());
-            let claims = verified.map_err(|error| match error.logged(clock, warnings, &self.client) {
+            let claims = verified.map_err(|error| match error.logged(clock, warnings, self.client.id) {
                 TokenError::Invalid(_) => Denied::Ended(Disconnect::InvalidToken),
                 other => Denied::Refused(other.code().into()),
             })?;
@@ -663,7 +663,7 @@ impl Session {
             };
         } else if !has_token && !settings.config.client.anonymous {
             let missing = TokenError::from(Flaw::Missing);
-            missing.logged(&self.node.clock, &self.node.warnings, &self.client);
+            missing.logged(&self.node.clock, &self.node.warnings, self.client.id);
             return Err(Denied::Ended(Disconnect::InvalidToken));
         }
         grant.expires_at = self.node.clock.expiry(grant.expires_at);

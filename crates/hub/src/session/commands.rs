@@ -258,7 +258,7 @@ impl Session {
                 true => Ok(claims),
                 false => Err(Flaw::OtherUser.into()),
             })
-            .map_err(|error| error.logged(clock, &self.node.warnings, &self.client).code())?;
+            .map_err(|error| error.logged(clock, &self.node.warnings, self.client.id).code())?;
         let expires_at =
             [clock.expiry(claims.expires_at()), self.granted_until()].into_iter().flatten().min();
         self.client.set_expires_at(expires_at);
