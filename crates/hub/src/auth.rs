@@ -257,8 +257,10 @@ const RSA_DER_LEN_MIN: usize = 268;
 fn ec_algorithm(pem: &str) -> Option<Algorithm> {
     const P256: [u8; 10] = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
     const P384: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
-    let lines = pem.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
-    let der = STANDARD.decode(lines.collect::<String>()).ok()?;
+    // Text may stand around it, as openssl writes it.
+    let lines = pem.lines().map(str::trim).skip_while(|line| !line.starts_with("-----BEGIN")).skip(1);
+    let der =
+        STANDARD.decode(lines.take_while(|line| !line.starts_with("-----")).collect::<String>()).ok()?;
     let names = |curve: &[u8]| der.windows(curve.len()).any(|part| part == curve);
     match (names(&P256), names(&P384)) {
         (true, _) => Some(Algorithm::ES256),
@@ -834,6 +836,10 @@ mod tests {
             let expected = "token.ecdsa_public_key: the curve must be P-256 or P-384";
             assert_eq!(refusal(config).as_deref(), Some(expected));
         }
+        // What openssl prints before a key is no part of it.
+        let text = format!("Public-Key: (256 bit)\npub:\n{}", include_str!("../tests/keys/ecdsa.pub.pem"));
+        let config = TokenConfig { ecdsa_public_key: Some(text), ..TokenConfig::default() };
+        assert_eq!(refusal(config), None);
         let config = TokenConfig { rsa_public_key: pem(rsa1024), ..TokenConfig::default() };
         assert_eq!(refusal(config).as_deref(), Some("token.rsa_public_key must have 2,048 bits or more"));
     }
