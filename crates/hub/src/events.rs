@@ -179,9 +179,9 @@ impl Events {
         self.is_queued() && self.queued.load(Ordering::SeqCst) == self.delivered.load(Ordering::SeqCst)
     }
 
-    /// Returns once everything that has ended was delivered, or at `until`, and then has it stored, and what was taken released. Nothing is
-    /// taken after this.
-    pub(crate) async fn finish(&self, until: Instant) {
+    /// Returns once everything that has ended was delivered, or at `until`, and then has it stored, and what was taken released. If
+    /// `is_last`, nothing ends or is taken after this.
+    pub(crate) async fn finish(&self, until: Instant, is_last: bool) {
         let until_is = async |is: fn(&Self) -> bool| {
             while !is(self) {
                 sleep(Duration::from_millis(10)).await;
@@ -193,7 +193,7 @@ impl Events {
         self.released_at.send_replace(Some(Instant::now()));
         let stored = timeout(FINISH_TIMEOUT, async {
             until_is(Self::is_queued).await;
-            if let Ok(_last) = self.takes.acquire().await {
+            if let (Ok(_last), true) = (self.takes.acquire().await, is_last) {
                 self.takes.close();
             }
         });
@@ -204,6 +204,7 @@ impl Events {
             }
             (_, false) => warn!("not all events were stored before the end"),
         }
+        self.released_at.send_replace(None);
     }
 
     /// Resolves when what was taken is to be released.
@@ -415,8 +416,15 @@ impl Events {
 
     /// Delivers events to the backend.
     async fn deliver(self: Arc<Self>, host: Weak<dyn Host>) {
+        let mut released_at = self.released_at.subscribe();
         loop {
             let Some(settings) = host.upgrade().map(|host| host.settings()) else { return };
+            let is_released = released_at.borrow_and_update().is_some_and(|at| at <= Instant::now());
+            if is_released && !self.takes.is_closed() {
+                drop(settings);
+                let _ = timeout(RENEWAL, released_at.changed()).await;
+                continue;
+            }
             if settings.events.is_none() {
                 drop(settings);
                 sleep(RENEWAL).await;
@@ -541,6 +549,7 @@ mod tests {
         /// How many there were when something ended last.
         opens_at_end: AtomicUsize,
         renewals: AtomicUsize,
+        takes: AtomicUsize,
         /// The nodes whose leases were taken.
         lost: Mutex<Vec<String>>,
     }
@@ -549,8 +558,8 @@ mod tests {
 
     impl Refusing {
         fn new() -> Arc<Self> {
-            let (opens, opens_at_end, renewals, lost) = Default::default();
-            Arc::new(Self { memory: MemoryEngine::new(1), opens, opens_at_end, renewals, lost })
+            let (opens, opens_at_end, renewals, takes, lost) = Default::default();
+            Arc::new(Self { memory: MemoryEngine::new(1), opens, opens_at_end, renewals, takes, lost })
         }
 
         fn queue(&self) -> &dyn EventQueue {
@@ -593,6 +602,7 @@ mod tests {
         }
 
         fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
+            self.takes.fetch_add(1, Ordering::Relaxed);
             self.queue().take(max)
         }
 
@@ -680,6 +690,52 @@ mod tests {
         }
 
         fn maintain(&self) {}
+    }
+
+    /// A node without connections that delivers to a backend.
+    struct Delivering(Arc<Settings>);
+
+    impl Host for Delivering {
+        fn settings(&self) -> Arc<Settings> {
+            self.0.clone()
+        }
+
+        fn opened(&self) -> Vec<Opened> {
+            Vec::new()
+        }
+
+        fn end_opened(&self) {}
+    }
+
+    /// The end was cancelled, and another follows.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_released_is_not_taken_until_the_next_end() {
+        const GRACE: Duration = Duration::from_secs(10);
+        // It does not answer.
+        let backend = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = format!("events.url = \"http://{}/\"", backend.local_addr().unwrap());
+        let settings = Settings::new(HubConfig::from_toml(&config).unwrap(), None).unwrap();
+        let host: Arc<dyn Host> = Arc::new(Delivering(settings.into()));
+        let engine = Refusing::new();
+        let events = Arc::new(Events::new(engine.clone(), Clock::new()));
+        let tasks = [
+            tokio::spawn(events.clone().flush(Arc::downgrade(&host))),
+            tokio::spawn(events.clone().deliver(Arc::downgrade(&host))),
+        ];
+        events.end(events.prepare("client", "", None), 3001, "");
+        let until = Instant::now() + GRACE;
+        timeout(GRACE / 5, events.finish(until, true)).await.unwrap_err();
+        sleep_until(until + GRACE / 5).await;
+        let takes = engine.takes.load(Ordering::Relaxed);
+        assert!((1..=3).contains(&takes), "{takes}");
+        // A connection may still end after this one.
+        events.finish(Instant::now(), false).await;
+        sleep(GRACE).await;
+        assert!(engine.takes.load(Ordering::Relaxed) > takes);
+        events.finish(Instant::now(), true).await;
+        let [flush, deliver] = tasks;
+        deliver.await.unwrap();
+        flush.abort();
     }
 
     /// A node whose connections are these.

@@ -10,7 +10,7 @@ use wireloom::{Response, WebSocket};
 use crate::process::{DEADLINE, Server, folder};
 
 /// Needs this long for each request.
-const DELAY: Duration = Duration::from_millis(100);
+const DELAY: Duration = Duration::from_millis(20);
 
 /// A backend, with the events that it has received.
 struct Backend {
@@ -86,6 +86,19 @@ async fn a_second_signal_reports_each_end() {
     server.logged("shutting down").await;
     server.signal("-TERM");
     server.logged("disconnecting the remaining clients").await;
+    assert_eq!(server.exit_code().await, Some(0));
+    assert_eq!(backend.codes().len(), 2, "{:?}", backend.codes());
+}
+
+/// The same within a grace period that ends before them.
+#[tokio::test]
+async fn a_short_grace_reports_each_end() {
+    let (backend, folder) = (Backend::start().await, folder("events-short"));
+    let file = folder.join("hub.toml");
+    std::fs::write(&file, &backend.config).unwrap();
+    let mut server = Server::start(&["--hub", file.to_str().unwrap(), "--grace", "500ms"]).await;
+    let _silent = subscribed(&server).await;
+    server.signal("-TERM");
     assert_eq!(server.exit_code().await, Some(0));
     assert_eq!(backend.codes().len(), 2, "{:?}", backend.codes());
 }

@@ -160,7 +160,7 @@ impl Node {
             }
         };
         let _ = tokio::time::timeout_at(until, gone).await;
-        self.events.finish(until).await;
+        self.events.finish(until, self.clients_len() == 0).await;
     }
 
     /// At most `max` clients whose send queues are not empty, the longest queue first.
