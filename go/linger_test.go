@@ -101,7 +101,7 @@ func TestEndsLoseNothing(t *testing.T) {
 func TestLingeringEnds(t *testing.T) {
 	before := runtime.NumGoroutine()
 	tracker := new(websocket.Tracker)
-	p := connect(t, websocket.Options{Tracker: tracker, CloseTimeout: 100 * time.Millisecond}, websocket.Options{}, nil)
+	p := connect(t, websocket.Options{Tracker: tracker, CloseTimeout: time.Second}, websocket.Options{}, nil)
 	served := inBackground(t, func() error { return p.server.Handle(t.Context(), websocket.EchoHandler) })
 	writeFrames(t, p.clientConn, websocket.NewFrame(websocket.OpcodeContinuation, true, nil))
 	isError(t, served(), websocket.ErrContinuationUnexpected)

@@ -650,7 +650,7 @@ async fn a_peer_that_does_not_answer_close_changes_no_outcome() {
     for (args, signalled, held, expected) in [
         (&["--count", "1"][..], false, none, 0),
         (&["--expect", "hello"], false, none, 0),
-        (&["--count", "1", "--timeout", "2s"], false, Duration::from_millis(2_500), 0),
+        (&["--count", "1", "--timeout", "5s"], false, Duration::from_millis(5_500), 0),
         (&["--count", "2", "--timeout", "2s"], false, none, 4),
         (&["--count", "2"], true, none, 4),
         (&["--recv-only"], true, none, 0),
