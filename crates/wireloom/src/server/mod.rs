@@ -81,9 +81,9 @@ where
 ///
 /// It is designed for one runtime with a thread for each core: connections move to any free thread, and one set of limits and
 /// statistics covers all of them. A runtime and a listener for each core, sharing the port by SO_REUSEPORT,
-/// cost 1.17 of the CPU time for a message at depth 1, 1.10 at depth 64 and 0.99 for a handshake (`wireloom-bench workers`, two
-/// cores of an Intel processor), and leave connections on the core that the kernel's hash chose for them, however busy it is. To do so, give
-/// each runtime a [`Server::new`] over a listener of `tokio::net::TcpSocket` with `set_reuseport`.
+/// cost 1.13 of the CPU time for a message at depth 1, 1.05 at depth 64 and 1.03 for a handshake (`wireloom-bench workers`, two
+/// cores of an Intel processor; only at depth 64 a difference is shown), and leave connections on the core that the kernel's hash chose
+/// for them, however busy it is. To do so, give each runtime a [`Server::new`] over a listener of `tokio::net::TcpSocket` with `set_reuseport`.
 ///
 /// ```no_run
 /// use wireloom::{Request, Response, Server};
