@@ -32,7 +32,10 @@ class ExtensionTest < Wireloom::TestCase
 
   def try_gem(gem, *arguments)
     _, _, status = Open3.capture3(RbConfig.ruby, "-e", "gem '#{gem}'")
-    skip "the gem #{gem} is not installed" unless status.success?
+    unless status.success?
+      missing = "the gem #{gem} is not installed: gem install #{gem}"
+      gem == "rbs" ? lacks(missing) : limited(missing)
+    end
     script = "gem '#{gem}'; load Gem.bin_path('#{gem}', '#{gem}')"
     Open3.capture2e(RbConfig.ruby, "-e", script, "--", *arguments, chdir: File.expand_path("..", __dir__))
   end

@@ -23,7 +23,7 @@ class PackageTest < Wireloom::TestCase
   RUBY
 
   def setup
-    skip "rake is not installed" unless system(RbConfig.ruby, "-S", "rake", "--version", out: File::NULL, err: File::NULL)
+    lacks "rake is not installed: gem install rake" unless system(RbConfig.ruby, "-S", "rake", "--version", out: File::NULL, err: File::NULL)
     @home = Dir.mktmpdir
   end
 
@@ -136,7 +136,7 @@ class PackageTest < Wireloom::TestCase
   end
 
   def test_the_gem_as_source_builds_by_rb_sys
-    rb_sys = Gem::Specification.find_all_by_name("rb_sys").first || skip("the gem rb_sys is not installed")
+    rb_sys = Gem::Specification.find_all_by_name("rb_sys").first || limited("the gem rb_sys is not installed: gem install rb_sys")
     assert_includes install_source("GEM_PATH" => "#{@home}:#{rb_sys.base_dir}"), "generating"
   end
 

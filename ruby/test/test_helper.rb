@@ -46,6 +46,18 @@ module Wireloom
       GC.stress = false
     end
 
+    # Skips a test for want of what can be installed, which fails a run of ./test with `--strict`.
+    def lacks(reason)
+      puts "", "skipped: #{reason}"
+      skip reason
+    end
+
+    # Skips a test for want of a gem, or a release of it, that Debian does not have for every Ruby: a note. `./test newest` has them.
+    def limited(reason)
+      puts "", "limited: #{reason}"
+      skip reason
+    end
+
     # Skips a test of memory under the address sanitizer (test/asan), which has its own allocator.
     def needs_the_usual_allocator
       skip "not under the address sanitizer" if ENV["LD_PRELOAD"]&.include?("libaddress")

@@ -32,7 +32,7 @@ class WebSocketDriverPlaceTest < Wireloom::TestCase
   rescue Minitest::Assertion => e
     raise unless e.message.include?("websocket/driver")
 
-    skip "the original is not installed"
+    limited "websocket-driver is not installed"
   end
 
   def test_it_does_without_the_gem_of_extensions
