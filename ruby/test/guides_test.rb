@@ -5,6 +5,7 @@ require "open3"
 require "openssl"
 require "rbconfig"
 require "socket"
+require "stringio"
 require "timeout"
 require "tmpdir"
 require "wireloom"
@@ -40,16 +41,26 @@ class GuidesTest < Wireloom::TestCase
   end
 
   # Runs a program to its end; returns its output.
-  def run_program(program, *options, env: {})
-    out = Timeout.timeout(SECONDS) do
-      Open3.popen2e(env, RbConfig.ruby, "-W0", "-I#{ROOT}/lib", *options, "-e", program) do |stdin, output, thread|
+  def run_program(program)
+    out, status = finish_program(program)
+    assert status.success?, out
+    out
+  end
+
+  # The output of a program, and how it ended.
+  def finish_program(program)
+    Timeout.timeout(SECONDS) do
+      Open3.popen2e(RbConfig.ruby, "-W0", "-I#{ROOT}/lib", "-e", program) do |stdin, output, thread|
         @pids << thread.pid
         stdin.close
         [output.read, thread.value]
       end
     end
-    assert out[1].success?, out[0]
-    out[0]
+  end
+
+  # The same with times that a test can wait for.
+  def finish_soon(program)
+    finish_program(program.gsub(/\|\| \d+\)/, "|| 0.2)").gsub("ping_after: 20, dead_after: 60", "ping_after: 0.1, dead_after: 0.2"))
   end
 
   # Starts a program that prints a port; returns the port.
@@ -107,7 +118,7 @@ class GuidesTest < Wireloom::TestCase
 
   def installed?(*gems)
     missing = gems.filter_map { |gem| missing(gem) }.first
-    missing ? skip("the gem #{missing} is not installed for this Ruby") : true
+    missing ? limited("the gem #{missing} is not installed for this Ruby") : true
   end
 
   # The gem, or one that it depends on, if it is not there: a distribution may have an extension for another Ruby only.
@@ -171,6 +182,101 @@ class GuidesTest < Wireloom::TestCase
     events.grep(Wireloom::WebSocket::Close).first.code
   end
 
+  # The events of a chunk are handled when all of it was received: messages cannot be sent any more.
+  def test_a_web_socket_client_of_a_server_that_closes_at_once
+    thread = serve { |socket| serve_events(socket, ["Hello"]) }
+    assert_equal "Hello\n", run_program(blocks("web_socket").first.gsub("8080", @port.to_s))
+    thread.join
+  end
+
+  def test_a_web_socket_server_of_a_client_that_closes_at_once
+    client = Wireloom::WebSocket::Client.new("ws://localhost/chat")
+    place = binding
+    setup_code, *receive = blocks("web_socket").last.lines
+    place.local_variable_set(:bytes, client.take_output)
+    place.eval(setup_code + receive.join)
+    client.receive(place.local_variable_get(:ws).take_output)
+    client.text("Hello")
+    client.close
+    place.local_variable_set(:bytes, client.take_output)
+    place.eval(receive.join)
+    refute place.local_variable_get(:ws).open?
+  end
+
+  def test_an_http2_server_of_a_client_that_resets_at_once
+    client = Wireloom::HTTP2::Client.new
+    stream = client.request([[":method", "GET"], [":scheme", "http"], [":authority", "localhost"], [":path", "/"]], end_stream: true)
+    bytes = client.take_output
+    client.reset(stream)
+    bytes += client.take_output
+    socket = StringIO.new("".b)
+    eval(blocks("http2").fetch(1), binding)
+    refute_empty socket.string
+  end
+
+  # What a peer sends until it ends, however that is.
+  def read_all(socket)
+    bytes = "".b
+    loop { bytes << socket.readpartial(4096) }
+  rescue EOFError, SystemCallError, OpenSSL::SSL::SSLError
+    bytes
+  end
+
+  # The clients, as they are for this peer.
+  def web_socket_clients
+    { "web_socket" => [blocks("web_socket").first.gsub("8080", @port.to_s), false],
+      "firehose over TLS" => [firehose_over_tls, true] }
+  end
+
+  def firehose_over_tls
+    program = blocks("firehose").fetch(1).gsub("wss://bsky.network", "wss://localhost").gsub('"bsky.network", 443', "\"127.0.0.1\", #{@port}")
+                                .gsub('"bsky.network"', '"localhost"')
+    refute_includes program, "bsky.network\""
+    "def handle(data) = puts(data.bytesize)\n#{program}"
+  end
+
+  # Neither an answer nor an end.
+  def test_clients_of_a_server_that_does_not_answer
+    web_socket_clients.each do |name, (program, tls)|
+      thread = serve(tls: tls) { |socket| read_all(socket) }
+      out, status = finish_soon(program)
+      assert_equal ["no answer to the handshake\n", 1], [out, status.exitstatus], name
+      thread.join
+    end
+  end
+
+  # Pings are left unanswered.
+  def test_clients_of_a_server_that_falls_silent
+    web_socket_clients.each do |name, (program, tls)|
+      received = nil
+      thread = serve(tls: tls) do |socket|
+        server = Wireloom::WebSocket::Server.new
+        server.receive(socket.readpartial(4096))
+        server.accept
+        socket.write(server.take_output)
+        received = server.receive(read_all(socket))
+      end
+      out, status = finish_soon(program)
+      assert_equal ["", 0], [out, status.exitstatus], name
+      thread.join
+      assert_includes received.map(&:class), Wireloom::WebSocket::Ping, name
+    end
+  end
+
+  def test_an_http2_client_of_a_server_that_does_not_answer
+    thread = serve do |socket|
+      server = Wireloom::HTTP2::Server.new
+      until server.receive(socket.readpartial(4096)).any?(Wireloom::HTTP2::Request)
+        socket.write(server.take_output)
+      end
+      socket.write(server.take_output)
+      read_all(socket)
+    end
+    out, status = finish_soon(blocks("http2").first.gsub("8080", @port.to_s))
+    assert_equal ["no answer\n", 1], [out, status.exitstatus]
+    thread.join
+  end
+
   def test_http2_client_and_server
     client, server, hpack, = blocks("http2")
     thread = serve do |socket|
@@ -210,7 +316,7 @@ class GuidesTest < Wireloom::TestCase
   def test_firehose_with_faye_websocket
     installed?("faye-websocket", "eventmachine")
     newest = Gem::Specification.find_all_by_name("faye-websocket").map(&:version).max
-    skip "faye-websocket before 0.12 has no binary_data_format" if newest < Gem::Version.new("0.12")
+    limited "faye-websocket before 0.12 has no binary_data_format" if newest < Gem::Version.new("0.12")
     program = blocks("firehose").fetch(0).sub(%r{wss://[^"]+}, "ws://127.0.0.1:#{@port}/")
     serve { |socket| serve_events(socket, ["a" * 5000, "b"]) }
     out = run_program("def handle(data) = puts(data.bytesize)\n#{program.sub(/^  socket\.on\(:close\) \{ \|event\|/, "\\0 EM.stop;")}")
@@ -218,11 +324,8 @@ class GuidesTest < Wireloom::TestCase
   end
 
   def test_firehose_over_tls
-    program = blocks("firehose").fetch(1).gsub("wss://bsky.network", "wss://localhost").gsub('"bsky.network", 443', "\"127.0.0.1\", #{@port}")
-                                .gsub('"bsky.network"', '"localhost"')
-    refute_includes program, "bsky.network\""
     thread = serve(tls: true) { |socket| serve_events(socket, ["a" * 5000, "b"]) }
-    assert_equal "5000\n1\n", run_program("def handle(data) = puts(data.bytesize)\n#{program}")
+    assert_equal "5000\n1\n", run_program(firehose_over_tls)
     thread.join
   end
 
@@ -251,7 +354,7 @@ class GuidesTest < Wireloom::TestCase
     require "fiddle"
     Fiddle.dlopen("libzstd.so.1")
   rescue LoadError, Fiddle::DLError
-    skip "no libzstd.so.1"
+    lacks "libzstd.so.1 is not installed: Debian's libzstd1"
   end
 
   # Clients of a chat server.
@@ -366,7 +469,7 @@ class GuidesTest < Wireloom::TestCase
       File.write(path, gemfile.gsub('gem "wireloom", require: ', own))
       env = { "BUNDLE_GEMFILE" => path, "RUBYOPT" => nil, "BUNDLE_PATH" => nil, "BUNDLE_FROZEN" => nil }
       out, status = Open3.capture2e(env, *BUNDLE, "install", "--local", chdir: folder)
-      skip "bundler cannot resolve the installed gems: #{out.lines.last}" unless status.success?
+      limited "bundler cannot resolve the installed gems: #{out.lines.last}" unless status.success?
       assert_includes File.read("#{path}.lock"), "websocket-driver"
       out, status = Open3.capture2e(env, *BUNDLE, "exec", RbConfig.ruby, "-W0", "-e", check, chdir: folder)
       assert status.success?, out
