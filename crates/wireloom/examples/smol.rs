@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
 use smol::Timer;
-use smol::future::or;
+use smol::future::{or, poll_once};
 use smol::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use smol::net::{TcpListener, TcpStream};
 use wireloom::wireloom_ws::handshake::server::{Progress, ServerHandshake};
@@ -101,6 +101,11 @@ impl Driver {
             }
         };
         self.stream.write_all(&answer).await?;
+        if !is_accepted {
+            // Until the client has closed: a socket that is closed with unread bytes is reset, and the client loses the answer.
+            self.stream.shutdown(std::net::Shutdown::Write)?;
+            while self.stream.read(&mut self.buffer).await? > 0 {}
+        }
         Ok(is_accepted)
     }
 
@@ -110,6 +115,9 @@ impl Driver {
         loop {
             self.echo_buffered();
             self.write_all().await?;
+            if self.core.transport() == Transport::Close {
+                self.read_trailing().await;
+            }
             match self.core.transport() {
                 Transport::Open => {}
                 Transport::ShutdownWrite => {
@@ -124,6 +132,15 @@ impl Driver {
                 Read::End => self.core.handle_eof(),
                 Read::Timeout => self.core.handle_timeout(self.epoch.elapsed()),
             }
+        }
+    }
+
+    /// Bytes that have arrived behind the peer's Close frame are discarded: a socket that is closed with unread bytes is reset, and the peer
+    /// loses what it has not received.
+    async fn read_trailing(&mut self) {
+        if let Some(Ok(len)) = poll_once(self.stream.read(&mut self.buffer)).await {
+            // No event follows a Close frame.
+            let _ = self.core.handle_input(self.epoch.elapsed(), &mut self.buffer[..len]);
         }
     }
 

@@ -10,6 +10,8 @@
 //!                                                           |             ^
 //!                                    server: at once; client: at EOF -----+
 //! ```
+//!
+//! A server whose peer sends more behind its Close frame discards that until EOF, and closes then (RFC 6455 §7.1.1).
 
 use crate::config::Config;
 use crate::deflate::{Decompressor, DeflateConfig, DeflateParams};
@@ -30,7 +32,10 @@ pub enum Transport {
     Open,
     /// Shut down the writing side, and read until the end or the deadline, so that the peer receives the Close frame instead of a reset.
     ShutdownWrite,
-    /// Close it.
+    /// Close it. A server whose socket may hold unread bytes first reads once, without waiting, and passes them to
+    /// [`Connection::handle_input`] or [`Outbound::handle_trailing`]: if the peer has sent any behind its Close frame, this becomes
+    /// [`ShutdownWrite`](Self::ShutdownWrite), because a socket that is closed with unread bytes is reset, and the peer loses what it has
+    /// not received.
     Close,
 }
 
@@ -141,6 +146,7 @@ impl Connection {
         input: &'a mut [u8],
     ) -> Result<(usize, Option<Event<'a>>), Error> {
         if !self.outbound.accepts_input() {
+            self.outbound.handle_trailing(input.len());
             return Ok((input.len(), None));
         }
         if let Some((whole, at, len)) = self.inbound.decoder.whole_message(input) {

@@ -9,7 +9,7 @@ use crate::error::{Error, Misuse};
 use crate::event::Event;
 use crate::frame::{CONTROL_LEN_MAX, FIN, Header};
 use crate::keys::MaskKeys;
-use crate::limits::PONGS_QUEUED_LEN_MAX;
+use crate::limits::{PONGS_QUEUED_LEN_MAX, TRAILING_LEN_MAX};
 use crate::opcode::{Kind, Opcode};
 use crate::owned::Utf8Bytes;
 use crate::prepared::PreparedFrame;
@@ -49,9 +49,11 @@ struct Closing {
 ///   |                    |                                  ^   |      client: at EOF
 ///   | their Close; ours is queued as its answer             |   |
 ///   +-------------------------------------------------------+   |
-///   |                    |                                      |
-///   | the peer broke a rule; our Close has the reason           | EOF
-///   +--------------------+--------------> Failed ---------------+----> Draining -- all written --> Closed
+///   |                    |                                      | server: bytes behind their Close
+///   |                    |                                      +----> Discarding -- TRAILING_LEN_MAX --> Closed
+///   |                    |                                      |          |
+///   | the peer broke a rule; our Close has the reason           | EOF      | EOF
+///   +--------------------+--------------> Failed ---------------+----------+--> Draining -- all written --> Closed
 ///   |                    |
 ///   | a write to the transport failed
 ///   +--------------------+--------------> WriteFailed
@@ -65,6 +67,8 @@ enum Phase {
     CloseSent,
     /// Both Close frames were exchanged; ours may still be queued.
     Exchanged,
+    /// As `Exchanged`. The peer of this server has sent bytes behind its Close frame; up to `left` more are discarded.
+    Discarding { left: usize },
     /// The peer broke a rule or a limit (RFC 6455 §7.1.7). Our Close frame is queued or sent; input is dropped.
     Failed,
     /// Nothing can be written. The peer's bytes are still read: its Close frame may be among them.
@@ -86,7 +90,10 @@ impl Closing {
     fn is_clean(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Exchanged | Phase::Draining { clean: true } | Phase::Closed { clean: true }
+            Phase::Exchanged
+                | Phase::Discarding { .. }
+                | Phase::Draining { clean: true }
+                | Phase::Closed { clean: true }
         )
     }
 
@@ -124,7 +131,8 @@ struct PendingPong {
 /// The sending half of a [`Connection`](crate::Connection): it also answers control frames, closes, and keeps the deadlines.
 ///
 /// A driver that uses it with an [`Inbound`](crate::Inbound) calls [`handle_activity`](Self::handle_activity) for every read,
-/// [`handle_event`](Self::handle_event) for every control frame, and [`handle_error`](Self::handle_error) for an error.
+/// [`handle_event`](Self::handle_event) for every control frame, [`handle_error`](Self::handle_error) for an error, and
+/// [`handle_trailing`](Self::handle_trailing) for bytes behind the peer's Close frame.
 pub struct Outbound {
     sender: Sender,
     timers: Timers,
@@ -265,7 +273,7 @@ impl Outbound {
             // The queue is written first.
             _ if self.wants_write() => Transport::Open,
             Phase::CloseSent | Phase::WriteFailed => Transport::Open,
-            Phase::Failed => Transport::ShutdownWrite,
+            Phase::Failed | Phase::Discarding { .. } => Transport::ShutdownWrite,
             // RFC 6455 §7.1.1: the server closes TCP first, so that it holds TIME_WAIT; the client waits for it.
             Phase::Exchanged if self.role() == Role::Client => Transport::Open,
             Phase::Exchanged | Phase::Draining { .. } => Transport::Close,
@@ -303,6 +311,27 @@ impl Outbound {
         }
     }
 
+    /// `len` bytes have arrived behind the peer's Close frame, and were discarded. RFC 6455 §7.1.1: a server then
+    /// [shuts down writing](Transport::ShutdownWrite), and discards what follows. Closing a socket with unread bytes would reset it, and the
+    /// peer would lose what it has not received. [`TRAILING_LEN_MAX`] bounds it, and so does the
+    /// [`close_timeout`](Config::close_timeout). Does nothing before the peer's Close frame has arrived.
+    ///
+    /// [`Connection::handle_input`](crate::Connection::handle_input) calls this by itself.
+    #[cold]
+    pub fn handle_trailing(&mut self, len: usize) {
+        let role = self.role();
+        let Some(closing) = self.closing.as_deref_mut().filter(|_| len > 0) else { return };
+        let left = match closing.phase {
+            Phase::Exchanged if role == Role::Server => TRAILING_LEN_MAX,
+            Phase::Discarding { left } => left,
+            _ => return,
+        };
+        closing.phase = match left.checked_sub(len) {
+            Some(left) => Phase::Discarding { left },
+            None => Phase::Closed { clean: true },
+        };
+    }
+
     /// The peer broke this rule or limit. RFC 6455 §7.1.7: fails the connection, and sends a Close frame with the reason unless one was
     /// sent before.
     #[cold]
@@ -338,7 +367,9 @@ impl Outbound {
         closing.phase = match closing.phase {
             Phase::CloseSent => Phase::WriteFailed,
             // Nothing more arrives, and our Close frame was not sent.
-            Phase::Exchanged | Phase::Draining { .. } | Phase::Closed { .. } if is_lost => {
+            Phase::Exchanged | Phase::Discarding { .. } | Phase::Draining { .. } | Phase::Closed { .. }
+                if is_lost =>
+            {
                 Phase::Closed { clean: false }
             }
             phase => phase,

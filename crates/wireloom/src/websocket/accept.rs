@@ -7,7 +7,9 @@ use wireloom_ws::handshake::{Acceptance, HandshakeLimits};
 
 use super::WebSocket;
 use super::config::SharedConfig;
+use super::linger::{self, Linger};
 use crate::error::{Error, HttpError};
+use crate::memory::Account;
 use crate::transport::{Io, Transport, read, write_all};
 
 /// Accepts a WebSocket over a stream that is open already, such as one of a listener of your own, of TLS, or of a pipe in memory:
@@ -49,8 +51,10 @@ pub async fn accept(transport: impl Transport) -> Result<WebSocket, Error> {
             }
             Err(error) => {
                 error.refusal().write_to(&mut answer);
-                // The client may have closed.
-                let _ = write_all(&mut io, &[&answer]).await;
+                // The client may have closed, and otherwise should read this, although it may send more than was read.
+                if write_all(&mut io, &[&answer]).await.is_ok() {
+                    linger::spawn(&Account::default(), Linger::trailing(false, None), io);
+                }
                 return Err(error.into());
             }
         }

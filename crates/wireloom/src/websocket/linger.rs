@@ -1,11 +1,16 @@
 //! Closing without a reset: after the end of the writing side, the peer's bytes are read and dropped until it has closed too. A
 //! socket that is closed with unread bytes is reset, and the peer may lose the bytes that it has not read yet (RFC 9112 §9.6 for HTTP).
 
+use std::future::poll_fn;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::time::Instant;
+use wireloom_ws::limits::TRAILING_LEN_MAX;
 
-use super::clock::Timer;
+use super::clock::{self, Timer};
+use crate::memory::Account;
+use crate::sync;
 use crate::transport::Io;
 
 /// Bytes that are read at once.
@@ -14,10 +19,15 @@ const READ_LEN: usize = 4 << 10;
 /// Reads per poll, so that a fast peer does not keep the thread.
 const READS_MAX: usize = 16;
 
+/// How long bytes that nobody wants are discarded at most, also where the close timeout is longer.
+const TRAILING_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The end of a transport that is not used any more.
 #[derive(Debug)]
 pub(super) struct Linger {
     is_shut_down: bool,
+    /// Bytes that are read before the transport is closed all the same.
+    left: usize,
     /// `None` if the clock cannot represent it: it never passes.
     deadline: Option<Instant>,
     timer: Timer,
@@ -25,10 +35,17 @@ pub(super) struct Linger {
 
 impl Linger {
     pub(super) fn new(is_shut_down: bool, deadline: Option<Instant>) -> Self {
-        Self { is_shut_down, deadline, timer: Timer::Unset }
+        Self { is_shut_down, left: usize::MAX, deadline, timer: Timer::Unset }
     }
 
-    /// Ends the writing side. Ready when the peer has closed the connection too, or has reset it, or at the deadline.
+    /// As [`new`](Self::new), for a peer that sends behind its Close frame (RFC 6455 §5.5.1) or its request.
+    pub(super) fn trailing(is_shut_down: bool, deadline: Option<Instant>) -> Self {
+        let latest = Instant::now() + TRAILING_TIMEOUT;
+        let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
+        Self { left: TRAILING_LEN_MAX, ..Self::new(is_shut_down, Some(deadline)) }
+    }
+
+    /// Ends the writing side. Ready when the peer has closed the connection too, or has reset it or sent too much, or at the deadline.
     pub(super) fn poll(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<()> {
         // A transport that encrypts may have to wait for room.
         self.is_shut_down = self.is_shut_down || io.poll_shutdown(cx).is_ready();
@@ -36,7 +53,10 @@ impl Linger {
         let mut reads_left = READS_MAX;
         while reads_left > 0 {
             match io.poll_read(cx, &mut bytes) {
-                Poll::Ready(Ok(1..)) => reads_left -= 1,
+                Poll::Ready(Ok(len @ 1..)) => {
+                    let Some(left) = self.left.checked_sub(len) else { return Poll::Ready(()) };
+                    (self.left, reads_left) = (left, reads_left - 1);
+                }
                 Poll::Ready(_) if self.is_shut_down => return Poll::Ready(()),
                 Poll::Ready(_) | Poll::Pending => break,
             }
@@ -55,12 +75,20 @@ impl Linger {
     }
 }
 
+/// Keeps a transport, of which nothing else is left, until the end. Closes it if there is no place for it, or no runtime.
+pub(super) fn spawn(account: &Account, mut linger: Linger, mut io: Io) {
+    let Ok(place) = account.lingering().try_acquire_owned() else { return };
+    let Some(runtime) = account.runtime().filter(clock::has_timers) else { return };
+    sync::spawn(&runtime, async move {
+        poll_fn(|cx| linger.poll(&mut io, cx)).await;
+        drop(io);
+        drop(place);
+    });
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
-    use std::future::poll_fn;
-    use std::time::Duration;
-
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;

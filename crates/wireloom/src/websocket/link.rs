@@ -126,6 +126,12 @@ impl Link {
         self.end = Some(Box::new(LinkEnd::Closed(error, Some(linger))));
     }
 
+    /// Takes the transport of a server whose peer has sent more behind its Close frame, to discard that until this deadline.
+    pub(super) fn take_lingering(&mut self, deadline: Option<Instant>) -> (Linger, Io) {
+        let is_shut_down = matches!(self.end.as_deref(), Some(LinkEnd::ShutDown));
+        (Linger::trailing(is_shut_down, deadline), self.take_io())
+    }
+
     /// Ready when the transport is not needed any more. Every end wakes the task.
     pub(super) fn poll_ended(&mut self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
         let waker = self.register(Some((waiter, cx)));

@@ -329,6 +329,7 @@ impl ActiveReceiver {
                 Ok(Step::Message) => break true,
                 Ok(Step::Control(mut event)) => {
                     controls += 1;
+                    let is_close = matches!(event, Event::Close(_));
                     if shared.is_observed() {
                         let mut state = shared.lock();
                         state.session.handle_control(&mut event);
@@ -338,6 +339,10 @@ impl ActiveReceiver {
                     } else {
                         has_applied = true;
                         shared.apply(|state| state.session.handle_control(&mut event));
+                    }
+                    if is_close {
+                        let trailing = self.reader.take_input();
+                        shared.apply(|state| state.session.core.handle_trailing(trailing.len()));
                     }
                 }
                 // A step of a long message is counted and paid for before the next one.

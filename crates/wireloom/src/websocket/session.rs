@@ -262,6 +262,9 @@ impl Session {
         if self.core.keeps_alive() {
             self.core.handle_activity(clock::now());
         }
+        if !self.core.accepts_input() {
+            self.core.handle_trailing(len);
+        }
         true
     }
 

@@ -22,6 +22,7 @@ use super::clock;
 use super::config::{IoUring, SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX};
 use super::interned::{Kept, interned};
+use super::linger;
 use super::link::{self, Link};
 use super::observer::{self, NotificationQueue};
 use super::session::Session;
@@ -31,6 +32,9 @@ use crate::guard::{Deferred, Guard, Guardable, Guarded};
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{self, Arc, AtomicBool};
 use crate::transport::Io;
+
+/// The length of the read that finds bytes behind a Close frame.
+const TRAILING_READ_LEN: usize = 64;
 
 /// How long a transport is read and drained after a close with 1013.
 const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
@@ -758,15 +762,35 @@ impl State {
             Transport::Open => false,
             // The transport itself still buffers frames, as TLS does. The close timeout ends that.
             _ if self.link.is_full() && self.session.core.poll_timeout().is_some() => false,
-            Transport::ShutdownWrite => {
+            transport => {
                 self.link.shut_down(cx);
-                false
-            }
-            Transport::Close => {
-                self.link.shut_down(cx);
-                true
+                let has_exchanged = self.session.core.was_clean();
+                if has_exchanged && self.has_trailing(cx) {
+                    self.discard_trailing();
+                }
+                has_exchanged || transport == Transport::Close
             }
         }
+    }
+
+    /// Whether the peer of a server has sent more behind its Close frame. Bytes that are still unread would reset the socket.
+    fn has_trailing(&mut self, cx: &mut Context<'_>) -> bool {
+        let core = &mut self.session.core;
+        if core.transport() == Transport::Close
+            && !core.has_read_end()
+            && let Poll::Ready(Ok(len)) = self.link.poll_read(cx, &mut [0; TRAILING_READ_LEN])
+        {
+            core.handle_trailing(len);
+        }
+        core.transport() == Transport::ShutdownWrite
+    }
+
+    /// The transport lingers in a task of its own, while the connection ends and its place at the server is free: the peer, which breaks
+    /// RFC 6455 §5.5.1, should still receive what was sent to it.
+    fn discard_trailing(&mut self) {
+        let (linger, io) = self.link.take_lingering(self.session.poll_timeout());
+        let account = self.send_queue.account().clone();
+        self.deferred.call(move || linger::spawn(&account, linger, io));
     }
 
     /// Both halves are dropped: queues the Close frame, and ends the connection unless a task can continue with it.

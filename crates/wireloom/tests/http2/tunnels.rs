@@ -54,6 +54,28 @@ async fn echoes_on_many_streams_of_one_connection() {
     }
 }
 
+// RFC 6455 §5.5.1 forbids to send more behind a Close frame. It is discarded, and costs nothing that was sent before.
+#[tokio::test]
+async fn replies_before_a_close_frame_with_bytes_behind_it() {
+    const REPLIES: usize = 60;
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = opened(&mut peer, "/echo").await;
+    let mut bytes = masked(0x82, [7; 4096]).repeat(REPLIES);
+    bytes.extend(masked(0x88, 1000_u16.to_be_bytes()));
+    bytes.extend([0x82; 256 << 10]);
+    for part in bytes.chunks(16 << 10) {
+        peer.send(key, part, false).await;
+    }
+    let content = peer.content(key, REPLIES * (4 + 4096) + 4).await;
+    assert!(content.ends_with(&[0x88, 2, 3, 232]));
+    assert_eq!(peer.next(key.id()).await, Received::End);
+    // The connection goes on.
+    let other = opened(&mut peer, "/echo").await;
+    peer.send(other, &masked(0x88, 1000_u16.to_be_bytes()), false).await;
+    assert_eq!(peer.content(other, 4).await, [0x88, 2, 3, 232]);
+}
+
 /// A transport that counts its writes.
 struct CountedWrites(TcpStream, Arc<AtomicUsize>);
 

@@ -19,7 +19,7 @@ mod hyper_example;
 #[path = "../../examples/server.rs"]
 mod server;
 #[path = "../../examples/smol.rs"]
-mod smol_example;
+pub(crate) mod smol_example;
 #[path = "../../examples/tonic.rs"]
 mod tonic_example;
 

@@ -20,6 +20,7 @@ mod shutdown;
 mod slow;
 mod tls;
 mod tower;
+mod unread;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -32,6 +32,10 @@ fn in_phase(phase: Option<Phase>) -> Outbound {
         None => {}
         Some(Phase::CloseSent) => server.close(NOW, None, "").unwrap(),
         Some(Phase::Exchanged) => server.handle_event(NOW, &mut Event::Close(close)),
+        Some(Phase::Discarding { left }) => {
+            server.handle_event(NOW, &mut Event::Close(close));
+            server.handle_trailing(TRAILING_LEN_MAX - left);
+        }
         Some(Phase::Failed) => server.handle_error(NOW, PeerMisbehaved::InvalidUtf8.into()),
         Some(Phase::WriteFailed) => server.handle_write_failed(NOW, drop),
         Some(Phase::Draining { clean }) => {
@@ -62,6 +66,7 @@ fn phases_of_the_closing_handshake() {
         (None, true, false, false, Open, Open),
         (Some(Phase::CloseSent), true, false, false, Open, Open),
         (Some(Phase::Exchanged), false, false, true, Open, Close),
+        (Some(Phase::Discarding { left: 7 }), false, false, true, Open, ShutdownWrite),
         (Some(Phase::Failed), false, false, false, Open, ShutdownWrite),
         (Some(Phase::WriteFailed), true, false, false, Open, Open),
         (Some(Phase::Draining { clean: false }), false, true, false, Open, Close),
@@ -80,6 +85,46 @@ fn phases_of_the_closing_handshake() {
         server.take_transmit();
         assert_eq!((server.transport(), server.was_clean()), (after, clean), "{phase:?}");
     }
+}
+
+// RFC 6455 §7.1.1: bytes behind the peer's Close frame are discarded, up to a limit.
+#[test]
+fn discards_bytes_behind_a_close_frame() {
+    for (len, transport) in [
+        (0, Transport::Close),
+        (1, Transport::ShutdownWrite),
+        (TRAILING_LEN_MAX, Transport::ShutdownWrite),
+        (TRAILING_LEN_MAX + 1, Transport::Close),
+    ] {
+        let mut server = in_phase(Some(Phase::Exchanged));
+        server.take_transmit();
+        server.handle_trailing(len / 2);
+        server.handle_trailing(len - len / 2);
+        assert_eq!((server.transport(), server.was_clean()), (transport, true), "{len}");
+    }
+    // Until the peer has closed too, or the close timeout.
+    let mut server = in_phase(Some(Phase::Discarding { left: 0 }));
+    server.take_transmit();
+    server.handle_eof();
+    assert_eq!((server.transport(), server.was_clean()), (Transport::Close, true));
+    let mut server = in_phase(Some(Phase::Discarding { left: 0 }));
+    server.take_transmit();
+    let deadline = server.poll_timeout().unwrap();
+    assert_eq!(deadline, NOW + Duration::from_secs(10));
+    server.handle_timeout(deadline);
+    server.handle_timeout(server.poll_timeout().unwrap_or(deadline));
+    assert_eq!((server.transport(), server.was_clean()), (Transport::Close, true));
+    // Nothing else is affected, nor a client, which reads until the server has closed.
+    for phase in [None, Some(Phase::CloseSent), Some(Phase::Failed), Some(Phase::WriteFailed)] {
+        let mut server = in_phase(phase);
+        server.handle_trailing(1);
+        assert_eq!(server.phase(), phase);
+    }
+    let mut client = client([7; 32]);
+    client.handle_event(NOW, &mut Event::Close(CloseFrame { code: None, reason: "" }));
+    client.take_transmit();
+    client.handle_trailing(1);
+    assert_eq!(client.transport(), Transport::Open);
 }
 
 // RFC 6455 §7.1.7: no Close frame was sent, and none is queued.

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::time::Duration;
-use wireloom_testing::frame::{Length, concat};
+use wireloom_testing::frame::{Length, concat, masked};
 use wireloom_testing::{End, Frame, Received};
 use wireloom_ws::limits::PONGS_QUEUED_LEN_MAX;
 use wireloom_ws::{
@@ -413,6 +413,28 @@ fn the_server_closes_tcp_and_the_client_waits() {
             assert_eq!(ended.by, if by_it { Initiator::Local } else { Initiator::Peer });
             assert_eq!(ended.code(), CloseCode::NORMAL);
         }
+    }
+}
+
+// §7.1.1: trailing bytes are discarded, and the server shuts down writing until the client has closed, so that it receives everything.
+#[test]
+fn a_server_discards_what_follows_a_close_frame() {
+    for behind in [false, true] {
+        let mut server = End::server();
+        let mut wire = Frame::close(1000, "").mask([1, 2, 3, 4]).bytes();
+        if behind {
+            wire.extend(masked(0x81, "late"));
+        }
+        assert_eq!(server.receive(wire).len(), 1);
+        server.sent_frames();
+        let expected = if behind { Transport::ShutdownWrite } else { Transport::Close };
+        assert_eq!(server.connection.transport(), expected);
+        // Bytes that the driver finds when it is about to close.
+        assert_eq!(server.receive(masked(0x81, "later")), []);
+        assert_eq!(server.connection.transport(), Transport::ShutdownWrite);
+        server.connection.handle_eof();
+        assert_eq!(server.connection.transport(), Transport::Close);
+        assert!(server.connection.was_clean());
     }
 }
 
