@@ -234,14 +234,14 @@ mod tests {
 
     fn deliver(hub: &Hub, len: usize) {
         let publication = Arc::new(Publication { data: vec![b'1'; len].into(), ..Publication::default() });
-        hub.0.deliver_publication("rooms:x", "", 0, &publication);
+        hub.0.deliver_publication("rooms:x", "", 0, &publication).finish();
     }
 
     fn is_unwritten(hub: &Hub) -> bool {
         hub.0.all_clients().iter().all(|client| client.outbox.backlog().written == 0)
     }
 
-    /// Engines deliver from threads of their own, with their histories locked.
+    /// Engines deliver from threads of their own.
     #[tokio::test]
     async fn the_thread_that_delivers_writes_nothing() {
         let (hub, mut socket) = subscribed().await;

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use tracing::warn;
 
-use super::{Control, Delivery, Engine, EngineError, Membership};
+use super::{Control, Delivery, Engine, EngineError, Membership, PendingDelivery};
 use crate::config::POSITION_TTL;
 use crate::history::Retention;
 use crate::protocol::Publication;
@@ -32,14 +32,21 @@ impl Receiver {
 }
 
 impl Delivery for Receiver {
-    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
-        let Some(hub) = self.hub() else { return };
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
+        let Some(hub) = self.hub() else { return PendingDelivery::default() };
         if channel != COMMANDS {
             return hub.deliver_publication(channel, epoch, previous, publication);
         }
         if let Ok(control) = serde_json::from_slice(&publication.data) {
             hub.deliver_control(&control);
         }
+        PendingDelivery::default()
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {

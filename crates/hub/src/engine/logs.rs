@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::EngineError;
+use super::{Delivery, EngineError, PendingDelivery};
 use crate::history::{Log, Position, Retention};
 use crate::protocol::Publication;
 use crate::random::token;
@@ -197,16 +197,14 @@ impl Logs {
         publication: Publication,
         retention: Retention,
         now: Duration,
-        deliver: impl FnOnce(&Position, &Arc<Publication>),
+        delivery: Option<&dyn Delivery>,
     ) -> Result<Position, EngineError> {
         let mut shard = self.entries.lock(channel);
         let log = self.begun(&mut shard, channel, now)?;
-        let len = log.len();
-        let publication = log.append(publication, retention, now);
+        let pending = self.append_to(log, channel, publication, retention, now, delivery);
         let position = log.position();
-        // Deliver while the history is locked, so that publications arrive in the order of their offsets.
-        deliver(&position, &publication);
-        self.account(len, log);
+        drop(shard);
+        pending.finish();
         Ok(position)
     }
 
@@ -219,7 +217,7 @@ impl Logs {
         publication: Publication,
         retention: Retention,
         now: Duration,
-        deliver: impl FnOnce(&Position, &Arc<Publication>),
+        delivery: Option<&dyn Delivery>,
     ) {
         let mut shard = self.entries.lock(channel);
         let entry = match shard.get_mut(channel) {
@@ -237,9 +235,27 @@ impl Logs {
                 other.insert(Log::restore(before, [], now))
             }
         };
+        let pending = self.append_to(log, channel, publication, retention, now, delivery);
+        drop(shard);
+        pending.finish();
+    }
+
+    /// Queues the publication for delivery while the history is locked, so that publications arrive in the order of their offsets.
+    fn append_to(
+        &self,
+        log: &mut Log,
+        channel: &str,
+        publication: Publication,
+        retention: Retention,
+        now: Duration,
+        delivery: Option<&dyn Delivery>,
+    ) -> PendingDelivery {
         let len = log.len();
-        deliver(position, &log.append(publication, retention, now));
+        let publication = log.append(publication, retention, now);
         self.account(len, log);
+        delivery.map_or_else(PendingDelivery::default, |delivery| {
+            delivery.deliver_publication(channel, log.epoch(), publication.offset - 1, &publication)
+        })
     }
 
     /// Whether a decision is about the history as it is now.
@@ -437,7 +453,7 @@ mod tests {
 
     fn publish_at(logs: &Logs, channel: &str, len: usize, now: Duration) -> Result<Position, EngineError> {
         let publication = Publication { data: Bytes::from(vec![b'1'; len]), ..Publication::default() };
-        logs.append(channel, publication, KEEP, now, |_, _| {})
+        logs.append(channel, publication, KEEP, now, None)
     }
 
     fn publish(logs: &Logs, channel: &str, len: usize) -> Result<Position, EngineError> {
@@ -563,7 +579,7 @@ mod tests {
         let hours = |hours: u32| Duration::from_secs(3600) * hours;
         for (channel, keep) in [("a", 2), ("b", 4)] {
             let retention = Retention { position_ttl: hours(keep), ..KEEP };
-            logs.append(channel, Publication::default(), retention, NOW, |_, _| {}).unwrap();
+            logs.append(channel, Publication::default(), retention, NOW, None).unwrap();
         }
         // A restored one has the default until the engine knows its namespace.
         logs.restore("c", Log::restore(Position { offset: 7, epoch: "e".into() }, [], NOW));

@@ -63,15 +63,8 @@ impl MemoryEngine {
         &self.logs
     }
 
-    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
+    pub(super) fn delivery(&self) -> Option<Arc<dyn Delivery>> {
         self.delivery.get()?.upgrade()
-    }
-
-    /// Delivers a publication with an offset.
-    pub(super) fn deliver(&self, channel: &str, position: &Position, publication: &Arc<Publication>) {
-        if let Some(delivery) = self.delivery() {
-            delivery.deliver_publication(channel, &position.epoch, position.offset - 1, publication);
-        }
     }
 
     pub(super) fn deliver_history_lost(&self, channel: &str) {
@@ -121,16 +114,14 @@ impl Engine for MemoryEngine {
         retention: Option<Retention>,
         _idempotency_key: &'a str,
     ) -> EngineFuture<'a, Position> {
+        let delivery = self.delivery();
         let Some(retention) = retention else {
-            if let Some(delivery) = self.delivery() {
-                delivery.deliver_publication(channel, "", 0, &Arc::new(publication));
+            if let Some(delivery) = delivery {
+                delivery.deliver_publication(channel, "", 0, &Arc::new(publication)).finish();
             }
             return ready(Ok(Position::default()));
         };
-        let deliver = |position: &Position, publication: &Arc<Publication>| {
-            self.deliver(channel, position, publication);
-        };
-        ready(self.logs.append(channel, publication, retention, self.now(), deliver))
+        ready(self.logs.append(channel, publication, retention, self.now(), delivery.as_deref()))
     }
 
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
@@ -229,5 +220,64 @@ impl Engine for MemoryEngine {
         for (channel, decision) in self.logs.overdue(self.now()) {
             self.drop_if(&channel, &decision);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::POSITION_TTL;
+    use crate::engine::{DiskEngine, PendingDelivery};
+
+    const KEEP: Retention =
+        Retention { size: 10, ttl: Duration::from_secs(3600), position_ttl: POSITION_TTL };
+
+    /// Subscribers that have all missed something, and own their engine, as a hub does.
+    struct Behind<E>(Arc<E>);
+
+    impl<E: Engine> Delivery for Behind<E> {
+        fn deliver_publication(
+            &self,
+            channel: &str,
+            _: &str,
+            _: u64,
+            _: &Arc<Publication>,
+        ) -> PendingDelivery {
+            let (engine, channel) = (self.0.clone(), channel.to_owned());
+            PendingDelivery::new(move || {
+                engine.unsubscribe(&channel);
+                engine.maintain();
+            })
+        }
+        fn deliver_membership(&self, _: &str, _: &Membership) {}
+        fn deliver_history_lost(&self, _: &str) {}
+        fn deliver_control(&self, _: &Control) {}
+        fn retention(&self, _: &str) -> Option<Retention> {
+            Some(KEEP)
+        }
+    }
+
+    fn publish_to_those_behind(engine: impl Engine) {
+        let engine = Arc::new(engine);
+        let (published, publishing) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let delivery: Arc<dyn Delivery> = Arc::new(Behind(engine.clone()));
+            engine.start(Arc::downgrade(&delivery));
+            let publication = Publication { data: "1".into(), ..Publication::default() };
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                engine.subscribe("a").await.unwrap();
+                published.send(engine.publish("a", publication, Some(KEEP), "").await).unwrap();
+            });
+        });
+        let published = publishing.recv_timeout(Duration::from_secs(60));
+        assert_eq!(published.expect("no lock is held").unwrap().offset, 1);
+    }
+
+    #[test]
+    fn a_delivery_ends_subscriptions_while_no_history_is_locked() {
+        publish_to_those_behind(MemoryEngine::new(10));
+        let directory = tempfile::tempdir().unwrap();
+        publish_to_those_behind(DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap());
     }
 }

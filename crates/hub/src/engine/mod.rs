@@ -124,7 +124,16 @@ pub trait Delivery: Send + Sync {
     /// Delivers a publication to this node's subscribers. The publications of a channel with history are delivered in
     /// the order of their offsets. `previous` is the offset of the previous one, or 0 if that is no longer kept;
     /// `epoch` is that of the history. A publication that is in no history has offset 0.
-    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>);
+    ///
+    /// An engine may call this while it has the history locked, so that the order is kept: this only queues the publication, and does not
+    /// call the engine. The engine finishes the delivery after the unlock.
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery;
     /// Delivers a join or a leave.
     fn deliver_membership(&self, channel: &str, membership: &Membership);
     /// Reports that the history which the subscribers of a channel follow no longer exists.
@@ -135,6 +144,36 @@ pub trait Delivery: Send + Sync {
     fn deliver_control(&self, control: &Control);
     /// How much of a channel's history is kept; `None` if it has no history.
     fn retention(&self, channel: &str) -> Option<Retention>;
+}
+
+/// The rest of the delivery of a publication that is queued: it is forwarded to the subscribers, and a subscriber that missed one before
+/// is unsubscribed from the engine. Dropping this does it as well.
+#[derive(Default)]
+#[must_use = "it calls the engine when it is dropped: keep it until no history is locked"]
+pub struct PendingDelivery(Option<Box<dyn FnOnce() + Send>>);
+
+impl PendingDelivery {
+    /// A delivery that `rest` finishes. Without one, [`default`](Self::default) is a delivery that is finished.
+    pub fn new(rest: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(rest)))
+    }
+
+    /// Finishes the delivery. No history may be locked.
+    pub fn finish(self) {}
+}
+
+impl Drop for PendingDelivery {
+    fn drop(&mut self) {
+        if let Some(rest) = self.0.take() {
+            rest();
+        }
+    }
+}
+
+impl fmt::Debug for PendingDelivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingDelivery").field("is_finished", &self.0.is_none()).finish()
+    }
 }
 
 /// Where histories and presence are kept, and how publications reach the other nodes.

@@ -309,7 +309,7 @@ impl Engine for NatsEngine {
             }
             // Without NATS, only this node's subscribers receive it.
             let payload = publication.encode_to_vec();
-            self.receiver.deliver_publication(channel, "", 0, &Arc::new(publication));
+            self.receiver.deliver_publication(channel, "", 0, &Arc::new(publication)).finish();
             self.broadcast(format!("wl.live.p.{}", encoded(channel)), payload).await?;
             Ok(Position::default())
         })

@@ -9,7 +9,7 @@ use crate::changes::Change;
 use crate::channels::Appended;
 use crate::client::Client;
 use crate::clock::seconds;
-use crate::engine::{Action, Control, Delivery, Membership};
+use crate::engine::{Action, Control, Delivery, Membership, PendingDelivery};
 use crate::history::Retention;
 use crate::protocol::{Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::shards::lock;
@@ -25,6 +25,14 @@ impl Node {
     /// Forwards the burst of a channel, before its subscribers change or are sent something else.
     pub(crate) fn settle(&self, channel: &str) {
         self.write_later(self.fan_out(channel));
+    }
+
+    /// Forwards the burst of a channel when the publishing task yields, or now if it is full.
+    fn forward(&self, channel: Arc<str>, is_full: bool) {
+        match self.runtimes.get().filter(|_| !is_full) {
+            Some(runtime) => fan_out_later(self.this.clone(), channel, &runtime),
+            None => self.settle(&channel),
+        }
     }
 
     /// Carries out the commands of the server API that have waited until the answer of a connection to `connect` is queued.
@@ -79,15 +87,24 @@ impl Delivery for Node {
         self.options(channel).as_ref().and_then(retention)
     }
 
-    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
-        match self.channels.append(channel, epoch, previous, publication) {
-            Appended::First(name) => match self.runtimes.get() {
-                Some(runtime) => fan_out_later(self.this.clone(), name, &runtime),
-                None => self.settle(channel),
-            },
-            Appended::Full => self.settle(channel),
-            Appended::Done => {}
-        }
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
+        let (channel, is_full) = match self.channels.append(channel, epoch, previous, publication) {
+            Appended::Done => return PendingDelivery::default(),
+            Appended::First(name) => (name, false),
+            Appended::Full => (channel.into(), true),
+        };
+        let this = self.this.clone();
+        PendingDelivery::new(move || {
+            if let Some(node) = this.upgrade() {
+                node.forward(channel, is_full);
+            }
+        })
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {

@@ -369,6 +369,34 @@ async fn what_follows_a_publication_is_sent_after_it() {
     assert_eq!(lost, published);
 }
 
+/// The engine may have the history locked until then.
+#[test]
+fn a_delivery_calls_no_engine_before_it_is_finished() {
+    let config =
+        "[channel]\nsubscribe = \"anyone\"\nhistory_size = 10\nhistory_ttl = \"1h\"\nforce_recovery = true\n";
+    // A burst that is full, and one that no runtime can forward later.
+    for (len, has_runtime) in [(128 << 10, true), (1, false)] {
+        let hub = Hub::builder().config(HubConfig::from_toml(config).unwrap()).build().unwrap();
+        let node = &hub.0;
+        let mut runtime = Some(runtime());
+        let client = runtime.as_ref().unwrap().block_on(async {
+            let client = connected(node);
+            let command = SubscribeRequest { channel: "a".into(), ..SubscribeRequest::default() };
+            let subscribed = subscribe(node, &client, Request::from_client(command, &Headers::NONE)).await;
+            assert!(subscribed.unwrap().start(Vec::new()).await);
+            client
+        });
+        runtime.take_if(|_| !has_runtime);
+        let data = vec![b'1'; len].into();
+        let publication = Arc::new(Publication { data, offset: 1, ..Publication::default() });
+        // The history that the client follows was removed.
+        let pending = node.deliver_publication("a", "the next history", 0, &publication);
+        assert!(client.is_subscribed("a"), "{len}");
+        pending.finish();
+        assert!(!client.is_subscribed("a"), "{len}");
+    }
+}
+
 /// A subscriber without a history receives what is published after it has subscribed.
 #[tokio::test]
 async fn a_subscriber_receives_nothing_that_was_published_before() {

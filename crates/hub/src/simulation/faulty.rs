@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use super::model::Model;
 use crate::config::RecoveryMode;
-use crate::engine::{Control, Delivery, Engine, EngineError, EngineFuture, Membership};
+use crate::engine::{Control, Delivery, Engine, EngineError, EngineFuture, Membership, PendingDelivery};
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
 use crate::shards::lock;
@@ -68,15 +68,23 @@ struct LossyDelivery {
 }
 
 impl Delivery for LossyDelivery {
-    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
-        let Some(hub) = self.hub.upgrade() else { return };
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
+        let Some(hub) = self.hub.upgrade() else { return PendingDelivery::default() };
         if self.chance.happens(|faults| faults.loss) {
-            return;
+            return PendingDelivery::default();
         }
-        hub.deliver_publication(channel, epoch, previous, publication);
-        if self.chance.happens(|faults| faults.repetition) {
-            hub.deliver_publication(channel, epoch, previous, publication);
+        let pending = hub.deliver_publication(channel, epoch, previous, publication);
+        if !self.chance.happens(|faults| faults.repetition) {
+            return pending;
         }
+        let repeated = hub.deliver_publication(channel, epoch, previous, publication);
+        PendingDelivery::new(|| drop((pending, repeated)))
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use wireloom_hub::engine::{
-    Action, Control, Delivery, Engine, EngineError, Membership, NatsEngine, RedisEngine,
+    Action, Control, Delivery, Engine, EngineError, Membership, NatsEngine, PendingDelivery, RedisEngine,
 };
 use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{HistoryQuery, Hub, HubConfig, Position, RecoveryMode, Retention};
@@ -914,9 +914,16 @@ struct Held {
 const MANY: Retention = Retention { size: 1_000, ..KEEP };
 
 impl Delivery for Held {
-    fn deliver_publication(&self, _: &str, _: &str, _: u64, publication: &Arc<Publication>) {
+    fn deliver_publication(
+        &self,
+        _: &str,
+        _: &str,
+        _: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
         self.may_deliver.wait();
         self.delivered.lock().unwrap().push(publication.offset);
+        PendingDelivery::default()
     }
 
     fn deliver_membership(&self, _: &str, _: &Membership) {}

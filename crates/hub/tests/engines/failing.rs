@@ -9,7 +9,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::sync::watch;
 use tokio::time::sleep;
-use wireloom_hub::engine::{Control, Delivery, Engine, Membership, NatsEngine, RedisEngine};
+use wireloom_hub::engine::{Control, Delivery, Engine, Membership, NatsEngine, PendingDelivery, RedisEngine};
 use wireloom_hub::protocol::Publication;
 use wireloom_hub::{HistoryQuery, Position, Recovery, RecoveryMode, Retention};
 use wireloom_testing::rng::generator;
@@ -140,10 +140,17 @@ impl Subscriber {
 }
 
 impl Delivery for Subscribers {
-    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
         if let Some(subscriber) = self.0.lock().unwrap().get_mut(channel) {
             subscriber.handle((epoch.into(), previous, publication.clone()));
         }
+        PendingDelivery::default()
     }
 
     fn deliver_membership(&self, _: &str, _: &Membership) {}

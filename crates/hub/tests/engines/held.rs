@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use wireloom_hub::engine::{Control, Delivery, Engine, Membership, NatsEngine, RedisEngine};
+use wireloom_hub::engine::{Control, Delivery, Engine, Membership, NatsEngine, PendingDelivery, RedisEngine};
 use wireloom_hub::protocol::Publication;
 use wireloom_hub::{Position, RecoveryMode, Retention};
 
@@ -26,7 +26,13 @@ struct Holder {
 }
 
 impl Delivery for Held {
-    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
         if channel == "held" {
             self.entered.send(()).unwrap();
             self.leave.lock().unwrap().recv().unwrap();
@@ -34,7 +40,7 @@ impl Delivery for Held {
         if let Some(time) = text(publication).strip_prefix("sleep ") {
             std::thread::sleep(Duration::from_millis(time.parse().unwrap()));
         }
-        self.recorder.deliver_publication(channel, epoch, previous, publication);
+        self.recorder.deliver_publication(channel, epoch, previous, publication)
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {

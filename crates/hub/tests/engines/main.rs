@@ -22,7 +22,7 @@ use std::time::Duration;
 use wireloom_hub::RecoveryMode;
 use wireloom_hub::engine::{
     Control, Delivery, DiskEngine, Engine, EventQueue, Lease, Membership, MemoryEngine, NatsEngine,
-    QueuedEvent, RedisEngine,
+    PendingDelivery, QueuedEvent, RedisEngine,
 };
 use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{HistoryQuery, Position, Retention};
@@ -50,9 +50,16 @@ pub(crate) enum Event {
 }
 
 impl Delivery for Recorder {
-    fn deliver_publication(&self, channel: &str, epoch: &str, _: u64, publication: &Arc<Publication>) {
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        _: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
         let position = Position { offset: publication.offset, epoch: epoch.into() };
         self.0.lock().unwrap().push(Event::Published(channel.into(), position, text(publication)));
+        PendingDelivery::default()
     }
 
     fn deliver_membership(&self, _: &str, membership: &Membership) {

@@ -10,7 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use turmoil::net::{TcpListener, TcpStream};
-use wireloom_hub::engine::{Control, Delivery, Engine, EngineError, EngineFuture, Membership, MemoryEngine};
+use wireloom_hub::engine::{
+    Control, Delivery, Engine, EngineError, EngineFuture, Membership, MemoryEngine, PendingDelivery,
+};
 use wireloom_hub::protocol::{ClientInfo, Publication};
 use wireloom_hub::{History, HistoryQuery, Position, Recovery, RecoveryMode, Retention};
 
@@ -87,14 +89,21 @@ impl Fanout {
 }
 
 impl Delivery for Fanout {
-    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
+    fn deliver_publication(
+        &self,
+        channel: &str,
+        epoch: &str,
+        previous: u64,
+        publication: &Arc<Publication>,
+    ) -> PendingDelivery {
         let key = (channel.to_owned(), epoch.to_owned(), publication.offset);
         let published =
             Published { data: publication.data.to_vec(), at: turmoil::sim_elapsed().unwrap_or_default() };
         let twice = self.truth.lock().unwrap().insert(key, published);
         assert!(twice.is_none(), "an offset was assigned twice");
         let (channel, epoch, publication) = (channel.to_owned(), epoch.to_owned(), publication.clone());
-        self.deliver(move |hub| hub.deliver_publication(&channel, &epoch, previous, &publication));
+        self.deliver(move |hub| hub.deliver_publication(&channel, &epoch, previous, &publication).finish());
+        PendingDelivery::default()
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {

@@ -350,6 +350,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::engine::PendingDelivery;
     use crate::history::Log;
 
     const KEEP: Retention =
@@ -546,9 +547,10 @@ mod tests {
     }
 
     impl Delivery for Owner {
-        fn deliver_publication(&self, _: &str, _: &str, _: u64, _: &Arc<Publication>) {
+        fn deliver_publication(&self, _: &str, _: &str, _: u64, _: &Arc<Publication>) -> PendingDelivery {
             self.entered.send(()).unwrap();
             self.leave.lock().unwrap().recv().unwrap();
+            PendingDelivery::default()
         }
         fn deliver_membership(&self, _: &str, _: &Membership) {}
         fn deliver_history_lost(&self, _: &str) {}

@@ -278,16 +278,14 @@ impl Writer {
             match change {
                 Change::Append { channel, position, publication, .. } => {
                     let Some(retention) = retention else { continue };
-                    let deliver = |position: &Position, publication: &Arc<Publication>| {
-                        self.memory.deliver(&channel, position, publication);
-                    };
+                    let delivery = self.memory.delivery();
                     self.memory.logs().append_written(
                         &channel,
                         &position,
                         *publication,
                         retention,
                         now,
-                        deliver,
+                        delivery.as_deref(),
                     );
                 }
                 Change::Drop { channel, decision } => {

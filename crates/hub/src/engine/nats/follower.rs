@@ -129,7 +129,7 @@ impl Follower {
         match message.subject.split('.').nth(2) {
             Some("p") => {
                 if let Ok(publication) = Publication::decode(&*message.payload) {
-                    delivery.deliver_publication(&self.channel, "", 0, &Arc::new(publication));
+                    delivery.deliver_publication(&self.channel, "", 0, &Arc::new(publication)).finish();
                 }
             }
             Some("m") => {
@@ -199,7 +199,9 @@ impl Follower {
             delivery.deliver_history_lost(&self.channel);
         } else if let Ok(mut publication) = Publication::decode(live.payload) {
             publication.offset = live.sequence;
-            delivery.deliver_publication(&self.channel, &at.epoch, live.previous, &Arc::new(publication));
+            delivery
+                .deliver_publication(&self.channel, &at.epoch, live.previous, &Arc::new(publication))
+                .finish();
         }
         at.delivered = live.sequence;
         at.complete = at.complete.max(live.sequence);
@@ -237,7 +239,7 @@ impl Follower {
         }
         let mut previous = at.complete;
         for publication in &publications {
-            delivery.deliver_publication(&self.channel, &at.epoch, previous, publication);
+            delivery.deliver_publication(&self.channel, &at.epoch, previous, publication).finish();
             previous = publication.offset;
         }
         at.delivered = position.offset;

@@ -684,7 +684,7 @@ impl Live {
         match *kind {
             EPHEMERAL => {
                 if let Ok(publication) = Publication::decode(payload) {
-                    delivery.deliver_publication(channel, "", 0, &Arc::new(publication));
+                    delivery.deliver_publication(channel, "", 0, &Arc::new(publication)).finish();
                 }
             }
             MEMBERSHIP => {
@@ -750,7 +750,7 @@ impl Live {
             None => {}
         }
         self.set_reached(channel, Some(Reached { complete, delivered: offset, awaited_until: None }));
-        delivery.deliver_publication(channel, epoch, offset - 1, &Arc::new(publication));
+        delivery.deliver_publication(channel, epoch, offset - 1, &Arc::new(publication)).finish();
         false
     }
 
@@ -848,7 +848,7 @@ impl Live {
         }
         for publication in &recovery.publications {
             let previous = publication.offset.saturating_sub(1);
-            delivery.deliver_publication(channel, &recovery.position.epoch, previous, publication);
+            delivery.deliver_publication(channel, &recovery.position.epoch, previous, publication).finish();
         }
         Ok(())
     }
