@@ -130,6 +130,12 @@ pub struct Refusal {
     pub temporary: bool,
 }
 
+/// A copy of bytes of the application. They may have a destructor that calls the hub, and be part of a buffer that is much larger: they
+/// are dropped here, where nothing is locked.
+pub(crate) fn copied(bytes: Bytes) -> Bytes {
+    Bytes::copy_from_slice(&bytes)
+}
+
 /// Why the application's answer is not a result.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {

@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineError, EngineHealth, MemoryEngine};
 use crate::history::Position;
 use crate::hooks::{
     ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, Hooks, PublishEvent, Refusal, RpcEvent,
-    SubscribeEvent, SubscribeGrant,
+    SubscribeEvent, SubscribeGrant, copied,
 };
 use crate::idempotency::KEY_LEN_MAX;
 use crate::metrics::{HubStats, SlowClient};
@@ -224,7 +224,7 @@ impl Hub {
         HubBuilder::default()
     }
 
-    /// Publishes a JSON value, or any bytes, into a channel. Returns its position, whose offset is 0 if the channel has
+    /// Publishes a copy of a JSON value, or of any bytes, into a channel. Returns its position, whose offset is 0 if the channel has
     /// no history.
     ///
     /// # Errors
@@ -244,7 +244,7 @@ impl Hub {
         options: PublishOptions,
     ) -> Result<Position, PublishError> {
         let PublishOptions { tags, skip_history, idempotency_key } = options;
-        let publication = Publication { data: data.into(), tags, ..Publication::default() };
+        let publication = Publication { data: copied(data.into()), tags, ..Publication::default() };
         if idempotency_key.is_empty() {
             return self.0.publish(channel, publication, skip_history, "").await;
         }

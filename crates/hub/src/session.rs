@@ -21,7 +21,7 @@ use crate::clock::{Deadline, Nanos, seconds};
 use crate::concurrently::concurrently;
 use crate::config::ChannelOptions;
 use crate::encoded::publication_of;
-use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal};
+use crate::hooks::{ConnectEvent, ConnectGrant, Failure, Refusal, copied};
 use crate::node::Node;
 use crate::protocol::UnsubscribeCode;
 use crate::protocol::{
@@ -637,6 +637,7 @@ impl Session {
                 peer: self.client.peer(),
             };
             grant = hook(event).await.map_err(Denied::Ended)?;
+            grant.info = copied(grant.info);
             is_cut =
                 has_token && grant.expires_at.is_some_and(|at| expires_at.is_none_or(|token| at < token));
             grant.expires_at = [grant.expires_at, expires_at].into_iter().flatten().min();
@@ -768,6 +769,7 @@ impl From<Disconnect> for Denied {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Context, Poll, Waker};
 
     use super::*;
@@ -775,6 +777,8 @@ mod tests {
     use crate::clock::Clock;
     use crate::config::HubConfig;
     use crate::engine::{Action, Control, Delivery as _};
+    use crate::history::HistoryQuery;
+    use crate::hooks::SubscribeGrant;
     use crate::hub::Hub;
     use crate::protocol::ClientInfo;
     use crate::token::TokenClaims;
@@ -886,6 +890,63 @@ mod tests {
             session.handle_message(refresh.as_str().into()).await;
             assert_eq!(client.expires_at(), at(Some(second)), "{expected:?}");
         }
+    }
+
+    /// Counts how often it is dropped.
+    struct Foreign(Arc<AtomicUsize>);
+
+    impl AsRef<[u8]> for Foreign {
+        fn as_ref(&self) -> &[u8] {
+            b"7"
+        }
+    }
+
+    impl Drop for Foreign {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What the hub keeps is dropped under its locks.
+    #[tokio::test]
+    async fn the_hub_keeps_no_bytes_of_the_application() {
+        let config = HubConfig::from_toml(
+            "[channel]\npresence = true\njoin_leave = true\nhistory_size = 10\nhistory_ttl = \"1h\"\n",
+        );
+        let dropped = Arc::<AtomicUsize>::default();
+        let foreign = {
+            let dropped = dropped.clone();
+            move || Bytes::from_owner(Foreign(dropped.clone()))
+        };
+        let (connect, subscribe, publish) = (foreign.clone(), foreign.clone(), foreign.clone());
+        let hub = Hub::builder()
+            .config(config.unwrap())
+            .on_connect(move |_| {
+                let (info, data) = (connect(), connect());
+                async { Ok(ConnectGrant { user: "7".into(), info, data, ..ConnectGrant::default() }) }
+            })
+            .on_subscribe(move |_| {
+                let (info, data) = (subscribe(), subscribe());
+                async { Ok(SubscribeGrant { info, data, expires_at: None }) }
+            })
+            .on_publish(move |_| std::future::ready(Ok(publish())));
+        let hub = hub.build().unwrap();
+        let node = &hub.0;
+        let client = node.accept(Transport::WebSocket(Encoding::Json), None, None).unwrap();
+        let mut session = Session::new(node.clone(), client.clone(), Headers::NONE);
+        for (command, expected) in [
+            ("\"connect\":{}", 2),
+            ("\"subscribe\":{\"channel\":\"a\"}", 4),
+            ("\"publish\":{\"channel\":\"a\",\"data\":1}", 5),
+        ] {
+            session.handle_message(format!("{{\"id\":1,{command}}}").as_str().into()).await;
+            assert_eq!(dropped.load(Ordering::Relaxed), expected, "{command}");
+        }
+        hub.publish("a", foreign()).await.unwrap();
+        assert_eq!(dropped.load(Ordering::Relaxed), 6);
+        let history = node.history("a", &HistoryQuery::default()).await.unwrap().unwrap();
+        assert_eq!(history.publications.len(), 2);
+        assert_eq!(node.engine().presence("a").await.unwrap()[0].chan_info, "7");
     }
 
     /// What was sent to a client.

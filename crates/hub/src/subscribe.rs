@@ -15,7 +15,7 @@ use crate::encoded;
 use crate::engine::EngineError;
 use crate::filter::Filter;
 use crate::history::{Position, Retention};
-use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant};
+use crate::hooks::{Refusal, SubscribeEvent, SubscribeGrant, copied};
 use crate::node::{Node, retention};
 use crate::opened::Opened;
 use crate::protocol::{Encoding, ErrorCode, Reply, SubscribeRequest, SubscribeResult};
@@ -253,7 +253,7 @@ async fn authorise(node: &Node, client: &Client, request: &Request) -> Result<Gr
         };
         let SubscribeGrant { info, data, expires_at } = hook(event).await?;
         let expires_at = node.clock.expiry(expires_at);
-        return Ok(Grant { info, data, expires_at, ..Grant::default() });
+        return Ok(Grant { info: copied(info), data, expires_at, ..Grant::default() });
     }
     let config = &settings.config;
     let asks = config.channel_options(channel).is_some_and(|options| options.subscribe_proxy);

@@ -9,7 +9,7 @@ use crate::client::{Format, Subscription};
 use crate::clock::seconds;
 use crate::engine::EngineError;
 use crate::history::{HistoryQuery, Position};
-use crate::hooks::{PublishEvent, Refusal, RpcEvent};
+use crate::hooks::{PublishEvent, Refusal, RpcEvent, copied};
 use crate::node::{Node, PublishError, retention};
 use crate::protocol::{
     Command, Encoding, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult, Publication,
@@ -124,7 +124,7 @@ impl Session {
                 channel: channel.to_owned(),
                 data: publication.data,
             };
-            publication.data = hook(event).await?;
+            publication.data = copied(hook(event).await?);
         } else if let Some(asked) = self.ask_to_publish(channel, &publication.data).await {
             (publication.data, skip_history) = asked?;
         } else if !by_default {
