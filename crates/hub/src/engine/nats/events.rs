@@ -3,14 +3,17 @@
 //! An end is queued before it is removed from the bucket. If the node is lost in between, another one queues it again; the id of the
 //! message lets the stream drop the second one.
 
+use std::fmt::Display;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::Message;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{kv, stream};
 use bytes::Bytes;
-use tokio_stream::StreamExt as _;
+use tokio_stream::{Stream, StreamExt as _};
 use tracing::warn;
 
 use super::history::{self, From};
@@ -220,6 +223,26 @@ fn others(rows: Vec<(String, Bytes)>, own: &str) -> Vec<(String, u64)> {
     others.map(|(name, value)| (name, parsed(&value).unwrap_or(u64::MAX))).collect()
 }
 
+/// The events in these messages. An error does not lose those that were received before: the server would send them again only after
+/// [`TAKEN_TIMEOUT`]. If it stays, the next call returns it.
+async fn taken(
+    messages: impl Stream<Item = Result<Message, impl Display>>,
+) -> Result<Vec<QueuedEvent>, EngineError> {
+    let mut messages = pin!(messages);
+    let mut taken = Vec::new();
+    while let Some(message) = messages.next().await {
+        match message {
+            Ok(Message { reply: Some(id), payload, .. }) => {
+                taken.push(QueuedEvent { id: id.into_string(), event: payload });
+            }
+            Ok(_) => {}
+            Err(error) if taken.is_empty() => return Err(unavailable(error)),
+            Err(_) => break,
+        }
+    }
+    Ok(taken)
+}
+
 /// A row of a bucket.
 fn row(key: &str, value: &[u8]) -> Bytes {
     [key.as_bytes(), b"\n", value].concat().into()
@@ -300,16 +323,8 @@ impl EventQueue for NatsEngine {
     fn take(&self, max: usize) -> EngineFuture<'_, Vec<QueuedEvent>> {
         Box::pin(async move {
             let parts = self.parts().await?;
-            let mut messages =
-                parts.consumer.fetch().max_messages(max).messages().await.map_err(unavailable)?;
-            let mut taken = Vec::new();
-            while let Some(message) = messages.next().await {
-                let message = message.map_err(unavailable)?;
-                if let Some(id) = &message.reply {
-                    taken.push(QueuedEvent { id: id.to_string(), event: message.payload.clone() });
-                }
-            }
-            Ok(taken)
+            let messages = parts.consumer.fetch().max_messages(max).messages().await.map_err(unavailable)?;
+            taken(messages.map(|received| received.map(|received| received.message))).await
         })
     }
 
@@ -325,6 +340,27 @@ impl EventQueue for NatsEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Such as when the consumer is deleted, or gets another leader.
+    #[tokio::test]
+    async fn an_error_does_not_lose_the_events_before_it() {
+        let message = |id: usize| Message {
+            subject: SUBJECT.into(),
+            reply: Some(id.to_string().into()),
+            payload: Bytes::new(),
+            headers: None,
+            status: None,
+            description: None,
+            length: 0,
+        };
+        let take = async |count, error: Option<&'static str>| {
+            let messages = (0..count).map(message).map(Ok).chain(error.map(Err));
+            taken(tokio_stream::iter(messages)).await.map(|taken| taken.len())
+        };
+        assert_eq!(take(0, None).await, Ok(0));
+        assert_eq!(take(0, Some("deleted")).await, Err(unavailable("deleted")));
+        assert_eq!(take(2, Some("deleted")).await, Ok(2));
+    }
 
     #[test]
     fn the_own_lease_and_those_that_are_gone_are_left_out() {
