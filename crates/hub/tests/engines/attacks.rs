@@ -983,3 +983,22 @@ async fn a_history_of_markers_is_read_to_its_end() {
     let recovery = tokio::time::timeout(Duration::from_secs(20), recovering).await.unwrap().unwrap();
     assert_eq!((recovery.recovered, recovery.publications.len()), (true, 0));
 }
+
+/// Two nodes whose settings were changed ask for more, one of them a moment after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_never_shrinks() {
+    let Some(nats) = Nats::start() else { return };
+    let (one, two) = (nats_engine(nats.port).await, nats_engine(nats.port).await);
+    let days = |days: u64| Duration::from_secs(24 * 3600 * days);
+    let keep = |size, ttl| Retention { size, ttl, position_ttl: ttl };
+    for (engine, retention) in
+        [(&one, keep(10, days(1))), (&two, keep(100, days(1))), (&one, keep(10, days(2)))]
+    {
+        engine.publish("a", Publication::default(), Some(retention), "").await.unwrap();
+    }
+    let raw = async_nats::connect(format!("127.0.0.1:{}", nats.port)).await.unwrap();
+    let stream = async_nats::jetstream::new(raw).get_stream("WL_n").await.unwrap();
+    let config = &stream.cached_info().config;
+    // One more than is promised.
+    assert_eq!((config.max_messages_per_subject, config.max_age), (101, days(2)));
+}

@@ -253,6 +253,9 @@ impl Nats {
         }
         // The configuration of the node has changed, or another node has written its own at the same time.
         self.forget_streams();
+        // What is known of the stream may be from before another node made it grow.
+        let stream =
+            self.jetstream.get_stream(&stream.cached_info().config.name).await.map_err(unavailable)?;
         self.grown(stream, retention).await
     }
 
