@@ -183,6 +183,9 @@ impl Request {
     /// Path and query: of an absolute target what follows the authority (RFC 9112 §3.2.2).
     fn resource(&self) -> &str {
         let target = self.target();
+        if target.starts_with('/') {
+            return target;
+        }
         match target.split_once("://") {
             Some((scheme, rest)) if !scheme.contains('/') => {
                 rest.find(['/', '?']).map_or("/", |at| &rest[at..])

@@ -268,7 +268,7 @@ impl Connection {
     /// invalid settings is ignored.
     #[cfg(feature = "http2")]
     fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
-        let settings = http2_settings(request).filter(|_| self.config.http2_upgrade)?;
+        let settings = if self.config.http2_upgrade { http2_settings(request) } else { None }?;
         http2::Shared::upgraded(http2_config(&self.config), &settings, request.kind()).ok()
     }
 

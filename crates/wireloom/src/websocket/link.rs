@@ -134,6 +134,9 @@ impl Link {
 
     /// Ready when the transport is not needed any more. Every end wakes the task.
     pub(super) fn poll_ended(&mut self, waiter: Waiter, cx: &Context<'_>) -> Poll<()> {
+        if let Some(LinkEnd::Closed(_, None)) = self.end.as_deref() {
+            return Poll::Ready(());
+        }
         let waker = self.register(Some((waiter, cx)));
         let Some(LinkEnd::Closed(_, linger)) = self.end.as_deref_mut() else { return Poll::Pending };
         if let Some(lingering) = linger {

@@ -168,6 +168,14 @@ impl NotificationQueue {
     }
 }
 
+/// Whether the events of ends and errors may be traced. Few servers do so, and each connection has several.
+pub(super) fn is_traced() -> bool {
+    #[cfg(feature = "tracing")]
+    return tracing::enabled!(tracing::Level::DEBUG);
+    #[cfg(not(feature = "tracing"))]
+    false
+}
+
 /// Traces an event, and passes it to the observer if there is one.
 pub(super) fn notify(observer: Option<&Observer>, event: &ObserverEvent) {
     #[cfg(feature = "tracing")]

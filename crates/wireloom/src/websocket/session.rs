@@ -11,7 +11,7 @@ use wireloom_ws::{CloseCode, Error, Event, Kind, Misuse, Outbound, Pong, Prepare
 use super::clock;
 use super::flush;
 use super::message::Payload;
-use super::observer::{NotificationQueue, Observer, ObserverEvent};
+use super::observer::{self, NotificationQueue, Observer, ObserverEvent};
 use crate::guard::Deferred;
 use crate::memory::{Account, Category, FREE_LEN, Reservation};
 use crate::scheduler::TURN;
@@ -370,7 +370,7 @@ impl Session {
 
     /// As [`notifications`](Self::notifications); created for tracing, also without an observer.
     fn traced(&mut self) -> Option<&mut NotificationQueue> {
-        if cfg!(feature = "tracing") {
+        if observer::is_traced() {
             self.rare.get_or_insert_default().notifications.get_or_insert_default();
         }
         self.notifications()
@@ -394,8 +394,9 @@ impl Session {
     /// Queues the event of a connection that has ended.
     pub(super) fn queue_end(&mut self) {
         self.queue_notifications();
-        if let Some(end) = self.core.end().cloned()
-            && let Some(queue) = self.traced()
+        if self.traced().is_some()
+            && let Some(end) = self.core.end().cloned()
+            && let Some(queue) = self.notifications()
         {
             queue.push_end(end);
         }
@@ -403,10 +404,11 @@ impl Session {
 
     /// Queues events for the frames that were queued, and for the closing handshake once it has begun. True if events have to be delivered.
     pub(super) fn queue_notifications(&mut self) -> bool {
-        let mut end = self.core.end().cloned();
-        let queue = if end.is_some() { self.traced() } else { self.notifications() };
+        let has_end = self.core.end().is_some();
+        let queue = if has_end { self.traced() } else { self.notifications() };
         let Some(queue) = queue else { return false };
-        end = end.filter(|_| queue.begin_close());
+        let begins = has_end && queue.begin_close();
+        let end = self.core.end().filter(|_| begins).cloned();
         let headers = self.core.take_headers();
         let Some(queue) = self.notifications() else { return false };
         queue.push_written(headers, end);
@@ -432,7 +434,19 @@ pub(super) fn with_codecs(run: impl FnOnce(&mut DeflatePool)) {
 
 #[cfg(test)]
 mod tests {
+    use wireloom_ws::{Config, Connection};
+
     use super::*;
+
+    #[test]
+    fn an_end_that_is_neither_observed_nor_traced_takes_no_memory() {
+        let (_, outbound) = Connection::server(Config::default(), None, Duration::ZERO).split();
+        let mut session = Session::new(outbound, None);
+        session.core.handle_eof();
+        session.queue_traced(ObserverEvent::Error(crate::error::WebSocketError::ConnectionLost));
+        session.queue_end();
+        assert!(!session.queue_notifications() && session.rare.is_none());
+    }
 
     #[test]
     fn memory_is_released_once_after_two_checks_without_a_transfer() {

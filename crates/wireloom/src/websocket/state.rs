@@ -711,8 +711,15 @@ impl State {
 
     /// Removes the transport: no more reads and writes.
     pub(super) fn take_io(&mut self, why: WebSocketError) -> Io {
+        let was_closed = self.link.is_closed();
         let io = self.link.take_io();
-        self.fail(why);
+        if was_closed {
+            // The queue was dropped and the end was reported then.
+            self.session.core.handle_eof();
+            self.wake();
+        } else {
+            self.fail(why);
+        }
         io
     }
 
