@@ -189,7 +189,8 @@ impl Account {
     /// Counts `len` bytes that are held already.
     pub(super) fn add(&self, category: Category, len: usize) {
         let Some(inner) = &self.0 else { return };
-        inner.add_held(len);
+        inner.held_kib.fetch_add(kib(len), Ordering::Relaxed);
+        inner.group.iter().for_each(|group| group.add(len));
         inner.memory.add(category, len);
     }
 
@@ -211,7 +212,13 @@ impl Account {
     /// Frees `len` bytes that were counted.
     pub(crate) fn subtract(&self, category: Category, len: usize) {
         let Some(inner) = &self.0 else { return };
-        inner.subtract_held(len);
+        let held_kib = inner.held_kib.fetch_sub(kib(len), Ordering::Relaxed) - kib(len);
+        if let Some(group) = &inner.group {
+            group.subtract(len);
+            if held_kib == 0 {
+                group.freed(inner.key());
+            }
+        }
         inner.memory.subtract(category, len);
     }
 }
@@ -248,23 +255,6 @@ impl Inner {
 
     pub(super) fn is_evicted(&self) -> bool {
         self.is_evicted.load(Ordering::Acquire)
-    }
-
-    fn add_held(&self, len: usize) {
-        self.held_kib.fetch_add(kib(len), Ordering::Relaxed);
-        if let Some(group) = &self.group {
-            group.add(len);
-        }
-    }
-
-    fn subtract_held(&self, len: usize) {
-        let held_kib = self.held_kib.fetch_sub(kib(len), Ordering::Relaxed) - kib(len);
-        if let Some(group) = &self.group {
-            group.subtract(len);
-            if held_kib == 0 {
-                group.freed(self.key());
-            }
-        }
     }
 
     /// Evicts the connection: returns what was evicted, and false if it is in use. `None` if it has set no target.

@@ -145,7 +145,7 @@ impl Memory {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(super) mod tests {
     use super::super::reservation::GRANULE;
     use super::super::{Account, Category, Reservation};
     use super::*;
@@ -154,14 +154,14 @@ mod tests {
     const MAX: usize = 64 * GRANULE;
 
     /// Frees its reservation when it is evicted, or aborted.
-    struct Holder {
+    pub(in super::super) struct Holder {
         reservation: Mutex<Option<Reservation>>,
         frees_on_evict: bool,
         is_busy: AtomicBool,
     }
 
     impl Holder {
-        fn new(account: &Account, len: usize, frees_on_evict: bool) -> Arc<Self> {
+        pub(in super::super) fn new(account: &Account, len: usize, frees_on_evict: bool) -> Arc<Self> {
             let mut reservation = account.reservation(Category::Assembly);
             reservation.try_set(len).unwrap();
             let (reservation, is_busy) = (Mutex::new(Some(reservation)), AtomicBool::new(false));

@@ -230,18 +230,16 @@ async fn watch(group: std::sync::Weak<Group>) {
 mod tests {
     use std::task::Waker;
 
+    use super::super::eviction::tests::Holder;
     use super::super::reservation::GRANULE;
-    use super::super::{Account, Category, Evict, Reservation, lock};
+    use super::super::{Account, Category, Reservation};
     use super::*;
-    use crate::sync::Mutex;
 
     const MAX: usize = 16 * GRANULE;
 
     fn members(count: usize) -> (Arc<Memory>, Arc<Group>, Vec<(Account, Reservation)>) {
-        let (memory, group) = {
-            let memory = Memory::new(1 << 30);
-            (memory.clone(), memory.group(MAX))
-        };
+        let memory = Memory::new(1 << 30);
+        let group = memory.group(MAX);
         let member = |_| {
             let account = memory.account_in(Some(group.clone()));
             let reservation = account.reservation(Category::Assembly);
@@ -317,11 +315,8 @@ mod tests {
         let (memory, group, mut members) = members(2);
         let watching = tokio::spawn(memory.clone().watch());
         let holders = [5, 4].map(|len| {
-            let (account, mut reservation) = members.pop().unwrap();
-            reservation.set(len * GRANULE);
-            let holder = Arc::new(Holder(Mutex::new(reservation)));
-            let weak = Arc::downgrade(&holder);
-            account.on_evict(weak);
+            let (account, _) = members.pop().unwrap();
+            let holder = Holder::new(&account, len * GRANULE, true);
             (account, holder)
         });
         assert!(may_read(&holders[0].0));
@@ -332,26 +327,13 @@ mod tests {
         watching.abort();
     }
 
-    /// Frees its memory when it is evicted.
-    struct Holder(Mutex<Reservation>);
-
-    impl Evict for Holder {
-        fn evict(&self) -> bool {
-            lock(&self.0).set(0);
-            true
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_group_that_does_not_change_loses_its_largest_holders() {
         let (memory, group, mut members) = members(4);
         let mut holders = Vec::new();
         for len in [5, 4, 3] {
-            let (account, mut reservation) = members.pop().unwrap();
-            reservation.set(len * GRANULE);
-            let holder = Arc::new(Holder(Mutex::new(reservation)));
-            let weak = Arc::downgrade(&holder);
-            account.on_evict(weak);
+            let (account, _) = members.pop().unwrap();
+            let holder = Holder::new(&account, len * GRANULE, true);
             holders.push((account, holder));
         }
         assert!(may_read(&holders[0].0) && !may_read(&holders[1].0));
