@@ -45,11 +45,6 @@ impl Flush {
             Self::InTask(_, task) => !task.is_finished(),
         }
     }
-
-    #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        matches!(self, Self::Idle)
-    }
 }
 
 thread_local! {

@@ -340,7 +340,7 @@ impl Link {
 
     /// Whether a flusher was found for the queue, which is not written yet.
     pub(super) fn has_flusher(&self) -> bool {
-        !self.flush.is_idle()
+        !matches!(self.flush, Flush::Idle)
     }
 
     /// Whether there is no flusher, nothing waits for the transport, and it has nothing buffered.

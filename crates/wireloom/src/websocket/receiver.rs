@@ -20,6 +20,7 @@ use super::session::{Session, with_codecs};
 use super::state::{Shared, State};
 use super::waiters::Waiter;
 use crate::error::WebSocketError;
+use crate::guard::Guard;
 use crate::sync;
 use crate::transport::buffer;
 
@@ -193,7 +194,7 @@ fn poll_found(
             if active.budget.is_waiting() && !active.has_more(mode) {
                 active.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
             }
-            held.take().into_iter().for_each(|active| shared.put_receiver(active));
+            wait(shared.lock(), held.take());
             return Poll::Pending;
         }
         let found = if active.has_more(mode) && !active.should_read_on(mode) {
@@ -201,9 +202,7 @@ fn poll_found(
         } else {
             let mut state = shared.lock();
             let Poll::Ready(read) = active.poll_link(&mut state, cx, mode) else {
-                let unused = held.take().and_then(|active| state.put_receiver(active));
-                drop(state);
-                unused.into_iter().for_each(ActiveReceiver::recycle);
+                wait(state, held.take());
                 return Poll::Pending;
             };
             let Some(read) = read else {
@@ -234,6 +233,14 @@ fn poll_found(
             active.overload(shared);
         }
     }
+}
+
+/// The receiver waits. What it frees and sends takes effect after the unlock.
+fn wait(mut state: Guard<'_, State>, active: Option<Box<ActiveReceiver>>) {
+    let unused = active.and_then(|active| state.slot.put(active));
+    state.count_read_buffer();
+    drop(state);
+    unused.into_iter().for_each(ActiveReceiver::recycle);
 }
 
 impl ActiveReceiver {
@@ -593,8 +600,10 @@ impl Drop for Receiver {
     /// No message is returned any more: those that are sent from now on are written at once. Senders keep the connection.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
-        let taken = self.active.take();
-        let unused = self.shared.lock().drop_receiver(taken);
+        let mut state = self.shared.lock();
+        let unused = state.slot.put_dropped(self.active.take());
+        state.count_read_buffer();
+        drop(state);
         drop(unused);
         self.shared.drop_half();
         receive_in_task(&self.shared);

@@ -233,14 +233,6 @@ impl Shared {
         })
     }
 
-    /// The receiver waits. What it frees and sends takes effect after the unlock.
-    pub(super) fn put_receiver(&self, active: Box<ActiveReceiver>) {
-        let mut state = self.lock();
-        let unused = state.put_receiver(active);
-        drop(state);
-        unused.into_iter().for_each(ActiveReceiver::recycle);
-    }
-
     /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver is polled for the next
     /// message: then all messages that were read have been answered. False if the WebSocket is in use for a while, as one that compresses a
     /// long message.
@@ -362,10 +354,9 @@ struct Delivering<'a>(&'a Shared);
 
 impl Drop for Delivering<'_> {
     fn drop(&mut self) {
-        self.0.state.with(|state| {
-            if let Some(queue) = state.session.notifications() {
-                queue.cancel_delivery();
-            }
+        self.0.with_notifications(|queue| -> Option<()> {
+            queue.cancel_delivery();
+            None
         });
     }
 }
@@ -610,23 +601,6 @@ impl State {
             return Ok(frames.len());
         }
         self.session.queue_rest(frames, total)
-    }
-
-    /// The receiver waits. Returns its state if it is not needed meanwhile.
-    pub(super) fn put_receiver(&mut self, active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
-        let unused = self.slot.put(active);
-        self.count_read_buffer();
-        unused
-    }
-
-    /// The receiver is dropped, with its state if it has `taken` that. Returns the state if no task needs it.
-    pub(super) fn drop_receiver(
-        &mut self,
-        taken: Option<Box<ActiveReceiver>>,
-    ) -> Option<Box<ActiveReceiver>> {
-        let unused = self.slot.put_dropped(taken);
-        self.count_read_buffer();
-        unused
     }
 
     /// Counts the read buffer while the receiver has one. Most are returned within the poll that takes them, and are not counted: this is

@@ -391,8 +391,7 @@ async fn the_window_of_compressed_messages_is_counted_until_the_end() {
 #[tokio::test]
 async fn a_queue_that_is_not_written_any_more_is_not_counted() {
     let memory = Memory::new(1 << 30);
-    let (peer, transport) = duplex(1 << 10);
-    let (mut sender, _receiver) = open(&memory, transport);
+    let (peer, mut sender, _receiver) = serve(&memory, 1 << 10);
     assert!(is_pending(sender.send(&[7; 100_000])));
     assert!(memory.stats().send_queues >= 98_000);
     drop(peer);
@@ -437,8 +436,7 @@ async fn the_queue_of_a_slow_peer_is_freed_when_it_is_disconnected() {
 #[tokio::test]
 async fn a_receiver_that_waits_for_its_turn_holds_no_empty_read_buffer() {
     let memory = scheduled().await;
-    let (mut peer, transport) = duplex(1 << 20);
-    let (_sender, mut receiver) = open(&memory, transport);
+    let (mut peer, _sender, mut receiver) = serve(&memory, 1 << 20);
     let account = memory.account();
     receiver.shared.set_account(&account);
     peer.write_all(&masked(0x81, b"hello")).await.unwrap();
@@ -462,8 +460,7 @@ async fn a_receiver_that_waits_for_its_turn_holds_no_empty_read_buffer() {
 #[tokio::test]
 async fn a_task_that_discards_ends_while_it_waits_for_its_turn() {
     let memory = scheduled().await;
-    let (mut peer, transport) = duplex(1 << 20);
-    let (sender, mut receiver) = open(&memory, transport);
+    let (mut peer, sender, mut receiver) = serve(&memory, 1 << 20);
     let account = memory.account();
     receiver.shared.set_account(&account);
     let weak = Arc::downgrade(&receiver.shared);
@@ -510,7 +507,7 @@ async fn wakes_those_that_wait_for_memory_after_the_unlock() {
     let active = shared.take_receiver().unwrap();
     shared.evict();
     assert!(probe.1.lock().unwrap().is_empty());
-    shared.put_receiver(active);
+    wait(shared.lock(), Some(active));
     assert_eq!(*probe.1.lock().unwrap(), [false]);
     assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
 }
@@ -526,15 +523,14 @@ async fn an_eviction_after_another_failure_frees_the_state_that_is_taken() {
     let active = shared.take_receiver().unwrap();
     shared.lock().disconnect_slow();
     shared.evict();
-    shared.put_receiver(active);
+    wait(shared.lock(), Some(active));
     assert_eq!(memory.stats().inflated, 0);
     assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::Overloaded);
 }
 
 #[tokio::test]
 async fn a_ping_outside_of_a_driven_future_spawns_no_task() {
-    let (_peer, transport) = duplex(1 << 20);
-    let (mut sender, _receiver) = open(&Memory::new(1 << 30), transport);
+    let (_peer, mut sender, _receiver) = serve(&Memory::new(1 << 30), 1 << 20);
     sender.ping(b"").await.unwrap();
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
@@ -606,7 +602,7 @@ async fn a_message_that_is_inflated_in_steps_is_returned_after_a_disconnection()
     let shared = receiver.shared.clone();
     let active = shared.take_receiver().unwrap();
     shared.lock().disconnect_slow();
-    shared.put_receiver(active);
+    wait(shared.lock(), Some(active));
     assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes().len(), LEN);
     assert_eq!(receiver.recv().await.unwrap_err(), WebSocketError::SlowPeer);
 }
@@ -723,15 +719,14 @@ async fn large_messages_need_few_reads_and_no_new_memory() {
                 reads.count.store(0, Ordering::Relaxed);
                 places.clear();
             }
-            if keeps {
-                let message = socket.recv_owned().await.unwrap().unwrap();
-                assert_eq!(message.as_bytes().len(), len);
-                places.push(message.as_bytes().as_ptr().addr());
-            } else {
-                let message = socket.recv().await.unwrap().unwrap();
-                assert_eq!(message.as_bytes().len(), len);
-                places.push(message.as_bytes().as_ptr().addr());
-            }
+            let place = |message: &[u8]| {
+                assert_eq!(message.len(), len);
+                message.as_ptr().addr()
+            };
+            places.push(match keeps {
+                true => place(socket.recv_owned().await.unwrap().unwrap().as_bytes()),
+                false => place(socket.recv().await.unwrap().unwrap().as_bytes()),
+            });
         }
         let count = reads.count.load(Ordering::Relaxed);
         assert!(count <= MESSAGES * reads_max + 1, "{count} reads for {MESSAGES} messages of {len} bytes");
@@ -748,7 +743,7 @@ async fn one_task_takes_the_place_of_a_receiver_once_that_is_dropped() {
     let active = shared.take_receiver().unwrap();
     receive_in_task(shared);
     assert_eq!(tasks(), 0);
-    drop(shared.lock().drop_receiver(Some(active)));
+    let _unused = shared.lock().slot.put_dropped(Some(active));
     receive_in_task(shared);
     receive_in_task(shared);
     assert_eq!(tasks(), 1);
