@@ -165,7 +165,7 @@ fn server(page: &mut Page, routes: &Routes) {
     );
     page.counter(
         "accept_failures_total",
-        "Connections that could not be accepted, mostly because no file descriptor was free.",
+        "Times that connections could not be accepted, mostly because no file descriptor was free, until one was.",
         total(|s| s.accept_failed),
     );
     page.counter(

@@ -140,6 +140,12 @@ impl Server {
         signal(&self.child, name);
     }
 
+    /// The number of files and sockets that it has open.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id().unwrap())).unwrap().count()
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

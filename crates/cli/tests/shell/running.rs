@@ -98,12 +98,56 @@ async fn without_file_descriptors_the_log_says_so_and_the_metrics_answer() {
     for _ in 0..3 {
         // The other listeners take each descriptor that is free.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let metrics = timeout(DEADLINE, server.get_from(3, "/metrics")).await.unwrap();
-        let failures = metrics.lines().find(|line| line.starts_with("wireloom_accept_failures_total "));
-        let failures: u64 = failures.and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap();
-        assert!(failures > 0, "{metrics}");
+        assert!(accept_failures(&server, 3).await > 0);
     }
     // The others wait in the queue, and are accepted when descriptors are free.
+    drop(clients);
+    assert!(server.get("/healthz").await.ends_with("ok\n"));
+}
+
+/// As the metrics of this listener say.
+#[cfg(unix)]
+async fn accept_failures(server: &Server, listener: usize) -> u64 {
+    let metrics = timeout(DEADLINE, server.get_from(listener, "/metrics")).await.unwrap();
+    let failures = metrics.lines().find_map(|line| line.strip_prefix("wireloom_accept_failures_total "));
+    failures.unwrap_or_else(|| panic!("{metrics}")).parse().unwrap()
+}
+
+// Linux looks for a free descriptor before it looks for a connection.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn only_connections_that_wait_for_a_file_descriptor_count_as_failures() {
+    const MAX: usize = 100;
+    // Each address may have 36 connections.
+    let listen = ["--listen", "127.0.0.1:0"].repeat(3);
+    let args = [&listen[..], &["--admin", "127.0.0.1:0", "--handshake-timeout", "1h"]].concat();
+    let mut server = Server::start_with_files_max(MAX as u32, &args).await;
+    let mut clients = Vec::new();
+    let mut open = server.open_files();
+    while open < MAX {
+        let address = &server.addresses[clients.len() % 3];
+        clients.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        let accepted = async {
+            while server.open_files() == open {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(DEADLINE, accepted).await.expect("it is accepted");
+        open = server.open_files();
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(accept_failures(&server, 3).await, 0);
+
+    // A descriptor may have become free since.
+    while accept_failures(&server, 3).await == 0 {
+        clients.push(tokio::net::TcpStream::connect(&server.addresses[0]).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.logged("a connection cannot be accepted").await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    // The server has tried 20 times.
+    let failures = accept_failures(&server, 3).await;
+    assert!(failures < 5, "{failures}");
     drop(clients);
     assert!(server.get("/healthz").await.ends_with("ok\n"));
 }

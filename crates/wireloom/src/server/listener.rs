@@ -1,5 +1,6 @@
 //! Sources of connections: TCP, Unix sockets, or anything else that accepts transports.
 
+use std::any::Any;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -66,6 +67,26 @@ impl Listener for tokio::net::UnixListener {
         let (stream, _) = Self::accept(self).await?;
         Ok((stream, NO_ADDRESS))
     }
+}
+
+/// Whether accepting has failed for want of a file descriptor though no connection waits: Linux looks for a descriptor first.
+#[cfg(unix)]
+pub(super) fn failed_for_nobody(listener: &dyn Any, error: &io::Error) -> bool {
+    use std::os::fd::AsFd as _;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
+    let tcp = listener.downcast_ref().map(TcpListener::as_fd);
+    let Some(fd) = tcp.or_else(|| listener.downcast_ref().map(tokio::net::UnixListener::as_fd)) else {
+        return false;
+    };
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+        && poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(0)
+}
+
+#[cfg(not(unix))]
+pub(super) fn failed_for_nobody(_: &dyn Any, _: &io::Error) -> bool {
+    false
 }
 
 /// The address of a peer that has none.

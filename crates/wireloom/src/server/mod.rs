@@ -49,7 +49,7 @@ use crate::transport::tls::ServerTls;
 use crate::transport::{Io, Transport};
 use crate::websocket::IoUring;
 use connection::{Connection, Next};
-use listener::NO_ADDRESS;
+use listener::{NO_ADDRESS, failed_for_nobody};
 use timeouts::until;
 
 /// Answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
@@ -209,13 +209,16 @@ impl<L: Listener> Server<L> {
             let (transport, peer) = match until(&registry, Phase::NotAccepting, accepting).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) if is_temporary(&error) => {
-                    failures.count(&registry, &error);
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    if !failed_for_nobody(&listener, &error) {
+                        failures.count(&registry, &error);
+                    }
+                    tokio::time::sleep(RETRY_AFTER).await;
                     continue;
                 }
                 Some(Err(error)) => return Err(error),
                 None => break,
             };
+            failures.is_failing = false;
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
             let Some(registration) = registry.admit(peer.ip(), config.connections_max_of(peer.ip())) else {
                 continue;
@@ -453,20 +456,24 @@ impl Options {
     }
 }
 
+/// How long a listener that has failed is left alone.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
 /// Counts connections that could not be accepted, and logs them at most once a second.
 #[derive(Default)]
 struct AcceptFailures {
+    /// No connection has been accepted since the last failure: it is probably the same one that waits.
+    is_failing: bool,
     #[cfg(feature = "tracing")]
     logged_at: Option<tokio::time::Instant>,
 }
 
 impl AcceptFailures {
-    #[cfg_attr(
-        not(feature = "tracing"),
-        expect(clippy::unused_self, unused_variables, reason = "for the log")
-    )]
+    #[cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "for the log"))]
     fn count(&mut self, registry: &Registry, error: &io::Error) {
-        registry.counters.accept_failed.fetch_add(1, Ordering::Relaxed);
+        if !std::mem::replace(&mut self.is_failing, true) {
+            registry.counters.accept_failed.fetch_add(1, Ordering::Relaxed);
+        }
         #[cfg(feature = "tracing")]
         {
             let now = tokio::time::Instant::now();
@@ -553,7 +560,8 @@ pub struct ServerStats {
     /// Connections closed because their address had too many, on acceptance or after the PROXY header that named the address, or because
     /// [`handshakes_max`](ServerConfig::handshakes_max) others were in their handshakes for all of `handshake_timeout`.
     pub connections_refused: u64,
-    /// Connections that could not be accepted, mostly because no file descriptor was free, since the server started.
+    /// How often connections could not be accepted, mostly because no file descriptor was free, since the server started: once until
+    /// the next one is accepted.
     pub accept_failed: u64,
     /// Connections that are open.
     pub connections_open: usize,

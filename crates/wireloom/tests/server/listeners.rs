@@ -92,7 +92,7 @@ async fn the_wait_for_other_handshakes_is_bounded_by_itself() {
 }
 
 #[tokio::test]
-async fn a_listener_that_fails_is_asked_again_and_its_failures_are_counted() {
+async fn a_listener_that_fails_is_asked_again_and_counts_as_one_failure() {
     let (pipes, accepted) = mpsc::channel(1);
     // Too many open files: the process, and the system.
     let failures = [24, 23, 24].map(io::Error::from_raw_os_error).into();
@@ -103,7 +103,7 @@ async fn a_listener_that_fails_is_asked_again_and_its_failures_are_counted() {
     pipes.send(pipe).await.unwrap();
     let answer = get(client).await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n127.0.0.1:7"), "{answer}");
-    assert_eq!((handle.stats().accept_failed, handle.stats().connections_accepted), (3, 1));
+    assert_eq!((handle.stats().accept_failed, handle.stats().connections_accepted), (1, 1));
     handle.shut_down();
     serving.await.unwrap().unwrap();
 }
