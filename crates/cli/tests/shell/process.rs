@@ -31,10 +31,13 @@ impl Server {
         Self::spawn(Command::new(WIRELOOM), args).await
     }
 
-    /// Starts a server with this variable in its environment.
-    pub(crate) async fn start_with_env(args: &[&str], variable: Option<(&str, &str)>) -> Self {
+    /// Starts a server with these variables in its environment.
+    pub(crate) async fn start_with_env<'a>(
+        args: &[&str],
+        variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
         let mut command = Command::new(WIRELOOM);
-        command.envs(variable);
+        command.envs(variables);
         Self::spawn(command, args).await
     }
 

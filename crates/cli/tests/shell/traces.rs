@@ -177,6 +177,43 @@ async fn spans_of_the_hub_reach_a_collector() {
     }
 }
 
+// One collector cannot be reached, one never answers, so that the queue becomes full.
+#[tokio::test]
+async fn spans_that_are_lost_are_logged() {
+    let folder = folder("traces-lost");
+    let file = folder.join("hub.toml");
+    std::fs::write(&file, "api.key = \"key\"\n").unwrap();
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent_url = format!("http://{}", silent.local_addr().unwrap());
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed_url = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+    for (collector, queue_max, reason) in
+        [(closed_url, "2048", "refused"), (silent_url, "8", "the queue is full")]
+    {
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", queue_max),
+            ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+        ];
+        let args = ["--hub", file.to_str().unwrap(), "--admin", "127.0.0.1:0"];
+        let mut server = Server::start_with_env(&args, variables).await;
+        for _ in 0..40 {
+            let url = format!("http://{}/api/publish", server.addresses[1]);
+            let request = Request::post(url, r#"{"channel":"a","data":1}"#).header("x-api-key", "key");
+            assert_eq!(Connector::new().request(request).await.unwrap().status, 200);
+        }
+        let warning = server.logged("spans were lost").await;
+        assert!(warning.contains("WARN") && warning.contains(reason), "{warning}");
+        server.signal("-TERM");
+        assert_eq!(server.exit_code().await, Some(0));
+        // The queue, and what the exporter waits for, is lost as the process ends.
+        let last = server.log_to_end().await;
+        let is_logged = last.iter().any(|line| line.contains("spans were lost"));
+        assert!(is_logged || queue_max != "8", "{last:?}");
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_traced_without_a_collector() {
     let backend = Peer::start(r#"{"result":{"data":1}}"#).await;
