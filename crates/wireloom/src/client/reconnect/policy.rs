@@ -44,7 +44,8 @@ pub struct ReconnectPolicy {
     /// The connection is lost when that ping has not been answered, and no byte has arrived, for this long. Time in which this end does
     /// not read, or does not run, does not count. 30 s: longer than the pauses of a mobile network.
     pub confirm_timeout: Duration,
-    /// Bytes of messages that may have been lost to keep and return: the newest. 0 by default.
+    /// Bytes of messages that may have been lost to keep and return: the newest. A message counts at least what it takes when it is empty,
+    /// about 40 bytes. 0 by default.
     pub keep_len_max: usize,
     /// Whether to try again. [`LossReason::is_temporary`] by default.
     pub retry: Retry,

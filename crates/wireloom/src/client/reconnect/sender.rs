@@ -318,7 +318,8 @@ mod tests {
             if !is_congested {
                 sender.close(wireloom_ws::CloseCode::NORMAL, "").await.unwrap();
             }
-            let link = Link::new(sender, SentMessages::new(4, Instant::now()), Duration::ZERO);
+            let only_one = size_of::<crate::OwnedMessage>();
+            let link = Link::new(sender, SentMessages::new(only_one, Instant::now()), Duration::ZERO);
             link.sent_messages().record(&"kept".into());
             {
                 let mut sending = pin!(link.send("new".into()));

@@ -11,8 +11,11 @@ use tokio::time::Instant;
 
 use crate::websocket::{OwnedMessage, Payload, Utf8Bytes};
 
-/// `confirmed <= sent`; `kept` holds the last of those that are not confirmed, `kept_len <= keep_len_max` bytes, and in addition the
-/// message that is being queued.
+/// The least that a message counts: what it takes besides its bytes.
+const KEPT_LEN_MIN: usize = size_of::<OwnedMessage>();
+
+/// `confirmed <= sent`; `kept` holds the last of those that are not confirmed, `kept_len <= keep_len_max` as [`len_of`] counts, and in
+/// addition the message that is being queued.
 #[derive(Debug)]
 pub(super) struct SentMessages {
     sent: u64,
@@ -56,14 +59,14 @@ impl SentMessages {
 
     /// Whether a copy of this message is kept.
     pub(super) fn keeps(&self, message: &Payload<'_>) -> bool {
-        self.keep_len_max > 0 && message.len() <= self.keep_len_max
+        message.len().max(KEPT_LEN_MIN) <= self.keep_len_max
     }
 
     /// A message is about to be queued; `copy` if it is [kept](Self::keeps). It counts as sent until [`cancel`](Self::cancel).
     pub(super) fn begin(&mut self, copy: Option<OwnedMessage>) {
         self.sent += 1;
         self.has_gap = copy.is_none();
-        self.kept_len += copy.as_ref().map_or(0, |message| message.as_bytes().len());
+        self.kept_len += copy.as_ref().map_or(0, len_of);
         self.kept.extend(copy);
     }
 
@@ -82,7 +85,7 @@ impl SentMessages {
     pub(super) fn cancel(&mut self) -> Option<OwnedMessage> {
         self.sent -= 1;
         let copy = if std::mem::take(&mut self.has_gap) { None } else { self.kept.pop_back() };
-        self.kept_len -= copy.as_ref().map_or(0, |message| message.as_bytes().len());
+        self.kept_len -= copy.as_ref().map_or(0, len_of);
         self.forget_confirmed();
         copy
     }
@@ -127,7 +130,7 @@ impl SentMessages {
 
     fn forget(&mut self, count: usize) {
         for message in self.kept.drain(..count) {
-            self.kept_len -= message.as_bytes().len();
+            self.kept_len -= len_of(&message);
             self.forgotten.push(message);
         }
     }
@@ -144,6 +147,11 @@ impl SentMessages {
         self.kept_len = 0;
         std::mem::take(&mut self.kept).into()
     }
+}
+
+/// What a message counts towards the limit: empty ones take memory too.
+fn len_of(message: &OwnedMessage) -> usize {
+    message.as_bytes().len().max(KEPT_LEN_MIN)
 }
 
 /// A copy to be kept.
@@ -168,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_pong_confirms_what_was_sent_before_its_ping() {
         let now = Instant::now();
-        let mut sent_messages = SentMessages::new(100, now);
+        let mut sent_messages = SentMessages::new(1_000, now);
         assert!(!sent_messages.needs_ping());
         for text in ["a", "b"] {
             sent_messages.record(&text.into());
@@ -189,21 +197,22 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_is_not_queued_leaves_the_others_alone() {
         let now = Instant::now();
-        let mut sent_messages = SentMessages::new(4, now);
-        for text in ["a", "bb"] {
+        let mut sent_messages = SentMessages::new(4 * KEPT_LEN_MIN, now);
+        let [one, two, four, five] = [1, 2, 4, 5].map(|count| "x".repeat(count * KEPT_LEN_MIN));
+        for text in [&*one, &*two] {
             sent_messages.record(&text.into());
         }
-        for text in ["cccc", "too long"] {
+        for text in [&*four, &*five] {
             let copy = sent_messages.keeps(&text.into()).then(|| owned(&text.into()));
             sent_messages.begin(copy);
             assert_eq!(sent_messages.unconfirmed(), 3, "it may be sent before the connection is lost");
             let copy = sent_messages.cancel();
-            assert_eq!(copy.is_some(), text == "cccc");
+            assert_eq!(copy.is_some(), text == four);
             assert_eq!(
                 (sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.kept_len),
-                (2, 2, 3)
+                (2, 2, 3 * KEPT_LEN_MIN)
             );
-            assert_eq!(kept(&sent_messages), ["a", "bb"]);
+            assert_eq!(kept(&sent_messages), [&*one, &*two]);
         }
         // A pong may confirm the others meanwhile.
         sent_messages.record_ping(1, now);
@@ -219,16 +228,17 @@ mod tests {
 
     #[tokio::test]
     async fn keeps_the_newest_within_a_bound() {
-        let mut sent_messages = SentMessages::new(4, Instant::now());
-        for text in ["a", "bb", "c"] {
+        let mut sent_messages = SentMessages::new(4 * KEPT_LEN_MIN, Instant::now());
+        let [two, four, five] = [2, 4, 5].map(|count| "x".repeat(count * KEPT_LEN_MIN));
+        for text in ["", &*two, "c"] {
             sent_messages.record(&text.into());
         }
-        assert_eq!(kept(&sent_messages), ["a", "bb", "c"]);
+        assert_eq!(kept(&sent_messages), ["", &*two, "c"]);
         sent_messages.record(&"d".into());
-        assert_eq!(kept(&sent_messages), ["bb", "c", "d"]);
-        sent_messages.record(&"eeee".into());
-        assert_eq!(kept(&sent_messages), ["eeee"]);
-        sent_messages.record(&"fffff".into());
+        assert_eq!(kept(&sent_messages), [&*two, "c", "d"]);
+        sent_messages.record(&(&*four).into());
+        assert_eq!(kept(&sent_messages), [&*four]);
+        sent_messages.record(&(&*five).into());
         assert_eq!(
             (kept(&sent_messages).len(), sent_messages.kept_len, sent_messages.unconfirmed()),
             (0, 0, 6)
