@@ -2,6 +2,8 @@
 //! varint.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -10,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use prost::Message as _;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::de::{self, DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -94,6 +96,77 @@ pub fn encode_reply(encoding: Encoding, reply: &Reply) -> Vec<u8> {
         Encoding::Json => serde_json::to_vec(reply).unwrap_or_default(),
         Encoding::Protobuf => reply.encode_length_delimited_to_vec(),
     }
+}
+
+thread_local! {
+    /// How many bytes of elements the lists and maps of the value that is being decoded may still have.
+    static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Decodes a value whose lists and maps together take at most `max` bytes for their elements: a text of two bytes may be an element of
+/// hundreds.
+#[cfg(feature = "client")]
+pub(crate) fn bounded<T>(max: usize, decode: impl FnOnce() -> T) -> T {
+    let before = ROOM.replace(max);
+    let decoded = decode();
+    ROOM.set(before);
+    decoded
+}
+
+fn take_room<T, E: de::Error>() -> Result<(), E> {
+    let room = ROOM.get().checked_sub(size_of::<T>());
+    ROOM.set(room.ok_or_else(|| E::custom("lists and maps are too long"))?);
+    Ok(())
+}
+
+/// Deserializes a list, as [`bounded`] says.
+pub(super) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    struct List<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            to.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+            let mut list = Vec::new();
+            while let Some(element) = elements.next_element()? {
+                take_room::<T, _>()?;
+                list.push(element);
+            }
+            Ok(list)
+        }
+    }
+
+    from.deserialize_seq(List(PhantomData))
+}
+
+/// Deserializes a map, as [`bounded`] says.
+pub(super) fn map<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<HashMap<String, T>, D::Error> {
+    struct Map<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Map<T> {
+        type Value = HashMap<String, T>;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            to.write_str("a map")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut map = HashMap::new();
+            while let Some((key, value)) = entries.next_entry()? {
+                take_room::<(String, T), _>()?;
+                map.insert(key, value);
+            }
+            Ok(map)
+        }
+    }
+
+    from.deserialize_map(Map(PhantomData))
 }
 
 /// Fields with their default value are left out of JSON.

@@ -56,18 +56,20 @@ macro_rules! messages {
         messages! { @scalar $head $done $(#[$doc])* [uint64, tag = $tag] $name: u64; $($rest)* }
     };
     (@fields $head:tt $done:tt $(#[$doc:meta])* map<string, string> $name:ident = $tag:tt; $($rest:tt)*) => {
-        messages! { @scalar $head $done $(#[$doc])* [map = "string, string", tag = $tag]
-            $name: std::collections::HashMap<String, String>; $($rest)* }
+        messages! { @collection $head $done $(#[$doc])* [map = "string, string", tag = $tag]
+            "super::codec::map" $name: std::collections::HashMap<String, String>; $($rest)* }
     };
     (@fields $head:tt $done:tt $(#[$doc:meta])* map<string, $type:ident> $name:ident = $tag:tt; $($rest:tt)*) => {
-        messages! { @scalar $head $done $(#[$doc])* [map = "string, message", tag = $tag]
-            $name: std::collections::HashMap<String, $type>; $($rest)* }
+        messages! { @collection $head $done $(#[$doc])* [map = "string, message", tag = $tag]
+            "super::codec::map" $name: std::collections::HashMap<String, $type>; $($rest)* }
     };
     (@fields $head:tt $done:tt $(#[$doc:meta])* repeated string $name:ident = $tag:tt; $($rest:tt)*) => {
-        messages! { @scalar $head $done $(#[$doc])* [string, repeated, tag = $tag] $name: Vec<String>; $($rest)* }
+        messages! { @collection $head $done $(#[$doc])* [string, repeated, tag = $tag]
+            "super::codec::list" $name: Vec<String>; $($rest)* }
     };
     (@fields $head:tt $done:tt $(#[$doc:meta])* repeated $type:ident $name:ident = $tag:tt; $($rest:tt)*) => {
-        messages! { @scalar $head $done $(#[$doc])* [message, repeated, tag = $tag] $name: Vec<$type>; $($rest)* }
+        messages! { @collection $head $done $(#[$doc])* [message, repeated, tag = $tag]
+            "super::codec::list" $name: Vec<$type>; $($rest)* }
     };
     (@fields $head:tt [$($done:tt)*] $(#[$doc:meta])* $type:ident $name:ident = $tag:tt $(as $json:tt)?; $($rest:tt)*) => {
         messages! { @fields $head [$($done)*
@@ -75,6 +77,14 @@ macro_rules! messages {
             #[prost(message, optional, tag = $tag)]
             #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::codec::object" $(, rename = $json)?)]
             pub $name: Option<$type>,
+        ] $($rest)* }
+    };
+    (@collection $head:tt [$($done:tt)*] $(#[$doc:meta])* [$($prost:tt)*] $with:literal $name:ident: $type:ty; $($rest:tt)*) => {
+        messages! { @fields $head [$($done)*
+            $(#[$doc])*
+            #[prost($($prost)*)]
+            #[serde(skip_serializing_if = "super::codec::is_default", deserialize_with = $with)]
+            pub $name: $type,
         ] $($rest)* }
     };
     (@scalar $head:tt [$($done:tt)*] $(#[$doc:meta])* [$($prost:tt)*] $name:ident: $type:ty; $($rest:tt)*) => {

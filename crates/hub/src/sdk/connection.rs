@@ -11,7 +11,10 @@ use wireloom::{CloseCode, WebSocket};
 use super::builder::ClientBuilder;
 use crate::clock::Deadline;
 use crate::history::Position;
-use crate::protocol::{Command, ConnectRequest, ConnectResult, Error, Reply, SubscribeRequest};
+use crate::protocol::{Command, ConnectRequest, ConnectResult, Error, Reply, SubscribeRequest, bounded};
+
+/// The most memory for the elements of the lists and maps of a reply, in bytes: as much as the longest message. 250,000 publications fit.
+const ELEMENTS_LEN_MAX: usize = 64 << 20;
 
 /// How long a ping of the server may be late.
 const PING_DELAY_MAX: Duration = Duration::from_secs(10);
@@ -54,12 +57,18 @@ pub(super) struct Replies {
     rest: Bytes,
 }
 
+impl Replies {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
 impl Iterator for Replies {
     type Item = Result<Reply, Lost>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut values = serde_json::Deserializer::from_slice(&self.rest).into_iter::<Reply>();
-        let reply = values.next();
+        let reply = bounded(ELEMENTS_LEN_MAX, || values.next());
         let used = values.byte_offset();
         match &reply {
             Some(Ok(_)) => self.rest = self.rest.slice(used..),
@@ -454,6 +463,23 @@ mod tests {
         assert_eq!(ids("{\"id\":1}\n{}\n {\"id\":3} "), [Some(1), Some(0), Some(3)]);
         assert_eq!(ids("{\"id\":1}{\"id\":x}{\"id\":3}"), [Some(1), None]);
         assert_eq!(ids(" \n"), []);
+    }
+
+    #[test]
+    fn many_tiny_elements_are_malformed() {
+        let lists = [r#""subscribe":{"publications":["#, r#""history":{"publications":["#]
+            .map(|begin| (begin, "{},", "{}]"));
+        let maps = [
+            (r#""presence":{"presence":{"#, r#""":{},"#, r#""":{}}"#),
+            (r#""connect":{"subs":{"#, r#""":{},"#, r#""":{}}"#),
+        ];
+        for (begin, element, end) in lists.into_iter().chain(maps) {
+            for (count, is_valid) in [(10_000, true), (2 << 20, false)] {
+                let text = format!("{{\"id\":1,{begin}{}{end}}}}}", element.repeat(count));
+                let reply = Replies { rest: text.into() }.next().unwrap();
+                assert_eq!(reply.is_ok(), is_valid, "{begin} {count}: {:?}", reply.err());
+            }
+        }
     }
 
     // It would be as long the next time.

@@ -22,10 +22,11 @@
 //! A task of its own has the connection. It connects again after a loss, with a delay that grows, subscribes again and recovers what was
 //! missed. An application that does not take its events stops it from reading; the server then treats it as any slow client.
 //!
-//! Layers: `builder` → `connection` → `subscription` + `task`.
+//! Layers: `queue`, `builder` → `connection` → `subscription` + `task`.
 
 mod builder;
 mod connection;
+mod queue;
 mod subscription;
 mod task;
 
@@ -33,8 +34,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 
+use self::queue::{Len, Receiver, queue};
 use self::task::{Call, Request, Task};
 use crate::history::{History, HistoryQuery, Position};
 use crate::protocol::{
@@ -55,6 +58,8 @@ const EVENTS_MAX: usize = 1_024;
 #[derive(Clone, Debug)]
 pub struct Client {
     requests: mpsc::Sender<Request>,
+    /// The channels of subscriptions that were dropped.
+    dropped: mpsc::UnboundedSender<String>,
     timeout: Duration,
 }
 
@@ -106,6 +111,17 @@ pub enum ClientEvent {
     Message(Bytes),
 }
 
+impl Len for ClientEvent {
+    fn len(&self) -> usize {
+        match self {
+            Self::Connected { data, .. } | Self::Message(data) => data.len(),
+            Self::Subscribed { subscribed, .. } => subscribed.data.len(),
+            Self::Publication { publication, .. } => publication.encoded_len(),
+            Self::Connecting { .. } | Self::Disconnected { .. } | Self::Unsubscribed { .. } => 0,
+        }
+    }
+}
+
 /// Why an operation of a client failed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -146,7 +162,7 @@ impl std::error::Error for ClientError {}
 
 /// The events of a client; see [`Client::events`].
 #[derive(Debug)]
-pub struct ClientEvents(mpsc::Receiver<ClientEvent>);
+pub struct ClientEvents(Receiver<ClientEvent>);
 
 impl ClientEvents {
     /// The next event; `None` once the client has ended.
@@ -180,7 +196,7 @@ impl Client {
     /// # Errors
     /// The client has ended.
     pub async fn events(&self) -> Result<ClientEvents, ClientError> {
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let (sender, events) = queue(EVENTS_MAX);
         self.request(Request::Events(sender)).await?;
         Ok(ClientEvents(events))
     }
@@ -195,7 +211,7 @@ impl Client {
         options: SubscribeOptions,
     ) -> Result<Subscription, ClientError> {
         let channel = channel.into();
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let (sender, events) = queue(EVENTS_MAX);
         let (done, subscribed) = oneshot::channel();
         let request =
             Request::Subscribe { channel: channel.clone(), options: Box::new(options), events: sender, done };
@@ -319,9 +335,10 @@ impl ClientBuilder {
     #[must_use]
     pub fn start(self) -> Client {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
+        let (dropped, unsubscribed) = mpsc::unbounded_channel();
         let timeout = self.timeout;
-        tokio::spawn(Task::new(self, received).run());
-        Client { requests, timeout }
+        tokio::spawn(Task::new(self, received, unsubscribed).run());
+        Client { requests, dropped, timeout }
     }
 }
 

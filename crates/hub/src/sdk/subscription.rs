@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use prost::Message as _;
 
 use super::Client;
 use super::builder::TokenSource;
-use super::task::Request;
+use super::queue::{Len, Receiver};
 use crate::history::Position;
 use crate::protocol::{ClientInfo, Publication};
 
@@ -136,16 +136,27 @@ pub enum SubscriptionEvent {
     },
 }
 
+impl Len for SubscriptionEvent {
+    fn len(&self) -> usize {
+        match self {
+            Self::Subscribed(subscribed) => subscribed.data.len(),
+            Self::Publication(publication) => publication.encoded_len(),
+            Self::Join(info) | Self::Leave(info) => info.encoded_len(),
+            Self::Unsubscribed { reason, .. } => reason.len(),
+        }
+    }
+}
+
 /// A subscription to a channel. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     client: Client,
     channel: String,
-    events: mpsc::Receiver<SubscriptionEvent>,
+    events: Receiver<SubscriptionEvent>,
 }
 
 impl Subscription {
-    pub(super) fn new(client: Client, channel: String, events: mpsc::Receiver<SubscriptionEvent>) -> Self {
+    pub(super) fn new(client: Client, channel: String, events: Receiver<SubscriptionEvent>) -> Self {
         Self { client, channel, events }
     }
 
@@ -179,7 +190,6 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.events.close();
-        // Where the queue is full, the task finds out with the next event.
-        let _ = self.client.requests.try_send(Request::Unsubscribe { channel: self.channel.clone() });
+        let _ = self.client.dropped.send(std::mem::take(&mut self.channel));
     }
 }

@@ -27,6 +27,7 @@ use self::entry::{Entry, State, WrongBase};
 use self::server_side::ServerSide;
 use super::builder::{ClientBuilder, TokenSource};
 use super::connection::{Connection, Lost, Opened, Received, Replies};
+use super::queue::Sender;
 use super::subscription::{SubscribeOptions, Subscribed, SubscriptionEvent};
 use super::{ClientError, ClientEvent};
 use crate::history::Position;
@@ -42,6 +43,9 @@ const RENEWAL_DELAY: Duration = Duration::from_secs(5);
 /// The number of commands that may wait while a message is sent. Beyond it the connection is not read.
 const COMMANDS_MAX: usize = 1_024;
 
+/// The number of replies that are handled before requests have their turn.
+const REPLIES_PER_TURN: usize = 64;
+
 /// The code of an error that says that a token has expired.
 const TOKEN_EXPIRED: u32 = 109;
 
@@ -52,14 +56,10 @@ pub(super) enum Request {
     Subscribe {
         channel: String,
         options: Box<SubscribeOptions>,
-        events: mpsc::Sender<SubscriptionEvent>,
+        events: Sender<SubscriptionEvent>,
         done: oneshot::Sender<Result<(), ClientError>>,
     },
-    /// The handle of the subscription was dropped.
-    Unsubscribe {
-        channel: String,
-    },
-    Events(mpsc::Sender<ClientEvent>),
+    Events(Sender<ClientEvent>),
     Connected(oneshot::Sender<Result<(), ClientError>>),
     Disconnect(oneshot::Sender<()>),
 }
@@ -90,6 +90,8 @@ struct Token {
 pub(super) struct Task {
     builder: Arc<ClientBuilder>,
     requests: mpsc::Receiver<Request>,
+    /// The channels of subscriptions whose handles were dropped. Without bound, so that none is missed: there is one for each subscription.
+    dropped: mpsc::UnboundedReceiver<String>,
     token: String,
     entries: HashMap<String, Entry>,
     /// No entry is due before this.
@@ -98,7 +100,7 @@ pub(super) struct Task {
     /// Calls that wait for a connection.
     calls: VecDeque<Call>,
     waiting: Vec<oneshot::Sender<Result<(), ClientError>>>,
-    events: Option<mpsc::Sender<ClientEvent>>,
+    events: Option<Sender<ClientEvent>>,
     deliveries: Deliveries,
     pending: HashMap<u32, Pending>,
     /// The pending commands that are no calls, in their order, and perhaps some that were answered.
@@ -123,12 +125,17 @@ enum End {
 }
 
 impl Task {
-    pub(super) fn new(builder: ClientBuilder, requests: mpsc::Receiver<Request>) -> Self {
+    pub(super) fn new(
+        builder: ClientBuilder,
+        requests: mpsc::Receiver<Request>,
+        dropped: mpsc::UnboundedReceiver<String>,
+    ) -> Self {
         let token = builder.token.clone();
         let (entries, server_side, calls, waiting, events, deliveries, pending) = Default::default();
         Self {
             builder: Arc::new(builder),
             requests,
+            dropped,
             token,
             entries,
             due_at: None,
@@ -175,7 +182,7 @@ impl Task {
         let subs = self.server_side.positions();
         let mut opening = Box::pin(async move {
             let token = match &builder.token_source {
-                Some(source) if token.is_empty() => match source().await {
+                Some(source) if token.is_empty() => match make_token(source.clone()).await {
                     Ok(token) => token,
                     Err(reason) => return Err(Lost::Retry { code: 0, reason }),
                 },
@@ -191,6 +198,7 @@ impl Task {
                     opened
                 })),
                 request = self.requests.recv() => self.handle_offline(request)?,
+                Some(channel) = self.dropped.recv() => drop(self.remove_dropped(&channel)),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
             }
         }
@@ -220,15 +228,20 @@ impl Task {
             tokio::select! {
                 () = &mut delayed => return Ok(()),
                 request = self.requests.recv() => self.handle_offline(request)?,
+                Some(channel) = self.dropped.recv() => drop(self.remove_dropped(&channel)),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
             }
         }
     }
 
-    /// A random delay below a bound that doubles with each failure.
+    /// A random delay.
     fn delay(&self, failures: u32) -> Duration {
-        let bound = self.builder.delay_min.saturating_mul(1 << failures.min(16)).min(self.builder.delay_max);
-        bound.mul_f64(fraction())
+        self.delay_max(failures).mul_f64(fraction())
+    }
+
+    /// The bound of the delay, which doubles with each failure.
+    fn delay_max(&self, failures: u32) -> Duration {
+        self.builder.delay_min.saturating_mul(1 << failures.min(16)).min(self.builder.delay_max)
     }
 
     /// The connection is gone, and with it the replies.
@@ -261,9 +274,6 @@ impl Task {
             Some(Request::Subscribe { channel, options, events, done }) => {
                 self.add(channel, *options, events, done);
             }
-            Some(Request::Unsubscribe { channel }) => {
-                self.remove_dropped(&channel);
-            }
             Some(Request::Events(events)) => self.events = Some(events),
             Some(Request::Connected(done)) => {
                 self.waiting.retain(|done| !done.is_closed());
@@ -277,9 +287,13 @@ impl Task {
         &mut self,
         channel: String,
         options: SubscribeOptions,
-        events: mpsc::Sender<SubscriptionEvent>,
+        events: Sender<SubscriptionEvent>,
         done: oneshot::Sender<Result<(), ClientError>>,
     ) {
+        // The caller has given up.
+        if events.is_closed() {
+            return;
+        }
         let is_known = self.remove_dropped(&channel);
         if self.entries.contains_key(&channel) {
             let _ = done.send(Err(ClientError::AlreadySubscribed));
@@ -321,9 +335,18 @@ impl Task {
 
     /// Serves a connection until it is lost.
     async fn serve(&mut self, opened: Opened) -> Result<Lost, End> {
-        let Opened { mut connection, result, rest } = opened;
+        let opened_at = Instant::now();
+        let lost = self.serve_until_lost(opened).await?;
+        // Otherwise a server that ends each connection at once would be asked without delay.
+        if opened_at.elapsed() >= self.delay_max(self.failures) {
+            self.failures = 0;
+        }
+        Ok(lost)
+    }
+
+    async fn serve_until_lost(&mut self, opened: Opened) -> Result<Lost, End> {
+        let Opened { mut connection, result, rest: mut replies } = opened;
         self.is_connected = true;
-        self.failures = 0;
         self.waiting.drain(..).for_each(|done| drop(done.send(Ok(()))));
         self.set_renewal(result.expires, result.ttl);
         self.emit(ClientEvent::Connected { client: result.client, data: result.data });
@@ -334,13 +357,13 @@ impl Task {
             }
         }
         let mut commands = Vec::new();
-        if let Err(lost) = self.handle(rest, &connection, &mut commands) {
-            return Ok(lost);
-        }
         for call in std::mem::take(&mut self.calls) {
             self.begin(call, &mut commands);
         }
         loop {
+            if let Err(lost) = self.handle(&mut replies, &connection, &mut commands) {
+                return Ok(lost);
+            }
             self.handle_deadlines(&mut commands);
             if !commands.is_empty() && !connection.is_sending() {
                 if let Err(lost) = connection.begin_send(&commands).await {
@@ -349,18 +372,14 @@ impl Task {
                 commands.clear();
             }
             connection.note_owed(self.first_owed());
-            let reads = !self.deliveries.are_stalled() && commands.len() < COMMANDS_MAX;
+            let handles = self.has_room(&commands);
+            let reads = handles && replies.is_empty();
             let deadline = self.deadline(&connection, reads);
             // Not biased: there may always be a request, and always a message.
             tokio::select! {
                 request = self.requests.recv(), if !connection.is_sending() => match request {
                     Some(Request::Call(call)) => self.begin(*call, &mut commands),
                     Some(Request::Connected(done)) => drop(done.send(Ok(()))),
-                    Some(Request::Unsubscribe { channel }) => {
-                        if self.remove_dropped(&channel) {
-                            self.send_unsubscribe(channel, &mut commands);
-                        }
-                    }
                     None | Some(Request::Disconnect(_)) => {
                         connection.close().await;
                         self.handle_offline(request)?;
@@ -368,15 +387,17 @@ impl Task {
                     }
                     other => self.handle_offline(other)?,
                 },
+                Some(channel) = self.dropped.recv() => {
+                    if self.remove_dropped(&channel) {
+                        self.send_unsubscribe(channel, &mut commands);
+                    }
+                }
+                () = tokio::task::yield_now(), if handles && !replies.is_empty() => {}
                 Some(token) = self.made.1.recv() => self.handle_token(token, &mut commands),
                 () = self.deliveries.make_room(), if self.deliveries.are_stalled() => {}
                 received = connection.recv(reads) => match received {
                     Ok(Received::Sent) => {}
-                    Ok(Received::Replies(replies)) => {
-                        if let Err(lost) = self.handle(replies, &connection, &mut commands) {
-                            return Ok(lost);
-                        }
-                    }
+                    Ok(Received::Replies(received)) => replies = received,
                     Err(lost) => return Ok(lost),
                 },
                 () = tokio::time::sleep_until(deadline) => {
@@ -479,10 +500,6 @@ impl Task {
     }
 
     fn handle_due(&mut self, channel: String, commands: &mut Vec<Command>) {
-        // Its handle was dropped while the queue of requests was full.
-        if self.remove_dropped(&channel) {
-            return self.send_unsubscribe(channel, commands);
-        }
         let Some(entry) = self.entries.get_mut(&channel) else { return };
         let source = entry.options.token_source.clone();
         match entry.state {
@@ -517,7 +534,7 @@ impl Task {
     }
 
     fn make_token(&self, subscription: Option<(String, u64)>, source: &TokenSource) {
-        let (making, made) = (source(), self.made.0.clone());
+        let (making, made) = (make_token(source.clone()), self.made.0.clone());
         tokio::spawn(async move {
             let _ = made.send(Token { subscription, result: making.await });
         });
@@ -589,14 +606,23 @@ impl Task {
         commands.push(Command { id, subscribe: Some(subscribe), ..Command::default() });
     }
 
-    /// Handles a message; an error if it is malformed.
+    /// Whether the next reply may be handled, and the next message be read.
+    fn has_room(&self, commands: &[Command]) -> bool {
+        !self.deliveries.are_stalled() && commands.len() < COMMANDS_MAX
+    }
+
+    /// Handles the next replies of a message, while there is room; an error if it is malformed.
     fn handle(
         &mut self,
-        replies: Replies,
+        replies: &mut Replies,
         connection: &Connection,
         commands: &mut Vec<Command>,
     ) -> Result<(), Lost> {
-        for reply in replies {
+        for _ in 0..REPLIES_PER_TURN {
+            if !self.has_room(commands) {
+                break;
+            }
+            let Some(reply) = replies.next() else { break };
             let reply = reply?;
             if connection.wants_pong(&reply) {
                 // One pong answers all pings before it.
@@ -604,7 +630,7 @@ impl Task {
                     commands.push(Command::default());
                 }
             } else if let Some(push) = reply.push {
-                self.handle_push(push, commands)?;
+                self.handle_push(push)?;
             } else if let Some(pending) = self.pending.remove(&reply.id) {
                 self.handle_reply(pending, reply, commands);
             }
@@ -720,7 +746,10 @@ impl Task {
         if entry.state != State::Subscribed {
             return;
         }
-        let Err(WrongBase) = entry.receive(&mut publication) else {
+        // A reply of short deltas may be long payloads.
+        let has_room = !publication.delta || self.deliveries.have_room();
+        let received = if has_room { entry.receive(&mut publication) } else { Err(WrongBase) };
+        let Err(WrongBase) = received else {
             let events = entry.events.clone();
             let event = SubscriptionEvent::Publication(publication);
             return self.deliveries.deliver(Event::Subscription(events, event));
@@ -729,10 +758,10 @@ impl Task {
         self.update(channel, |entry| entry.subscribe_at(at));
     }
 
-    fn handle_push(&mut self, push: Push, commands: &mut Vec<Command>) -> Result<(), Lost> {
+    fn handle_push(&mut self, push: Push) -> Result<(), Lost> {
         let Push { channel, publication, join, leave, unsubscribe, message, subscribe, refresh, .. } = push;
         if let Some(publication) = publication {
-            self.handle_publication(channel, publication, commands);
+            self.handle_publication(channel, publication);
         } else if let Some(info) = join.and_then(|join| join.info) {
             self.deliver_to(&channel, SubscriptionEvent::Join(info));
         } else if let Some(info) = leave.and_then(|leave| leave.info) {
@@ -779,11 +808,8 @@ impl Task {
         Ok(())
     }
 
-    fn handle_publication(&mut self, channel: String, publication: Publication, commands: &mut Vec<Command>) {
+    fn handle_publication(&mut self, channel: String, publication: Publication) {
         if self.entries.contains_key(&channel) {
-            if self.remove_dropped(&channel) {
-                return self.send_unsubscribe(channel, commands);
-            }
             return self.received(&channel, publication);
         }
         if self.server_side.received(&channel, publication.offset) {
@@ -852,10 +878,16 @@ impl Task {
                     drop(done.send(Err(error.clone())))
                 }
                 Request::Disconnect(done) => drop(done.send(())),
-                Request::Unsubscribe { .. } | Request::Events(_) => {}
+                Request::Events(_) => {}
             }
         }
     }
+}
+
+/// Asks a source for a token, in a task of its own: it may panic.
+async fn make_token(source: TokenSource) -> Result<String, String> {
+    let made = tokio::spawn(async move { source().await }).await;
+    made.unwrap_or_else(|_| Err("the source of tokens has panicked".into()))
 }
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

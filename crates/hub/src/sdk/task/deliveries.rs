@@ -2,27 +2,41 @@
 
 use std::collections::VecDeque;
 
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError::Full;
-
 use crate::sdk::ClientEvent;
+use crate::sdk::queue::{BYTES_MAX, Len as _, Sender};
 use crate::sdk::subscription::SubscriptionEvent;
 
 /// An event, and the queue of its receiver.
 pub(super) enum Event {
-    Client(mpsc::Sender<ClientEvent>, ClientEvent),
-    Subscription(mpsc::Sender<SubscriptionEvent>, SubscriptionEvent),
+    Client(Sender<ClientEvent>, ClientEvent),
+    Subscription(Sender<SubscriptionEvent>, SubscriptionEvent),
+}
+
+impl Event {
+    fn len(&self) -> usize {
+        match self {
+            Self::Client(_, event) => event.len(),
+            Self::Subscription(_, event) => event.len(),
+        }
+    }
 }
 
 /// Events that have found no room, in their order. While there are any, the connection is not read.
 #[derive(Default)]
 pub(super) struct Deliveries {
     stalled: VecDeque<Event>,
+    /// The bytes of the events.
+    stalled_len: usize,
 }
 
 impl Deliveries {
     pub(super) fn are_stalled(&self) -> bool {
         !self.stalled.is_empty()
+    }
+
+    /// Whether more of the same reply may wait.
+    pub(super) fn have_room(&self) -> bool {
+        self.stalled_len < BYTES_MAX as usize
     }
 
     #[cfg(test)]
@@ -34,22 +48,19 @@ impl Deliveries {
     pub(super) fn deliver(&mut self, event: Event) {
         let refused = match event {
             event if self.are_stalled() => Some(event),
-            Event::Client(to, event) => match to.try_send(event) {
-                Err(Full(event)) => Some(Event::Client(to, event)),
-                _ => None,
-            },
-            Event::Subscription(to, event) => match to.try_send(event) {
-                Err(Full(event)) => Some(Event::Subscription(to, event)),
-                _ => None,
-            },
+            Event::Client(to, event) => to.try_send(event).map(|event| Event::Client(to, event)),
+            Event::Subscription(to, event) => to.try_send(event).map(|event| Event::Subscription(to, event)),
         };
-        self.stalled.extend(refused);
+        if let Some(event) = refused {
+            self.stalled_len += event.len();
+            self.stalled.push_back(event);
+        }
     }
 
     /// Drops the last event that waits if it says that the client connects: attempts do not add up.
     pub(super) fn drop_last_attempt(&mut self) {
         if let Some(Event::Client(_, ClientEvent::Connecting { .. })) = self.stalled.back() {
-            self.stalled.pop_back();
+            self.stalled_len -= self.stalled.pop_back().map_or(0, |event| event.len());
         }
     }
 
@@ -58,17 +69,12 @@ impl Deliveries {
     /// # Cancel safety
     /// The event stays if the future is dropped.
     pub(super) async fn make_room(&mut self) {
-        async fn deliver<T: Clone>(to: &mpsc::Sender<T>, event: &T) {
-            if let Ok(room) = to.reserve().await {
-                room.send(event.clone());
-            }
-        }
         match self.stalled.front() {
-            Some(Event::Client(to, event)) => deliver(to, event).await,
-            Some(Event::Subscription(to, event)) => deliver(to, event).await,
+            Some(Event::Client(to, event)) => to.send(event).await,
+            Some(Event::Subscription(to, event)) => to.send(event).await,
             None => return,
         }
-        self.stalled.pop_front();
+        self.stalled_len -= self.stalled.pop_front().map_or(0, |event| event.len());
     }
 
     /// What has found no room is still delivered.

@@ -1,13 +1,14 @@
 //! One subscription of a client: when it is to be made, and what it has received.
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::fossil;
 use crate::history::Position;
 use crate::protocol::Publication;
 use crate::sdk::ClientError;
+use crate::sdk::queue::Sender;
 use crate::sdk::subscription::{SubscribeOptions, SubscriptionEvent};
 
 /// A subscription, whether the server knows of it or not.
@@ -15,7 +16,7 @@ pub(super) struct Entry {
     /// Tells it from an earlier one of the same channel.
     pub(super) key: u64,
     pub(super) options: SubscribeOptions,
-    pub(super) events: mpsc::Sender<SubscriptionEvent>,
+    pub(super) events: Sender<SubscriptionEvent>,
     /// Who waits for the first result.
     pub(super) done: Option<oneshot::Sender<Result<(), ClientError>>>,
     pub(super) token: String,

@@ -8,18 +8,25 @@ use wireloom::WebSocket;
 use super::*;
 use crate::fossil;
 use crate::protocol::{ConnectResult, RpcRequest, SendRequest, UnsubscribePush};
+use crate::sdk::Client;
+use crate::sdk::queue::{Receiver, queue};
+use crate::sdk::subscription::Subscription;
 
 const CHANNEL: &str = "x";
+
+fn new_task(builder: ClientBuilder, requests: mpsc::Receiver<Request>) -> Task {
+    Task::new(builder, requests, mpsc::unbounded_channel().1)
+}
 
 /// A task that has no connection. The sender stands for its handles.
 fn task() -> (Task, mpsc::Sender<Request>) {
     let (handles, requests) = mpsc::channel(1);
     let builder = ClientBuilder::new("ws://127.0.0.1".into());
-    (Task::new(builder.reconnect_delay(Duration::from_secs(1), Duration::from_secs(1)), requests), handles)
+    (new_task(builder.reconnect_delay(Duration::from_secs(1), Duration::from_secs(1)), requests), handles)
 }
 
-fn add(task: &mut Task, options: SubscribeOptions) -> mpsc::Receiver<SubscriptionEvent> {
-    let (events, received) = mpsc::channel(100);
+fn add(task: &mut Task, options: SubscribeOptions) -> Receiver<SubscriptionEvent> {
+    let (events, received) = queue(100);
     task.add(CHANNEL.into(), options, events, oneshot::channel().0);
     received
 }
@@ -49,7 +56,7 @@ fn reply(task: &mut Task, id: u32, result: SubscribeResult) {
 }
 
 fn push(task: &mut Task, push: Push) {
-    task.handle_push(Push { channel: CHANNEL.into(), ..push }, &mut Vec::new()).unwrap();
+    task.handle_push(Push { channel: CHANNEL.into(), ..push }).unwrap();
 }
 
 fn whole(offset: u64, text: &str) -> Publication {
@@ -77,8 +84,8 @@ fn result(offset: u64, publications: Vec<Publication>) -> SubscribeResult {
 }
 
 /// The offsets and the data that the application has received.
-fn received(events: &mut mpsc::Receiver<SubscriptionEvent>) -> Vec<(u64, String)> {
-    let events = std::iter::from_fn(|| events.try_recv().ok());
+fn received(events: &mut Receiver<SubscriptionEvent>) -> Vec<(u64, String)> {
+    let events = std::iter::from_fn(|| events.try_recv());
     let publications = events.filter_map(|event| match event {
         SubscriptionEvent::Publication(one) => {
             Some((one.offset, String::from_utf8(one.data.to_vec()).unwrap()))
@@ -139,6 +146,10 @@ impl Source {
 
     /// The first token that was asked for is made, or not; returns the commands that follow.
     async fn make(&self, task: &mut Task, token: Result<&str, &str>) -> Vec<Command> {
+        // It is asked in a task of its own.
+        while self.0.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
         let made = self.0.lock().unwrap().remove(0);
         made.send(token.map(str::to_owned).map_err(str::to_owned)).unwrap();
         let token = task.made.1.recv().await.unwrap();
@@ -209,7 +220,7 @@ async fn the_end_of_a_subscription_does_not_end_the_next_one() {
         let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
         reply(&mut task, id, SubscribeResult::default());
         drop(events);
-        let (sender, mut events) = mpsc::channel(100);
+        let (sender, mut events) = queue(100);
         let (done, mut result) = oneshot::channel();
         task.add(CHANNEL.into(), SubscribeOptions::default(), sender, done);
         let mut commands = Vec::new();
@@ -228,8 +239,8 @@ async fn the_end_of_a_subscription_does_not_end_the_next_one() {
         assert_eq!(result.try_recv(), Ok(Ok(())));
         // The next one is its own.
         push(&mut task, Push { unsubscribe, ..Push::default() });
-        assert!(matches!(events.try_recv(), Ok(SubscriptionEvent::Subscribed(_))));
-        assert!(matches!(events.try_recv(), Ok(SubscriptionEvent::Unsubscribed { code: 2000, .. })));
+        assert!(matches!(events.try_recv(), Some(SubscriptionEvent::Subscribed(_))));
+        assert!(matches!(events.try_recv(), Some(SubscriptionEvent::Unsubscribed { code: 2000, .. })));
     }
 }
 
@@ -240,7 +251,7 @@ fn lost() -> Lost {
 #[tokio::test(start_paused = true)]
 async fn events_are_delivered_while_there_is_no_connection() {
     let (mut task, _handles) = task();
-    let (events, mut received) = mpsc::channel(1);
+    let (events, mut received) = queue(1);
     task.events = Some(events);
     for n in 0..3 {
         task.emit(ClientEvent::Message(n.to_string().into()));
@@ -261,7 +272,7 @@ async fn events_are_delivered_while_there_is_no_connection() {
 #[tokio::test(start_paused = true)]
 async fn attempts_whose_events_nobody_takes_do_not_add_up() {
     let (mut task, _handles) = task();
-    let (events, mut received) = mpsc::channel(1);
+    let (events, mut received) = queue(1);
     task.events = Some(events);
     for _ in 0..50 {
         assert!(task.recover(lost()).await.is_ok());
@@ -336,23 +347,139 @@ async fn a_server_that_makes_subscriptions_without_end_is_given_up() {
     assert!(matches!(task.serve(opened).await, Ok(Lost::Retry { .. })));
 }
 
+/// The commands of a message.
+fn commands_in(message: &wireloom::OwnedMessage) -> Vec<Value> {
+    serde_json::Deserializer::from_slice(message.as_bytes()).into_iter().map(Result::unwrap).collect()
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_subscription_without_a_handle_is_not_made_again() {
+async fn every_subscription_whose_handle_is_dropped_ends() {
+    const SUBSCRIPTIONS: usize = 100;
+    let (opened, mut server) = open(1 << 16).await;
+    // The queue of requests is full.
+    let (handles, requests) = mpsc::channel(1);
+    handles
+        .try_send(Request::Call(Box::new(Call { command: Command::default(), done: oneshot::channel().0 })))
+        .unwrap();
+    let (dropped, unsubscribed) = mpsc::unbounded_channel();
+    let mut task = Task::new(ClientBuilder::new("ws://127.0.0.1".into()), requests, unsubscribed);
+    let client = Client { requests: handles, dropped, timeout: Duration::from_secs(5) };
+    let subscriptions: Vec<_> = (0..SUBSCRIPTIONS)
+        .map(|n| {
+            let (sender, events) = queue(1);
+            task.add(n.to_string(), SubscribeOptions::default(), sender, oneshot::channel().0);
+            Subscription::new(client.clone(), n.to_string(), events)
+        })
+        .collect();
+    let serving = async move {
+        let (mut ended, mut subscriptions) = (0, subscriptions);
+        while ended < SUBSCRIPTIONS {
+            for command in commands_in(&server.recv_owned().await.unwrap().unwrap()) {
+                let method = if command["subscribe"].is_object() { "subscribe" } else { "unsubscribe" };
+                ended += usize::from(method == "unsubscribe");
+                server.send(&*json!({ "id": command["id"], method: {} }).to_string()).await.unwrap();
+            }
+            // All at once.
+            subscriptions.clear();
+        }
+    };
+    tokio::select! {
+        _ = task.serve(opened) => panic!("the connection is lost"),
+        () = serving => {}
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("some last"),
+    }
+    assert!(task.entries.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_has_given_up_gets_no_subscription() {
     let (mut task, _handles) = task();
-    let events = add(&mut task, SubscribeOptions::default());
-    let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
-    reply(&mut task, id, SubscribeResult::default());
-    // The queue of requests was full, so that the task knows nothing of it.
+    let (sender, events) = queue(1);
     drop(events);
-    task.disconnected();
+    task.add(CHANNEL.into(), SubscribeOptions::default(), sender, oneshot::channel().0);
     assert!(commands_after(&mut task, Duration::from_secs(60)).await.is_empty());
     assert!(task.entries.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_message_is_handled_as_far_as_there_is_room() {
+    let (opened, mut server) = open(1 << 16).await;
+    let (mut task, _handles) = task();
+    let (events, mut received) = queue(1);
+    task.events = Some(events);
+    let message = json!({ "push": { "message": { "data": 1 } } });
+    server.send(&*vec![message.to_string(); 1_000].join("\n")).await.unwrap();
+    tokio::select! {
+        _ = task.serve(opened) => panic!("the connection is lost"),
+        () = tokio::time::sleep(Duration::from_secs(1)) => {}
+    }
+    assert!(task.deliveries.len() <= 1, "{}", task.deliveries.len());
+    assert!(matches!(received.try_recv(), Some(ClientEvent::Connected { .. })));
+}
+
+/// A reply with a base and short deltas, each of which copies it as a whole.
+#[tokio::test(start_paused = true)]
+async fn a_reply_of_short_deltas_is_taken_in_parts() {
+    const LEN: usize = 1 << 20;
+    let base = "x".repeat(LEN);
+    let (mut task, _handles) = task();
+    let mut events = add(&mut task, SubscribeOptions::default().deltas());
+    let copies = |last| (2..=last).map(|offset| delta(offset, &base, &base));
+    let (id, _) = subscribe_in(&commands_after(&mut task, Duration::ZERO).await);
+    let all: Vec<_> = [whole(1, &base)].into_iter().chain(copies(100)).collect();
+    reply(&mut task, id, result(100, all));
+    let len = task.deliveries.len();
+    assert!((10..40).contains(&len), "{len}");
+    // The rest is recovered once those have been taken.
+    let mut count = 0;
+    while task.deliveries.are_stalled() {
+        count += received(&mut events).len();
+        task.deliveries.make_room().await;
+    }
+    count += received(&mut events).len();
+    let (_, request) = subscribe_in(&commands_after(&mut task, Duration::from_secs(1)).await);
+    assert_eq!(request.offset, u64::try_from(count).unwrap());
+    assert!(request.recover);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_delay_grows_while_connections_do_not_last() {
+    let (mut task, _handles) = task();
+    task.builder = Arc::new(ClientBuilder::new("ws://127.0.0.1".into()));
+    for _ in 0..20 {
+        let (opened, server) = open(1 << 16).await;
+        drop(server);
+        let lost = task.serve(opened).await.ok().unwrap();
+        assert!(task.recover(lost).await.is_ok());
+    }
+    assert_eq!(task.delay_max(task.failures), task.builder.delay_max);
+    // One that lasts begins anew.
+    let (opened, server) = open(1 << 16).await;
+    let delay_max = task.builder.delay_max;
+    tokio::spawn(async move {
+        tokio::time::sleep(delay_max).await;
+        drop(server);
+    });
+    assert!(task.serve(opened).await.is_ok());
+    assert_eq!(task.failures, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_panics_is_asked_again() {
+    let (mut task, _handles) = task();
+    let options = SubscribeOptions::default()
+        .token_source(|| -> std::future::Ready<_> { panic!("as the test wants it") });
+    let _events = add(&mut task, options);
+    assert!(commands_after(&mut task, Duration::ZERO).await.is_empty());
+    let token = task.made.1.recv().await.unwrap();
+    task.handle_token(token, &mut Vec::new());
+    assert!(commands_after(&mut task, RENEWAL_DELAY).await.is_empty());
+    assert!(task.made.1.recv().await.unwrap().result.is_err());
+}
+
 async fn answer_rpcs(mut server: WebSocket) {
     while let Ok(Some(message)) = server.recv_owned().await {
-        for command in serde_json::Deserializer::from_slice(message.as_bytes()).into_iter::<Value>() {
-            let command = command.unwrap();
+        for command in commands_in(&message) {
             if command["rpc"].is_object() {
                 let reply = json!({ "id": command["id"], "rpc": { "data": 1 } });
                 server.send(&*reply.to_string()).await.unwrap();
@@ -373,7 +500,7 @@ async fn replies_are_read_while_requests_wait() {
         handles.try_send(call(Command { send, ..Command::default() }).0).unwrap();
     }
     tokio::spawn(answer_rpcs(server));
-    let mut task = Task::new(ClientBuilder::new("ws://127.0.0.1".into()), requests);
+    let mut task = new_task(ClientBuilder::new("ws://127.0.0.1".into()), requests);
     tokio::select! {
         _ = task.serve(opened) => panic!("the connection is lost"),
         reply = answered => assert!(reply.unwrap().is_ok()),
@@ -394,7 +521,7 @@ async fn messages_are_read_while_a_write_waits() {
         server.send(&*publication.to_string()).await.unwrap();
         answer_rpcs(server).await;
     });
-    let mut task = Task::new(ClientBuilder::new("ws://127.0.0.1".into()), requests);
+    let mut task = new_task(ClientBuilder::new("ws://127.0.0.1".into()), requests);
     tokio::select! {
         _ = task.serve(opened) => panic!("the connection is lost"),
         reply = answered => assert!(reply.unwrap().is_ok()),
