@@ -92,6 +92,8 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
+    #[cfg(feature = "server")]
+    use crate::memory::{LINGERING_MAX, Memory};
 
     // Closing the transport with them would reset the connection.
     #[tokio::test(start_paused = true)]
@@ -105,5 +107,46 @@ mod tests {
         // There is room again.
         let written = tokio::time::timeout(Duration::from_secs(1), peer.write_all(&[7; 2 * READ_LEN])).await;
         written.expect("the bytes were read").unwrap();
+    }
+
+    #[cfg(feature = "server")]
+    #[tokio::test(start_paused = true)]
+    async fn transports_linger_in_tasks_up_to_a_number_and_a_time() {
+        let memory = Memory::new(usize::MAX);
+        let account = memory.account();
+        let begin = Instant::now();
+        let (mut is_kept, mut peers) = (Vec::new(), Vec::new());
+        for _ in 0..=LINGERING_MAX {
+            let (mut peer, transport) = tokio::io::duplex(1);
+            spawn(&account, Linger::trailing(false, None), Io::Other(Box::new(transport)));
+            is_kept.push(peer.write_all(b"some").await.is_ok());
+            peers.push(peer);
+        }
+        let (last, others) = is_kept.split_last().unwrap();
+        assert!(!last && others.iter().all(|is_kept| *is_kept));
+        memory.wait_lingered().await;
+        assert_eq!(begin.elapsed().as_secs(), TRAILING_TIMEOUT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_behind_a_close_frame_are_read_up_to_a_length() {
+        for (len, is_kept) in
+            [(TRAILING_LEN_MAX - 1, true), (TRAILING_LEN_MAX, true), (TRAILING_LEN_MAX + 1, false)]
+        {
+            let (mut peer, transport) = tokio::io::duplex(64 << 10);
+            let mut io = Io::Other(Box::new(transport));
+            let mut linger = Linger::trailing(true, None);
+            let lingering = poll_fn(|cx| linger.poll(&mut io, cx));
+            let sending = async {
+                peer.write_all(&vec![7; len]).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            };
+            // The end of lingering comes first if there is one.
+            tokio::select! {
+                biased;
+                () = lingering => assert!(!is_kept, "{len}"),
+                () = sending => assert!(is_kept, "{len}"),
+            }
+        }
     }
 }

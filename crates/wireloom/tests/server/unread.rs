@@ -135,6 +135,27 @@ async fn a_peer_that_sends_on_behind_its_close_frame_is_disconnected() {
     check_replies(&answer);
 }
 
+// A program may end with its server.
+#[tokio::test]
+async fn a_server_that_shuts_down_waits_for_peers_that_read() {
+    let server = Running::start(ServerConfig::default(), handle).await;
+    let mut peer = connect(server.address).await;
+    peer.write_all(&messages_and_close(1 << 10)).await.unwrap();
+    let ending = async {
+        while server.handle.stats().websockets_opened == 0 || server.handle.stats().connections_open > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(TIMEOUT, ending).await.expect("the connection has ended");
+    server.handle.shut_down();
+    let mut answer = Vec::new();
+    timeout(TIMEOUT, peer.read_to_end(&mut answer)).await.unwrap().unwrap();
+    check_replies(&answer);
+    assert!(!server.task.is_finished());
+    drop(peer);
+    timeout(TIMEOUT, server.task).await.expect("nobody is waited for").unwrap().unwrap();
+}
+
 const BODY_LEN: usize = 1 << 20;
 
 /// The statuses of responses to requests of which the server reads only a part.
