@@ -256,6 +256,21 @@ static int wls_read(wls *self, int fd) {
     return errno == EAGAIN || errno == EWOULDBLOCK ? WLS_AGAIN : WLS_FAILED;
 }
 
+/* Discards what has arrived behind the peer's Close frame, before the connection is closed: a socket that is closed with unread bytes is
+ * reset, and the peer loses what it has not received. No event follows a Close frame. */
+static void wls_read_trailing(wls *self, int fd) {
+    uint8_t bytes[256];
+    wl_ws_event event;
+    size_t consumed, count, len = self->end - self->at;
+    self->event = self->events_len = 0;
+    if (len > 0)
+        wl_ws_handle_input(self->ws, wls_now(), self->buffer + self->at, len, &consumed, &event, 1, &count);
+    wls_release_input(self);
+    ssize_t got = wls_receive(fd, bytes, sizeof bytes);
+    if (got > 0)
+        wl_ws_handle_input(self->ws, wls_now(), bytes, (size_t)got, &consumed, &event, 1, &count);
+}
+
 static bool wls_is_readable(int fd) {
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
     return poll(&poll_fd, 1, 0) > 0;

@@ -101,6 +101,7 @@
   (define %free (foreign-lambda void "wls_free" c-pointer))
   (define %peek (foreign-lambda int "wls_peek" c-pointer))
   (define %read (foreign-lambda int "wls_read" c-pointer int))
+  (define %read-trailing (foreign-lambda void "wls_read_trailing" c-pointer int))
   (define %readable? (foreign-lambda bool "wls_is_readable" int))
   (define %read-behind (foreign-lambda void "wls_read_behind" c-pointer int))
   (define %full? (foreign-lambda bool "wls_is_full" c-pointer))
@@ -523,6 +524,7 @@
           (unless (or (fx>= status 0) (fx= status %not-open))
             (abort (websocket-condition 'invalid-data (%status-text status) code reason))))
         (when (flush ws)
+          (read-trailing ws)
           ;; Until the peer's Close frame and the end of its stream, or the timeout. An error of the port is an end too.
           (handle-exceptions exn #f
             (let loop ()
@@ -534,6 +536,13 @@
       (stop-timer ws)
       (release ws)
       (void)))
+
+  ;; RFC 6455 section 7.1.1: what a peer has sent behind its Close frame is discarded, until it has closed too.
+  (define (read-trailing ws)
+    (let ((state (websocket-state ws)) (fd (websocket-in-fd ws)))
+      (when (and state fd (fx= (%transport state) 2))
+        (%read-trailing state fd)
+        (shutdown-if-due ws))))
 
   (define (websocket-open? ws)
     (let ((state (open-state ws))) (and state (%open? state))))

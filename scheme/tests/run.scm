@@ -270,6 +270,19 @@
 (check '((1 connection-close) 1000)
        (over-strings (string-append request (frame #x01 "a") (frame #x89 "p") (frame #x80 "b") (frame #x88 (bytes 3 232)))))
 
+;; More follows the Close frame, and is sent before anything is read: nothing that the server has sent is lost.
+(let ((message (string-append (bytes #x82 254 16 0 0 0 0 0) (make-string 4096 #\x))))
+  (check `((60 connection-close) ,(+ (* 60 (+ 4 4096)) 4))
+         (both echo-on
+               (lambda ()
+                 (receive (in out) (tcp-connect "127.0.0.1" port)
+                   (write-string (string-append request (repeat message 60) (frame #x88 (bytes 3 232)) (make-string 262144 #\x)) #f out)
+                   (flush-output out)
+                   (let ((output (read-string #f in)))
+                     (close-input-port in)
+                     (close-output-port out)
+                     (- (string-length output) (+ 4 (substring-index "\r\n\r\n" output)))))))))
+
 ;;; Arguments
 
 (let ((ws (receive (in out) (values (open-input-string request) (open-output-string)) (websocket-accept in out))))
