@@ -47,6 +47,7 @@ class AsyncHTTPPatchedTest < Wireloom::TestCase
     "a connection's synchronize" => [-> { Async::HTTP::Protocol::HTTP2::Server }, :synchronize, 6],
     "a semaphore's acquire" => [-> { Async::Semaphore }, :acquire, 8],
     "a stream's write" => [-> { IO::Stream::Buffered }, :write, 8],
+    "a stream's read" => [-> { IO::Stream::Buffered }, :read, 8],
     "a body's read" => [-> { Protocol::HTTP::Body::Buffered }, :read, 4],
     "merged headers" => [-> { Protocol::HTTP::Headers::Merged }, :each, 4]
   }.each do |what, (owner, name, least)|

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../test_helper"
+require "stringio"
 
 if ORIGINAL
   require_needed("protocol/http2/framer", "protocol/http2/stream", "protocol/http2/client", "protocol/http2/server")
@@ -186,6 +187,68 @@ class ProtocolHTTP2Test < Wireloom::TestCase
     @pipes[0].write("abc")
     assert_raises(EOFError) { @server.read_frame }
     assert_raises(EOFError) { @server.read_frame }
+  end
+
+  # A framer that reads these bytes off a StringIO, or an object of a class made of it, and that object.
+  def framer_of(bytes, type = StringIO)
+    stream = type.new(bytes)
+    [Protocol::HTTP2::Framer.new(stream), stream]
+  end
+
+  def data(payload)
+    [0, payload.bytesize, 0, 0, 1].pack("CnCCN") << payload
+  end
+
+  # Frames are read where they are, and copied.
+  def test_frames_in_a_string_io
+    framer, stream = framer_of(data("hello") << data("") << data("x" * 20_000) << data("cut").chop)
+    frames = Array.new(3) { framer.read_frame }
+    assert_equal [["hello", Encoding::BINARY], ["", Encoding::BINARY], ["x" * 20_000, Encoding::BINARY]],
+                 frames.map { |frame| [frame.payload, frame.payload.encoding] }
+    assert_equal 20_032, stream.pos
+    stream.string.replace("y" * stream.string.bytesize)
+    assert_equal "x" * 20_000, frames.last.payload
+    assert_raises(EOFError) { framer_of(data("cut").chop)[0].read_frame }
+    assert_raises(EOFError) { framer_of("")[0].read_frame }
+  end
+
+  def test_a_string_io_in_any_state
+    framer, stream = framer_of(data("hello"))
+    stream.close_read
+    assert_raises(IOError) { framer.read_frame }
+    framer, stream = framer_of(data("hello").freeze)
+    stream.pos = 100
+    assert_raises(EOFError) { framer.read_frame }
+    stream.pos = 0
+    assert_equal "hello", framer.read_frame.payload
+    framer, = framer_of(data("hello") << data("you"))
+    assert_raises(Protocol::HTTP2::FrameSizeError) { framer.read_frame(4) }
+    assert_raises(EOFError) { framer.read_frame }
+  end
+
+  # Of a class, of one object, at the beginning or later.
+  def test_a_string_io_with_its_own_methods
+    bytes = data("hello") << data("you")
+    called = []
+    own = Class.new(StringIO)
+    framer, = framer_of(bytes.dup, own)
+    assert_equal "hello", framer.read_frame.payload
+    own.define_method(:read) { |length| super(length).tap { called << length } }
+    assert_equal "you", framer.read_frame.payload
+    assert_equal [9, 3], called
+
+    framer, stream = framer_of(bytes.dup, Class.new(StringIO))
+    assert_equal "hello", framer.read_frame.payload
+    stream.define_singleton_method(:read) { |length| super(length).tap { called << length } }
+    assert_equal "you", framer.read_frame.payload
+    assert_equal [9, 3, 9, 3], called
+
+    framer, stream = framer_of(bytes.dup, Class.new(StringIO))
+    stream.define_singleton_method(:other) { nil }
+    assert_equal "hello", framer.read_frame.payload
+    stream.define_singleton_method(:read) { |length| super(length).tap { called << length } }
+    assert_equal "you", framer.read_frame.payload
+    assert_equal [9, 3, 9, 3, 9, 3], called
   end
 
   def test_identifiers_that_no_frame_holds

@@ -13,7 +13,7 @@ use super::frames::{self, Frame, Read};
 use super::names::names;
 use super::objects::{NIL, call, call_super, class_of, get, integer, number, set, set_new, string, value};
 use super::steps::{self, ConnectionStep, Steps, StreamStep};
-use super::stream as streams;
+use super::stream::{self as streams, Sides};
 use crate::hpack;
 
 const FALSE: VALUE = rb_sys::Qfalse as VALUE;
@@ -116,7 +116,7 @@ fn next_frame(
         Ok(_) => Error::new(ruby.exception_eof_error(), message),
         Err(error) => error,
     };
-    match frames::read(stream, frames, len_max.max(0) as usize)? {
+    match frames::read(ruby, stream, frames, len_max.max(0) as usize)? {
         Read::Frame(frame) => Ok((frame.object, Some(frame))),
         Read::Header(fields) => {
             let header = ruby.ary_from_iter(fields);
@@ -186,11 +186,17 @@ fn receive_data(
         }
         _ => call(connection, ids.update_local_window, &[frame.object]).map(|_| true)?,
     };
-    // It may have been closed meanwhile; then it is no longer idle, and the frame is ignored.
-    let stream = if has_called { lookup(connection, frame.stream_id) } else { Some(stream) };
+    // It may have been closed meanwhile; then it is no longer idle, and the frame is ignored. And what was known of the connection is old.
+    let (stream, known) = match has_called {
+        true => (lookup(connection, frame.stream_id), None),
+        false => (Some(stream), Some((connection, steps))),
+    };
     if let Some(stream) = stream {
-        let is_own = steps::of(ruby, stream)?.has(StreamStep::ReceiveData);
-        if !is_own || streams::data_received(ruby, stream, frame)?.is_none() {
+        let of_stream = steps::of(ruby, stream)?;
+        let is_own = of_stream.has(StreamStep::ReceiveData);
+        let sides = if is_own { Sides::of_known(ruby, stream, of_stream, known)? } else { None };
+        let received = sides.map(|sides| streams::data_received(ruby, sides, frame)).transpose()?.flatten();
+        if received.is_none() {
             call(stream, ids.receive_data, &[frame.object])?;
         }
     }

@@ -99,8 +99,7 @@ pub(super) fn received(
     let (Some(io), Some(id)) = (io, id) else {
         return call(owner, ids.send_window_update, &[integer(wanted)]).map(|_| true);
     };
-    let frame = frames::window_update(ruby, id as u32, wanted as u32)?;
-    io.write(&[frame])?;
+    io.write(ruby, &frames::window_update(id as u32, wanted as u32), None)?;
     // Other fibers may have run meanwhile.
     if let Some(window) = Window::of(owner, ids.local_window).filter(|window| window.can_expand(wanted)) {
         window.expand(wanted)?;

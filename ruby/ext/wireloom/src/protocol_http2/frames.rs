@@ -4,8 +4,10 @@ use magnus::rb_sys::AsRawValue;
 use magnus::{Error, RArray, RString, Ruby, Value};
 use rb_sys::{ID, VALUE};
 
+use super::ahead::Ahead;
 use super::names::{Class, names};
 use super::objects::{self, NIL, get, integer, number, string, value};
+use super::steps::{self, PartStep, Steps};
 use crate::guard::protect;
 use crate::strings;
 
@@ -58,18 +60,86 @@ pub(super) enum Read {
     NoPayload(VALUE),
 }
 
+/// The fields of a header.
+#[derive(Clone, Copy)]
+struct Header {
+    len: usize,
+    r#type: u8,
+    flags: u8,
+    stream_id: u32,
+}
+
+impl Header {
+    fn decode([a, b, c, r#type, flags, s0, s1, s2, s3]: [u8; HEADER_LEN]) -> Self {
+        let len = u32::from_be_bytes([0, a, b, c]) as usize;
+        Self { len, r#type, flags, stream_id: u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]) }
+    }
+
+    fn fields(self) -> [u32; 4] {
+        [self.len as u32, self.r#type.into(), self.flags.into(), self.stream_id]
+    }
+
+    /// The class of a frame that reads no more than its payload, where it is that of `frames`.
+    fn class(self, frames: RArray, len_max: usize) -> Option<Class> {
+        let classes = &names().classes;
+        let class = match self.r#type {
+            DATA => classes.data_frame,
+            HEADERS if i64::from(self.flags) & END_HEADERS != 0 => classes.headers_frame,
+            WINDOW_UPDATE if self.len == 4 => classes.window_update_frame,
+            _ => return None,
+        };
+        // SAFETY: a live Array.
+        let own = unsafe { rb_sys::rb_ary_entry(frames.as_raw(), self.r#type.into()) };
+        (self.len <= len_max && own == class.get().as_raw()).then_some(class)
+    }
+
+    /// # Safety
+    /// The caller has nothing to drop, because this raises.
+    #[inline]
+    unsafe fn frame(self, class: Class, payload: VALUE) -> Frame {
+        let (variables, count) = variables(class, self.fields(), payload);
+        // SAFETY: the caller vouches for it.
+        let object = unsafe { objects::make_unprotected(class.get().as_raw(), &variables[..count]) };
+        let (len, flags, stream_id) = (self.len as i64, self.flags.into(), self.stream_id.into());
+        Frame { object, len, flags, stream_id, payload }
+    }
+}
+
 /// Reads a frame off a stream.
 ///
 /// # Errors
-/// The exception that `stream.read` raises.
-pub(super) fn read(stream: VALUE, frames: RArray, len_max: usize) -> Result<Read, Error> {
+/// The exception that `stream.read` raises, or of a question about the class of the stream.
+pub(super) fn read(ruby: &Ruby, stream: VALUE, frames: RArray, len_max: usize) -> Result<Read, Error> {
+    let steps = steps::of(ruby, stream)?;
     let mut result = Read::NoHeader(NIL);
     // SAFETY: the closure has nothing to drop.
     protect(|| unsafe {
-        result = read_unprotected(stream, frames, len_max);
+        result = match read_ahead(stream, steps, frames, len_max) {
+            Some(frame) => Read::Frame(frame),
+            None => read_unprotected(stream, frames, len_max),
+        };
         NIL
     })?;
     Ok(result)
+}
+
+/// A frame that is complete in the memory of the stream; else nothing is read.
+///
+/// # Safety
+/// The caller has nothing to drop, because this raises.
+#[inline]
+unsafe fn read_ahead(stream: VALUE, steps: Steps<PartStep>, frames: RArray, len_max: usize) -> Option<Frame> {
+    // SAFETY: the caller vouches for it; the bytes are copied before anything else runs.
+    unsafe {
+        let ahead = Ahead::of(stream, steps)?;
+        let header = Header::decode(*ahead.bytes().first_chunk()?);
+        let class = header.class(frames, len_max)?;
+        let end = HEADER_LEN + header.len;
+        let payload = ahead.copy(HEADER_LEN..end)?;
+        let frame = header.frame(class, payload);
+        ahead.skip(end);
+        Some(frame)
+    }
 }
 
 /// # Safety
@@ -78,43 +148,21 @@ pub(super) fn read(stream: VALUE, frames: RArray, len_max: usize) -> Result<Read
 unsafe fn read_unprotected(stream: VALUE, frames: RArray, len_max: usize) -> Read {
     // SAFETY: the caller vouches for it.
     let header = unsafe { read_bytes(stream, HEADER_LEN) };
-    let Some([a, b, c, r#type, flags, s0, s1, s2, s3]) = bytes::<HEADER_LEN>(header) else {
-        return Read::NoHeader(header);
-    };
-    let len = u32::from_be_bytes([0, a, b, c]) as usize;
-    let stream_id = u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]);
-    let fields = [len as u32, u32::from(r#type), u32::from(flags), stream_id];
-    let class = whole(r#type, i64::from(flags), len).filter(|class| {
-        // SAFETY: a live Array.
-        let own = unsafe { rb_sys::rb_ary_entry(frames.as_raw(), r#type.into()) };
-        len <= len_max && own == class.get().as_raw()
-    });
-    let Some(class) = class else { return Read::Header(fields) };
+    let Some(bytes) = bytes(header) else { return Read::NoHeader(header) };
+    let header = Header::decode(bytes);
+    let Some(class) = header.class(frames, len_max) else { return Read::Header(header.fields()) };
     // SAFETY: as above; an empty String is copied from nowhere.
     let payload = unsafe {
-        match len {
+        match header.len {
             0 => rb_sys::rb_str_new(c"".as_ptr(), 0),
-            _ => read_bytes(stream, len),
+            len => read_bytes(stream, len),
         }
     };
-    if string(payload).is_none_or(|payload| payload.len() != len) {
+    if string(payload).is_none_or(|payload| payload.len() != header.len) {
         return Read::NoPayload(payload);
     }
-    let (variables, count) = variables(class, fields, payload);
     // SAFETY: as above.
-    let object = unsafe { objects::make_unprotected(class.get().as_raw(), &variables[..count]) };
-    Read::Frame(Frame { object, len: len as i64, flags: flags.into(), stream_id: stream_id.into(), payload })
-}
-
-/// The class of a frame that reads no more than its payload.
-fn whole(r#type: u8, flags: i64, len: usize) -> Option<Class> {
-    let classes = &names().classes;
-    match r#type {
-        DATA => Some(classes.data_frame),
-        HEADERS if flags & END_HEADERS != 0 => Some(classes.headers_frame),
-        WINDOW_UPDATE if len == 4 => Some(classes.window_update_frame),
-        _ => None,
-    }
+    Read::Frame(unsafe { header.frame(class, payload) })
 }
 
 /// `stream.read(len)`
@@ -168,11 +216,6 @@ pub(super) fn header(ruby: &Ruby, len: u32, r#type: u8, flags: u8, stream_id: u3
     strings::protected(ruby, |ruby| strings::binary(ruby, &head(len, r#type, flags, stream_id)))
 }
 
-/// The header of a DATA frame.
-pub(super) fn data_header(ruby: &Ruby, len: u32, flags: i64, stream_id: u32) -> Result<VALUE, Error> {
-    header(ruby, len, DATA, flags as u8, stream_id).map(|header| header.as_raw())
-}
-
 /// `frame(type, flags, stream_id, payload)`: all of a frame.
 pub(super) fn frame(
     ruby: &Ruby,
@@ -191,17 +234,17 @@ pub(super) fn frame(
     Ok(out)
 }
 
-/// All of a DATA frame.
-pub(super) fn data_bytes(ruby: &Ruby, flags: i64, stream_id: u32, payload: RString) -> Result<VALUE, Error> {
-    frame(ruby, DATA, flags as u8, stream_id, payload).map(|frame| frame.as_raw())
+/// The header of a DATA frame.
+pub(super) fn data_head(len: usize, flags: i64, stream_id: u32) -> [u8; HEADER_LEN] {
+    head(len as u32, DATA, flags as u8, stream_id)
 }
 
 /// All of a WINDOW_UPDATE frame.
-pub(super) fn window_update(ruby: &Ruby, stream_id: u32, increment: u32) -> Result<VALUE, Error> {
+pub(super) fn window_update(stream_id: u32, increment: u32) -> [u8; HEADER_LEN + 4] {
     let mut frame = [0; HEADER_LEN + 4];
     frame[..HEADER_LEN].copy_from_slice(&head(4, WINDOW_UPDATE, 0, stream_id));
     frame[HEADER_LEN..].copy_from_slice(&increment.to_be_bytes());
-    strings::protected(ruby, |ruby| strings::binary(ruby, &frame)).map(|frame| frame.as_raw())
+    frame
 }
 
 /// The header of a HEADERS frame.

@@ -19,6 +19,9 @@ use crate::strings;
 
 const FALSE: VALUE = rb_sys::Qfalse as VALUE;
 
+/// Up to this length a payload is written together with what comes before it, in bytes.
+const TOGETHER_LEN: usize = 4096;
+
 /// What is held at most, in bytes.
 const HELD_LEN_MAX: usize = 16 << 10;
 
@@ -68,37 +71,69 @@ impl Io {
         Ok(is_own.then_some(Self::Buffered(Buffered { connection, framer, buffer, is_held })))
     }
 
-    /// Writes the parts of a frame, and flushes the stream unless the frame is held.
+    /// Writes a frame, its payload, if any, behind the rest of it, and flushes the stream unless the frame is held.
     ///
     /// # Errors
-    /// The exception that a method of the stream raises.
+    /// The exception that a method of the stream raises, or there is no memory.
     #[inline]
-    pub(super) fn write(self, parts: &[VALUE]) -> Result<(), Error> {
-        let ids = &names().ids;
+    pub(super) fn write(self, ruby: &Ruby, head: &[u8], payload: Option<RString>) -> Result<(), Error> {
         match self {
-            // SAFETY: live objects, and a closure that has nothing to drop.
-            Self::Direct(stream) => protect(|| unsafe {
-                for part in parts {
-                    rb_sys::rb_funcallv(stream, ids.write, 1, part);
-                }
-                rb_sys::rb_funcallv(stream, ids.flush, 0, std::ptr::null())
-            })
-            .map(drop),
-            Self::Buffered(io) => io.write(parts),
+            // SAFETY: the closure has nothing to drop.
+            Self::Direct(stream) => protect(|| unsafe { write(ruby, stream, head, payload) }).map(drop),
+            Self::Buffered(io) => io.write(head, payload),
         }
+    }
+
+    /// The same for a frame that is a String.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    #[inline]
+    pub(super) fn write_whole(self, ruby: &Ruby, frame: RString) -> Result<(), Error> {
+        self.write(ruby, &[], Some(frame))
     }
 }
 
-impl Buffered {
-    fn write(self, parts: &[VALUE]) -> Result<(), Error> {
-        // SAFETY: Strings, of which the parts stay alive, and a closure that has nothing to drop. `rb_str_cat` copies.
-        protect(|| unsafe {
-            for &part in parts {
-                let bytes = strings::bytes(part);
-                rb_sys::rb_str_cat(self.buffer.as_raw(), strings::start(bytes), bytes.len() as _);
+/// # Safety
+/// The caller has nothing to drop, because this raises.
+#[inline]
+unsafe fn write(ruby: &Ruby, stream: VALUE, head: &[u8], payload: Option<RString>) -> VALUE {
+    let ids = &names().ids;
+    // SAFETY: live objects; the caller vouches for the rest.
+    let put = |part: RString| unsafe { rb_sys::rb_funcallv(stream, ids.write, 1, &part.as_raw()) };
+    let is_together = payload.is_none_or(|payload| payload.len() <= TOGETHER_LEN);
+    if is_together && !head.is_empty() {
+        let frame = strings::uninitialized(ruby, head.len() + payload.map_or(0, RString::len));
+        // SAFETY: `frame` was made just now; no Ruby code runs while the slices are in use.
+        unsafe {
+            let (first, rest) = strings::contents(frame).split_at_mut(head.len());
+            first.copy_from_slice(head);
+            if let Some(payload) = payload {
+                rest.copy_from_slice(strings::bytes(payload.as_raw()));
             }
-            NIL
+        }
+        strings::keep(payload);
+        put(frame);
+    } else {
+        if !head.is_empty() {
+            put(strings::binary(ruby, head));
+        }
+        payload.map(put);
+    }
+    // SAFETY: as above.
+    unsafe { rb_sys::rb_funcallv(stream, ids.flush, 0, std::ptr::null()) }
+}
+
+impl Buffered {
+    fn write(self, head: &[u8], payload: Option<RString>) -> Result<(), Error> {
+        // SAFETY: Strings, of which the payload stays alive, and a closure that has nothing to drop. `rb_str_cat` copies.
+        protect(|| unsafe {
+            let append =
+                |part: &[u8]| rb_sys::rb_str_cat(self.buffer.as_raw(), strings::start(part), part.len() as _);
+            append(head);
+            payload.map_or(NIL, |payload| append(strings::bytes(payload.as_raw())))
         })?;
+        strings::keep(payload);
         if self.is_held && self.buffer.len() < HELD_LEN_MAX {
             return Ok(());
         }

@@ -6,11 +6,12 @@
 //! It looks before it changes anything, so that the gem's method begins from the same state.
 //!
 //! ```text
-//! read_frame ─▶ frames::read ─▶ connection::apply ─▶ stream::receive_data, receive_headers ─▶ process_* ─▶ hpack
+//! read_frame ─▶ frames::read (ahead) ─▶ connection::apply ─▶ stream::receive_data, receive_headers ─▶ process_* ─▶ hpack
 //! send_headers ─▶ hpack ─▶ frames::headers_head ─▶ io
-//! send_data ─▶ flow::Window::consume ─▶ frames::data_bytes ─▶ io
+//! send_data ─▶ flow::Window::consume ─▶ frames::data_head ─▶ io
 //! ```
 
+mod ahead;
 mod connection;
 mod flow;
 mod frames;

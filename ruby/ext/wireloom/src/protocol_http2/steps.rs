@@ -126,8 +126,12 @@ kind! {
     PartStep = 2 {
         /// A semaphore of async.
         Guard: Asked("guard?"),
-        /// `IO::Stream::Buffered`
+        /// `IO::Stream::Buffered`, to write.
         Buffered: Asked("buffered?"),
+        /// The same, to read.
+        ReadAhead: Asked("read_ahead?"),
+        /// A `StringIO`, to read.
+        Memory: Asked("memory?"),
         /// A body that is in memory.
         Body: Asked("in_memory?"),
         /// `Protocol::HTTP::Headers::Merged`

@@ -19,9 +19,6 @@ use super::steps::{self, ConnectionStep, PartStep, Steps, StreamStep};
 use crate::guard::protect;
 use crate::{hpack, strings};
 
-/// Up to this length DATA is written together with its header, in bytes.
-const TOGETHER_LEN: usize = 4096;
-
 /// `initialize(connection, id, state = :idle)`
 pub(super) fn initialize(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     let (names, idle) = (names(), names().symbols.idle);
@@ -59,7 +56,7 @@ pub(super) fn initialize(ruby: &Ruby, this: Value, arguments: &[Value]) -> Resul
 }
 
 /// The state of a stream and its connection, and which of their steps are the gem's own.
-struct Sides {
+pub(super) struct Sides {
     stream: VALUE,
     connection: VALUE,
     state: VALUE,
@@ -71,11 +68,25 @@ impl Sides {
     /// `None` when a class of the gem was changed.
     #[inline]
     fn of(ruby: &Ruby, stream: VALUE) -> Result<Option<Self>, Error> {
+        Self::of_known(ruby, stream, steps::of(ruby, stream)?, None)
+    }
+
+    /// The same with the steps of the stream, and maybe those of a connection.
+    #[inline]
+    pub(super) fn of_known(
+        ruby: &Ruby,
+        stream: VALUE,
+        of_stream: Steps<StreamStep>,
+        known: Option<(VALUE, Steps<ConnectionStep>)>,
+    ) -> Result<Option<Self>, Error> {
+        let connection = get(stream, names().ids.connection);
+        let of_connection = match known {
+            Some((known, steps)) if known == connection => steps,
+            _ => steps::of(ruby, connection)?,
+        };
         if !steps::is_plain() {
             return Ok(None);
         }
-        let connection = get(stream, names().ids.connection);
-        let (of_stream, of_connection) = (steps::of(ruby, stream)?, steps::of(ruby, connection)?);
         let state = get(stream, names().ids.state);
         Ok(Some(Self { stream, connection, state, of_stream, of_connection }))
     }
@@ -241,7 +252,7 @@ fn write_headers(ruby: &Ruby, sides: &Sides, headers: RArray, flags: i64) -> Res
     // SAFETY: a String that was made just now, and that nobody else has.
     let place = unsafe { strings::contents(frame) };
     place[..HEADER_LEN].copy_from_slice(&head);
-    io.write(&[frame.as_raw()])?;
+    io.write_whole(ruby, frame)?;
     Ok(true)
 }
 
@@ -339,16 +350,7 @@ fn write_data(ruby: &Ruby, sides: &Sides, payload: Option<RString>, flags: i64) 
         call(sides.stream, ids.write_frame, &[frame.as_raw()])?;
         return Ok(true);
     };
-    match payload {
-        Some(payload) if len > TOGETHER_LEN => {
-            let header = frames::data_header(ruby, len as u32, flags, id as u32)?;
-            io.write(&[header, payload.as_raw()])?;
-        }
-        Some(payload) => {
-            io.write(&[frames::data_bytes(ruby, flags, id as u32, payload)?])?;
-        }
-        None => io.write(&[frames::data_header(ruby, 0, flags, id as u32)?])?,
-    }
+    io.write(ruby, &frames::data_head(len, flags, id as u32), payload)?;
     Ok(true)
 }
 
@@ -449,18 +451,20 @@ fn fields(
 /// `receive_data(frame)`
 pub(super) fn receive_data(ruby: &Ruby, this: Value, arguments: &[Value]) -> Result<Value, Error> {
     match frame(arguments, names().classes.data_frame) {
-        Some(frame) => match data_received(ruby, this.as_raw(), &frame)? {
-            Some(result) => Ok(value(result)),
-            None => call_super(arguments),
-        },
+        Some(frame) => {
+            let sides = Sides::of(ruby, this.as_raw())?;
+            match sides.map(|sides| data_received(ruby, sides, &frame)).transpose()?.flatten() {
+                Some(result) => Ok(value(result)),
+                None => call_super(arguments),
+            }
+        }
         None => call_super(arguments),
     }
 }
 
 /// DATA for a stream that is open in this direction.
-pub(super) fn data_received(ruby: &Ruby, stream: VALUE, frame: &Frame) -> Result<Option<VALUE>, Error> {
-    let (ids, symbols) = (&names().ids, &names().symbols);
-    let Some(sides) = Sides::of(ruby, stream)? else { return Ok(None) };
+pub(super) fn data_received(ruby: &Ruby, sides: Sides, frame: &Frame) -> Result<Option<VALUE>, Error> {
+    let (ids, symbols, stream) = (&names().ids, &names().symbols, sides.stream);
     let (state, is_end) = (sides.state, frame.flags & END_STREAM != 0);
     if state != symbols.open && state != symbols.half_closed_local {
         return Ok(None);

@@ -21,6 +21,19 @@ module Wireloom
                "flush |= (@write_buffer.bytesize >= @minimum_write_size) if flush self.drain(@write_buffer) end end return string.bytesize end",
         flush: "def flush return if @write_buffer.empty? @writing.synchronize do self.drain(@write_buffer) end end"
       },
+      "IO::Stream::Readable" => {
+        read: "def read(size = nil, buffer = nil) if size == 0 if buffer buffer.clear buffer.force_encoding(Encoding::BINARY) return buffer else " \
+              "return String.new(encoding: Encoding::BINARY) end end if size until @finished or @read_buffer.bytesize >= size " \
+              "read_size = size - @read_buffer.bytesize fill_read_buffer(read_size > @minimum_read_size ? read_size : @minimum_read_size) end " \
+              "else until @finished fill_read_buffer end if buffer buffer.replace(@read_buffer) @read_buffer.clear else buffer = @read_buffer " \
+              "@read_buffer = StringBuffer.new end return buffer end return consume_read_buffer(size, buffer) end",
+        consume_read_buffer: "def consume_read_buffer(size = nil, buffer = nil) if @finished && @read_buffer.empty? if buffer buffer.clear " \
+                             "buffer.force_encoding(Encoding::BINARY) end return nil end result = nil if size.nil? or size >= @read_buffer.bytesize " \
+                             "if buffer buffer.clear buffer << @read_buffer result = buffer else result = @read_buffer end " \
+                             "@read_buffer = StringBuffer.new else @read_buffer.freeze if buffer " \
+                             "buffer.replace(@read_buffer.byteslice(0, size)) result = buffer else result = @read_buffer.byteslice(0, size) end " \
+                             "@read_buffer = @read_buffer.byteslice(size, @read_buffer.bytesize) end return result end"
+      },
       "Protocol::HTTP::Body::Buffered" => {
         read: "def read return nil unless @chunks if chunk = @chunks[@index] @index += 1 return chunk.dup end end",
         close: "def close(error = nil) @index = @chunks.length return nil end"
@@ -85,8 +98,25 @@ module Wireloom
       end
 
       # @api private
+      def read_ahead?(mod)
+        mod.name == "IO::Stream::Buffered" && known?(mod, "IO::Stream::Readable")
+      end
+
+      # @api private
       def in_memory?(mod)
         mod.name == "Protocol::HTTP::Body::Buffered" && known?(mod, mod.name)
+      end
+
+      # Of any class that reads as StringIO does.
+      #
+      # @api private
+      def memory?(mod)
+        own = !mod.singleton_class? && %i[read pos pos= string closed_read?].map { |name| mod.instance_method(name) }
+                                           .all? { |method| method.owner == StringIO && method.source_location.nil? }
+        watch(mod, StringIO) if own
+        own
+      rescue NameError
+        false
       end
 
       # @api private
@@ -103,10 +133,14 @@ module Wireloom
           method = mod.instance_method(method_name)
           method.owner == owner && source(method) == source
         end
-        mod.ancestors.take_while { |part| part != owner }.push(owner).each { |part| part.extend(Watch) } if known
+        watch(mod, owner) if known
         known
       rescue NameError, SystemCallError
         false
+      end
+
+      def watch(mod, owner)
+        mod.ancestors.take_while { |part| part != owner }.push(owner).each { |part| part.extend(Watch) }
       end
 
       # A method as its file has it.
