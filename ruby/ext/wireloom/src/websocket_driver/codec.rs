@@ -1,6 +1,6 @@
 //! `Wireloom::DriverCodec`: one connection's frames, both ways.
 
-use super::delivery::{self, Delivery};
+use super::delivery::{self, Block, Delivered, Delivery};
 use super::frames::{self, Found, Frames, PING, PONG, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
@@ -72,8 +72,10 @@ managed!(
 enum Step {
     /// The input is used up.
     Done,
-    /// Part of a message.
+    /// Part of a message, or a message that was delivered.
     Part,
+    /// The listener raised.
+    Raised(Box<Error>),
     /// A message: its data, and whether it is text.
     Message(RString, bool),
     /// A message for an extension: its data, opcode and reserved bits.
@@ -211,8 +213,8 @@ impl Codec {
         }
     }
 
-    fn next(ruby: &Ruby, this: Obj<Self>) -> Stepped {
-        let step = Self::step(ruby, this);
+    fn next(ruby: &Ruby, this: Obj<Self>, block: Option<Block>) -> Stepped {
+        let step = Self::step(ruby, this, block);
         if step.is_err() {
             // There was no memory for a message: the ones behind it would be wrong.
             this.stop();
@@ -220,12 +222,13 @@ impl Codec {
         step
     }
 
-    fn step(ruby: &Ruby, this: Obj<Self>) -> Stepped {
+    /// The next step, which delivers a message that is whole to `block`, where there is one.
+    fn step(ruby: &Ruby, this: Obj<Self>, block: Option<Block>) -> Stepped {
         let frames = this.frames.ready();
         let (chunk, at) = this.chunk.get();
         let Some(chunk) = RString::from_value(chunk.value()) else {
             let Some((kept, at, found)) = frames.with(Frames::next_kept) else { return Ok(Step::Done) };
-            let step = Self::store(ruby, this, frames, &kept[at..], found);
+            let step = Self::store(ruby, this, frames, &kept[at..], found, block);
             frames::give(kept);
             return step;
         };
@@ -251,16 +254,30 @@ impl Codec {
         this.chunk.set(rest);
         // SAFETY: as above.
         let input = unsafe { shared.as_slice() }.get(at..).unwrap_or_default();
-        let step = Self::store(ruby, this, frames, input, found);
+        let step = Self::store(ruby, this, frames, input, found, block);
         strings::keep(shared);
         step
     }
 
     /// Makes objects of what was found in `input`.
-    fn store(ruby: &Ruby, this: Obj<Self>, frames: Ready<'_, Frames>, input: &[u8], found: Found) -> Stepped {
+    fn store(
+        ruby: &Ruby,
+        this: Obj<Self>,
+        frames: Ready<'_, Frames>,
+        input: &[u8],
+        found: Found,
+        block: Option<Block>,
+    ) -> Stepped {
         match found {
             Found::Nothing => Ok(Step::Done),
-            Found::Part(part) => Self::store_part(ruby, this, frames, &input[part.range.clone()], part),
+            Found::Part(part) => {
+                let bytes = &input[part.range.clone()];
+                let is_small = part.first && part.last && bytes.len() < DETACHED_UNMASK_LEN;
+                match block.filter(|_| is_small && !frames.with(|frames| frames.rules.raw)) {
+                    Some(block) => Self::deliver_small(ruby, this, bytes, &part, block),
+                    None => Self::store_part(ruby, this, frames, bytes, part),
+                }
+            }
             Found::Control(opcode, range, key) => {
                 let data = strings::protected(ruby, |ruby| strings::uninitialized(ruby, range.len()))?;
                 // SAFETY: the String was made just now.
@@ -270,6 +287,33 @@ impl Codec {
             Found::Broken(kind, message) => {
                 this.assembly.with(|assembly| *assembly = None);
                 Ok(Step::broken(kind, message))
+            }
+        }
+    }
+
+    /// Delivers a message that is all of `bytes`.
+    fn deliver_small(ruby: &Ruby, this: Obj<Self>, bytes: &[u8], part: &Part, block: Block) -> Stepped {
+        let delivered = this.delivery.make_and_deliver(block, || {
+            let data = strings::uninitialized(ruby, bytes.len());
+            // SAFETY: the String was made just now, and no code of Ruby runs meanwhile.
+            let room = unsafe { strings::contents(data) };
+            payload::copy(room, bytes, part.key);
+            if part.opcode == TEXT {
+                let mut text = Text::default();
+                if !text.validate(room) {
+                    return None;
+                }
+                strings::declare_utf8(data, text.is_ascii());
+            }
+            Some(data.as_value())
+        });
+        match delivered {
+            Delivered::Done => Ok(Step::Part),
+            Delivered::Raised(error) => Ok(Step::Raised(Box::new(error))),
+            Delivered::NoMemory(error) => Err(Box::new(error)),
+            Delivered::NoData => {
+                this.frames.ready().with(Frames::refuse_message);
+                Ok(Step::not_utf8())
             }
         }
     }
@@ -400,9 +444,17 @@ impl Codec {
     fn handle(ruby: &Ruby, this: Obj<Self>, driver: Value) -> Result<(), Error> {
         let mut listeners = None;
         loop {
-            match Self::next(ruby, this).map_err(|error| *error)? {
+            if listeners.is_none() {
+                listeners = this.delivery.known_listeners(ruby, driver).map(Some);
+            }
+            let block = match listeners {
+                Some(Some(listeners)) if !this.arrays.get() => Block::only(listeners),
+                _ => None,
+            };
+            match Self::next(ruby, this, block).map_err(|error| *error)? {
                 Step::Done => return Ok(()),
                 Step::Part => continue,
+                Step::Raised(error) => return Err(*error),
                 Step::Message(data, text) => {
                     let data = if this.arrays.get() && !text {
                         bytes_to_array(ruby, data).as_value()

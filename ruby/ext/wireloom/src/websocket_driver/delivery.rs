@@ -15,6 +15,7 @@ use crate::held::{Held, Owner, traced};
 /// Counts changes of methods of drivers' classes.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
+const NIL: VALUE = rb_sys::Qnil as VALUE;
 /// The Integer 0.
 const FIRST: VALUE = 1;
 
@@ -96,12 +97,8 @@ impl Delivery {
         let mut emitter = driver;
         for plain in &self.plain {
             let Some(object) = RObject::from_value(emitter) else { return Ok(None) };
-            // The class that methods are looked up in: a stubbed object has a singleton one.
-            // SAFETY: `object` is a live object, which begins with an RBasic.
-            let class = unsafe { Value::from_raw((*(object.as_raw() as *const RBasic)).klass) };
-            let changes = CHANGES.load(Ordering::Relaxed);
-            let (known_class, known_at) = plain.get();
-            let known = known_at == changes && known_class.raw() == class.as_raw();
+            let (class, changes) = (class_of(object), CHANGES.load(Ordering::Relaxed));
+            let known = is_known(plain, class);
             if known && let Some(listeners) = blocks(ruby, object) {
                 return Ok(Some(listeners));
             }
@@ -120,22 +117,27 @@ impl Delivery {
         Ok(None)
     }
 
+    /// The same, where no method has to be called for it.
+    #[inline]
+    pub(super) fn known_listeners(&self, ruby: &Ruby, driver: Value) -> Option<RArray> {
+        let object = RObject::from_value(driver)?;
+        if is_known(&self.plain[0], class_of(object)) { blocks(ruby, object) } else { None }
+    }
+
     /// Calls the present listeners, in order, with an event that holds `data`.
     pub(super) fn deliver(&self, ruby: &Ruby, listeners: RArray, data: Value) -> Result<(), Error> {
         let count = listeners.len();
         if count == 0 {
             return Ok(());
         }
-        let class = self.event.get().raw();
-        // SAFETY: `check_event` found that the class is a Struct with one member. `rb_struct_new` would call `initialize`.
-        let event = unsafe {
-            let event = rb_sys::rb_struct_alloc_noinit(class);
-            rb_sys::rb_struct_aset(event, FIRST, data.as_raw());
-            event
-        };
-        if count == 1 {
-            return call(listeners.entry(0)?, event);
+        if let Some(block) = Block::only(listeners) {
+            return match self.make_and_deliver(block, || Some(data)) {
+                Delivered::Done | Delivered::NoData => Ok(()),
+                Delivered::Raised(error) | Delivered::NoMemory(error) => Err(error),
+            };
         }
+        // SAFETY: the closure has nothing to drop.
+        let event = protect(|| unsafe { self.event(data.as_raw()) })?;
         // A copy: listeners may change the list.
         let now = ruby.ary_new_capa(count);
         now.concat(listeners)?;
@@ -144,6 +146,81 @@ impl Delivery {
         }
         Ok(())
     }
+
+    /// An event that holds `data`.
+    ///
+    /// # Safety
+    /// The caller has nothing to drop, because this raises.
+    #[inline]
+    unsafe fn event(&self, data: VALUE) -> VALUE {
+        // SAFETY: `check_event` found that the class is a Struct with one member. `rb_struct_new` would call `initialize`.
+        unsafe {
+            let event = rb_sys::rb_struct_alloc_noinit(self.event.get().raw());
+            rb_sys::rb_struct_aset(event, FIRST, data);
+            event
+        }
+    }
+
+    /// Makes the data of an event, and the event, and calls the block with it, all in one `protect`, which takes as long as a small
+    /// message. Nothing is called without data.
+    pub(super) fn make_and_deliver(&self, block: Block, make: impl FnOnce() -> Option<Value>) -> Delivered {
+        let (mut has_data, mut is_called) = (true, false);
+        // SAFETY: the closure has nothing to drop, and `block` is on the stack.
+        let done = protect(|| unsafe {
+            let Some(data) = make() else {
+                has_data = false;
+                return NIL;
+            };
+            let event = self.event(data.as_raw());
+            is_called = true;
+            rb_proc_call_with_block(block.0, 1, &event, NIL)
+        });
+        match done {
+            Ok(_) if has_data => Delivered::Done,
+            Ok(_) => Delivered::NoData,
+            Err(error) if is_called => Delivered::Raised(error),
+            Err(error) => Delivered::NoMemory(error),
+        }
+    }
+}
+
+/// What came of [`Delivery::make_and_deliver`].
+pub(super) enum Delivered {
+    Done,
+    NoData,
+    /// There was no memory for the event or its data.
+    NoMemory(Error),
+    /// The block raised, or threw.
+    Raised(Error),
+}
+
+/// A listener that is a Proc, whose `call` is that of Proc.
+#[derive(Clone, Copy)]
+pub(super) struct Block(VALUE);
+
+impl Block {
+    /// The only listener of a list.
+    #[inline]
+    pub(super) fn only(listeners: RArray) -> Option<Self> {
+        // SAFETY: a live Array.
+        let first = unsafe { rb_sys::rb_ary_entry(listeners.as_raw(), 0) };
+        // SAFETY: a live value.
+        (listeners.len() == 1 && unsafe { is_plain_proc(first) }).then_some(Self(first))
+    }
+}
+
+/// The class that methods are looked up in: a stubbed object has a singleton one.
+#[inline]
+fn class_of(object: RObject) -> Value {
+    // SAFETY: a live object, which begins with an RBasic.
+    unsafe { Value::from_raw((*(object.as_raw() as *const RBasic)).klass) }
+}
+
+/// Whether the `emit` of a class was found to be the emitter's own, and nothing has changed since.
+#[inline]
+fn is_known(plain: &Cell<(Held, usize)>, class: Value) -> bool {
+    let (known, at) = plain.get();
+    at == CHANGES.load(Ordering::Relaxed) && known.raw() == class.as_raw()
 }
 
 /// What `message_listeners(true)` of an emitter returns, where that needs no call: the first listener is a Proc.
@@ -177,8 +254,7 @@ fn call(listener: Value, event: VALUE) -> Result<(), Error> {
     // SAFETY: it is a live value.
     if unsafe { is_plain_proc(listener) } {
         // SAFETY: all are live values; the closure owns nothing that a raise would leak.
-        return protect(|| unsafe { rb_proc_call_with_block(listener, 1, &event, rb_sys::Qnil as VALUE) })
-            .map(drop);
+        return protect(|| unsafe { rb_proc_call_with_block(listener, 1, &event, NIL) }).map(drop);
     }
     // SAFETY: both are live values.
     let (listener, event) = unsafe { (Value::from_raw(listener), Value::from_raw(event)) };
