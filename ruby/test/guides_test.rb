@@ -377,6 +377,13 @@ class GuidesTest < Wireloom::TestCase
     found
   end
 
+  def wait_for_pong(client, socket)
+    client.ping("")
+    socket.write(client.take_output)
+    events = []
+    Timeout.timeout(SECONDS) { events.concat(client.receive(socket.readpartial(4096))) until events.any?(Wireloom::WebSocket::Pong) }
+  end
+
   def assert_relays(port)
     people = chat(port, 3)
     # Each is in the room once it has got a message.
@@ -424,6 +431,19 @@ class GuidesTest < Wireloom::TestCase
     assert_nil Timeout.timeout(SECONDS) { socket.read(1) }
   end
 
+  # A client sends more behind its Close frame, and reads then what another one has sent to it.
+  def assert_loses_nothing_before_a_close_frame(port)
+    (client, socket), (other, sender) = chat(port, 2)
+    wait_for_pong(client, socket) # it is in the room
+    60.times { other.binary("x" * 4096) }
+    wait_for_pong(other, sender)
+    client.close
+    socket.write(client.take_output + ("x" * (256 << 10)))
+    received = Timeout.timeout(SECONDS) { socket.read }
+    assert_equal 60, client.receive(received).grep(String).size
+    assert client.clean?
+  end
+
   def test_chat_with_puma
     installed?("puma", "rack")
     port = start_program(<<~RUBY)
@@ -443,6 +463,7 @@ class GuidesTest < Wireloom::TestCase
     RUBY
     assert_relays(port)
     assert_ends_a_client_that_breaks_a_rule(port)
+    assert_loses_nothing_before_a_close_frame(port)
   end
 
   def test_chat_with_async

@@ -111,6 +111,21 @@ class WebSocketTest < Wireloom::TestCase
     assert_empty client.receive("garbage")
   end
 
+  # RFC 6455 section 7.1.1.
+  def test_bytes_behind_a_close_frame
+    client, server = pair
+    client.close(1000)
+    bytes = client.take_output
+    [[bytes, "late"], ["#{bytes}late"]].each do |chunks|
+      _, server = pair
+      chunks.each { |chunk| server.receive(chunk) }
+      server.take_output
+      assert_equal [:closing, :shut_down_write, 1000, true], [server.state, server.transport, server.close_code, server.clean?]
+      server.eof
+      assert_equal [:closed, :close, 1000, true], [server.state, server.transport, server.close_code, server.clean?]
+    end
+  end
+
   def test_an_end_without_a_close
     client, = pair
     client.eof
