@@ -23,6 +23,7 @@ struct client {
     int fd;
     wl_server_handshake handshake; /* while it lasts */
     wl_ws ws;                      /* after it */
+    bool is_refused;               /* its input is discarded until it has closed, so that it reads the answer */
     uint64_t handshake_until;
 };
 
@@ -49,6 +50,17 @@ static bool write_all(int fd, const uint8_t *bytes, size_t len) {
     return send(fd, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
 }
 
+/* Bytes that have arrived behind the peer's Close frame are discarded: a socket that is closed with unread bytes is reset, and the peer
+ * loses what it has not received. No event follows a Close frame. */
+static void read_trailing(struct client *client) {
+    uint8_t bytes[256];
+    wl_ws_event event;
+    size_t consumed, count;
+    ssize_t len = read(client->fd, bytes, sizeof bytes);
+    if (len > 0)
+        check(wl_ws_handle_input(client->ws, now(), bytes, (size_t)len, &consumed, &event, 1, &count), "handle_input");
+}
+
 /* Writes output; returns whether the connection goes on. */
 static bool flush(struct client *client) {
     for (;;) {
@@ -69,6 +81,10 @@ static bool flush(struct client *client) {
     }
     wl_ws_state state;
     check(wl_ws_get_state(client->ws, &state), "get_state");
+    if (state.transport == WL_TRANSPORT_CLOSE) {
+        read_trailing(client);
+        check(wl_ws_get_state(client->ws, &state), "get_state");
+    }
     if (state.transport == WL_TRANSPORT_SHUTDOWN_WRITE)
         shutdown(client->fd, SHUT_WR);
     return state.transport != WL_TRANSPORT_CLOSE;
@@ -106,8 +122,8 @@ static bool handle_handshake(struct client *client, uint8_t *bytes, size_t len) 
     wl_status status = wl_server_handshake_input(client->handshake, bytes, len, &consumed, &progress);
     if (status < 0) {
         if (wl_server_handshake_refusal(client->handshake, response, sizeof response, &response_len) == WL_STATUS_OK)
-            write_all(client->fd, response, response_len);
-        return false;
+            client->is_refused = write_all(client->fd, response, response_len) && shutdown(client->fd, SHUT_WR) == 0;
+        return client->is_refused;
     }
     if (progress != WL_PROGRESS_COMPLETE)
         return true;
@@ -148,7 +164,7 @@ static bool handle_readable(struct client *client) {
     if (len < 0)
         return errno == EAGAIN;
     if (client->ws.id == 0)
-        return len > 0 && handle_handshake(client, buffer, (size_t)len);
+        return len > 0 && (client->is_refused || handle_handshake(client, buffer, (size_t)len));
     if (len == 0) {
         check(wl_ws_handle_eof(client->ws), "handle_eof");
         return flush(client);

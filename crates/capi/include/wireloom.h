@@ -237,9 +237,11 @@ enum wl_transport
  {
   // Keep it open.
   WL_TRANSPORT_OPEN = 0,
-  // Shut down its writing side, and read on.
+  // Shut down its writing side, and read on, until the end or the deadline.
   WL_TRANSPORT_SHUTDOWN_WRITE = 1,
-  // Close it.
+  // Close it. A server whose socket may hold unread bytes first reads once, without waiting, and passes them to
+  // `wl_ws_handle_input`: if the peer has sent any behind its Close frame, this becomes `WL_TRANSPORT_SHUTDOWN_WRITE`, because a
+  // socket that is closed with unread bytes is reset, and the peer loses what it has not received.
   WL_TRANSPORT_CLOSE = 2,
 };
 #ifndef __cplusplus

@@ -181,8 +181,31 @@ static void run(int port, bool with_deflate) {
     CHECK(wl_ws_free(ws) == WL_STATUS_INVALID_HANDLE);
 }
 
+/* More follows the Close frame, and is sent before anything is read: nothing that the server has sent is lost. */
+static void send_behind_close(int port) {
+    enum { MESSAGES = 60, LEN = 4096, FRAME_LEN = 4 + LEN, CLOSE_LEN = 4, TRAILING_LEN = 256 * 1024 };
+    static uint8_t payload[LEN], output[MESSAGES * (FRAME_LEN + 4) + 100 + TRAILING_LEN];
+    handshake(port, false);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        CHECK(wl_ws_send(ws, WL_KIND_BINARY, payload, LEN, 0) == WL_STATUS_OK);
+    CHECK(wl_ws_close(ws, now(), 1000, NULL, 0) == WL_STATUS_OK);
+    size_t output_len, total = 0;
+    CHECK(wl_ws_take_output(ws, output, sizeof output, &output_len) == WL_STATUS_OK);
+    /* In one write: a server that finds nothing behind the Close frame closes at once. */
+    output_len += TRAILING_LEN;
+    CHECK(output_len <= sizeof output && write(fd, output, output_len) == (ssize_t)output_len);
+    ssize_t len;
+    while ((len = read(fd, buffer, sizeof buffer)) > 0)
+        total += (size_t)len;
+    CHECK(len == 0); /* no reset */
+    CHECK(total == MESSAGES * FRAME_LEN + CLOSE_LEN);
+    close(fd);
+    CHECK(wl_ws_free(ws) == WL_STATUS_OK);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
+    send_behind_close(atoi(argv[1]));
     run(atoi(argv[1]), false);
     run(atoi(argv[1]), true);
     puts("echo_client: ok");
